@@ -1,0 +1,43 @@
+# make quickstart and make test need git, make and python3 with venv; everything else is installed into .venv.
+PYTHON ?= python3
+# Where torch comes from. Empty: what pip finds. On a machine without a GPU: TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
+
+.PHONY: help venv quickstart test-fast test lint
+
+help:
+	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
+	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
+	@echo 'make test-fast    the tests that start no training process and no real part'
+	@echo 'make lint         ruff, mypy and the import rules'
+	@echo 'make venv         .venv with all that the tests want'
+
+.venv/runner.stamp: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	@echo 'installing torch and headway into .venv ...'
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(PIP_INSTALL) --editable '.[runner]'
+	@touch $@
+
+.venv/dev.stamp: .venv/runner.stamp
+	$(PIP_INSTALL) --editable '.[runner,dev]'
+	@touch $@
+
+venv: .venv/dev.stamp
+
+quickstart: .venv/runner.stamp
+	$(BIN)/headway run examples/quickstart/job.yaml --kill 1@90
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy headway tests
+	$(BIN)/lint-imports --no-cache
+
+test-fast: .venv/dev.stamp
+	$(BIN)/python -m pytest -m 'not slow'
+
+test: lint
+	$(BIN)/python -m pytest

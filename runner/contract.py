@@ -1,0 +1,384 @@
+"""What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines and the heartbeat page.
+
+Standard library only. CONTRACTS: every record carries its schema, an unknown schema is refused by name, units stand in the names.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import prod
+from typing import Any, TypeVar
+
+RUN_SCHEMA = "headway.run/1"
+
+# --- run.json ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Degrees of each mesh axis, outermost first: the rank order is the layout order, tp innermost."""
+
+    pp: int = 1
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(f.name for f in dataclasses.fields(self))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self, axis) for axis in self.axes)
+
+    @property
+    def world_size(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, gated MLP."""
+
+    vocab_size: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn_hidden: int
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    dropout: float = 0.0
+    tie_embeddings: bool = False
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the tokens come from: `{kind, options}`."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences per optimizer step over all ranks, sequences per forward pass of one rank, tokens per sequence."""
+
+    global_sequences: int
+    micro_sequences: int
+    sequence_length: int
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW with linear warm-up, then a cosine down to `min_lr_ratio` of `lr` at the last step."""
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.1
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Who runs the steps: `{kind, options}`."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One checkpoint tier and how often it is written, in optimizer steps."""
+
+    kind: str
+    every_steps: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`keep` is how many verified checkpoints stay on a tier."""
+
+    tiers: tuple[Tier, ...] = ()
+    keep: int = 3
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the chain and the checkpoints lie. `url` is null until the run directory exists."""
+
+    kind: str = "posix"
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """`budget` restarts, one given back for every `refill_steps` of new progress; stop after `no_progress` in a row without any."""
+
+    budget: int = 3
+    refill_steps: int = 100
+    no_progress: int = 3
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """A bound on a section: `floor_s`, or `factor` times what was usual there, whichever is longer."""
+
+    floor_s: float
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports; 0 takes any free one, which the coordinator then publishes in the attempt's directory."""
+
+    coordinator: int = 0
+
+
+DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
+    {
+        # Until every agent has joined: nodes boot and import at different speeds.
+        "join": Timeout(600.0),
+        # An agent that lost its connection and does not come back.
+        "agent": Timeout(30.0),
+        # Collectives of the builtin trainer; a dead peer is noticed at once, so this only bounds what nobody noticed.
+        "collective": Timeout(600.0),
+    }
+)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """run.json: all that the runner is told. `run` and `store.url` are null until the run directory is made."""
+
+    slots: int
+    procs_per_slot: int
+    mesh: Mesh
+    trainer: Trainer
+    spec_hash: str
+    seed: int = 0
+    steps: int | None = None
+    backend: str = "gloo"
+    model: Model | None = None
+    data: Data | None = None
+    batch: Batch | None = None
+    optimizer: Optimizer | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    store: Store = field(default_factory=Store)
+    restart: Restart = field(default_factory=Restart)
+    timeouts: Mapping[str, Timeout] = field(default_factory=lambda: dict(DEFAULT_TIMEOUTS))
+    grace_s: float = 30.0
+    ports: Ports = field(default_factory=Ports)
+    run: str | None = None
+    schema: str = RUN_SCHEMA
+
+    @property
+    def world_size(self) -> int:
+        return self.slots * self.procs_per_slot
+
+
+def coordinates(mesh: Mesh, rank: int) -> dict[str, int]:
+    """The rank's place on every axis of `mesh`."""
+    found: dict[str, int] = {}
+    for axis, degree in zip(reversed(mesh.axes), reversed(mesh.shape), strict=True):
+        rank, found[axis] = divmod(rank, degree)
+    return {axis: found[axis] for axis in mesh.axes}
+
+
+def bind(slots: int, nodes: Sequence[int]) -> dict[int, int]:
+    """Slot -> node index: the lowest `slots` of the live `nodes`, in order. Raises ValueError when there are too few."""
+    if len(nodes) < slots:
+        raise ValueError(f"{slots} slots need as many nodes, and only {len(nodes)} are there")
+    return dict(enumerate(sorted(nodes)[:slots]))
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+class Exit(IntEnum):
+    """How the runner ends, and so what the scheduler does next (CONTRACTS, exit codes)."""
+
+    COMPLETED = 0
+    RETRY_HERE = 80
+    RETRY_ELSEWHERE = 81
+    PREEMPTED = 82
+    STOP = 83
+    UNVERIFIED = 84
+    SUPERSEDED = 85
+
+
+VERDICTS: Mapping[Exit, str] = types.MappingProxyType(
+    {
+        Exit.COMPLETED: "completed",
+        Exit.RETRY_HERE: "retry here",
+        Exit.RETRY_ELSEWHERE: "retry elsewhere",
+        Exit.PREEMPTED: "preempted or time limit; resumes from the last commit",
+        Exit.STOP: "stop: the user's error, or no progress",
+        Exit.UNVERIFIED: "stop: checkpoints exist and none verifies",
+        Exit.SUPERSEDED: "superseded by a newer generation",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """verdict.json of an attempt. The file wins over the exit code."""
+
+    run: str
+    attempt: int
+    generation: int
+    verdict: str
+    cause: str
+    exit_code: int
+    rank: int | None = None
+    node: int | None = None
+    suspects: tuple[int, ...] = ()
+    step: int = 0
+    committed_step: int | None = None
+    evidence: tuple[str, ...] = ()
+    schema: str = "headway.verdict/1"
+
+
+@dataclass(frozen=True)
+class MetricsLine:
+    """One line of metrics.jsonl: one optimizer step, written by rank 0."""
+
+    wall: float
+    mono_s: float
+    attempt: int
+    generation: int
+    step: int
+    loss: float
+    grad_norm: float
+    tokens: int
+    step_s: float
+    memory_bytes: int
+
+
+LEDGER_BUCKETS = (
+    "productive",
+    "lost_recompute",
+    "save_block",
+    "restore",
+    "detect",
+    "restart",
+    "rendezvous",
+    "queue",
+    "hang",
+    "straggle",
+    "spare_idle",
+)
+
+# --- the heartbeat page -----------------------------------------------------------------------------------------------
+
+SECTIONS = ("start", "rendezvous", "restore", "data", "compute", "save", "finish", "script")
+_WORDS = ("pid", "generation", "step", "section", "monotonic_ns", "save_request", "reserved_6", "reserved_7")
+_BYTES_PER_RANK = 8 * len(_WORDS)
+
+
+class HeartbeatPage:
+    """One cache line of eight signed 64-bit words per local rank, written by the worker and read from outside it.
+
+    Reading needs neither the worker's interpreter nor a socket, so it works with the GIL held. `step` counts completed optimizer
+    steps. Every word is aligned, so a single store is seen whole; words of one line may be of different moments.
+    """
+
+    def __init__(self, buffer: memoryview) -> None:
+        self._words = buffer.cast("q")
+
+    @staticmethod
+    def bytes_for(ranks: int) -> int:
+        return ranks * _BYTES_PER_RANK
+
+    def read(self, local_rank: int) -> dict[str, int]:
+        base = local_rank * len(_WORDS)
+        return {name: self._words[base + i] for i, name in enumerate(_WORDS)}
+
+    def write(self, local_rank: int, **words: int) -> None:
+        base = local_rank * len(_WORDS)
+        for name, value in words.items():
+            self._words[base + _WORDS.index(name)] = value
+
+    def release(self) -> None:
+        self._words.release()
+
+
+# --- records as JSON --------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class RecordError(ValueError):
+    """A record does not have the shape that its schema promises."""
+
+
+def to_json(record: Any, indent: int | None = None) -> str:
+    """The record as JSON with sorted keys: the same record gives the same bytes."""
+    return json.dumps(dataclasses.asdict(record), sort_keys=True, indent=indent, allow_nan=False)
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """The record in `text`. Raises RecordError for another schema, an unknown or missing field, or a wrong type, by name."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise RecordError(f"not JSON: {error}") from None
+    return typing.cast(T, _decode(kind, data, kind.__name__))
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _decode_optional(arguments, value, where)
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(kind, value, where)
+    if origin is tuple:
+        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(_expect(list, value, where)))
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in _expect(dict, value, where).items()}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return _expect(kind, value, where)
+
+
+def _decode_optional(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    (kind,) = (a for a in arguments if a is not type(None))
+    return _decode(kind, value, where)
+
+
+def _decode_record(kind: Any, value: Any, where: str) -> Any:
+    data = _expect(dict, value, where)
+    hints, fields = typing.get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
+    expected = fields["schema"].default if "schema" in fields else None
+    if expected is not None and data.get("schema") != expected:
+        raise RecordError(f"{where}: schema {data.get('schema')!r} is not known here; expected {expected!r}")
+    for problem in _shape_problems(data, fields):
+        raise RecordError(f"{where}: {problem}")
+    return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})
+
+
+def _shape_problems(data: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[str]:
+    for name in data.keys() - fields.keys():
+        yield f"unknown field {name!r}"
+    for name, f in fields.items():
+        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            yield f"field {name!r} is missing"
+
+
+def _expect(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise RecordError(f"{where}: expected {kind.__name__}, found {type(value).__name__}")
+    return value
