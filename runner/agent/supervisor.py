@@ -1,0 +1,255 @@
+"""The process of a node that must not die: it forks the workers and holds their heartbeat page; the agent beside it may come and go.
+
+Small and single-threaded on purpose. It decides nothing: it does what the agent asks and tells it what happened; while no agent is
+there, what happened is kept for the next one. On the node that hosts it, it keeps the coordinator running in the same way.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.runner.agent.processes import become_subreaper, describe_status, kill_group, spawn
+from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.contract import Exit, HeartbeatPage, RunConfig
+from headway.runner.rundir import RunDirectory
+
+MAX_RESTARTS = 20  # of an agent or a coordinator that keeps dying: then the node is not usable
+EVENT_BYTES = 1 << 16
+EVENTS_KEPT = 256
+PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
+
+
+@dataclass
+class Worker:
+    """A forked worker: its place, and how it ended once it has."""
+
+    rank: int
+    local_rank: int
+    generation: int
+    pid: int
+    ended: str | None = None
+    code: int | None = None
+
+
+@dataclass
+class Companion:
+    """The agent or the coordinator: restarted when it ends with anything but 0."""
+
+    module: str
+    pid: int = 0
+    restarts: int = 0
+
+
+@dataclass
+class Supervisor:
+    """`serve()` runs the node until its agent says how it ends, and returns the exit code."""
+
+    config: RunConfig
+    directory: RunDirectory
+    node: int
+    host: str
+    hosts_coordinator: bool
+    _workers: dict[int, Worker] = field(default_factory=dict)  # by pid
+    _said: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))  # by workers, for the next agent
+    _stopping: bool = False
+    _rendezvous: socket.socket | None = None
+    _exit_code: int | None = None
+
+    def serve(self) -> int:
+        become_subreaper()
+        self._page = os.memfd_create("headway-heartbeat")  # without a name: nothing is left behind, whoever dies
+        os.ftruncate(self._page, HeartbeatPage.bytes_for(self.config.procs_per_slot))
+        self._events, self._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._events, selectors.EVENT_READ, self._read_events)
+        self._selector.register(self._wakeup(), selectors.EVENT_READ, self._read_signals)
+        self._publish()
+        self._agent = Companion("headway.runner.agent.main")
+        self._coordinator = Companion("headway.runner.coordinator.main") if self.hosts_coordinator else None
+        if self._coordinator is not None:
+            self._start_coordinator()
+        self._start_agent()
+        try:
+            while self._exit_code is None or (self._coordinator is not None and self._coordinator.pid):
+                ready = self._selector.select(None if self._exit_code is None else PARTING_S)
+                if not ready:
+                    break
+                for key, _ in ready:
+                    key.data()
+        finally:
+            self._end_everything()
+        return Exit.RETRY_ELSEWHERE if self._exit_code is None else self._exit_code
+
+    # --- what is published and who is started -------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        facts = {"node": self.node, "host": self.host, "pid": os.getpid(), "procs": self.config.procs_per_slot}
+        record = {"schema": "headway.node/1", **facts, "heartbeat": f"/proc/{os.getpid()}/fd/{self._page}"}
+        write_atomic(self.directory.node(self.node), json.dumps(record).encode() + b"\n")
+
+    def _companion_environment(self) -> dict[str, str]:
+        known = {"RUN_JSON": str(self.directory.run_json), "ATTEMPT": self.directory.attempt, "NODE": self.node, "HOST": self.host}
+        return {**os.environ, **{f"HEADWAY_{name}": str(value) for name, value in known.items()}}
+
+    def _start_agent(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        descriptors = {"SUPERVISOR_FD": theirs.fileno(), "HEARTBEAT_FD": self._page}
+        environment = self._companion_environment() | {f"HEADWAY_{name}": str(fd) for name, fd in descriptors.items()}
+        environment["HEADWAY_INCARNATION"] = str(self._agent.restarts)
+        argv = [sys.executable, "-m", self._agent.module]
+        self._agent.pid = spawn(argv, environment, descriptors.values(), self._log("agent"))
+        theirs.close()
+        self._to_agent, self._from_agent = ours, b""
+        self._selector.register(ours, selectors.EVENT_READ, self._read_agent)
+        workers = [vars(worker) for worker in self._workers.values()]
+        self._tell({"what": "hello", "workers": workers, "events": list(self._said), "stopping": self._stopping})
+
+    def _start_coordinator(self) -> None:
+        assert self._coordinator is not None  # noqa: S101  only called on the node that hosts it
+        argv = [sys.executable, "-m", self._coordinator.module]
+        self._coordinator.pid = spawn(argv, self._companion_environment(), (), self._log("coordinator"))
+
+    def _log(self, name: str) -> Path:
+        return self.directory.attempt_directory / "logs" / f"{name}-{self.node}.log"
+
+    # --- the agent asks -----------------------------------------------------------------------------------------------
+
+    def _read_agent(self) -> None:
+        data = self._to_agent.recv(EVENT_BYTES)
+        if not data:  # it is gone: SIGCHLD says so too, and starts the next one
+            self._selector.unregister(self._to_agent)
+            self._to_agent.close()
+            return
+        *lines, self._from_agent = (self._from_agent + data).split(b"\n")
+        asked: dict[str, Callable[[dict[str, Any]], None]] = {
+            "spawn": self._spawn,
+            "kill": self._kill,
+            "listen": self._listen,
+            "exit": self._exit,
+        }
+        for line in lines:
+            message = json.loads(line)
+            asked[message["what"]](message)
+
+    def _spawn(self, message: dict[str, Any]) -> None:
+        """Forks one worker. Rank 0 of the run gets the listening socket of the generation's rendezvous store."""
+        descriptors = {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
+        if message["hosts_store"] and self._rendezvous is not None:
+            descriptors["HEADWAY_STORE_FD"] = self._rendezvous.fileno()
+        environment = {**os.environ, **message["environment"], **{name: str(fd) for name, fd in descriptors.items()}}
+        log = Path(message["log"]) if message["log"] else None
+        pid = spawn(message["argv"], environment, descriptors.values(), log)
+        if message["hosts_store"] and self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+        if any(worker.generation != message["generation"] for worker in self._workers.values()):
+            self._workers.clear()
+            self._said.clear()
+        self._workers[pid] = Worker(message["rank"], message["local_rank"], message["generation"], pid)
+
+    def _kill(self, message: dict[str, Any]) -> None:
+        for pid, worker in self._workers.items():
+            if worker.ended is None and worker.generation <= message["generation"]:
+                kill_group(pid, signal.Signals(message["signal"]))
+
+    def _listen(self, _: dict[str, Any]) -> None:
+        if self._rendezvous is None:
+            self._rendezvous = socket.create_server((self.host, 0), backlog=1024)
+        self._tell({"what": "listening", "port": self._rendezvous.getsockname()[1]})
+
+    def _exit(self, message: dict[str, Any]) -> None:
+        self._exit_code = message["code"]
+
+    # --- the agent is told --------------------------------------------------------------------------------------------
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._to_agent.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:  # nobody is there just now; the next agent's hello has it all
+            return
+
+    def _read_events(self) -> None:
+        while True:
+            try:
+                data = self._events.recv(EVENT_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            self._said.append(json.loads(data))
+            self._tell({"what": "event", "event": self._said[-1]})
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def _wakeup(self) -> int:
+        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        self._signals = read
+        return read
+
+    def _read_signals(self) -> None:
+        numbers = set(os.read(self._signals, 4096))
+        if numbers & {signal.SIGTERM, signal.SIGINT}:
+            self._stopping = True
+            self._tell({"what": "signal"})
+        self._read_events()  # what a worker said before it ended comes before its end
+        self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._agent.pid:
+                self._agent_ended(status)
+            elif self._coordinator is not None and pid == self._coordinator.pid:
+                self._coordinator_ended(status)
+            elif pid in self._workers:
+                self._worker_ended(self._workers[pid], status)
+
+    def _worker_ended(self, worker: Worker, status: int) -> None:
+        kill_group(worker.pid, signal.SIGKILL)  # its data loaders
+        worker.ended, worker.code = describe_status(status), os.waitstatus_to_exitcode(status)
+        self._tell({"what": "ended", "worker": vars(worker)})
+
+    def _agent_ended(self, status: int) -> None:
+        self._agent.pid = 0
+        if self._exit_code is not None:
+            return
+        if self._give_up(self._agent, status):
+            self._exit_code = Exit.RETRY_ELSEWHERE
+            return
+        if self._to_agent.fileno() >= 0:
+            self._selector.unregister(self._to_agent)
+            self._to_agent.close()
+        self._start_agent()
+
+    def _coordinator_ended(self, status: int) -> None:
+        assert self._coordinator is not None  # noqa: S101
+        self._coordinator.pid = 0
+        if os.waitstatus_to_exitcode(status) != 0 and not self._give_up(self._coordinator, status):
+            self._start_coordinator()
+
+    def _give_up(self, companion: Companion, status: int) -> bool:
+        companion.restarts += 1
+        print(f"{companion.module}: {describe_status(status)}, restart {companion.restarts}", file=sys.stderr, flush=True)
+        return companion.restarts > MAX_RESTARTS
+
+    def _end_everything(self) -> None:
+        for pid, worker in self._workers.items():
+            if worker.ended is None:
+                kill_group(pid, signal.SIGKILL)
+        for companion in (self._agent, self._coordinator):
+            if companion is not None and companion.pid:
+                kill_group(companion.pid, signal.SIGKILL)

@@ -1,0 +1,147 @@
+"""A checkpoint's records on disk: manifest, parts and chunks, and the hashes that bind bytes to their place (CONTRACTS)."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.contract import RecordError, from_json, to_json
+
+FORMAT = "headway.checkpoint/1"
+MANIFEST = "manifest.json"
+
+T = TypeVar("T")
+
+
+class RefusedError(Exception):
+    """A checkpoint failed verification. `name` is the file (and tensor) that did, `reason` says how."""
+
+    def __init__(self, checkpoint: CheckpointId, name: str, reason: str) -> None:
+        super().__init__(f"{checkpoint.directory}/{name}: {reason}")
+        self.checkpoint, self.name, self.reason = checkpoint, name, reason
+
+
+@dataclass(frozen=True)
+class Box:
+    """A hyper-rectangle of a global tensor: where it begins and how far it reaches along each dimension."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{list(self.offset)}+{list(self.shape)}"
+
+    def intersect(self, other: "Box") -> "Box | None":
+        """The common part, in global coordinates; None if there is none."""
+        begin = tuple(max(a, b) for a, b in zip(self.offset, other.offset, strict=True))
+        ends = (min(a + n, b + m) for a, n, b, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True))
+        shape = tuple(end - start for start, end in zip(begin, ends, strict=True))
+        return None if any(n <= 0 for n in shape) else Box(begin, shape)
+
+    def within(self, outer: "Box") -> tuple[slice, ...]:
+        """The slices that pick this box out of an array that holds `outer`."""
+        return tuple(slice(a - o, a - o + n) for a, o, n in zip(self.offset, outer.offset, self.shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`length` bytes at `offset` of `file`: the elements of `box`, row-major, hashed with a seed that names their place."""
+
+    file: str
+    offset: int
+    length: int
+    box: Box
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One rank's chunks of a global tensor of `shape`; `dtype` is torch's name for it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """part-<rank>.json: what one rank has written."""
+
+    rank: int
+    tensors: dict[str, TensorEntry]
+    objects: dict[str, Any]
+    schema: str = "headway.checkpoint.part/1"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json, written last: the hash of every part and data file. Its own hash stands on the chain."""
+
+    run: str
+    step: int
+    generation: int
+    world_size: int
+    mesh: dict[str, int]
+    parts: dict[str, str]
+    files: dict[str, FileEntry]
+    trust: str
+    versions: dict[str, str]
+    schema: str = FORMAT
+
+
+def part_name(rank: int) -> str:
+    return f"part-{rank}.json"
+
+
+def data_name(slot: int, index: int) -> str:
+    return f"data-{slot}-{index}.bin"
+
+
+def chunk_seed(run: str, checkpoint: CheckpointId, name: str, box: Box) -> int:
+    """Binds a chunk's hash to run, step, generation, tensor and place: the right bytes in the wrong place are wrong."""
+    place = f"{run}/{checkpoint.step}/{checkpoint.generation}/{name}/{box}"
+    return xxhash.xxh3_64_intdigest(place.encode())
+
+
+def chunk_hash(data: memoryview | bytes, seed: int) -> str:
+    return xxhash.xxh3_128_hexdigest(data, seed=seed)
+
+
+def record_bytes(record: Part | Manifest) -> bytes:
+    return to_json(record).encode()
+
+
+def read_verified(directory: Path, checkpoint: CheckpointId, name: str, expected_xxh3_128: str) -> bytes:
+    """The file's bytes if they have the expected hash. Raises RefusedError naming the file."""
+    try:
+        raw = (directory / name).read_bytes()
+    except OSError as error:
+        raise RefusedError(checkpoint, name, error.strerror or str(error)) from None
+    if (found := xxhash.xxh3_128_hexdigest(raw)) != expected_xxh3_128:
+        raise RefusedError(checkpoint, name, f"xxh3_128 is {found}, and {expected_xxh3_128} was committed")
+    return raw
+
+
+def parse_manifest(raw: bytes, checkpoint: CheckpointId) -> Manifest:
+    return _parse(Manifest, raw, checkpoint, MANIFEST)
+
+
+def parse_part(raw: bytes, checkpoint: CheckpointId, rank: int) -> Part:
+    return _parse(Part, raw, checkpoint, part_name(rank))
+
+
+def _parse(kind: type[T], raw: bytes, checkpoint: CheckpointId, name: str) -> T:
+    try:
+        return from_json(kind, raw.decode())
+    except (RecordError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RefusedError(checkpoint, name, str(error)) from None
+

@@ -1,0 +1,56 @@
+"""Python values as tagged JSON and back: what a checkpoint holds beside tensors, without pickle.
+
+Plain JSON values stand for themselves; everything else is `{"!": tag, "v": ...}`. What is not listed here is refused at save.
+"""
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+
+TAG = "!"
+
+
+class ObjectError(TypeError):
+    """A value has no tagged form; the message names where it stands."""
+
+
+def encode(value: Any, where: str = "value") -> Any:
+    """`value` as something json.dumps writes exactly. Raises ObjectError, by name, for a type that is not listed."""
+    if value is None or isinstance(value, bool | str) or type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {TAG: "float", "v": repr(value)}
+    if isinstance(value, bytes):
+        return {TAG: "bytes", "v": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic):
+        return {TAG: "numpy", "dtype": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
+    if type(value) is list:
+        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if type(value) is tuple:
+        return {TAG: "tuple", "v": [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if type(value) is dict:
+        return {TAG: "dict", "v": [[encode(k, f"{where} key"), encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
+    raise ObjectError(f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold")
+
+
+def decode(value: Any) -> Any:
+    """The inverse of `encode`. Raises ValueError for an unknown tag."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value.get(TAG):
+        case "float":
+            return float(value["v"])
+        case "bytes":
+            return base64.b64decode(value["v"])
+        case "numpy":
+            return np.frombuffer(base64.b64decode(value["v"]), np.dtype(value["dtype"]))[0]
+        case "tuple":
+            return tuple(decode(item) for item in value["v"])
+        case "dict":
+            return {decode(k): decode(v) for k, v in value["v"]}
+        case tag:
+            raise ValueError(f"unknown tag {tag!r}")

@@ -1,0 +1,51 @@
+"""The store on a POSIX file system: exclusive creation that survives a crash, and durable files and renames."""
+
+import os
+import secrets
+from pathlib import Path
+
+
+def fsync_directory(path: Path) -> None:
+    """Makes names in `path` durable: ext4 and XFS keep a rename only once its directory is synced (fsync(2))."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durable(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Creates or overwrites `path` in place and waits until the bytes are on disk."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replaces `path` whole: a reader sees the old bytes or the new ones, also after a crash."""
+    temporary = path.with_name(f".tmp-{path.name}.{secrets.token_hex(6)}")
+    try:
+        write_durable(temporary, data, mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def create_exclusive(path: Path, data: bytes, mode: int = 0o644) -> bool:
+    """Creates `path` with `data` whole, or returns False if the name is taken.
+
+    link() and not O_EXCL: an exclusive open publishes the name before its bytes, so a crash would leave an empty record for ever.
+    """
+    temporary = path.with_name(f".tmp-{path.name}.{secrets.token_hex(6)}")
+    try:
+        write_durable(temporary, data, mode)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_directory(path.parent)
+    return True

@@ -1,0 +1,257 @@
+"""The coordinator's process: connects the state machine to agents, to the chain, and to the journal that people read."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.runner.checkpoint.chain import (
+    Chain,
+    ChainError,
+    Commit,
+    End,
+    Record,
+    SupersededError,
+    claims_without_commit,
+    newest_base,
+    newest_claim,
+)
+from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.contract import Exit, RunConfig, Verdict, from_json, to_json
+from headway.runner.coordinator.state import (
+    Action,
+    Beat,
+    Claimed,
+    ClaimRefused,
+    Coordinator,
+    Event,
+    Exited,
+    Finish,
+    Joined,
+    Lost,
+    MakeClaim,
+    Note,
+    Said,
+    Send,
+    Tick,
+)
+from headway.runner.goodput.ledger import Account, StepTime, account
+from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
+from headway.runner.rundir import RunDirectory
+
+TICK_S = 1.0
+
+
+def _event(message: Message) -> Event:
+    """A message as the event it reports."""
+    body, node = message.body, message.node
+    match message.kind:
+        case "join":
+            return Joined(node, body["host"], message.generation, tuple(body["running"]))
+        case "beat":
+            return Beat(node, body["port"], {int(rank): words["step"] for rank, words in body["ranks"].items()})
+        case "exited":
+            facts = {key: body[key] for key in ("generation", "rank", "code", "how", "asked", "step")}
+            return Exited(node=node, **facts)
+        case "evidence" | "committed":
+            return Said(node, message.generation, body)
+    raise ChannelError(f"an agent does not send {message.kind!r}")
+
+
+@dataclass
+class Server:
+    config: RunConfig
+    directory: RunDirectory
+    host: str
+    chain: Chain
+    machine: Coordinator
+    _channels: dict[int, Channel] = field(default_factory=dict)
+    _inbox: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)  # one event is dealt with whole before the next
+    _over: bool = False
+    _metrics_read: int = 0
+    _best_step: int = 0
+
+    def __post_init__(self) -> None:
+        self._accounted_until = self._open_ledger()
+
+    async def serve(self) -> None:
+        """Runs until the attempt has ended and the agents know."""
+        server = await asyncio.start_server(self._accept, self.host, self.config.ports.coordinator, limit=MAX_LINE_BYTES)
+        port = server.sockets[0].getsockname()[1]
+        write_atomic(self.directory.coordinator, json.dumps({"host": self.host, "port": port}).encode() + b"\n")
+        while not self._over:
+            try:
+                event = await asyncio.wait_for(self._inbox.get(), TICK_S)
+            except TimeoutError:
+                event = Tick()
+            for action in self.machine.handle(event, time.monotonic()):
+                await self._do(action)
+        server.close()
+        for channel in self._channels.values():
+            channel.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One agent's connection, until it breaks. Whoever does not know the secret never gets as far as an event."""
+        assert self.config.run is not None  # noqa: S101  set when the run directory was made
+        channel = Channel(reader, writer, self.directory.secret(), "coordinator", self.config.run, 0)
+        node = None
+        try:
+            await channel.handshake()
+            while True:
+                message = await channel.receive()
+                node = message.node
+                if message.kind == "join":
+                    self._channels[node] = channel
+                self._inbox.put_nowait(_event(message))
+        except ChannelError as error:
+            if node is not None and self._channels.get(node) is channel:
+                del self._channels[node]
+                self._inbox.put_nowait(Lost(node))
+            elif node is None:
+                print(f"refused a connection: {error}", file=sys.stderr, flush=True)
+        finally:
+            channel.close()
+
+    # --- the machine --------------------------------------------------------------------------------------------------
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case Send(node, kind, generation, body):
+                await self._send(node, kind, generation, body)
+            case Note(kind, body):
+                self._note(kind, body)
+            case MakeClaim(refused):
+                self._account()
+                self._inbox.put_nowait(self._claim(refused))
+            case Finish():
+                self._finish(action)
+                self._over = True
+
+    async def _send(self, node: int, kind: str, generation: int, body: dict[str, Any]) -> None:
+        if (channel := self._channels.get(node)) is not None:
+            try:
+                await channel.send(kind, generation, node, body)
+            except ChannelError:
+                return  # its reader sees the same and says Lost
+
+    def _claim(self, refused: frozenset[Any]) -> Event:
+        try:
+            records = self.chain.read()
+            base = newest_base(records, refused)
+            if base is None and (why := _why_not_from_scratch(records, self.directory.checkpoints)):
+                return ClaimRefused(Exit.UNVERIFIED, why)
+            record = self.chain.claim(base, self.directory.attempt, f"coordinator on {socket.gethostname()}")
+        except ChainError as error:
+            return ClaimRefused(Exit.UNVERIFIED, str(error))
+        except SupersededError as error:
+            return ClaimRefused(Exit.SUPERSEDED, str(error))
+        return Claimed(record.generation, base, claims_without_commit(self.chain.read()))
+
+    # --- what stays ---------------------------------------------------------------------------------------------------
+
+    def _note(self, kind: str, body: dict[str, Any]) -> None:
+        number = self.machine.generation.number
+        line = {"wall": time.time(), "kind": kind, "generation": number, "attempt": self.directory.attempt}
+        with self.directory.journal(number).open("a") as journal:
+            journal.write(json.dumps({**body, **line}) + "\n")
+
+    def _finish(self, action: Finish) -> None:
+        self._account()
+        failure, generation = action.failure, self.machine.generation.number
+        assert self.config.run is not None  # noqa: S101
+        verdict = Verdict(
+            run=self.config.run,
+            attempt=self.directory.attempt,
+            generation=generation,
+            verdict=action.exit_code.name.lower(),
+            cause=action.cause,
+            exit_code=int(action.exit_code),
+            rank=failure.rank if failure else None,
+            node=failure.node if failure else None,
+            suspects=(failure.node,) if failure and failure.node is not None and action.exit_code is Exit.RETRY_ELSEWHERE else (),
+            step=action.step,
+            committed_step=action.committed_step,
+        )
+        write_atomic(self.directory.verdict, to_json(verdict, indent=2).encode() + b"\n")
+        if action.exit_code is Exit.COMPLETED:
+            try:
+                self.chain.append(End(verdict.verdict), generation, self.directory.attempt, "coordinator")
+            except (ChainError, SupersededError) as error:
+                print(f"the end of the run could not be recorded: {error}", file=sys.stderr, flush=True)
+
+    def _account(self) -> None:
+        """Closes the ledger of the generation that has just ended."""
+        generation, now = self.machine.generation.number, time.time()
+        if not generation:
+            return
+        steps = list(self._new_steps(generation))
+        closed = account(self._accounted_until, now, _lines(self.directory.journal(generation)), steps, self._best_step)
+        self._best_step = max([self._best_step, *(step.step for step in steps)])
+        self._accounted_until = now
+        self._write_ledger(generation, closed)
+
+    def _write_ledger(self, generation: int, closed: Account) -> None:
+        line = {"schema": "headway.ledger/1", "attempt": self.directory.attempt, "generation": generation, **asdict(closed)}
+        with self.directory.ledger.open("a") as ledger:
+            ledger.write(json.dumps(line) + "\n")
+
+    def _open_ledger(self) -> float:
+        """Where this coordinator's accounting begins; the time between two attempts was spent in the queue."""
+        lines = _lines(self.directory.ledger)
+        if lines and lines[-1]["attempt"] == self.directory.attempt:
+            return float(lines[-1]["end"])
+        began = self.directory.run_json.stat().st_mtime
+        if lines:
+            before = min(float(lines[-1]["end"]), began)
+            self._write_ledger(0, Account(before, began, {"queue": began - before}))
+        return began
+
+    def _new_steps(self, generation: int) -> Iterator[StepTime]:
+        """Steps written to metrics.jsonl since the last call, of this generation only."""
+        if not self.directory.metrics.exists():
+            return
+        with self.directory.metrics.open("rb") as file:
+            file.seek(self._metrics_read)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break
+                self._metrics_read += len(raw)
+                line = json.loads(raw)
+                self._best_step = max(self._best_step, line["step"] if line["generation"] < generation else 0)
+                if line["generation"] == generation:
+                    yield StepTime(line["step"], line["step_s"])
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
+    """Step 0 is only right for a run that has never saved."""
+    if any(isinstance(record.entry, Commit) for record in records):
+        return "checkpoints were committed, and none of those that count verifies"
+    if not records and any(checkpoints.glob("step-*")):
+        return f"{checkpoints} holds checkpoints, and the chain is empty: a person must look"
+    return ""
+
+
+def main() -> None:
+    run_json = Path(os.environ["HEADWAY_RUN_JSON"])
+    config = from_json(RunConfig, run_json.read_text())
+    directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))
+    assert config.run is not None  # noqa: S101
+    chain = Chain(directory.chain, config.run)
+    newest = newest_claim(chain.read())
+    ours = newest is not None and newest.attempt == directory.attempt
+    machine = Coordinator(config, newest.generation if newest and ours else 0, time.monotonic())
+    asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], chain, machine).serve())
+
+
+if __name__ == "__main__":
+    main()

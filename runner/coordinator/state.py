@@ -1,0 +1,443 @@
+"""The coordinator's decisions: events in, actions out, no I/O and no clock of its own.
+
+    gathering -> claiming -> running -> stopping -> claiming ... -> ended
+
+All nodes join; a claim on the chain makes a generation; its workers run from the claim's base; when one fails all are stopped, and
+either the next generation is claimed or the attempt ends with a verdict. A coordinator that comes back finds the generation running
+at every node and goes on with it.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from headway.runner.checkpoint.chain import Base, CheckpointId
+from headway.runner.contract import Exit, RunConfig, bind
+
+# --- events: what happened --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Joined:
+    node: int
+    host: str
+    generation: int
+    running: tuple[int, ...]  # ranks
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The connection to a node's agent ended. Its workers may well go on."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Beat:
+    node: int
+    port: int | None
+    steps: dict[int, int]  # rank -> completed optimizer steps
+
+
+@dataclass(frozen=True)
+class Exited:
+    node: int
+    generation: int
+    rank: int
+    code: int
+    how: str
+    asked: bool  # we had told it to
+    step: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """Evidence from a worker or an agent."""
+
+    node: int
+    generation: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The claim stands. `idle` generations in a row, this one included, have committed nothing."""
+
+    generation: int
+    base: Base | None
+    idle: int
+
+
+@dataclass(frozen=True)
+class ClaimRefused:
+    """No claim: somebody else's is newer, or checkpoints exist and none is left that verifies."""
+
+    exit_code: Exit
+    cause: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passes."""
+
+
+Event = Joined | Lost | Beat | Exited | Said | Claimed | ClaimRefused | Tick
+
+# --- actions: what to do ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    node: int
+    kind: str
+    generation: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MakeClaim:
+    """Claim the next generation from the newest checkpoint that is not refused."""
+
+    refused: frozenset[CheckpointId]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for the journal of the current generation."""
+
+    kind: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The attempt is over."""
+
+    exit_code: Exit
+    cause: str
+    failure: "Failure | None"
+    step: int
+    committed_step: int | None
+
+
+Action = Send | MakeClaim | Note | Finish
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+class Phase(Enum):
+    GATHERING = "gathering"
+    CLAIMING = "claiming"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass
+class Member:
+    host: str
+    port: int | None = None
+    lost_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first cause of a generation's end, as far as it is known."""
+
+    cause: str
+    rank: int | None
+    node: int | None
+    host: str | None
+    step: int
+
+
+@dataclass
+class Generation:
+    """One gang start: what it began from and what has become of its ranks."""
+
+    number: int
+    base: Base | None
+    alive: set[int]
+    started: bool = False
+    loaded: set[int] = field(default_factory=set)
+    exits: list[Exited] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)  # rank -> last line of its exception
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    committed: set[int] = field(default_factory=set)
+
+
+# Exit codes that all ranks reach by agreement: nobody needs to be stopped, and what the others still have to say is wanted.
+_TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
+
+
+class Coordinator:
+    """The state machine. `handle(event, now_s)` returns the actions; `now_s` is a monotonic clock."""
+
+    def __init__(self, config: RunConfig, newest_generation: int, now_s: float) -> None:
+        self.config = config
+        self.phase = Phase.GATHERING
+        self.members: dict[int, Member] = {}
+        self.slots: dict[int, int] = {}  # slot -> node
+        self.generation = Generation(newest_generation, None, set())
+        self.refused: set[CheckpointId] = set()
+        self.budget = config.restart.budget
+        self.restarts = 0
+        self.fruitless = 0  # failures in a row without a new step
+        self.best_step = 0
+        self.reached = 0  # the furthest step before a failure
+        self.committed_step: int | None = None
+        self.preempting = False
+        self.verdict: Exit | None = None
+        self.cause = ""
+        self._began_s = now_s
+        self._out: list[Action] = []
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        self._out = []
+        if self.phase is not Phase.ENDED:
+            match event:
+                case Joined():
+                    self._joined(event)
+                case Lost(node):
+                    if node in self.members:
+                        self.members[node].lost_at = now_s
+                case Beat():
+                    self._beat(event)
+                case Exited():
+                    self._exited(event)
+                case Said():
+                    self._said(event)
+                case Claimed():
+                    self._claimed(event)
+                case ClaimRefused(exit_code, cause):
+                    self._end(exit_code, cause)
+                case Tick():
+                    self._tick(now_s)
+        return self._out
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def _joined(self, event: Joined) -> None:
+        known = self.members.get(event.node)
+        self.members[event.node] = Member(event.host, known.port if known else None)
+        if event.generation == self.generation.number and event.running:
+            self.generation.alive.update(event.running)
+            self.generation.started = True
+        elif event.running:
+            self._out.append(Send(event.node, "stop", event.generation, {}))
+        if event.generation < self.generation.number and self.generation.started:
+            self._restarted(event.node)
+        if len(self.members) < self.config.slots:
+            return
+        if not self.slots:
+            self.slots = bind(self.config.slots, sorted(self.members))
+        for slot, node in self.slots.items():
+            if node == event.node or self.phase is Phase.GATHERING:
+                self._out.append(Send(node, "assign", self.generation.number, {"slot": slot}))
+        if self.phase is Phase.GATHERING:
+            self._all_there()
+
+    def _restarted(self, node: int) -> None:
+        """A node came back without its workers: they are gone, and nobody else will say so."""
+        for rank in sorted(self._ranks(node) & self.generation.alive):
+            self._exited(Exited(node, self.generation.number, rank, -9, "its node started anew", asked=False, step=0))
+
+    def _ranks(self, node: int) -> set[int]:
+        procs = self.config.procs_per_slot
+        return {slot * procs + i for slot, at in self.slots.items() if at == node for i in range(procs)}
+
+    def _all_there(self) -> None:
+        """Goes on with a generation that runs everywhere; otherwise ends what runs and claims the next."""
+        if len(self.generation.alive) == self.config.world_size:
+            self.generation.loaded = set(self.generation.alive)
+            self.phase = Phase.RUNNING
+            self._note("adopted", {})
+        elif self.generation.alive:
+            self._stop_workers()
+        else:
+            self._claim()
+
+    def _beat(self, event: Beat) -> None:
+        if event.node in self.members:
+            self.members[event.node].port = event.port
+        self.best_step = max([self.best_step, *event.steps.values()])
+        if self.phase is Phase.RUNNING and not self.generation.started:
+            self._start()
+
+    def _tick(self, now_s: float) -> None:
+        joined, patience_s = len(self.members), self.config.timeouts["join"].floor_s
+        if self.phase is Phase.GATHERING and joined < self.config.slots and now_s - self._began_s > patience_s:
+            silent = sorted(set(range(self.config.slots)) - self.members.keys())
+            self._end(Exit.RETRY_ELSEWHERE, f"{joined} of {self.config.slots} nodes joined; silent: {silent}", node=silent[0])
+        for node, member in self.members.items():
+            if member.lost_at is not None and now_s - member.lost_at > self.config.timeouts["agent"].floor_s:
+                self._end(Exit.RETRY_ELSEWHERE, f"node {member.host} was lost", node=node)
+                return
+
+    # --- a generation -------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        self.phase = Phase.CLAIMING
+        self._out.append(MakeClaim(frozenset(self.refused)))
+
+    def _claimed(self, event: Claimed) -> None:
+        self.generation = Generation(event.generation, event.base, set())
+        self.committed_step = event.base.step if event.base else None
+        base = {"step": event.base.step, "generation": event.base.generation} if event.base else None
+        self._note("claim", {"base": base})
+        if self.config.checkpoint.tiers and event.idle > self.config.restart.no_progress + self.config.restart.budget:
+            self._end(Exit.STOP, f"{event.idle - 1} generations in a row have saved nothing")
+            return
+        self.phase = Phase.RUNNING
+        self._start()
+
+    def _start(self) -> None:
+        """Starts every slot, once the node of slot 0 has opened the socket of this generation's rendezvous store."""
+        first = self.members[self.slots[0]]
+        if first.port is None or self.generation.started:
+            return
+        base = self.generation.base
+        body = {
+            "base": vars(base) if base else None,
+            "master_addr": first.host,
+            "master_port": first.port,
+            "restarts": self.restarts,
+        }
+        first.port = None
+        self.generation.started = True
+        self.generation.alive = set(range(self.config.world_size))
+        nodes = [{"slot": slot, "node": node, "host": self.members[node].host} for slot, node in self.slots.items()]
+        self._note("start", {"nodes": nodes, "world_size": self.config.world_size})
+        self._tell_all("start", body)
+        if self.preempting:
+            self._tell_all("save", {})
+
+    def _said(self, event: Said) -> None:
+        what = event.body["what"]
+        if what == "preempted":
+            self._preempt()
+        elif event.generation == self.generation.number:
+            match what:
+                case "loaded":
+                    self._loaded(event.body)
+                case "committed":
+                    self._committed(event.body)
+                case "refused":
+                    self._refused(event.body)
+                case "exception":
+                    self.generation.errors[event.body["rank"]] = event.body["text"]
+                case "section" | "finished":
+                    self._note(what, event.body)
+
+    def _loaded(self, body: dict[str, Any]) -> None:
+        if body["rank"] not in self.generation.loaded:
+            self.generation.loaded.add(body["rank"])
+            if len(self.generation.loaded) == self.config.world_size:
+                self._note("loaded", {"step": body["step"]})
+
+    def _committed(self, body: dict[str, Any]) -> None:
+        if body["step"] not in self.generation.committed:
+            self.generation.committed.add(body["step"])
+            self.committed_step = body["step"]
+            self._note("committed", body)
+
+    def _refused(self, body: dict[str, Any]) -> None:
+        """A checkpoint failed verification: its generation's base, which the next claim then leaves out."""
+        if body not in self.generation.refused:
+            self.generation.refused.append(body)
+            self.refused.add(CheckpointId(body["step"], body["generation"]))
+            self._note("refused", body)
+
+    def _preempt(self) -> None:
+        if self.preempting:
+            return
+        self.preempting = True
+        self._note("preempted", {})
+        can_save = self.config.trainer.kind != "script" and self.phase is Phase.RUNNING and self.generation.started
+        if can_save:
+            self._tell_all("save", {})
+        elif self.phase is Phase.RUNNING and self.generation.alive:
+            self._stop_workers()
+        elif self.phase is not Phase.STOPPING:
+            self._end(Exit.PREEMPTED, "asked to stop")
+
+    # --- how a generation ends ----------------------------------------------------------------------------------------
+
+    def _exited(self, event: Exited) -> None:
+        if event.generation != self.generation.number or event.rank not in self.generation.alive:
+            return
+        self.generation.alive.discard(event.rank)
+        self.generation.exits.append(event)
+        self.best_step = max(self.best_step, event.step)
+        if self.phase is Phase.RUNNING and event.code not in _TOGETHER and self.generation.alive:
+            self._stop_workers()
+        if not self.generation.alive and self.phase in (Phase.RUNNING, Phase.STOPPING):
+            self._generation_over()
+
+    def _stop_workers(self) -> None:
+        self.phase = Phase.STOPPING
+        self._tell_all("stop", {})
+
+    def _generation_over(self) -> None:
+        codes = {event.code for event in self.generation.exits}
+        if codes == {0}:
+            self._end(Exit.COMPLETED, "all ranks finished")
+        elif Exit.SUPERSEDED in codes:
+            self._end(Exit.SUPERSEDED, "a newer generation has claimed the run")
+        elif self.generation.refused:
+            self._claim()
+        elif self.preempting:
+            self._end(Exit.PREEMPTED, "asked to stop")
+        else:
+            self._failed(self._first_cause())
+
+    def _failed(self, failure: Failure) -> None:
+        self._note("failure", vars(failure))
+        progress = failure.step - (self.generation.base.step if self.generation.base else 0)
+        self.fruitless = 0 if self._advanced(failure) else self.fruitless + 1
+        self.budget = min(self.config.restart.budget, self.budget + max(0, progress) // self.config.restart.refill_steps)
+        if self.fruitless >= self.config.restart.no_progress:
+            self._end(Exit.STOP, f"{self.fruitless} failures in a row without a new step; the last: {failure.cause}", failure)
+        elif self.budget <= 0:
+            self._end(self._exhausted(), f"no restart left in the budget of {self.config.restart.budget}; {failure.cause}", failure)
+        else:
+            self.budget -= 1
+            self.restarts += 1
+            self._claim()
+
+    def _advanced(self, failure: Failure) -> bool:
+        """Did this generation come further than any before? A script's own step count begins anew with each start."""
+        if self.config.trainer.kind == "script":
+            return failure.step > 0
+        before, self.reached = self.reached, max(self.reached, failure.step)
+        return self.reached > before
+
+    def _exhausted(self) -> Exit:
+        return Exit.STOP if self.config.trainer.kind == "script" else Exit.RETRY_ELSEWHERE
+
+    def _first_cause(self) -> Failure:
+        """What was not asked for, a signal before an exit code: a rank that lost its peer fails too, and sometimes says so first."""
+        own = [e for e in self.generation.exits if not e.asked and e.code != 0] or self.generation.exits
+        first = min(own, key=lambda event: (event.code >= 0, own.index(event)))
+        member = self.members.get(first.node)
+        error = self.generation.errors.get(first.rank)
+        cause = f"{first.how}: {error}" if error and first.code > 0 else first.how
+        step = max(event.step for event in self.generation.exits)
+        return Failure(cause, first.rank, first.node, member.host if member else None, step)
+
+    def _end(self, exit_code: Exit, cause: str, failure: Failure | None = None, node: int | None = None) -> None:
+        if failure is None and node is not None:
+            host = self.members[node].host if node in self.members else None
+            failure = Failure(cause, None, node, host, self.best_step)
+        self.phase, self.verdict, self.cause = Phase.ENDED, exit_code, cause
+        self._note("end", {"verdict": exit_code.name.lower(), "exit_code": int(exit_code), "cause": cause})
+        self._out.append(Finish(exit_code, cause, failure, self.best_step, self.committed_step))
+        for member in self.members:
+            self._out.append(Send(member, "stop", self.generation.number, {"exit_code": int(exit_code)}))
+
+    def _tell_all(self, kind: str, body: dict[str, Any]) -> None:
+        self._out += [Send(node, kind, self.generation.number, body) for node in self.slots.values()]
+
+    def _note(self, kind: str, body: dict[str, Any]) -> None:
+        self._out.append(Note(kind, body))
+

@@ -1,0 +1,145 @@
+"""The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
+
+    python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
+    python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; CODE when there is no verdict
+    python -m headway.runner.rundir suspects RUN_JSON                         prints the suspected hosts, comma-separated
+"""
+
+import argparse
+import dataclasses
+import json
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.runner.checkpoint.posix import create_exclusive, write_atomic
+from headway.runner.contract import RecordError, RunConfig, Verdict, from_json, to_json
+
+HANDLE_SCHEMA = "headway.handle/1"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The layout of CONTRACTS, one property a file. `attempt` picks the attempt's own folder."""
+
+    root: Path
+    attempt: int
+
+    @classmethod
+    def of(cls, run_json: Path, attempt: int) -> "RunDirectory":
+        """The run directory that holds `attempts/<k>/run.json`."""
+        return cls(run_json.resolve().parent.parent.parent, attempt)
+
+    @property
+    def attempt_directory(self) -> Path:
+        return self.root / "attempts" / str(self.attempt)
+
+    @property
+    def run_json(self) -> Path:
+        return self.attempt_directory / "run.json"
+
+    @property
+    def verdict(self) -> Path:
+        return self.attempt_directory / "verdict.json"
+
+    @property
+    def coordinator(self) -> Path:
+        return self.attempt_directory / "coordinator.json"
+
+    def node(self, index: int) -> Path:
+        return self.attempt_directory / "nodes" / f"{index}.json"
+
+    def log(self, slot: int, rank: int) -> Path:
+        return self.attempt_directory / "logs" / str(slot) / f"{rank}.log"
+
+    def journal(self, generation: int) -> Path:
+        return self.root / "shared" / "journal" / f"{generation:06d}.jsonl"
+
+    @property
+    def chain(self) -> Path:
+        return self.root / "shared" / "chain"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "shared" / "checkpoints"
+
+    @property
+    def secret_file(self) -> Path:
+        return self.root / "secret"
+
+    @property
+    def handle(self) -> Path:
+        return self.root / "handle.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.jsonl"
+
+    def secret(self) -> bytes:
+        return bytes.fromhex(self.secret_file.read_text().strip())
+
+
+def open_run(runs: Path, name: str, config: RunConfig, attempt: int) -> RunDirectory:
+    """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json."""
+    directory = RunDirectory((runs / name).resolve(), attempt)
+    for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    config = dataclasses.replace(config, run=name, store=dataclasses.replace(config.store, url=str(directory.root / "shared")))
+    create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
+    handle = {"schema": HANDLE_SCHEMA, "run": name, "job": name.rsplit("-", 2)[0], "submitted_at": time.time()}
+    facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
+    more = {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
+    create_exclusive(directory.handle, json.dumps({**handle, **facts, **more}, indent=2).encode() + b"\n")
+    write_atomic(directory.run_json, to_json(config, indent=2).encode() + b"\n")
+    return directory
+
+
+def read_verdict(directory: RunDirectory) -> Verdict | None:
+    """The attempt's verdict; None if there is no file, or one that cannot be read as a verdict."""
+    try:
+        return from_json(Verdict, directory.verdict.read_text())
+    except (OSError, RecordError):
+        return None
+
+
+def suspects(directory: RunDirectory) -> list[str]:
+    """Host names of the nodes that the verdict suspects."""
+    verdict = read_verdict(directory)
+    files = [directory.node(index) for index in (verdict.suspects if verdict else ())]
+    return [json.loads(path.read_text())["host"] for path in files if path.exists()]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headway.runner.rundir", description=__doc__.splitlines()[0] if __doc__ else "")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    opened = verbs.add_parser("open")
+    opened.add_argument("runs", type=Path)
+    opened.add_argument("name")
+    opened.add_argument("--attempt", type=int, required=True)
+    code = verbs.add_parser("exit-code")
+    code.add_argument("run_json", type=Path)
+    code.add_argument("--or", dest="otherwise", type=int, required=True)
+    verbs.add_parser("suspects").add_argument("run_json", type=Path)
+    arguments = parser.parse_args(argv)
+    if arguments.verb == "open":
+        config = from_json(RunConfig, sys.stdin.read())
+        print(open_run(arguments.runs, arguments.name, config, arguments.attempt).run_json)
+        return 0
+    directory = RunDirectory.of(arguments.run_json, int(arguments.run_json.resolve().parent.name))
+    verdict = read_verdict(directory)
+    if arguments.verb == "exit-code":
+        print(verdict.exit_code if verdict else arguments.otherwise)
+    else:
+        print(",".join(suspects(directory)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

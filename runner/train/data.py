@@ -1,0 +1,71 @@
+"""Tokens: files as bytes, one token a byte; and the corpus that every machine with Python has, its standard library's source."""
+
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from headway.runner.contract import Data
+
+NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"})
+
+
+class DataError(Exception):
+    """There are no tokens where the job says."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """All tokens, (n,) uint8, and a fingerprint: a run that is resumed on other data would not be the same run."""
+
+    tokens: npt.NDArray[np.uint8]
+    fingerprint: str
+
+    def windows(self, length: int) -> int:
+        """How many samples of `length` tokens there are, each with the token that follows."""
+        return (len(self.tokens) - 1) // length
+
+    def sample(self, index: int, length: int) -> torch.Tensor:
+        """Sample `index`: (length + 1,) int64; inputs are [:-1], targets [1:]."""
+        window = self.tokens[index * length : (index + 1) * length + 1]
+        return torch.from_numpy(window.astype(np.int64))
+
+
+def open_corpus(data: Data) -> Corpus:
+    """Reads the job's data. Raises DataError when nothing is there."""
+    limit = data.options.get("limit_bytes")
+    match data.kind:
+        case "python_stdlib":
+            files = list(_standard_library())
+        case "files":
+            files = sorted({Path(name) for pattern in data.options["paths"] for name in glob(pattern, recursive=True)})
+        case kind:
+            raise DataError(f"data kind {kind!r} is not known to the builtin trainer")
+    raw = _read(files, limit)
+    if not raw:
+        raise DataError(f"no bytes in {len(files)} files of data kind {data.kind!r}")
+    return Corpus(np.frombuffer(raw, np.uint8), xxhash.xxh3_128_hexdigest(raw))
+
+
+def _standard_library() -> Iterator[Path]:
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if not NOT_LIBRARY & set(path.relative_to(root).parts):
+            yield path
+
+
+def _read(files: list[Path], limit: int | None) -> bytes:
+    taken, size = [], 0
+    for path in files:
+        if limit is not None and size >= limit:
+            break
+        if path.is_file():
+            taken.append(path.read_bytes())
+            size += len(taken[-1])
+    return b"".join(taken)[:limit]

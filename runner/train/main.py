@@ -1,0 +1,256 @@
+"""The builtin trainer, one process a rank: restores the claim's base, trains to the last step, saves as the spec says."""
+
+import dataclasses
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from headway.runner.checkpoint.chain import Chain, SupersededError
+from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.load import Reader
+from headway.runner.checkpoint.ranks import PeerError, Ranks
+from headway.runner.checkpoint.save import Place, save
+from headway.runner.contract import Batch, Exit, MetricsLine, Model, Optimizer, RunConfig, from_json
+from headway.runner.rundir import RunDirectory
+from headway.runner.train.data import Corpus, open_corpus
+from headway.runner.train.model import Transformer, initialize
+from headway.runner.train.optimizer import learning_rate, make_optimizer
+from headway.runner.train.rng import seed_all
+from headway.runner.train.sampler import sample_at
+from headway.runner.train.state import Consumed, TrainState
+from headway.runner.worker import Worker, host_store
+
+
+@dataclass(frozen=True)
+class Job:
+    """The parts of run.json that the builtin trainer needs; the plan has made sure that they are there."""
+
+    config: RunConfig
+    model: Model
+    batch: Batch
+    optimizer: Optimizer
+    steps: int
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Job":
+        if config.model is None or config.batch is None or config.optimizer is None or config.steps is None:
+            raise ValueError("run.json: the builtin trainer needs model, batch, optimizer and steps")
+        return cls(config, config.model, config.batch, config.optimizer, config.steps)
+
+
+class Trainer:
+    """One rank's training loop."""
+
+    def __init__(self, worker: Worker, job: Job) -> None:
+        self.worker, self.job = worker, job
+        self.directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
+        self.device = _device(job.config.backend, worker.local_rank)
+        self.ranks = Ranks(worker.rank, worker.world_size)
+        assert job.config.data is not None and job.config.run is not None  # noqa: PT018, S101
+        self.corpus: Corpus = open_corpus(job.config.data)
+        root, procs = self.directory.checkpoints, job.config.procs_per_slot
+        self.place = Place(root, job.config.run, worker.generation, worker.attempt, procs, job.config.mesh)
+        self.chain = Chain(self.directory.chain, job.config.run)
+        self.state = self._build()
+
+    def _build(self) -> TrainState:
+        """The sharded model with its optimizer, as it is before step 0."""
+        seed = self.job.config.seed
+        with torch.device("meta"):
+            model = Transformer(self.job.model)
+        mesh = init_device_mesh(self.device.type, (self.worker.world_size,), mesh_dim_names=("dp_shard",))
+        for block in model.layers:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model.to_empty(device=self.device)
+        initialize(model, self.job.model, seed)
+        seed_all(seed, self.worker.rank)
+        optimizer = make_optimizer(model, self.job.optimizer)
+        return TrainState(model, optimizer, Consumed(), self.device, seed, self.corpus.fingerprint)
+
+    # --- start and end ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Exit:
+        """Trains to the last step, or until asked to save and stop. Collective throughout."""
+        self._restore()
+        last = self._clock = time.monotonic()
+        while self.state.step < self.job.steps:
+            stop = self._step()
+            if self._due() or stop:
+                self._save()
+            if stop:
+                return Exit.PREEMPTED
+        self.worker.section("finish")
+        hashes = self.state.hashes(self.ranks)
+        if self.worker.rank == 0:
+            self.worker.say("finished", step=self.state.step, hashes=hashes)
+            print(json.dumps({"finished": self.state.step, "seconds": round(time.monotonic() - last, 3), "hashes": hashes}))
+        return Exit.COMPLETED
+
+    def _restore(self) -> None:
+        """Loads and verifies the claim's base; no rank goes on before all have."""
+        self._section("restore")
+        base = self.worker.base
+        if base is not None:
+            reader: list[Reader] = []
+            self._refusing(lambda: reader.append(Reader(self.place.root, self.place.run, base)))
+            self._refusing(lambda: self.state.restore(reader[0], self.ranks))
+        self.worker.completed(self.state.step)
+        self.worker.say("loaded", step=self.state.step)
+        self._section("compute")
+
+    def _refusing(self, read: Callable[[], None]) -> None:
+        def told() -> None:
+            try:
+                read()
+            except RefusedError as error:
+                at = error.checkpoint
+                self.worker.say("refused", step=at.step, generation=at.generation, name=error.name, reason=error.reason)
+                raise
+
+        self.ranks.together(told)
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """One optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
+        job, state, model = self.job, self.state, self.state.model
+        assert isinstance(model, FSDPModule)  # noqa: S101
+        model.train()
+        rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
+        loss = torch.zeros((), device=self.device)
+        for index in range(rounds):
+            model.set_requires_gradient_sync(index == rounds - 1)
+            part = self._loss(self._micro_batch(index)) / rounds
+            torch.autograd.backward(part)
+            loss += part.detach()
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate(job.optimizer, state.step, job.steps)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        state.consumed.position += job.batch.global_sequences
+        state.step += 1
+        mean_loss, stop = self._agree(float(loss))
+        self.worker.completed(state.step)
+        self._write_metrics(mean_loss, float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
+        return stop
+
+    def _micro_batch(self, index: int) -> torch.Tensor:
+        """(micro, sequence + 1) tokens: this rank's share of round `index`."""
+        batch, state = self.job.batch, self.state
+        first = state.consumed.position + (index * self.worker.world_size + self.worker.rank) * batch.micro_sequences
+        samples = []
+        for position in range(first, first + batch.micro_sequences):
+            number = sample_at(position, self.corpus.windows(batch.sequence_length), self.job.config.seed)
+            samples.append(self.corpus.sample(number, batch.sequence_length))
+            state.consumed.take(position, samples[-1])
+        return torch.stack(samples).to(self.device)
+
+    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.state.model(tokens[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    def _agree(self, loss: float) -> tuple[float, bool]:
+        """The mean loss of all ranks, and whether any was asked to save and stop: so all act on it at the same step."""
+        both = torch.tensor([loss, float(self.worker.save_requested())], dtype=torch.float64)
+        dist.all_reduce(both)
+        return float(both[0]) / self.worker.world_size, bool(both[1] > 0)
+
+    # --- what stays ---------------------------------------------------------------------------------------------------
+
+    def _due(self) -> bool:
+        every = [tier.every_steps for tier in self.job.config.checkpoint.tiers]
+        return bool(every) and (self.state.step % min(every) == 0 or self.state.step == self.job.steps)
+
+    def _save(self) -> None:
+        self.worker.section("save")
+        began, step = time.monotonic(), self.state.step
+        try:
+            size = save(self.place, self.chain, self.ranks, step, self.state.to_save(self.ranks), self.job.config.checkpoint.keep)
+        except (OSError, PeerError) as error:
+            print(f"step {step} could not be saved, those before it stand: {error}", file=sys.stderr)
+        else:
+            if self.worker.rank == 0:
+                self.worker.say("committed", step=step, bytes=size, save_s=time.monotonic() - began)
+        self._clock = time.monotonic()
+        self.worker.section("compute")
+
+    def _write_metrics(self, loss: float, grad_norm: float) -> None:
+        now, tokens = time.monotonic(), self.job.batch.global_sequences * self.job.batch.sequence_length
+        step_s, self._clock = now - self._clock, now
+        if self.worker.rank != 0:
+            return
+        who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        line = MetricsLine(time.time(), now, **who, loss=loss, grad_norm=grad_norm, tokens=tokens, step_s=step_s, memory_bytes=memory)
+        with self.directory.metrics.open("a") as file:
+            file.write(json.dumps(dataclasses.asdict(line)) + "\n")
+
+    def _section(self, name: str) -> None:
+        self.worker.section(name)
+        if self.worker.rank == 0:
+            self.worker.say("section", name=name)
+
+
+def _device(backend: str, local_rank: int) -> torch.device:
+    if backend == "nccl":
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")
+
+
+def _join(worker: Worker, config: RunConfig) -> None:
+    worker.section("rendezvous")
+    if worker.rank == 0:
+        worker.say("section", name="rendezvous")
+    backend = "cpu:gloo,cuda:nccl" if config.backend == "nccl" else config.backend
+    dist.init_process_group(backend, timeout=timedelta(seconds=config.timeouts["collective"].floor_s))
+
+
+def train(worker: Worker) -> Exit:
+    """One generation of the builtin trainer on this rank."""
+    config = from_json(RunConfig, Path(worker.run_json).read_text())
+    _join(worker, config)
+    try:
+        return Trainer(worker, Job.of(config)).run()
+    except SupersededError:
+        return Exit.SUPERSEDED
+    except (RefusedError, PeerError) as error:
+        print(error, file=sys.stderr)
+        return Exit.UNVERIFIED
+
+
+def main() -> None:
+    worker = Worker.from_environment()
+    worker.section("start")
+    torch.use_deterministic_algorithms(True)
+    store = host_store(worker)
+    code = 1
+    try:
+        code = int(train(worker))
+    except Exception as error:
+        traceback.print_exc()
+        worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    del store
+    os._exit(code)  # no destructor of a process group may wait for peers that are gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""All that a training run is at one step: parameters, optimizer, random generators and consumed samples."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+
+from headway.runner.checkpoint.load import Reader
+from headway.runner.checkpoint.objects import encode
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.save import State
+from headway.runner.checkpoint.tensors import local_tensor, to_bytes
+from headway.runner.train.rng import restore_rng, rng_state, seed_all
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass
+class Consumed:
+    """The samples that this rank has trained on: how far the run is, and a sum of hashes that no order or world size changes."""
+
+    position: int = 0
+    digest: int = 0
+
+    def take(self, position: int, tokens: torch.Tensor) -> None:
+        """Records that the sample at `position` was trained on; its hash is over the tokens that were really used."""
+        self.digest = (self.digest + xxhash.xxh3_64_intdigest(to_bytes(tokens), seed=position & _MASK)) & _MASK
+
+    def total(self, ranks: Ranks) -> "Consumed":
+        """All ranks together; collective."""
+        digests = ranks.gather(self.digest.to_bytes(8, "big"))
+        return Consumed(self.position, sum(int.from_bytes(d, "big") for d in digests) & _MASK)
+
+
+@dataclass
+class TrainState:
+    """Live references: what is saved is what trains, and what is loaded is filled in place."""
+
+    model: nn.Module
+    optimizer: torch.optim.AdamW
+    consumed: Consumed
+    device: torch.device
+    seed: int
+    fingerprint: str
+    step: int = 0
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
+
+    def moments(self) -> dict[str, torch.Tensor]:
+        """AdamW's state, made (zero) where the optimizer has not stepped yet, under the parameters' names."""
+        found: dict[str, torch.Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            slot = self.optimizer.state[parameter]
+            if not slot:
+                slot["step"] = torch.tensor(0.0)
+                slot["exp_avg"] = torch.zeros_like(parameter)
+                slot["exp_avg_sq"] = torch.zeros_like(parameter)
+            found |= {f"optimizer.{name}.{key}": slot[key] for key in ("step", "exp_avg", "exp_avg_sq")}
+        return found
+
+    def to_save(self, ranks: Ranks) -> State:
+        """Collective: the consumed samples of all ranks are summed, so that another world size can go on."""
+        total = self.consumed.total(ranks)
+        consumed = {"position": total.position, "digest": total.digest}
+        objects = {"step": self.step, "consumed": consumed, "data": self.fingerprint, "rng": rng_state(self.device)}
+        return State(self.parameters() | self.moments(), objects)
+
+    def restore(self, reader: Reader, ranks: Ranks) -> None:
+        """Fills everything from a checkpoint. Raises RefusedError, or ValueError when the data is not what it was trained on."""
+        world_size = reader.manifest.world_size
+        objects = reader.objects(ranks.rank if ranks.rank < world_size else 0)
+        if objects["data"] != self.fingerprint:
+            raise ValueError(f"the data has changed: fingerprint {self.fingerprint}, and the checkpoint was trained on {objects['data']}")
+        with torch.no_grad():
+            reader.load(self.parameters() | self.moments(), ranks.rank)
+        self.step = objects["step"]
+        consumed = objects["consumed"]
+        self.consumed = Consumed(consumed["position"], consumed["digest"] if ranks.rank == 0 else 0)
+        if world_size == ranks.world_size:
+            restore_rng(objects["rng"], self.device)
+        else:
+            seed_all(self.seed + self.step, ranks.rank)
+
+    def hashes(self, ranks: Ranks) -> dict[str, str]:
+        """One hash for each part of the state over all ranks, and `state` over all parts; collective."""
+        total = self.consumed.total(ranks)
+        found = {
+            "parameters": _combined(_tensors_hash(self.parameters(), ranks), ranks),
+            "optimizer": _combined(_tensors_hash(self.moments(), ranks), ranks),
+            "rng": _combined(_object_hash(rng_state(self.device)), ranks),
+            "samples": xxhash.xxh3_128_hexdigest(f"{total.position}/{total.digest}".encode()),
+        }
+        return found | {"state": xxhash.xxh3_128_hexdigest("/".join(found.values()).encode())}
+
+
+def _tensors_hash(tensors: dict[str, torch.Tensor], ranks: Ranks) -> bytes:
+    digest = xxhash.xxh3_128()
+    for name, tensor in tensors.items():
+        local = local_tensor(tensor, ranks.rank)
+        digest.update(f"{name}/{local.box}/".encode())
+        digest.update(to_bytes(local.data))
+    return digest.digest()
+
+
+def _object_hash(value: Any) -> bytes:
+    return xxhash.xxh3_128_digest(str(encode(value)).encode())
+
+
+def _combined(own: bytes, ranks: Ranks) -> str:
+    return xxhash.xxh3_128_hexdigest(b"".join(ranks.gather(own)))

@@ -1,0 +1,85 @@
+"""A worker's side of the agent: the heartbeat page, what it says, and the rendezvous store of its generation."""
+
+import json
+import mmap
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from headway.runner.checkpoint.chain import Base
+from headway.runner.contract import SECTIONS, HeartbeatPage
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What the supervisor handed to this process. `section`, `completed` and `say` are all it ever tells back."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    generation: int
+    attempt: int
+    run_json: str
+    base: Base | None
+    _page: HeartbeatPage
+    _events: socket.socket
+
+    @classmethod
+    def from_environment(cls) -> "Worker":
+        """Raises KeyError outside a headway run."""
+        page = HeartbeatPage(memoryview(mmap.mmap(int(os.environ["HEADWAY_HEARTBEAT_FD"]), 0)))
+        base = json.loads(os.environ["HEADWAY_BASE"])
+        worker = cls(
+            rank=int(os.environ["RANK"]),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            generation=int(os.environ["HEADWAY_GENERATION"]),
+            attempt=int(os.environ["HEADWAY_ATTEMPT"]),
+            run_json=os.environ["HEADWAY_RUN_JSON"],
+            base=Base(**base) if base else None,
+            _page=page,
+            _events=socket.socket(fileno=os.dup(int(os.environ["HEADWAY_EVENTS_FD"]))),
+        )
+        page.write(worker.local_rank, pid=os.getpid())
+        return worker
+
+    def section(self, name: str) -> None:
+        """This process now does `name`, one of contract.SECTIONS."""
+        self._page.write(self.local_rank, section=SECTIONS.index(name), monotonic_ns=time.monotonic_ns())
+
+    def completed(self, step: int) -> None:
+        """`step` optimizer steps are complete."""
+        self._page.write(self.local_rank, step=step, monotonic_ns=time.monotonic_ns())
+
+    def save_requested(self) -> bool:
+        """Has the coordinator asked to save and stop? Ranks must agree on the step before they act on it."""
+        return bool(self._page.read(self.local_rank)["save_request"])
+
+    def say(self, what: str, **facts: Any) -> None:
+        """One event for the coordinator. It is delivered in order, and before the end of this process."""
+        self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
+
+
+def host_store(worker: Worker) -> Any:
+    """Rank 0: serves the generation's TCPStore on the socket that the supervisor opened. Keep what it returns.
+
+    A store of the generation's own, on a port that was never free in between: torchrun shares one over restarts, and new workers then
+    read dead workers' addresses (pytorch/pytorch#135712).
+    """
+    descriptor = os.environ.pop("HEADWAY_STORE_FD", None)
+    if descriptor is None:
+        return None
+    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  importing torch costs a second, so only here
+
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        worker.world_size,
+        is_master=True,
+        timeout=timedelta(seconds=300),
+        wait_for_workers=False,
+        master_listen_fd=int(descriptor),
+    )
