@@ -1,0 +1,1 @@
+"""The command `headway`: one file a verb."""

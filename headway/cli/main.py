@@ -1,3 +1,68 @@
-"""stub replaced below"""
-def main() -> int:
-    return 0
+"""The command line as the exit code of the verb that it names."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from headway.jobspec.suggest import did_you_mean
+
+OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb's module, which is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`."""
+
+    module: str
+    summary: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "check": Verb("headway.cli.check", "every problem of the documents, at its line and column"),
+    "plan": Verb("headway.cli.plan", "what a job comes to: ranks, mesh, environment, files"),
+    "render": Verb("headway.cli.render", "all files of a job on its clusters"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 fine, 1 problems or drift, 2 wrong usage, 3 the environment lacks something."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in {"-h", "--help"}:
+        print(overview())
+        return OK if words else USAGE
+    if words[0] == "--version":
+        print(f"headway {version('headway')}")
+        return OK
+    if words[0] not in VERBS:
+        print(f"headway: `{words[0]}` is not a verb; {did_you_mean(words[0], VERBS, 'verbs')}", file=sys.stderr)
+        return USAGE
+    return _run(words[0], words[1:])
+
+
+def overview() -> str:
+    """The text of `headway --help`."""
+    width = max(map(len, VERBS))
+    rows = [f"  {name:{width}}  {verb.summary}" for name, verb in VERBS.items()]
+    return "\n".join(["usage: headway VERB ...", "", *rows, "", "headway VERB --help says what a verb takes."])
+
+
+def _run(name: str, words: list[str]) -> int:
+    module = importlib.import_module(VERBS[name].module)
+    parser = argparse.ArgumentParser(prog=f"headway {name}", description=VERBS[name].summary, allow_abbrev=False)
+    module.configure(parser)
+    try:
+        code: int = module.run(parser.parse_args(words))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the pipe has gone, `head` for one; nothing is left to say, also not at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -157,9 +157,13 @@ class Server:
 
     def _note(self, kind: str, body: dict[str, Any]) -> None:
         number = self.machine.generation.number
-        line = {"wall": time.time(), "kind": kind, "generation": number, "attempt": self.directory.attempt}
-        with self.directory.journal(number).open("a") as journal:
-            journal.write(json.dumps({**body, **line}) + "\n")
+        facts = {key: value for key, value in body.items() if key != "what"}
+        line = {**facts, "kind": kind, "generation": number, "attempt": self.directory.attempt}
+        path = self.directory.journal(number)
+        if any(line == {key: value for key, value in known.items() if key != "wall"} for known in _lines(path)):
+            return  # an agent says again, after each connection, what may not have arrived
+        with path.open("a") as journal:
+            journal.write(json.dumps({"wall": time.time(), **line}) + "\n")
 
     def _finish(self, action: Finish) -> None:
         self._account()

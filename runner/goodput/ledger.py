@@ -26,8 +26,12 @@ def account(start: float, end: float, journal: Sequence[dict[str, Any]], steps: 
     """Splits `start`..`end`. `best_before` is the highest step completed by earlier generations: redoing those is lost.
 
     restart: until rank 0 has its process and imports; rendezvous: until the process group stands; restore: until every rank has
-    verified the base; detect: from the last completed step until all ranks of a failed generation had ended.
+    verified the base; detect: from the last completed step until all ranks of a failed generation had ended. Of a script only its start
+    is seen from outside: from there on its time counts as productive.
     """
+    if script := [line for line in journal if line["kind"] == "section" and line["name"] == "script"]:
+        began = min(max(float(script[0]["wall"]), start), end)
+        return Account(start, end, {"restart": began - start, "productive": end - began})
     marks = [start, *(_reached(journal, mark, end) for mark in ("rendezvous", "restore", "loaded")), end]
     marks = [min(max(mark, start), end) for mark in marks]
     for i in range(1, len(marks)):

@@ -1,0 +1,43 @@
+"""`headway report RUN`: turns a run directory into one HTML page and the summary block on stdout."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from headway.report.directory import RunError, find_run
+from headway.report.page import write_page
+from headway.report.summary import summarize
+from headway.report.terminal import print_summary
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Sums up a run: its loss, failures, checkpoints and where the time went. Works while the run is still going."
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="where to write the HTML page (default: RUN/report.html)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """0; 1 when RUN is not a run; 3 when the page cannot be written there."""
+    try:
+        directory = find_run(args.run, Path(os.environ.get("HEADWAY_RUNS") or "runs"))
+        summary = summarize(directory)
+    except RunError as error:
+        return _fail(str(error), 1)
+    print_summary(summary)
+    page: Path = args.output or directory / "report.html"
+    try:
+        write_page(summary, page)
+    except OSError as error:
+        return _fail(f"`{page}` cannot be written: {error.strerror}; name another file with `-o`", 3)
+    print(f"report: {page}", file=sys.stderr)
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code

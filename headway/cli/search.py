@@ -1,0 +1,42 @@
+"""A folder or a job's name for its cluster as the files that hold headway documents."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SUFFIXES = (".yaml", ".yml")
+# Folders that hold no documents of this repository, some of them with very many files.
+SKIPPED = {"rendered", "node_modules", "__pycache__"}
+_MARK = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?headway/""", re.MULTILINE)
+
+
+def documents_below(folder: Path) -> Iterator[Path]:
+    """The headway documents in the folder and below it, in order; hidden folders are left out."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
+        yield from (Path(parent, name) for name in sorted(files) if _is_headway(Path(parent, name)))
+
+
+def documents_around(document: Path) -> Iterator[list[Path]]:
+    """The headway documents of the document's folder, then of each parent up to the repository's root (`.git`)."""
+    for folder in _folders_up(document.resolve().parent):
+        paths = sorted(path for path in folder.iterdir() if _is_headway(path))
+        yield [Path(os.path.relpath(path)) if not document.is_absolute() else path for path in paths]
+
+
+def _folders_up(folder: Path) -> list[Path]:
+    """The folder and its parents up to the repository's root; the folder alone when it is in no repository."""
+    up = [folder, *folder.parents]
+    root = next((i for i, parent in enumerate(up) if (parent / ".git").exists()), 0)
+    return up[: root + 1]
+
+
+def _is_headway(path: Path) -> bool:
+    """Whether the file is YAML that calls itself a headway document, readable or not as such."""
+    if path.suffix not in SUFFIXES or not path.is_file():
+        return False
+    try:
+        return _MARK.search(path.read_bytes()) is not None
+    except OSError:
+        return False

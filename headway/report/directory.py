@@ -1,0 +1,156 @@
+"""Reads a run directory into typed records, or says which file and line is not what a runner writes."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from headway.report.records import JOURNAL_KINDS, Entry, Handle, LedgerLine
+from headway.runner.contract import MetricsLine, RecordError, Verdict, from_json
+
+_JOURNAL_NAME = re.compile(r"[0-9]{6}\.jsonl")
+_METRICS_LINE = TypeAdapter(MetricsLine)
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class RunError(ValueError):
+    """A directory is not a run, or a file of it cannot be understood; the message is one line for people."""
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """What a run directory holds for a report; `journal` is keyed by generation, `verdicts` by attempt."""
+
+    handle: Handle
+    metrics: tuple[MetricsLine, ...]
+    ledger: tuple[LedgerLine, ...]
+    journal: Mapping[int, tuple[Entry, ...]]
+    attempts: tuple[int, ...]
+    verdicts: Mapping[int, Verdict]
+
+
+def find_run(name: str, runs: Path) -> Path:
+    """The run directory `name`, or the one of that name under `runs`. Raises RunError when there is neither."""
+    for path in (Path(name), runs / name):
+        if path.is_dir():
+            return path
+    raise RunError(f"no run `{name}`: neither a directory nor a name under `{runs}`; give a run directory or set HEADWAY_RUNS")
+
+
+def read_run(directory: Path) -> RunRecords:
+    """The records in `directory`. Raises RunError for a directory that is no run and for a line that is not what a runner writes.
+
+    A last line without its newline that cannot be read is skipped: its writer was killed, or is still writing.
+    """
+    try:
+        return RunRecords(
+            handle=_read_handle(directory),
+            metrics=tuple(_read_metrics(directory / "metrics.jsonl")),
+            ledger=tuple(_read_ledger(directory / "ledger.jsonl")),
+            journal=_read_journal(directory / "shared" / "journal"),
+            attempts=_attempts(directory / "attempts"),
+            verdicts=_read_verdicts(directory / "attempts"),
+        )
+    except OSError as error:
+        raise RunError(f"`{error.filename}` cannot be read: {error.strerror}") from None
+
+
+def _read_handle(directory: Path) -> Handle:
+    path = directory / "handle.json"
+    if not path.is_file():
+        raise RunError(f"`{directory}` is not a run: it has no handle.json; expected a directory that `headway run` made")
+    return _record(Handle, _json(path.read_bytes(), str(path)), str(path), Handle.SCHEMA)
+
+
+def _read_metrics(path: Path) -> Iterator[MetricsLine]:
+    for text, where, torn in _lines(path):
+        try:
+            yield _METRICS_LINE.validate_json(text, strict=True)
+        except ValidationError as error:
+            if not torn:
+                raise RunError(f"{where}: {_reason(error)}; expected a metrics line") from None
+
+
+def _read_ledger(path: Path) -> Iterator[LedgerLine]:
+    for data, where in _objects(path):
+        yield _record(LedgerLine, data, where, LedgerLine.SCHEMA)
+
+
+def _read_journal(folder: Path) -> dict[int, tuple[Entry, ...]]:
+    paths = sorted(path for path in folder.glob("*.jsonl") if _JOURNAL_NAME.fullmatch(path.name))
+    return {int(path.stem): tuple(_read_entries(path)) for path in paths}
+
+
+def _read_entries(path: Path) -> Iterator[Entry]:
+    for data, where in _objects(path):
+        kind = data.get("kind")
+        if not isinstance(kind, str):
+            raise RunError(f"{where}: expected a journal entry with a `kind`, found {kind!r}")
+        # The journal is for people and grows: a kind that this version does not know changes none of its sums.
+        yield _record(JOURNAL_KINDS.get(kind, Entry), data, where, None)
+
+
+def _attempts(folder: Path) -> tuple[int, ...]:
+    return tuple(sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()))
+
+
+def _read_verdicts(folder: Path) -> dict[int, Verdict]:
+    paths = {attempt: folder / str(attempt) / "verdict.json" for attempt in _attempts(folder)}
+    return {attempt: _read_verdict(path) for attempt, path in paths.items() if path.is_file()}
+
+
+def _read_verdict(path: Path) -> Verdict:
+    try:
+        return from_json(Verdict, path.read_text(encoding="utf-8"))
+    except (RecordError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: {error}") from None
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, str, bool]]:
+    """Each line, `file:line`, and whether it may be torn, as only a last line without its newline may. No file: no lines."""
+    if not path.is_file():
+        return
+    *whole, rest = path.read_bytes().split(b"\n")
+    for number, text in enumerate(whole, start=1):
+        yield text, f"{path}:{number}", False
+    if rest:
+        yield rest, f"{path}:{len(whole) + 1}", True
+
+
+def _objects(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    for text, where, torn in _lines(path):
+        try:
+            yield _json(text, where), where
+        except RunError:
+            if not torn:
+                raise
+
+
+def _json(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{where}: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise RunError(f"{where}: expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+def _record(kind: type[R], data: dict[str, Any], where: str, schema: str | None) -> R:
+    if schema is not None and data.get("schema") != schema:
+        raise RunError(f"{where}: schema `{data.get('schema')}` is not known here; expected `{schema}`")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise RunError(f"{where}: {_reason(error)}") from None
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"`{place}`: {first['msg']}" if place else first["msg"]

@@ -1,0 +1,366 @@
+"""Turns a run directory into the summary of its run: how it ended, what it learned, what failed and where the time went."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from headway.report.directory import RunRecords, read_run
+from headway.report.history import Generation, generations, last
+from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused
+from headway.runner.contract import LEDGER_BUCKETS, MetricsLine
+
+RUNNING = "running"
+NOT_STARTED = "not started"
+
+# Each of these seconds is lost to a failure wherever it stands ...
+_LOST_ALWAYS = ("lost_recompute", "detect", "hang")
+# ... and each of these in a generation that starts because of one; in any other it is the price of a start.
+_LOST_IN_RECOVERY = ("restore", "restart", "rendezvous", "queue")
+
+
+class CurvePoint(NamedTuple):
+    """One completed optimizer step; `stands` is False where a later generation went back behind it."""
+
+    step: int
+    loss: float
+    generation: int
+    stands: bool
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """One failure and what it cost. None: not known, or not recovered from.
+
+    `at_step` is the highest step completed before it, `resumed_in` the generation that went on, `lost_steps` the distance to its
+    `resumed_from_step`; `recovered_s` runs from the moment it was noticed to the first step completed by a later generation.
+    `wall` in Unix seconds.
+    """
+
+    wall: float
+    generation: int
+    cause: str
+    rank: int | None
+    host: str | None
+    at_step: int | None
+    resumed_in: int | None
+    resumed_from_step: int | None
+    lost_steps: int | None
+    recovered_s: float | None
+
+
+@dataclass(frozen=True)
+class RefusedCheckpoint:
+    """A checkpoint that failed verification in the file `name`. `generation` saved it, `noticed_in` refused it."""
+
+    wall: float
+    step: int
+    generation: int
+    name: str
+    reason: str
+    noticed_in: int
+
+    @property
+    def path(self) -> str:
+        """The file's place under the run's checkpoints."""
+        return f"step-{self.step:09}.g{self.generation:06}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A committed checkpoint. `stands` is False where a later generation went back behind it, `resumed` where one loaded it."""
+
+    wall: float
+    step: int
+    generation: int
+    save_s: float
+    bytes: int
+    stands: bool
+    resumed: bool
+    refused: bool
+
+
+@dataclass(frozen=True)
+class Span:
+    """The ledger of one generation, or of a wait between two attempts (generation 0): seconds by bucket; Unix times."""
+
+    generation: int
+    attempt: int
+    start: float
+    end: float
+    buckets: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as a report shows it.
+
+    `verdict` is `running` or `not started` while the newest attempt has none; `exit_code` is then None. `steps` is the highest
+    completed step that stands. `wall_s` is the time that the ledger covers, first start to last end, or without a ledger the time
+    between submission and the last record; `goodput` is productive seconds over `wall_s`, None without a ledger. `lost_s` is what
+    the failures cost. `tokens_per_s` is over the steps that stand. Times of day are Unix seconds.
+    """
+
+    run: str
+    job: str
+    spec_hash: str
+    trainer: str
+    slots: int
+    procs_per_slot: int
+    world_size: int
+    hosts: tuple[str, ...]
+    submitted_at: float
+    last_record_at: float
+    verdict: str
+    exit_code: int | None
+    cause: str
+    attempts: int
+    generations: int
+    steps: int
+    planned_steps: int | None
+    first_loss: float | None
+    last_loss: float | None
+    curve: tuple[CurvePoint, ...]
+    failures: tuple[FailureSummary, ...]
+    refused: tuple[RefusedCheckpoint, ...]
+    commits: tuple[Commit, ...]
+    spans: tuple[Span, ...]
+    buckets: Mapping[str, float]
+    wall_s: float
+    goodput: float | None
+    lost_s: float | None
+    tokens_per_s: float | None
+    hashes: Mapping[str, str] | None
+
+    @property
+    def not_recorded_s(self) -> float:
+        """Seconds of `wall_s` that no bucket of the ledger holds."""
+        return max(0.0, self.wall_s - sum(self.buckets.values()))
+
+
+def summarize(directory: Path) -> RunSummary:
+    """The summary of the run in `directory`. Raises RunError for a directory that is no run or holds what no runner writes."""
+    records = read_run(directory)
+    history = generations(records)
+    handle = records.handle
+    standing = _standing_lines(history)
+    failures = tuple(_failures(history))
+    ending = _ending(records, history)
+    walls = (handle.submitted_at, *_walls(records))
+    wall_s = _wall_s(records.ledger, walls)
+    buckets = _summed_buckets(records.ledger)
+    return RunSummary(
+        run=handle.run,
+        job=handle.job,
+        spec_hash=handle.spec_hash,
+        trainer=handle.trainer,
+        slots=handle.slots,
+        procs_per_slot=handle.procs_per_slot,
+        world_size=handle.world_size,
+        hosts=_hosts(history),
+        submitted_at=handle.submitted_at,
+        last_record_at=max(walls),
+        verdict=ending.verdict,
+        exit_code=ending.exit_code,
+        cause=ending.cause,
+        attempts=len(set(records.attempts) | {generation.attempt for generation in history}),
+        generations=len(history),
+        steps=_steps(standing, history),
+        planned_steps=handle.steps,
+        first_loss=standing[0].loss if standing else None,
+        last_loss=standing[-1].loss if standing else None,
+        curve=tuple(_curve(history)),
+        failures=failures,
+        refused=tuple(_refused(history)),
+        commits=tuple(_commits(history)),
+        spans=tuple(Span(line.generation, line.attempt, line.start, line.end, line.buckets) for line in records.ledger),
+        buckets=buckets,
+        wall_s=wall_s,
+        goodput=buckets.get("productive", 0.0) / wall_s if records.ledger and wall_s > 0 else None,
+        lost_s=_lost_s(records.ledger, history, failures),
+        tokens_per_s=_tokens_per_s(standing),
+        hashes=_hashes(history),
+    )
+
+
+class _Ending(NamedTuple):
+    verdict: str
+    exit_code: int | None
+    cause: str
+
+
+def _ending(records: RunRecords, history: Sequence[Generation]) -> _Ending:
+    """What the newest attempt ended with: its verdict file, else the end that its journal tells."""
+    newest = max((*records.attempts, *(generation.attempt for generation in history)), default=None)
+    if newest is None:
+        return _Ending(NOT_STARTED, None, "")
+    if newest in records.verdicts:
+        verdict = records.verdicts[newest]
+        return _Ending(verdict.verdict, verdict.exit_code, verdict.cause)
+    told = (entry for entries in records.journal.values() for entry in entries if isinstance(entry, End))
+    end = max((entry for entry in told if entry.attempt in (newest, None)), key=lambda entry: entry.wall, default=None)
+    if end:
+        return _Ending(end.verdict, end.exit_code, end.cause)
+    return _Ending(RUNNING if history else NOT_STARTED, None, "")
+
+
+def _walls(records: RunRecords) -> Iterator[float]:
+    yield from (entry.wall for entries in records.journal.values() for entry in entries)
+    yield from (line.wall for line in records.metrics)
+    yield from (wall for line in records.ledger for wall in (line.start, line.end))
+
+
+def _wall_s(ledger: Sequence[LedgerLine], walls: Sequence[float]) -> float:
+    if ledger:
+        return max(line.end for line in ledger) - min(line.start for line in ledger)
+    return max(walls) - min(walls)
+
+
+def _summed_buckets(ledger: Sequence[LedgerLine]) -> dict[str, float]:
+    """Seconds by bucket over all generations, in the contract's order; a bucket that the contract does not know comes last."""
+    sums: dict[str, float] = {}
+    for line in ledger:
+        for name, seconds in line.buckets.items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    order = [*(name for name in LEDGER_BUCKETS if name in sums), *sorted(sums.keys() - set(LEDGER_BUCKETS))]
+    return {name: sums[name] for name in order}
+
+
+def _hosts(history: Sequence[Generation]) -> tuple[str, ...]:
+    """The hosts of the newest gang, in slot order."""
+    starts = [generation.start for generation in history if generation.start]
+    return tuple(node.host for node in sorted(starts[-1].nodes, key=lambda node: node.slot)) if starts else ()
+
+
+def _standing_lines(history: Sequence[Generation]) -> list[MetricsLine]:
+    return [line for generation in history for line in generation.metrics if line.step <= generation.stands_to]
+
+
+def _steps(standing: Sequence[MetricsLine], history: Sequence[Generation]) -> int:
+    finished = last(Finished, (entry for generation in history for entry in generation.entries))
+    return max(standing[-1].step if standing else 0, finished.step if finished else 0)
+
+
+def _tokens_per_s(standing: Sequence[MetricsLine]) -> float | None:
+    seconds = sum(line.step_s for line in standing)
+    return sum(line.tokens for line in standing) / seconds if seconds > 0 else None
+
+
+def _curve(history: Sequence[Generation]) -> Iterator[CurvePoint]:
+    for generation in history:
+        for line in generation.metrics:
+            yield CurvePoint(line.step, line.loss, generation.number, line.step <= generation.stands_to)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def _failures(history: Sequence[Generation]) -> Iterator[FailureSummary]:
+    for index, generation in enumerate(history):
+        for failure in generation.failures:
+            yield _failure(failure, generation, history[index + 1 :])
+
+
+def _failure(failure: Failure, generation: Generation, later: Sequence[Generation]) -> FailureSummary:
+    successor = _successor(later)
+    at_step, resumed = _at_step(failure, generation), successor.resume_step if successor else None
+    return FailureSummary(
+        wall=failure.wall,
+        generation=generation.number,
+        cause=failure.cause,
+        rank=failure.rank,
+        host=failure.host,
+        at_step=at_step,
+        resumed_in=successor.number if successor else None,
+        resumed_from_step=resumed,
+        lost_steps=_lost_steps(generation, at_step, resumed),
+        recovered_s=_recovered_s(failure, later),
+    )
+
+
+def _at_step(failure: Failure, generation: Generation) -> int | None:
+    if generation.metrics:
+        return max(line.step for line in generation.metrics)
+    known = [step for step in (failure.step, generation.resume_step) if step is not None]
+    return max(known, default=None)
+
+
+def _successor(later: Sequence[Generation]) -> Generation | None:
+    """The next gang that got its state; while none has, the newest that tries."""
+    return next((generation for generation in later if generation.loaded), later[-1] if later else None)
+
+
+def _lost_steps(generation: Generation, at_step: int | None, resumed: int | None) -> int | None:
+    if at_step is None or resumed is None:
+        return None
+    # A gang that never got its base lost nothing of its own: the failure before it counts what the older base costs.
+    if generation.base_step is not None and not generation.loaded:
+        return 0
+    return max(0, at_step - resumed)
+
+
+def _recovered_s(failure: Failure, later: Sequence[Generation]) -> float | None:
+    first = next((line for generation in later for line in generation.metrics), None)
+    return max(0.0, first.wall - failure.wall) if first else None
+
+
+def _lost_s(ledger: Sequence[LedgerLine], history: Sequence[Generation], failures: Sequence[FailureSummary]) -> float | None:
+    """Seconds that the failures cost: by the ledger, or without one the sum of their recoveries."""
+    if not failures:
+        return 0.0
+    if ledger:
+        recovering = {generation.number for generation in _recovering(history)} | {0}
+        waited_for = {generation.attempt for generation in _recovering(history)}
+        return sum(
+            _lost_in(line, line.generation in recovering) for line in ledger if line.generation or line.attempt in waited_for
+        )
+    recoveries = [failure.recovered_s for failure in failures if failure.recovered_s is not None]
+    return sum(recoveries) if len(recoveries) == len(failures) else None
+
+
+def _recovering(history: Sequence[Generation]) -> Iterator[Generation]:
+    """The generations that start because of a failure: the next one, and on until one gets its state."""
+    recovering = False
+    for generation in history:
+        if recovering:
+            yield generation
+        recovering = bool(generation.failures) or (recovering and not generation.loaded)
+
+
+def _lost_in(line: LedgerLine, recovering: bool) -> float:
+    names: Iterable[str] = (*_LOST_ALWAYS, *(_LOST_IN_RECOVERY if recovering else ()))
+    return sum(line.buckets.get(name, 0.0) for name in names)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _refused(history: Sequence[Generation]) -> Iterator[RefusedCheckpoint]:
+    for noticed in history:
+        for entry in noticed.entries:
+            if isinstance(entry, Refused):
+                yield RefusedCheckpoint(entry.wall, entry.step, entry.generation, entry.name, entry.reason, noticed.number)
+
+
+def _commits(history: Sequence[Generation]) -> Iterator[Commit]:
+    refused = {(checkpoint.step, checkpoint.generation) for checkpoint in _refused(history)}
+    resumed = set(_bases(history))
+    for generation in history:
+        for entry in generation.entries:
+            if isinstance(entry, Committed):
+                key = (entry.step, generation.number)
+                stands = entry.step <= generation.stands_to
+                yield Commit(entry.wall, *key, entry.save_s, entry.bytes, stands, key in resumed, key in refused)
+
+
+def _bases(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:
+    """The checkpoints, by step and generation, that a gang really loaded."""
+    for generation in history:
+        claim = last(Claim, generation.entries)
+        if claim and claim.base and generation.loaded and generation.resume_step == claim.base.step:
+            yield claim.base.step, claim.base.generation
+
+
+def _hashes(history: Sequence[Generation]) -> Mapping[str, str] | None:
+    finished = last(Finished, (entry for generation in history for entry in generation.entries))
+    return finished.hashes if finished else None

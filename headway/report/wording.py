@@ -1,0 +1,98 @@
+"""Turns a summary into the sentences that the terminal block and the page share."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from headway.report import units
+from headway.report.summary import NOT_STARTED, RUNNING, FailureSummary, RunSummary
+from headway.runner.contract import VERDICTS, Exit
+
+_MAY_GO_ON = (Exit.RETRY_HERE, Exit.RETRY_ELSEWHERE, Exit.PREEMPTED, Exit.SUPERSEDED)
+
+
+def verdict(summary: RunSummary) -> str:
+    """`completed (exit code 0)`, or why there is none yet."""
+    if summary.exit_code is not None:
+        known = {int(code): words for code, words in VERDICTS.items()}
+        return f"{known.get(summary.exit_code, summary.verdict)} (exit code {summary.exit_code})"
+    if summary.verdict == RUNNING:
+        return "no verdict yet: still running, or its runner is gone"
+    return "not started: no generation has claimed the run" if summary.verdict == NOT_STARTED else summary.verdict
+
+
+def tone(summary: RunSummary) -> Literal["good", "warn", "bad"]:
+    """Good when the run completed, warn while it may go on, bad when somebody has to look."""
+    if summary.exit_code is None or summary.exit_code in _MAY_GO_ON:
+        return "warn"
+    return "good" if summary.exit_code == Exit.COMPLETED else "bad"
+
+
+def steps(summary: RunSummary) -> str:
+    if summary.planned_steps is None:
+        return "no step recorded" if not summary.steps else units.count(summary.steps, "step")
+    return f"{summary.steps:,} of {units.count(summary.planned_steps, 'step')}"
+
+
+def gang(summary: RunSummary) -> str:
+    """`2 ranks (1 slot x 2)`."""
+    return f"{units.count(summary.world_size, 'rank')} ({units.count(summary.slots, 'slot')} x {summary.procs_per_slot})"
+
+
+def culprit(failure: FailureSummary) -> str:
+    """`killed by SIGKILL, rank 1`."""
+    return failure.cause if failure.rank is None else f"{failure.cause}, rank {failure.rank}"
+
+
+def place(failure: FailureSummary) -> str:
+    """`rank 1 on n2`; empty where nobody is known."""
+    if failure.rank is None:
+        return f"on {failure.host}" if failure.host else ""
+    return f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
+
+
+def cost(failure: FailureSummary) -> str:
+    """What one failure took: `back to step 80, 10 steps lost, recovered in 11.4 s`."""
+    if failure.resumed_in is None:
+        return "not resumed"
+    if failure.resumed_from_step is None and failure.recovered_s is None:
+        return f"restarted as generation {failure.resumed_in}"
+    back = "" if failure.resumed_from_step is None else f"back to step {failure.resumed_from_step:,}"
+    lost = "" if failure.lost_steps is None else f"{units.count(failure.lost_steps, 'step')} lost"
+    again = "no step recorded since" if failure.recovered_s is None else f"recovered in {units.seconds(failure.recovered_s)}"
+    return ", ".join(part for part in (back, lost, again) if part)
+
+
+def goodput_base(summary: RunSummary) -> str:
+    """What the shares are shares of: `29.0 s`, or `9.8 s recorded so far` while the newest generation has no ledger line."""
+    wall = units.seconds(summary.wall_s)
+    return wall if summary.exit_code is not None else f"{wall} recorded so far"
+
+
+def bottom_line(summary: RunSummary) -> str:
+    """The run in one sentence: `lost 11.4 s in 1 failure (killed by SIGKILL, rank 1)`."""
+    if not summary.failures:
+        return "nothing lost: no failure"
+    return f"{_lost(summary)} in {units.count(len(summary.failures), 'failure')} ({_causes(summary.failures)})"
+
+
+def _lost(summary: RunSummary) -> str:
+    if summary.lost_s is None:
+        return "lost an unknown time"
+    # The ledger of a script does not know which of its steps it did again.
+    partial = any(failure.resumed_in and failure.lost_steps is None for failure in summary.failures)
+    return f"lost {'at least ' if partial else ''}{units.seconds(summary.lost_s)}"
+
+
+def _causes(failures: Sequence[FailureSummary], shown: int = 3) -> str:
+    """Each culprit, or where there are many, the most frequent causes and how often each."""
+    culprits = list(dict.fromkeys(culprit(failure) for failure in failures))
+    if len(culprits) <= shown:
+        return "; ".join(_shortened(text) for text in culprits)
+    causes = Counter(failure.cause for failure in failures).most_common()
+    more = [units.count(len(causes) - shown, "other cause")] if len(causes) > shown else []
+    return "; ".join([*(f"{_shortened(cause)}: {units.count(times, 'time')}" for cause, times in causes[:shown]), *more])
+
+
+def _shortened(text: str, longest: int = 80) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -1,0 +1,65 @@
+"""Rendered files as a tree on disk: written whole file by whole file, or compared with what is there."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A file that is not as rendered: `missing`, `changed` or `extra`."""
+
+    path: PurePosixPath
+    what: str
+
+
+def write_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath]) -> list[Difference]:
+    """Makes the folders `trees` below `root` hold exactly `files`; files elsewhere stay. Returns what was different before."""
+    differences = compare_tree(root, files, trees)
+    for difference in differences:
+        if difference.what == "extra":
+            (root / difference.path).unlink()
+        else:
+            write_file(root / difference.path, files[difference.path])
+    for tree in trees:
+        _remove_empty(root / tree)
+    return differences
+
+
+def compare_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath]) -> list[Difference]:
+    """How the folders `trees` below `root` differ from `files`, by path."""
+    found = {path for tree in trees for path in _files_below(root, tree)}
+    extra = [Difference(path, "extra") for path in found - files.keys()]
+    missing = [Difference(path, "missing") for path in files.keys() - found]
+    changed = [Difference(path, "changed") for path in files.keys() & found if not _holds(root / path, files[path])]
+    return sorted(extra + missing + changed, key=lambda difference: difference.path)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Puts `text` at `path` at once: a reader finds the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(text.encode())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _files_below(root: Path, tree: PurePosixPath) -> Iterable[PurePosixPath]:
+    """Files and links of the folder, relative to `root`."""
+    for path in (root / tree).rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield PurePosixPath(path.relative_to(root).as_posix())
+
+
+def _holds(path: Path, text: str) -> bool:
+    return not path.is_symlink() and path.is_file() and path.read_bytes() == text.encode()
+
+
+def _remove_empty(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+            path.rmdir()

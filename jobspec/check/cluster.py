@@ -1,0 +1,67 @@
+"""A Cluster document against itself."""
+
+from collections.abc import Callable, Iterator
+
+from headway.jobspec.check.fabric import check_adapters, check_fabrics, check_scale_out
+from headway.jobspec.check.names import check_unique
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.spec.cluster import Cluster, NodeGroup
+
+
+def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
+    """Every problem of the sections that are valid by themselves."""
+    for needs, check in _RULES:
+        if cluster.has(needs):
+            yield from check(cluster.spec)
+
+
+def _check_names(cluster: Cluster) -> Iterator[Problem]:
+    yield from check_unique(CLUSTER, ("nodes",), "group", [nodes.group for nodes in cluster.nodes])
+
+
+def _check_groups(cluster: Cluster) -> Iterator[Problem]:
+    for index, nodes in enumerate(cluster.nodes):
+        yield from _check_group(("nodes", index), nodes)
+
+
+def _check_group(path: tuple[str | int, ...], nodes: NodeGroup) -> Iterator[Problem]:
+    if nodes.gpus is not None and nodes.procs is not None:
+        hint = "leave `procs` out: each GPU runs one rank"
+        yield Problem("HW210", CLUSTER, (*path, "procs"), "`procs` stands beside `gpus`", hint, at_key=True)
+    if nodes.gpu is not None and nodes.gpus is None:
+        hint = "say how many one node has, for example `gpus: 8`"
+        yield Problem("HW210", CLUSTER, (*path, "gpu"), "`gpu` stands without `gpus`", hint, at_key=True)
+    if nodes.gpus is not None and nodes.gpu is None:
+        hint = "name the model, for example `gpu: H100-SXM-80`"
+        yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` stands without `gpu`", hint, at_key=True)
+
+
+def _check_storage_names(cluster: Cluster) -> Iterator[Problem]:
+    yield from check_unique(CLUSTER, ("storage",), "name", [storage.name for storage in cluster.storage])
+
+
+def _check_shared_storage(cluster: Cluster) -> Iterator[Problem]:
+    if not any(storage.shared for storage in cluster.storage):
+        hint = "the runs need a directory that every node sees: set `shared: true` on a storage"
+        yield Problem("HW702", CLUSTER, ("storage",), "no storage is shared", hint, at_key=True)
+
+
+def _check_storage_paths(cluster: Cluster) -> Iterator[Problem]:
+    for index, storage in enumerate(cluster.storage):
+        if storage.path.startswith("~") or "$" in storage.path:
+            message = f"`{storage.path}` would be taken literally: `~` and `$` are not expanded"
+            yield Problem("HW703", CLUSTER, ("storage", index, "path"), message, "write the path out")
+
+
+_Rule = Callable[[Cluster], Iterator[Problem]]
+_RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
+    (("nodes",), _check_names),
+    (("nodes",), _check_groups),
+    (("fabrics",), check_fabrics),
+    (("fabrics", "nodes"), check_adapters),
+    (("fabrics", "nodes"), check_scale_out),
+    (("storage",), _check_storage_names),
+    (("storage",), _check_shared_storage),
+    (("storage",), _check_storage_paths),
+)

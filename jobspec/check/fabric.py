@@ -1,0 +1,60 @@
+"""Fabrics: each setting fits its transport, each transport its role, and the nodes have what it needs."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.check.names import check_unique
+from headway.jobspec.document import Path
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.fabric import Fabric
+
+_RDMA = ("roce", "infiniband")
+
+
+def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
+    """Each fabric by itself."""
+    yield from check_unique(CLUSTER, ("fabrics",), "name", [fabric.name for fabric in cluster.fabrics])
+    for index, fabric in enumerate(cluster.fabrics):
+        yield from _check_fabric(("fabrics", index), fabric)
+
+
+def check_adapters(cluster: Cluster) -> Iterator[Problem]:
+    """GPU nodes on an RDMA fabric name their adapters."""
+    rdma = [fabric for fabric in cluster.fabrics if fabric.role == "scale_out" and fabric.transport in _RDMA]
+    for index, nodes in enumerate(cluster.nodes):
+        if rdma and nodes.gpus and not nodes.nics:
+            message = f"the fabric `{rdma[0].name}` is {rdma[0].transport}, and the nodes `{nodes.group}` name no adapter"
+            hint = "list what `ibv_devices` prints on a node, for example `nics: [mlx5_0, mlx5_1]`"
+            yield Problem("HW502", CLUSTER, ("nodes", index), message, hint)
+
+
+def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
+    """GPU nodes, more than one, have a fabric between them."""
+    has_fabric = any(fabric.role == "scale_out" for fabric in cluster.fabrics)
+    for index, nodes in enumerate(cluster.nodes):
+        if nodes.gpus and nodes.count > 1 and not has_fabric:
+            message = f"no fabric has the role `scale_out`, so NCCL chooses the network between the nodes `{nodes.group}` itself"
+            hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: roce, dscp: 26}`"
+            yield Problem("HW601", CLUSTER, ("nodes", index), message, hint, Severity.WARNING)
+
+
+def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    name, transport = fabric.name, fabric.transport
+    if (transport == "nvlink") != (fabric.role == "scale_up"):
+        message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
+        yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale_up`, and `scale_up` is `nvlink`")
+    if transport == "roce" and fabric.dscp is None:
+        hint = "give the DSCP that the switches map to the lossless queue, for example `dscp: 26`"
+        yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no `dscp`", hint)
+    if transport == "tcp" and fabric.interface is None:
+        hint = "name what `ip link` prints, for example `interface: eth0`"
+        yield Problem("HW505", CLUSTER, path, f"the TCP fabric `{name}` has no `interface`", hint)
+    yield from _check_foreign(path, fabric)
+
+
+def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    """Settings that only another transport has."""
+    for key, owner in (("dscp", "roce"), ("interface", "tcp")):
+        if getattr(fabric, key) is not None and fabric.transport != owner:
+            message = f"`{key}` has no effect on the {fabric.transport} fabric `{fabric.name}`"
+            yield Problem("HW504", CLUSTER, (*path, key), message, f"leave it out, or set `transport: {owner}`", at_key=True)

@@ -1,0 +1,56 @@
+"""An open choice of a spec, `{kind, options}`, as the options model of the folder that owns the kind."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pydantic import BaseModel, Field, ValidationError
+
+from headway.jobspec.document import Document, Path
+from headway.jobspec.invalid import describe
+from headway.jobspec.problem import Problem
+from headway.jobspec.spec.section import Section
+from headway.jobspec.suggest import did_you_mean
+
+
+class Choice(Section):
+    """Which kind, and its options. What the options may be is the kind's own business."""
+
+    kind: str = Field(examples=["slurm"])
+    """Name of the kind."""
+    options: dict[str, Any] = Field(default_factory=dict, examples=[{"partition": "main"}])
+    """Options of this kind."""
+
+
+class Kind(Protocol):
+    """What a table of kinds holds, as far as this file needs to know."""
+
+    @property
+    def options(self) -> type[BaseModel]: ...
+
+
+def choose(
+    document: Document, path: Path, table: Mapping[str, Kind], default: str | None = None
+) -> tuple[BaseModel | None, list[Problem]]:
+    """The options of the choice at `path`, defaults filled in, or its problems. A choice of the wrong shape gives neither.
+
+    `default` is the kind when the document does not choose.
+    """
+    choice = document.value(path) if path in document.values else {"kind": default}
+    kind, options = (choice.get("kind"), choice.get("options")) if isinstance(choice, dict) else (None, None)
+    if not isinstance(kind, str) or not isinstance(options, dict | None):
+        return None, []
+    if kind not in table:
+        hint = did_you_mean(kind, table, "kinds")
+        return None, [Problem("HW208", document.name, (*path, "kind"), f"`{kind}` is not a kind of `{path[-1]}`", hint)]
+    return validate(table[kind].options, options or {}, document, (*path, "options"))
+
+
+def validate(
+    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path
+) -> tuple[BaseModel | None, list[Problem]]:
+    """`data`, which stands at `path` of the document, as a `model`, or its problems."""
+    try:
+        return model.model_validate_json(json.dumps(data)), []
+    except ValidationError as error:
+        return None, describe(error, model, document, path)

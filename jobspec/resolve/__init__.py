@@ -1,0 +1,1 @@
+"""Specs that passed their checks, turned into plans; one concern a file."""

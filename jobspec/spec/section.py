@@ -1,0 +1,16 @@
+"""What every part of a spec has in common: frozen, no unknown fields, no silent conversions, documented fields."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+API_VERSION = "headway/v1alpha1"
+
+# A DNS label (RFC 1123): it becomes part of directory, job and host names.
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+class Section(BaseModel):
+    """A part of a spec. It is validated from JSON (`model_validate_json`): then lists fill tuples, and `"8"` is no integer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)

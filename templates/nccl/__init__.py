@@ -1,0 +1,1 @@
+"""The environment of the ranks as a file."""

@@ -1,0 +1,10 @@
+"""The schedulers that a cluster may have."""
+
+import types
+from collections.abc import Mapping
+
+from headway.templates.kind import JobKind
+from headway.templates.schedulers.local import LOCAL
+from headway.templates.schedulers.slurm import SLURM
+
+SCHEDULERS: Mapping[str, JobKind] = types.MappingProxyType({"local": LOCAL, "slurm": SLURM})

@@ -1,0 +1,7 @@
+"""Options of the local scheduler."""
+
+from headway.jobspec.spec.section import Section
+
+
+class LocalOptions(Section):
+    """The local scheduler has no options."""

@@ -1,0 +1,18 @@
+"""A plan as `local/run.sh`."""
+
+from pathlib import Path, PurePosixPath
+
+from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
+from headway.templates.kind import Files
+from headway.templates.schedulers.local.options import LocalOptions
+from headway.templates.shell import Shell, render_shell
+
+_TEMPLATE = Path(__file__).parent / "run.sh.j2"
+
+
+def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
+    """One script; every slot is a runner process on the loopback address."""
+    hosts = ",".join(["127.0.0.1"] * plan.slots)
+    run_name = f"{plan.name}-{plan.spec_hash[:8]}"
+    text = render_shell(_TEMPLATE, plan=plan, hosts=hosts, run_name=run_name, run_json=Shell(to_json(plan.run)))
+    return {PurePosixPath("local/run.sh"): text}

@@ -1,0 +1,28 @@
+"""A plan as `slurm/job.sbatch`."""
+
+import math
+from pathlib import Path, PurePosixPath
+
+from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
+from headway.templates.kind import Files
+from headway.templates.schedulers.slurm.options import SlurmOptions
+from headway.templates.shell import Shell, render_shell
+
+_TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
+
+# Slurm sends the signal up to 60 s early and never late; the batch script itself needs some seconds to put the job back.
+_SIGNAL_MARGIN_S = 30
+
+
+def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
+    """One script that can be handed to sbatch as it is."""
+    text = render_shell(
+        _TEMPLATE,
+        plan=plan,
+        options=options,
+        setup=[Shell(line) for line in options.setup],
+        signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
+        run_name=f"{plan.name}-{plan.spec_hash[:8]}",
+        run_json=Shell(to_json(plan.run)),
+    )
+    return {PurePosixPath("slurm/job.sbatch"): text}

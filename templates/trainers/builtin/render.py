@@ -1,0 +1,10 @@
+"""The builtin trainer needs no file: run.json tells it everything."""
+
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.templates.kind import Files
+from headway.templates.trainers.builtin.options import BuiltinOptions
+
+
+def render(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
+    """No files."""
+    return {}

@@ -1,0 +1,216 @@
+"""The verbs: exit codes, what goes to which stream, which documents they find, and what they import."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import VERBS, main
+from headway.jobspec.plan import JobPlan
+from headway.runner.contract import from_json
+from tests.templates.test_slurm import CLUSTER, JOB
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git repository with a cluster at its root and a job in a folder below."""
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo" / "jobs" / "deep").mkdir(parents=True)
+    (tmp_path / "repo" / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "repo" / "jobs" / "deep" / "job.yaml").write_text(JOB)
+    monkeypatch.chdir(tmp_path / "repo")
+    return tmp_path / "repo"
+
+
+def files(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_cluster_is_found_up_to_the_repositorys_root_and_not_above(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "jobs/deep/job.yaml"]) == 0
+    (repository / "cluster.yaml").rename(repository.parent / "cluster.yaml")
+    assert main(["check", "jobs/deep/job.yaml"]) == 1
+    assert "error[HW401]" in capsys.readouterr().out
+
+
+def test_the_nearest_cluster_of_a_name_counts(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "jobs" / "near.yaml").write_text(CLUSTER.replace("count: 2", "count: 1"))
+    assert main(["check", "jobs/deep/job.yaml"]) == 1
+    assert "has 1" in capsys.readouterr().out
+
+
+def test_without_a_repository_only_the_jobs_own_folder_is_searched(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / ".git").rmdir()
+    assert main(["check", "jobs/deep/job.yaml"]) == 1
+    capsys.readouterr()
+    (repository / "cluster.yaml").rename(repository / "jobs" / "deep" / "cluster.yaml")
+    assert main(["check", "jobs/deep/job.yaml"]) == 0
+
+
+def test_a_cluster_that_cannot_be_read_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "cluster.yaml").write_text(CLUSTER + "  - [\n")
+    assert main(["plan", "jobs/deep/job.yaml"]) == 1
+    found = capsys.readouterr()
+    assert "hint: `cluster.yaml` cannot be read; `headway check` says why" in found.err
+    assert found.out == ""
+
+
+def test_check_of_a_folder_takes_headway_documents_only(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "other.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
+    (repository / "list.yaml").write_text("- a\n")
+    (repository / ".github").mkdir()
+    (repository / ".github" / "cluster.yaml").write_text(CLUSTER)
+    assert main(["check", "."]) == 0
+    assert capsys.readouterr().out == "2 documents: no problems\n"
+
+
+def test_check_of_a_file_takes_it_whatever_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "other.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
+    assert main(["check", "other.yaml", "absent.yaml"]) == 1
+    out = capsys.readouterr().out
+    assert "error[HW206]: unknown apiVersion `apps/v1`" in out
+    assert "error[HW101]: cannot read the file: No such file or directory\n  --> absent.yaml\n" in out
+    assert out.endswith("2 documents: 3 errors\n")
+
+
+def test_colour_comes_only_when_asked_for(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "cluster.yaml").write_text(CLUSTER.replace("count: 2", "count: two"))
+    assert main(["check", "cluster.yaml"]) == 1
+    plain = capsys.readouterr().out
+    assert main(["check", "cluster.yaml", "--color"]) == 1
+    coloured = capsys.readouterr().out
+    assert "\x1b" not in plain
+    assert coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "") == plain != coloured
+
+
+def test_render_writes_beside_the_job_and_check_sees_every_drift(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = repository / "jobs" / "deep" / "rendered" / "case" / "lab"
+    assert main(["render", "."]) == 0
+    assert files(tree) == {"plan.json", "run.json", "nccl.env", "slurm/job.sbatch"}
+    capsys.readouterr()
+    assert main(["render", ".", "--check"]) == 0
+    assert capsys.readouterr().out == ""
+    (tree / "run.json").unlink()
+    (tree / "extra").write_text("")
+    (tree / "nccl.env").write_text("# edited\n")
+    before = files(repository)
+    assert main(["render", ".", "--check"]) == 1
+    base = "jobs/deep/rendered/case/lab"
+    assert capsys.readouterr().out == f"- {base}/extra\n~ {base}/nccl.env\n+ {base}/run.json\n"
+    assert files(repository) == before
+    assert main(["render", "."]) == 0
+    assert main(["render", ".", "--check"]) == 0
+    assert files(tree) == {"plan.json", "run.json", "nccl.env", "slurm/job.sbatch"}
+
+
+def test_one_bad_document_keeps_every_other_from_being_written(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "bad.yaml").write_text(JOB.replace("name: case", "name: bad").replace("steps: 100", "steps: many"))
+    before = files(repository)
+    assert main(["render", "."]) == 1
+    assert files(repository) == before
+    assert "error[HW203]" in capsys.readouterr().err
+
+
+def test_two_jobs_of_one_name_do_not_overwrite_each_other(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "jobs" / "again.yaml").write_text(JOB)
+    assert main(["render", ".", "-o", "out"]) == 1
+    assert "error[HW405]: another job called `case` also renders into `case/lab`" in capsys.readouterr().err
+    assert not (repository / "out").exists()
+    assert main(["render", "."]) == 0
+
+
+def test_warnings_do_not_stop_anything(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = repository / "jobs" / "deep" / "job.yaml"
+    job.write_text(JOB.replace("every_steps: 10", "every_steps: 1000"))
+    assert main(["check", "."]) == 0
+    assert capsys.readouterr().out.endswith("2 documents: 1 warning\n")
+    assert main(["plan", str(job), "--json"]) == 0
+    found = capsys.readouterr()
+    assert found.err.startswith("warning[HW701]")
+    assert json.loads(found.out)["world_size"] == 4
+
+
+def test_plan_json_is_what_render_writes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "jobs/deep/job.yaml", "--json"]) == 0
+    text = capsys.readouterr().out
+    assert from_json(JobPlan, text).name == "case"
+    assert main(["render", ".", "-o", "out"]) == 0
+    assert (repository / "out" / "case" / "lab" / "plan.json").read_text() == text
+
+
+def test_plan_shows_ranks_variables_with_reasons_and_files(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "jobs/deep/job.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "4 ranks: 2 nodes x 2, gloo" in out
+    assert "  OMP_NUM_THREADS=2\n      a node's cores (4) over its ranks (2)" in out
+    assert "  case/lab/slurm/job.sbatch\n" in out
+    assert "\x1b" not in out
+
+
+def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = repository.parent / "other.yaml"
+    other.write_text(CLUSTER.replace("name: lab", "name: other").replace("procs: 2", "procs: 4"))
+    assert main(["plan", "jobs/deep/job.yaml", "--json", "--cluster", str(other)]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["cluster"], plan["world_size"]) == ("other", 8)
+    assert main(["plan", "jobs/deep/job.yaml", "--cluster", "jobs/deep/job.yaml"]) == 1
+    assert "error[HW211]: this is a TrainingJob; a Cluster is wanted here" in capsys.readouterr().err
+    assert main(["plan", "cluster.yaml"]) == 1
+    assert "error[HW211]: this is a Cluster; a TrainingJob is wanted here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ([], 2, ""),
+        (["chekc"], 2, "did you mean `check`?"),
+        (["check"], 2, "required: PATH"),
+        (["check", "empty"], 2, "no headway documents below empty"),
+        (["render", "empty"], 2, "no TrainingJob below empty"),
+        (["plan", "a", "b"], 2, "unrecognized arguments: b"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_why_on_stderr(
+    words: list[str], code: int, says: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "empty").mkdir()
+    try:
+        found = main(words)
+    except SystemExit as exit_:
+        found = int(str(exit_.code))
+    assert found == code
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_of_the_table_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([verb, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: headway {verb}")
+    assert main(["--help"]) == 0
+    assert f"  {verb} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"), [(["check", "."], {"torch", "numpy", "jinja2", "rich"}), (["render", "."], {"torch", "numpy"})]
+)
+def test_verbs_import_only_what_they_need(words: list[str], absent: set[str], repository: Path) -> None:
+    program = f"""
+import sys
+from headway.cli.main import main
+code = main({words})
+print(sorted({absent} & set(sys.modules)))
+sys.exit(code)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=repository)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_ends_quietly(repository: Path) -> None:
+    command = f"set -o pipefail; '{sys.executable}' -m headway.cli.main plan jobs/deep/job.yaml --json | true"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=repository)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,54 @@
+"""What a user sees for each mistake is an interface: every document here with the exact output of `headway check`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+from headway.jobspec.codes import CODES
+
+HERE = Path(__file__).parent
+CASES = sorted(path.name for path in HERE.glob("*.yaml"))
+CODE = re.compile(r"^(?:error|warning)\[(HW\d+)\]", re.MULTILINE)
+ARROW = re.compile(r"^  --> (.*)", re.MULTILINE)
+
+# What cannot lie in a file of this folder; tests/cli and tests/jobspec show these.
+ELSEWHERE = {"HW101", "HW103", "HW211", "HW405"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_output_is_exactly_as_recorded(
+    case: str, update_golden: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(HERE)
+    code = main(["check", case])
+    found = capsys.readouterr()
+    expected = HERE / f"{Path(case).stem}.txt"
+    if update_golden:
+        expected.write_text(found.out)
+    assert found.out == expected.read_text()
+    assert code == ("error[" in found.out)
+    assert found.err == ""
+
+
+def test_no_output_is_recorded_without_its_document() -> None:
+    assert {path.stem for path in HERE.glob("*.txt")} == {Path(case).stem for case in CASES}
+
+
+def test_every_code_is_shown_by_a_case() -> None:
+    shown = {code for path in HERE.glob("*.txt") for code in CODE.findall(path.read_text())}
+    assert shown == CODES.keys() - ELSEWHERE
+
+
+def test_five_mistakes_are_reported_at_once_each_at_its_own_place() -> None:
+    text = (HERE / "five-mistakes.txt").read_text()
+    places = ARROW.findall(text)
+    assert len(CODE.findall(text)) == len(set(CODE.findall(text))) == 5
+    assert len({place.rsplit(":", 1)[0] for place in places}) == 5
+
+
+def test_five_mistakes_leave_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(HERE / "five-mistakes.yaml"), "-o", str(tmp_path / "out")]) == 1
+    assert len(CODE.findall(capsys.readouterr().err)) == 5
+    assert list(tmp_path.iterdir()) == []

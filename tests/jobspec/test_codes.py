@@ -1,0 +1,35 @@
+"""The codes that the sources emit are those of the table, and the documentation lists each."""
+
+import re
+from pathlib import Path
+
+from headway.jobspec.codes import CODES
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [*(ROOT / "jobspec").rglob("*.py"), *(ROOT / "templates").rglob("*.py"), *(ROOT / "headway" / "cli").rglob("*.py")]
+
+
+def test_emitted_codes_are_those_of_the_table() -> None:
+    emitted = {
+        code
+        for path in SOURCES
+        if path.name != "codes.py"
+        for code in re.findall(r'Problem\(\s*"(HW\d+)"|_problem\("(HW\d+)"', path.read_text())
+    }
+    assert {first or second for first, second in emitted} == set(CODES)
+
+
+def test_documentation_lists_every_code_in_order(update_golden: bool) -> None:
+    page = ROOT / "docs" / "problems.md"
+    rows = [f"| {code} | {meaning} |" for code, meaning in CODES.items()]
+    text = "\n".join([HEAD, "", "| code | meaning |", "| --- | --- |", *rows]) + "\n"
+    if update_golden:
+        page.write_text(text)
+    assert page.read_text() == text
+    assert list(CODES) == sorted(CODES)
+
+
+HEAD = """# Problems
+
+What `headway check` can find. 1xx: the text of a document; 2xx: one document; 3xx: layout; 4xx: a job against its cluster;
+5xx: fabrics; 6xx: NCCL; 7xx: checkpoints and storage."""

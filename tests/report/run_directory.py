@@ -1,0 +1,206 @@
+"""Writes run directories as the runner leaves them: every time, step, commit and ledger line follows from one clock."""
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SUBMITTED_AT = 1_763_710_000.0
+STEP_S = 0.5
+SAVE_S = 0.25
+TOKENS = 4_096
+HASHES = {
+    name: f"{index:032x}" for index, name in enumerate(("parameters", "optimizer", "rng", "samples", "state"), start=0xA11CE)
+}
+
+
+class RunDirectory:
+    """A run in the making. Each method moves the clock by the seconds that it books into the ledger."""
+
+    def __init__(
+        self, path: Path, job: str = "quickstart", planned: int | None = 40, trainer: str = "builtin", world_size: int = 2
+    ) -> None:
+        self.path = path
+        self.name = path.name
+        self.clock = SUBMITTED_AT
+        self.generation = 0
+        self.attempt = 0
+        self.step = 0
+        self.world_size = world_size
+        self._opened_at = self.clock
+        self._buckets: dict[str, float] = {}
+        self._noise = random.Random(7)
+        (path / "shared" / "journal").mkdir(parents=True)
+        self.write(
+            "handle.json",
+            {"schema": "headway.handle/1", "run": self.name, "job": job, "spec_hash": "1a2b3c4d5e6f7081"}
+            | self._shape(planned, trainer),
+        )
+
+    def _shape(self, planned: int | None, trainer: str) -> dict[str, Any]:
+        gang = {"slots": 1, "procs_per_slot": self.world_size, "world_size": self.world_size}
+        return gang | {"steps": planned, "trainer": trainer, "submitted_at": SUBMITTED_AT}
+
+    def begin(
+        self, base: tuple[int, int] | None = None, load: bool = True, hosts: Sequence[str] = ("localhost",), **spent_s: float
+    ) -> None:
+        """Claims the next generation from `base` (step, generation); `spent_s` is booked before its first step."""
+        self.generation += 1
+        (self.path / "attempts" / str(self.attempt)).mkdir(parents=True, exist_ok=True)
+        claimed = None if base is None else {"step": base[0], "generation": base[1]}
+        self.journal("claim", base=claimed)
+        for name, seconds in (spent_s or {"rendezvous": 1.5}).items():
+            self.spend(name, seconds)
+        nodes = [{"node": slot, "host": host, "slot": slot} for slot, host in enumerate(hosts)]
+        self.journal("start", nodes=nodes, world_size=self.world_size)
+        self.step = base[0] if base else 0
+        if load:
+            self.journal("loaded", step=self.step)
+
+    def train(self, to_step: int, every: int = 10, n_bytes: int = 3_400_000) -> None:
+        """Steps to `to_step`, commits a checkpoint after every `every` steps."""
+        lines = []
+        while self.step < to_step:
+            self.spend("productive", STEP_S)
+            self.step += 1
+            lines.append(self.metrics_line(loss_at(self.step) + self._noise.gauss(0, 0.03)))
+            if self.step % every == 0:
+                self.spend("save_block", SAVE_S)
+                self.journal("committed", step=self.step, save_s=SAVE_S, bytes=n_bytes)
+        self.append("metrics.jsonl", lines)
+
+    def metrics_line(self, loss: float) -> dict[str, Any]:
+        place = {"wall": self.clock, "mono_s": self.clock - SUBMITTED_AT, "attempt": self.attempt, "generation": self.generation}
+        return place | {
+            "step": self.step,
+            "loss": loss,
+            "grad_norm": 1.0,
+            "tokens": TOKENS,
+            "step_s": STEP_S,
+            "memory_bytes": 2**28,
+        }
+
+    def fail(
+        self, cause: str = "killed by SIGKILL", rank: int | None = 1, host: str | None = "localhost", back_to: int = 0
+    ) -> None:
+        """A failure noticed after 0.5 s; the steps after `back_to` turn from productive into lost."""
+        self.spend("detect", 0.5)
+        self.journal("failure", cause=cause, rank=rank, node=0, host=host, step=self.step)
+        lost_s = STEP_S * (self.step - back_to)
+        self._buckets["productive"] = self._buckets.get("productive", 0.0) - lost_s
+        self._buckets["lost_recompute"] = lost_s
+        self.close()
+
+    def refuse(self, step: int, generation: int, reason: str = "chunk 3 of `layers.0.attention.wq`: xxh3_128 differs") -> None:
+        self.journal("refused", step=step, generation=generation, name="data-0-0.bin", reason=reason)
+
+    def finish(self, hashes: Mapping[str, str] = HASHES) -> None:
+        self.journal("finished", step=self.step, hashes=hashes)
+        self.close()
+        self.end("completed", 0, "all ranks finished")
+
+    def end(self, verdict: str, exit_code: int, cause: str) -> None:
+        """The attempt's end, in the journal and as verdict.json."""
+        self.journal("end", verdict=verdict, exit_code=exit_code, cause=cause)
+        told = {"verdict": verdict, "exit_code": exit_code, "cause": cause, "step": self.step}
+        who = {"schema": "headway.verdict/1", "run": self.name, "attempt": self.attempt, "generation": self.generation}
+        self.write(f"attempts/{self.attempt}/verdict.json", who | told)
+
+    def close(self) -> None:
+        """The generation's ledger line."""
+        who = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": self.generation}
+        self.append("ledger.jsonl", [who | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets}])
+        self._opened_at, self._buckets = self.clock, {}
+
+    def spend(self, bucket: str, seconds: float) -> None:
+        self.clock += seconds
+        self._buckets[bucket] = self._buckets.get(bucket, 0.0) + seconds
+
+    def wait(self, seconds: float) -> None:
+        """The next attempt begins after that long in the queue."""
+        self.attempt += 1
+        self.spend("queue", seconds)
+        who = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": 0}
+        self.append("ledger.jsonl", [who | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets}])
+        self._opened_at, self._buckets = self.clock, {}
+
+    def skip(self, seconds: float) -> None:
+        """Time passes that no ledger line will cover."""
+        self.clock += seconds
+        self._opened_at = self.clock
+
+    def journal(self, kind: str, **body: Any) -> None:
+        line = {"wall": self.clock, "kind": kind, "generation": self.generation, "attempt": self.attempt}
+        self.append(f"shared/journal/{self.generation:06}.jsonl", [line | body])
+
+    def append(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+
+    def write(self, name: str, record: Mapping[str, Any]) -> None:
+        (self.path / name).write_text(json.dumps(record), encoding="utf-8")
+
+
+def loss_at(step: int) -> float:
+    return 1.6 + 4.0 * math.exp(-step / 12) + 0.5 * math.exp(-step / 200)
+
+
+def clean_run(path: Path, steps: int = 40, every: int = 10, job: str = "quickstart") -> RunDirectory:
+    run = RunDirectory(path, job=job, planned=steps)
+    run.begin()
+    run.train(steps, every)
+    run.finish()
+    return run
+
+
+def one_failure(path: Path) -> RunDirectory:
+    """Rank 1 dies after step 27; the gang resumes from step 20 and trains to 40."""
+    run = RunDirectory(path)
+    run.begin()
+    run.train(27)
+    run.fail(back_to=20)
+    run.begin(base=(20, 1), restart=1.25, rendezvous=0.75, restore=0.5)
+    run.train(40)
+    run.finish()
+    return run
+
+
+def two_failures_and_a_refusal(path: Path) -> RunDirectory:
+    """Fails after step 27 and resumes at 20; fails after 35 on n2, the checkpoint of step 30 is refused, so back to 20 again."""
+    run = RunDirectory(path, world_size=4)
+    run.begin(hosts=("n1", "n2"))
+    run.train(27)
+    run.fail(back_to=20, host="n2", rank=2)
+    run.begin(base=(20, 1), hosts=("n1", "n2"), restart=1.0, rendezvous=1.0, restore=0.5)
+    run.train(35)
+    run.fail("no heartbeat for 30 s", rank=None, host="n2", back_to=20)
+    run.begin(base=(30, 2), load=False, hosts=("n1", "n3"), restart=1.0, rendezvous=1.0)
+    run.refuse(30, 2)
+    run.close()
+    run.begin(base=(20, 1), hosts=("n1", "n3"), restart=0.25, restore=0.5)
+    run.train(40)
+    run.finish()
+    return run
+
+
+def still_running(path: Path) -> RunDirectory:
+    """One failure behind it, thirteen steps into the second generation, no verdict."""
+    run = RunDirectory(path)
+    run.begin()
+    run.train(15)
+    run.fail(back_to=10)
+    run.begin(base=(10, 1), restart=1.0, restore=0.5)
+    run.train(23)
+    return run
+
+
+def never_trained(path: Path) -> RunDirectory:
+    """Under `headway torchrun`: no metrics, the script fails three times and the run stops."""
+    run = RunDirectory(path, job="train.py", planned=None, trainer="script")
+    for _ in range(3):
+        run.begin(load=False)
+        run.fail("exited with code 1", rank=0, back_to=0)
+    run.end("stop", 83, "exited with code 1 three times at the same place")
+    return run

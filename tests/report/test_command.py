@@ -1,0 +1,94 @@
+"""`headway report RUN`: what it writes, prints and returns."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from headway.cli import report
+
+from . import run_directory as build
+from .run_directory import RunDirectory
+
+
+def headway_report(*argv: str) -> int:
+    parser = argparse.ArgumentParser()
+    report.configure(parser)
+    return report.run(parser.parse_args(argv))
+
+
+def test_a_run_under_headway_runs_gets_its_page_and_the_block(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.one_failure(runs / "run")
+    assert headway_report("run") == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "lost 6.5 s in 1 failure (killed by SIGKILL, rank 1)"
+    assert err == f"report: {runs / 'run' / 'report.html'}\n"
+    assert (runs / "run" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
+
+
+def test_without_headway_runs_a_name_is_looked_for_under_runs_here(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build.clean_run(runs / "run")
+    monkeypatch.delenv("HEADWAY_RUNS")
+    monkeypatch.chdir(runs.parent)
+    assert headway_report("run") == 0
+    assert capsys.readouterr().err == f"report: {Path('runs/run/report.html')}\n"
+
+
+def test_the_page_goes_where_it_is_told(runs: Path, tmp_path: Path) -> None:
+    build.clean_run(runs / "run")
+    assert headway_report(str(runs / "run"), "-o", str(tmp_path / "page.html")) == 0
+    assert (tmp_path / "page.html").is_file()
+    assert not (runs / "run" / "report.html").exists()
+
+
+def test_reporting_again_replaces_the_page_and_changes_nothing_in_it(runs: Path) -> None:
+    build.clean_run(runs / "run")
+    page = runs / "run" / "report.html"
+    assert headway_report("run") == 0
+    first = page.read_bytes()
+    assert headway_report("run") == 0
+    assert page.read_bytes() == first
+
+
+@pytest.mark.parametrize("name", ["nowhere", "", "\x00", "empty"])
+def test_what_is_no_run_is_one_error_line_and_1(
+    runs: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "empty").mkdir()
+    monkeypatch.chdir(runs)
+    assert headway_report(name) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert list(runs.rglob("*.html")) == []
+
+
+def test_a_damaged_run_is_one_error_line_and_1(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.clean_run(runs / "run")
+    (runs / "run" / "ledger.jsonl").write_text("not a ledger\n", encoding="utf-8")
+    assert headway_report("run") == 1
+    assert capsys.readouterr().err.startswith(f"error: {runs / 'run' / 'ledger.jsonl'}:1: not JSON: ")
+
+
+@pytest.mark.parametrize("output", ["absent/page.html", "run", ""])
+def test_a_page_that_cannot_be_written_is_one_error_line_and_3(
+    runs: Path, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build.clean_run(runs / "run")
+    monkeypatch.chdir(runs)
+    assert headway_report("run", "-o", output) == 3
+    assert "cannot be written" in capsys.readouterr().err
+    assert [path.name for path in runs.iterdir()] == ["run"]
+
+
+def test_a_run_still_being_written_is_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(runs / "run")
+    run.begin()
+    run.train(3)
+    with (runs / "run" / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"wall": 176')
+    assert headway_report("run") == 0
+    assert "no verdict yet" in capsys.readouterr().out

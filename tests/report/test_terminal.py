@@ -1,0 +1,117 @@
+"""The block at the end of a run reads in a pipe, without colour and on a narrow terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headway.report.summary import summarize
+from headway.report.terminal import print_summary
+
+from . import run_directory as build
+from .run_directory import RunDirectory
+
+
+def printed(run: Path, width: int = 120, encoding: str = "utf-8", terminal: bool = False) -> str:
+    bytes_ = io.BytesIO()
+    file = io.TextIOWrapper(bytes_, encoding=encoding, newline="")
+    print_summary(summarize(run), Console(file=file, width=width, force_terminal=terminal, highlight=False))
+    file.flush()
+    return bytes_.getvalue().decode(encoding)
+
+
+def test_one_failure_takes_one_line_with_its_cost(runs: Path) -> None:
+    build.one_failure(runs / "run")
+    lines = [line.strip() for line in printed(runs / "run").splitlines()]
+    assert "run  completed (exit code 0)" in lines
+    assert (
+        "failures     killed by SIGKILL, rank 1 on localhost at step 27: back to step 20, 7 steps lost, recovered in 3.0 s"
+        in lines
+    )
+    assert "goodput      69.0 % of 29.0 s" in lines
+    assert lines[-1] == "lost 6.5 s in 1 failure (killed by SIGKILL, rank 1)"
+
+
+def test_refused_checkpoints_and_hashes_are_named(runs: Path) -> None:
+    build.two_failures_and_a_refusal(runs / "run")
+    text = printed(runs / "run")
+    assert "step-000000030.g000002/data-0-0.bin: chunk 3 of `layers.0.attention.wq`: xxh3_128 differs" in text
+    assert "parameters  000000000000000000000000000a11ce" in text
+
+
+def test_a_run_without_failure_lost_nothing(runs: Path) -> None:
+    build.clean_run(runs / "run")
+    assert printed(runs / "run").splitlines()[-1] == "nothing lost: no failure"
+
+
+def test_a_failure_that_ended_the_run_says_so_and_a_restart_without_steps_too(runs: Path) -> None:
+    build.never_trained(runs / "run")
+    text = printed(runs / "run")
+    assert text.startswith("run  stop: the user's error, or no progress (exit code 83)\n")
+    assert "exited with code 1, rank 0 on localhost at step 0: restarted as generation 2" in text
+    assert "exited with code 1, rank 0 on localhost at step 0: not resumed" in text
+    assert text.splitlines()[-1] == "lost at least 4.5 s in 3 failures (exited with code 1, rank 0)"
+
+
+def test_a_run_still_going_claims_no_end(runs: Path) -> None:
+    build.still_running(runs / "run")
+    text = printed(runs / "run")
+    assert "no verdict yet: still running, or its runner is gone" in text
+    assert "51.3 % of 9.8 s recorded so far" in text
+    assert "hashes" not in text
+
+
+def test_no_line_is_wider_than_the_terminal(runs: Path) -> None:
+    build.two_failures_and_a_refusal(runs / "run")
+    assert max(len(line) for line in printed(runs / "run", width=40).splitlines()) <= 40
+
+
+def test_a_pipe_gets_no_escape_codes_and_a_terminal_does(runs: Path) -> None:
+    build.one_failure(runs / "run")
+    assert "\x1b" not in printed(runs / "run")
+    assert "\x1b" in printed(runs / "run", terminal=True)
+
+
+def test_a_pipe_that_knows_only_ascii_gets_only_ascii(runs: Path) -> None:
+    build.two_failures_and_a_refusal(runs / "run")
+    assert printed(runs / "run", encoding="ascii").isascii()
+
+
+def test_nothing_in_the_records_can_steer_the_terminal(runs: Path) -> None:
+    run = RunDirectory(runs / "run")
+    run.begin()
+    run.fail("\x1b]0;owned\x07[red]\nexit", host="\x9b31m")
+    text = printed(runs / "run")
+    assert not {"\x1b", "\x07", "\x9b"} & set(text)
+    assert "\\x1b]0;owned\\x07[red]\\nexit" in text
+
+
+def test_a_long_list_of_failures_shows_the_newest_and_counts_the_rest(runs: Path) -> None:
+    run = RunDirectory(runs / "run")
+    for rank in range(14):
+        run.begin()
+        run.train(3)
+        run.fail(rank=rank)
+    text = printed(runs / "run")
+    assert "4 earlier ones stand in the HTML report" in text
+    assert [rank for rank in range(14) if f"rank {rank} on" in text] == list(range(4, 14))
+
+
+def test_many_different_failures_are_summed_up_by_cause(runs: Path) -> None:
+    run = RunDirectory(runs / "run")
+    for number, cause in enumerate(["killed by SIGKILL"] * 3 + ["no heartbeat for 30 s"] * 2 + ["x" * 100, "exited with code 1"]):
+        run.begin()
+        run.train(3)
+        run.fail(cause, rank=number)
+    told = " ".join(printed(runs / "run", width=400).splitlines()[-1].split())
+    told = told.split("(")[1]
+    assert told == f"killed by SIGKILL: 3 times; no heartbeat for 30 s: 2 times; {'x' * 77}...: 1 time; 1 other cause)"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_run_that_has_not_started_reads_well(runs: Path, encoding: str) -> None:
+    RunDirectory(runs / "run")
+    text = printed(runs / "run", encoding=encoding)
+    assert "run  not started: no generation has claimed the run" in text
+    assert "none recorded; 0 of 40 steps" in text

@@ -1,0 +1,77 @@
+"""The local script: one runner a slot, the worst of their codes, the verdict file above it, signals handed on."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.cli.documents import load_job_plan
+from tests.templates.test_slurm import CLUSTER, JOB
+
+PYTHON = """\
+#!/bin/bash
+printf '%s\\n' "$*" >>"$CALLS"
+case "$2 $3" in
+"headway.runner.rundir open") cat >"$STDIN"; printf '%s\\n' "$4/run.json" ;;
+"headway.runner.rundir exit-code") echo "${VERDICT:-$6}" ;;
+"headway.runner "*)
+  echo "nodes=$HEADWAY_NODES" >>"$CALLS"
+  if [[ -n ${WAIT:-} ]]; then trap 'exit 82' TERM; : >"$WAIT.$7"; while :; do sleep 0.02; done; fi
+  exit "$((CODE + $7))"
+  ;;
+esac
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    cluster = re.sub(r"scheduler:.*?nodes:", "scheduler: {kind: local}\nnodes:", CLUSTER, flags=re.DOTALL)
+    (tmp_path / "cluster.yaml").write_text(cluster)
+    (tmp_path / "job.yaml").write_text(JOB.replace("time_limit: 01:30:00\n", ""))
+    planned = load_job_plan(tmp_path / "job.yaml")
+    assert planned is not None
+    (text,) = [text for path, text in planned.files().items() if path.suffix == ".sh"]
+    path = tmp_path / "run.sh"
+    path.write_text(text)
+    return path
+
+
+def start(script: Path, **variables: str) -> subprocess.Popen[bytes]:
+    tools = script.parent / "tools"
+    tools.mkdir()
+    (tools / "python3").write_text(PYTHON)
+    (tools / "python3").chmod(0o755)
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "CALLS": str(script.parent / "calls"),
+        "STDIN": str(script.parent / "stdin"),
+    }
+    return subprocess.Popen(["bash", str(script)], env={**environment, "CODE": "0", **variables}, cwd=script.parent)
+
+
+@pytest.mark.parametrize(("code", "verdict", "ends"), [("0", None, 1), ("82", None, 83), ("9", "80", 80), ("9", "0", 0)])
+def test_the_worst_code_counts_unless_a_verdict_says_otherwise(script: Path, code: str, verdict: str | None, ends: int) -> None:
+    process = start(script, CODE=code, **({"VERDICT": verdict} if verdict else {}))
+    assert process.wait(30) == ends
+    calls = (script.parent / "calls").read_text().splitlines()
+    runners = sorted(call for call in calls if call.startswith("-m headway.runner "))
+    assert runners == [f"-m headway.runner runs of 'lab'/run.json --attempt 0 --node {node}" for node in (0, 1)]
+    assert calls.count("nodes=127.0.0.1,127.0.0.1") == 2
+    assert re.fullmatch(r"-m headway.runner.rundir open runs of 'lab' case-[0-9a-f]{8}-\d{8}T\d{6}\.\d{9} --attempt 0", calls[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_every_runner_and_the_script_waits_for_them(script: Path, number: signal.Signals) -> None:
+    ready = script.parent / "ready"
+    process = start(script, WAIT=str(ready))
+    end = time.monotonic() + 30
+    while not all(ready.with_name(f"ready.{node}").exists() for node in (0, 1)):
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert process.wait(30) == 82

@@ -1,0 +1,45 @@
+"""The batch script on a real Slurm: a run to be retried elsewhere starts again without its suspects."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.slurm.cluster import SlurmCluster
+from tests.real.slurm.configuration import Shape
+from tests.real.slurm.programs import obstacle
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[2] / "examples/two-node-slurm/rendered/small-llama/two-cpu-nodes/slurm/job.sbatch"
+
+# Stands in for headway.runner: the first attempt suspects n2, the second completes.
+PYTHON = """\
+#!/bin/bash
+attempt=${SLURM_RESTART_COUNT:-0}
+case "$2 $3" in
+"headway.runner.rundir open") cat >/dev/null; printf '%s\\n' "$4/run.json" ;;
+"headway.runner.rundir exit-code") if ((attempt == 0)); then echo 81; else echo 0; fi ;;
+"headway.runner.rundir suspects") echo n2 ;;
+"headway.runner "*) hostname >>"$RECORD.$attempt" ;;
+esac
+"""
+
+
+@pytest.fixture
+def three_nodes() -> Iterator[SlurmCluster]:
+    reason = obstacle()
+    if reason is not None:
+        pytest.skip(reason)
+    with SlurmCluster(Shape(nodes=3)) as cluster:
+        yield cluster
+
+
+def test_a_retry_elsewhere_leaves_the_suspect_out(three_nodes: SlurmCluster, tmp_path: Path) -> None:
+    (tmp_path / "python3").write_text(PYTHON)
+    (tmp_path / "python3").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{three_nodes.env['PATH']}", "RECORD": str(tmp_path / "ran")}
+    job = three_nodes.submit(SCRIPT, env=environment, cwd=tmp_path)
+    done = three_nodes.wait(job, {"COMPLETED"}, 120)
+    assert (done["Restarts"], done["ExcNodeList"]) == ("1", "n2")
+    assert [sorted((tmp_path / f"ran.{attempt}").read_text().split()) for attempt in (0, 1)] == [["n1", "n2"], ["n1", "n3"]]
