@@ -4,13 +4,17 @@ Before the script's first line it hosts the generation's rendezvous store on ran
 script finds torchrun's environment, its own argv and itself as `__main__`.
 """
 
+import atexit
+import functools
+import os
 import runpy
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from headway.runner.worker import Worker, host_store
 
@@ -45,24 +49,61 @@ def run_script(argv: Sequence[str]) -> None:
     exec(code, main_module.__dict__)
 
 
+def keep_process_groups() -> None:
+    """Keeps destroyed process groups alive: gloo's destructor joins its threads with the GIL held, and they may need it to drop a
+    tensor (pytorch/pytorch#56297), so that a script that has finished would hang for ever (seen here with torch 2.13 in 3 of 7 runs).
+    """
+    from torch import distributed  # noqa: PLC0415
+    from torch.distributed import distributed_c10d  # noqa: PLC0415
+
+    original, kept = distributed_c10d.destroy_process_group, list[Any]()
+
+    @functools.wraps(original)
+    def destroy(group: Any = None) -> None:
+        kept.extend(distributed_c10d._world.pg_map)
+        original(group)
+
+    distributed.destroy_process_group = distributed_c10d.destroy_process_group = destroy
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process as the interpreter would, but for the destructors of process groups that the script did not destroy."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def exit_code(reason: object) -> int:
+    """What `sys.exit(reason)` ends with; a text goes to stderr."""
+    if reason is None or isinstance(reason, int):
+        return reason or 0
+    print(reason, file=sys.stderr)
+    return 1
+
+
 def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
 
-    store = host_store(worker)
+    _store = host_store(worker)  # serves the other ranks for as long as this process lives
     register_optimizer_step_post_hook(StepCounter(worker))
+    keep_process_groups()
     worker.section("script")
     if worker.rank == 0:
         worker.say("section", name="script")
+    code = 0
     try:
         run_script(sys.argv[1:])
-    except Exception as error:
+    except SystemExit as left:
+        code = exit_code(left.code)
+    except BaseException as error:
         traceback.print_exc()
         worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
-        sys.exit(1)
-    finally:
-        del store
+        code = 1
+    leave(code)
 
 
 if __name__ == "__main__":

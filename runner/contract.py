@@ -332,7 +332,7 @@ def from_json(kind: type[T], text: str) -> T:
         data = json.loads(text)
     except ValueError as error:
         raise RecordError(f"not JSON: {error}") from None
-    return typing.cast(T, _decode(kind, data, kind.__name__))
+    return typing.cast("T", _decode(kind, data, kind.__name__))
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:

@@ -1,8 +1,8 @@
 """The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
 
-    python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
-    python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; CODE when there is no verdict
-    python -m headway.runner.rundir suspects RUN_JSON                         prints the suspected hosts, comma-separated
+python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
+python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; CODE when there is no verdict
+python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
 """
 
 import argparse
@@ -110,14 +110,20 @@ def read_verdict(directory: RunDirectory) -> Verdict | None:
 
 
 def suspects(directory: RunDirectory) -> list[str]:
-    """Host names of the nodes that the verdict suspects."""
-    verdict = read_verdict(directory)
-    files = [directory.node(index) for index in (verdict.suspects if verdict else ())]
-    return [json.loads(path.read_text())["host"] for path in files if path.exists()]
+    """Host names that a verdict of this or an earlier attempt suspects: excluding nodes replaces the list that stood before."""
+    hosts = set()
+    for attempt in range(directory.attempt + 1):
+        earlier = RunDirectory(directory.root, attempt)
+        verdict = read_verdict(earlier)
+        files = [earlier.node(index) for index in (verdict.suspects if verdict else ())]
+        hosts |= {json.loads(path.read_text())["host"] for path in files if path.exists()}
+    return sorted(hosts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m headway.runner.rundir", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="python -m headway.runner.rundir", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     opened = verbs.add_parser("open")
     opened.add_argument("runs", type=Path)

@@ -17,8 +17,22 @@ from headway.runner.contract import Mesh, Restart, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory, open_run
 
 # Flags that do what torchrun's do, and those that only tune torchrun's own rendezvous and polling, of which a single node has none.
-CARRIED = frozenset({"nnodes", "nproc_per_node", "max_restarts", "module", "rdzv_id", "standalone", "training_script", "training_script_args"})
-TUNING = frozenset({"monitor_interval", "rdzv_backend", "rdzv_conf", "rdzv_endpoint", "node_rank", "master_addr", "master_port", "start_method", "local_addr"})
+CARRIED = frozenset(
+    {"nnodes", "nproc_per_node", "max_restarts", "module", "rdzv_id", "standalone", "training_script", "training_script_args"}
+)
+TUNING = frozenset(
+    {
+        "monitor_interval",
+        "rdzv_backend",
+        "rdzv_conf",
+        "rdzv_endpoint",
+        "node_rank",
+        "master_addr",
+        "master_port",
+        "start_method",
+        "local_addr",
+    }
+)
 
 
 class UsageError(Exception):
@@ -47,9 +61,16 @@ def configure(arguments: argparse.Namespace, argv: Sequence[str]) -> RunConfig:
     if arguments.module:
         command.insert(0, "-m")
     given = any(re.match(r"--max[-_]restarts\b", word) for word in argv)
-    restart = Restart(arguments.max_restarts, refill_steps=sys.maxsize, no_progress=arguments.max_restarts + 1) if given else Restart()
+    restart = (
+        Restart(arguments.max_restarts, refill_steps=sys.maxsize, no_progress=arguments.max_restarts + 1) if given else Restart()
+    )
     return RunConfig(
-        slots=1, procs_per_slot=procs, mesh=Mesh(dp_shard=procs), trainer=Trainer("script", {"argv": command}), spec_hash="", restart=restart
+        slots=1,
+        procs_per_slot=procs,
+        mesh=Mesh(dp_shard=procs),
+        trainer=Trainer("script", {"argv": command}),
+        spec_hash="",
+        restart=restart,
     )
 
 
@@ -81,7 +102,16 @@ def main() -> None:
         os.write(int(descriptor), str(directory.root).encode())
         os.close(int(descriptor))
     # In place of this process: the supervisor is small and single-threaded, and this one has imported torch.
-    command = [sys.executable, "-m", "headway.runner", str(directory.run_json), "--attempt", str(directory.attempt), "--node", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "headway.runner",
+        str(directory.run_json),
+        "--attempt",
+        str(directory.attempt),
+        "--node",
+        "0",
+    ]
     os.execv(sys.executable, command)
 
 

@@ -25,6 +25,9 @@ VERBS: Mapping[str, Verb] = {
     "check": Verb("headway.cli.check", "every problem of the documents, at its line and column"),
     "plan": Verb("headway.cli.plan", "what a job comes to: ranks, mesh, environment, files"),
     "render": Verb("headway.cli.render", "all files of a job on its clusters"),
+    "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),
+    "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives"),
+    "report": Verb("headway.cli.report", "a run as one HTML page and a summary"),
 }
 
 

@@ -45,7 +45,9 @@ class Agent:
 
     async def run(self, descriptor: int) -> None:
         """Serves until the supervisor is gone or has been told how to exit."""
-        self._from_supervisor, self._to_supervisor = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor), limit=MAX_LINE_BYTES)
+        self._from_supervisor, self._to_supervisor = await asyncio.open_unix_connection(
+            sock=socket.socket(fileno=descriptor), limit=MAX_LINE_BYTES
+        )
         hello = json.loads(await self._from_supervisor.readline())
         self.workers = {worker["rank"]: worker for worker in hello["workers"]}
         self.events, self.stopping = hello["events"], hello["stopping"]

@@ -36,7 +36,9 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], pass_fds: Iterabl
     return pid
 
 
-def _become(argv: Sequence[str], environment: Mapping[str, str], pass_fds: Iterable[int], output: int | None, parent: int) -> None:
+def _become(
+    argv: Sequence[str], environment: Mapping[str, str], pass_fds: Iterable[int], output: int | None, parent: int
+) -> None:
     """The child's side of `spawn`; never returns."""
     try:
         os.setsid()

@@ -96,7 +96,12 @@ class Supervisor:
         write_atomic(self.directory.node(self.node), json.dumps(record).encode() + b"\n")
 
     def _companion_environment(self) -> dict[str, str]:
-        known = {"RUN_JSON": str(self.directory.run_json), "ATTEMPT": self.directory.attempt, "NODE": self.node, "HOST": self.host}
+        known = {
+            "RUN_JSON": str(self.directory.run_json),
+            "ATTEMPT": self.directory.attempt,
+            "NODE": self.node,
+            "HOST": self.host,
+        }
         return {**os.environ, **{f"HEADWAY_{name}": str(value) for name, value in known.items()}}
 
     def _start_agent(self) -> None:

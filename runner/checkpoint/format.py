@@ -144,4 +144,3 @@ def _parse(kind: type[T], raw: bytes, checkpoint: CheckpointId, name: str) -> T:
         return from_json(kind, raw.decode())
     except (RecordError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RefusedError(checkpoint, name, str(error)) from None
-

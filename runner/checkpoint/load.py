@@ -59,7 +59,9 @@ class Reader:
             if not missing:
                 return
         name, local = next(iter(missing.items()))
-        raise self._refuse(part_name(rank), f"tensor `{name}`: {covered[name]} of {local.data.numel()} elements of {local.box} are there")
+        raise self._refuse(
+            part_name(rank), f"tensor `{name}`: {covered[name]} of {local.data.numel()} elements of {local.box} are there"
+        )
 
     def _order(self, rank: int) -> list[int]:
         ranks = range(self.manifest.world_size)

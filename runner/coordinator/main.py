@@ -158,7 +158,12 @@ class Server:
     def _note(self, kind: str, body: dict[str, Any]) -> None:
         number = self.machine.generation.number
         facts = {key: value for key, value in body.items() if key != "what"}
-        line = {**facts, "kind": kind, "generation": number, "attempt": self.directory.attempt}
+        line = {
+            "kind": kind,
+            "generation": number,
+            "attempt": self.directory.attempt,
+            **facts,
+        }  # `refused` names another generation
         path = self.directory.journal(number)
         if any(line == {key: value for key, value in known.items() if key != "wall"} for known in _lines(path)):
             return  # an agent says again, after each connection, what may not have arrived

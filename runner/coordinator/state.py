@@ -399,7 +399,9 @@ class Coordinator:
         if self.fruitless >= self.config.restart.no_progress:
             self._end(Exit.STOP, f"{self.fruitless} failures in a row without a new step; the last: {failure.cause}", failure)
         elif self.budget <= 0:
-            self._end(self._exhausted(), f"no restart left in the budget of {self.config.restart.budget}; {failure.cause}", failure)
+            self._end(
+                self._exhausted(), f"no restart left in the budget of {self.config.restart.budget}; {failure.cause}", failure
+            )
         else:
             self.budget -= 1
             self.restarts += 1
@@ -429,6 +431,7 @@ class Coordinator:
         if failure is None and node is not None:
             host = self.members[node].host if node in self.members else None
             failure = Failure(cause, None, node, host, self.best_step)
+            self._note("failure", vars(failure))
         self.phase, self.verdict, self.cause = Phase.ENDED, exit_code, cause
         self._note("end", {"verdict": exit_code.name.lower(), "exit_code": int(exit_code), "cause": cause})
         self._out.append(Finish(exit_code, cause, failure, self.best_step, self.committed_step))
@@ -440,4 +443,3 @@ class Coordinator:
 
     def _note(self, kind: str, body: dict[str, Any]) -> None:
         self._out.append(Note(kind, body))
-

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 
@@ -36,7 +37,7 @@ def account(start: float, end: float, journal: Sequence[dict[str, Any]], steps: 
     marks = [min(max(mark, start), end) for mark in marks]
     for i in range(1, len(marks)):
         marks[i] = max(marks[i], marks[i - 1])
-    restart, rendezvous, restore, training = (b - a for a, b in zip(marks, marks[1:], strict=False))
+    restart, rendezvous, restore, training = (b - a for a, b in pairwise(marks))
     buckets = {"restart": restart, "rendezvous": rendezvous, "restore": restore}
     for name, seconds in _split_training(training, journal, list(steps), best_before).items():
         buckets[name] = buckets.get(name, 0.0) + seconds
@@ -51,7 +52,9 @@ def _reached(journal: Sequence[dict[str, Any]], mark: str, otherwise: float) -> 
     return otherwise
 
 
-def _split_training(seconds: float, journal: Sequence[dict[str, Any]], steps: list[StepTime], best_before: int) -> dict[str, float]:
+def _split_training(
+    seconds: float, journal: Sequence[dict[str, Any]], steps: list[StepTime], best_before: int
+) -> dict[str, float]:
     saving = sum(line["save_s"] for line in journal if line["kind"] == "committed")
     again = sum(step.seconds for step in steps if step.step <= best_before)
     new = sum(step.seconds for step in steps if step.step > best_before)

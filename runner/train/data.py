@@ -3,7 +3,6 @@
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,7 @@ def open_corpus(data: Data) -> Corpus:
         case "python_stdlib":
             files = list(_standard_library())
         case "files":
-            files = sorted({Path(name) for pattern in data.options["paths"] for name in glob(pattern, recursive=True)})
+            files = sorted({path for pattern in data.options["paths"] for path in _matching(pattern)})
         case kind:
             raise DataError(f"data kind {kind!r} is not known to the builtin trainer")
     raw = _read(files, limit)
@@ -58,6 +57,12 @@ def _standard_library() -> Iterator[Path]:
     for path in sorted(root.rglob("*.py")):
         if not NOT_LIBRARY & set(path.relative_to(root).parts):
             yield path
+
+
+def _matching(pattern: str) -> Iterator[Path]:
+    """Files that a pattern names, from the working directory or from the root."""
+    path = Path(pattern)
+    return Path(path.anchor).glob(str(path.relative_to(path.anchor)))
 
 
 def _read(files: list[Path], limit: int | None) -> bytes:

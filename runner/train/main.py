@@ -66,6 +66,8 @@ class Trainer:
         self.place = Place(root, job.config.run, worker.generation, worker.attempt, procs, job.config.mesh)
         self.chain = Chain(self.directory.chain, job.config.run)
         self.state = self._build()
+        if worker.rank == 0:
+            _cut_torn_line(self.directory.metrics)
 
     def _build(self) -> TrainState:
         """The sharded model with its optimizer, as it is before step 0."""
@@ -197,7 +199,9 @@ class Trainer:
             return
         who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        line = MetricsLine(time.time(), now, **who, loss=loss, grad_norm=grad_norm, tokens=tokens, step_s=step_s, memory_bytes=memory)
+        line = MetricsLine(
+            time.time(), now, **who, loss=loss, grad_norm=grad_norm, tokens=tokens, step_s=step_s, memory_bytes=memory
+        )
         with self.directory.metrics.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(line)) + "\n")
 
@@ -205,6 +209,13 @@ class Trainer:
         self.worker.section(name)
         if self.worker.rank == 0:
             self.worker.say("section", name=name)
+
+
+def _cut_torn_line(path: Path) -> None:
+    """A writer that was killed may have left half a line; the next one would be glued to it."""
+    if path.exists():
+        whole = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, whole)
 
 
 def _device(backend: str, local_rank: int) -> torch.device:

@@ -73,7 +73,9 @@ class TrainState:
         world_size = reader.manifest.world_size
         objects = reader.objects(ranks.rank if ranks.rank < world_size else 0)
         if objects["data"] != self.fingerprint:
-            raise ValueError(f"the data has changed: fingerprint {self.fingerprint}, and the checkpoint was trained on {objects['data']}")
+            raise ValueError(
+                f"the data has changed: fingerprint {self.fingerprint}, and the checkpoint was trained on {objects['data']}"
+            )
         with torch.no_grad():
             reader.load(self.parameters() | self.moments(), ranks.rank)
         self.step = objects["step"]

@@ -1,0 +1,133 @@
+"""`headway run JOB`: the job on this machine, followed to its end, with what it took."""
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from headway.cli.documents import load_job_plan
+from headway.infra.submit.local import Kill, LocalError, LocalRun, start
+from headway.report.page import write_page
+from headway.report.summary import summarize
+from headway.report.terminal import print_summary
+
+POLL_S = 0.02
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
+    parser.add_argument("--resume", metavar="RUN", help="go on with this run of the same job from its newest checkpoint")
+    parser.add_argument(
+        "--kill",
+        type=_kill,
+        action="append",
+        default=[],
+        metavar="RANK@STEP",
+        help="send SIGKILL to the worker of RANK when its heartbeat shows STEP completed steps; may be given several times",
+    )
+
+
+def _kill(text: str) -> Kill:
+    if (found := re.fullmatch(r"(\d+)@(\d+)", text)) is None:
+        raise argparse.ArgumentTypeError(f"`{text}` is not RANK@STEP, `1@90` for one")
+    return Kill(int(found[1]), int(found[2]))
+
+
+def run(args: argparse.Namespace) -> int:
+    """The runner's exit code; 1 when the documents have errors, 2 for a rank that is not there, 3 when this machine lacks something."""
+    planned = load_job_plan(args.job, args.cluster)
+    if planned is None:
+        return 1
+    plan = planned.plan
+    for kill in args.kill:
+        if kill.rank >= plan.world_size:
+            print(f"error: `--kill {kill.rank}@{kill.step}`: there are ranks 0 to {plan.world_size - 1}", file=sys.stderr)
+            return 2
+    try:
+        local = start(plan, Path(os.environ.get("HEADWAY_RUNS") or plan.runs), args.resume)
+    except LocalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    _on_interrupt(local)
+    follow(local, plan.run.steps, args.kill)
+    code = local.exit_code()
+    summary = summarize(local.directory)
+    print_summary(summary)
+    page = local.directory / "report.html"
+    write_page(summary, page)
+    print(f"report: {page}", file=sys.stderr)
+    return code
+
+
+def _on_interrupt(local: LocalRun) -> None:
+    """The first interrupt saves and stops; a second one ends this command, and the kernel the run with it."""
+
+    def handle(*_: Any) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        print("saving and stopping; once more to stop at once", file=sys.stderr)
+        local.interrupt()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> None:
+    """Shows the run's progress on a terminal until it has ended, and carries out `kills` on the way."""
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"))
+    metrics, journal = Tail(local.directory.glob, "metrics.jsonl"), Tail(local.directory.glob, "shared/journal/*.jsonl")
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=steps, loss="-")
+        pending = list(kills)
+        while local.alive:
+            pending = [kill for kill in pending if not local.kill(kill)]
+            for line in journal.new():
+                if (words := _words(line)) and console.is_terminal:
+                    progress.console.print(words, markup=False)
+            for line in metrics.new():
+                progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
+            time.sleep(POLL_S)
+
+
+def _words(line: dict[str, Any]) -> str | None:
+    """A journal line for whoever watches; None for one that the bar already shows."""
+    match line["kind"]:
+        case "start":
+            return f"generation {line['generation']}: starting {line['world_size']} ranks"
+        case "loaded" if line["step"]:
+            return f"step {line['step']}: checkpoint verified by all ranks, going on from there"
+        case "failure":
+            who = f"rank {line['rank']}" if line["rank"] is not None else "a node"
+            return f"step {line['step']}: {who} was lost ({line['cause']})"
+        case "refused":
+            return f"step {line['step']}: checkpoint refused, {line['name']}: {line['reason']}"
+        case "preempted":
+            return "asked to save and stop"
+    return None
+
+
+class Tail:
+    """The lines that JSONL files have got since the last look."""
+
+    def __init__(self, glob: Callable[[str], Iterator[Path]], pattern: str) -> None:
+        self._glob, self._pattern, self._read = glob, pattern, dict[Path, int]()
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        for path in sorted(self._glob(self._pattern)):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                for raw in file:
+                    if raw.endswith(b"\n"):  # else its writer is not done with it
+                        self._read[path] = self._read.get(path, 0) + len(raw)
+                        yield json.loads(raw)

@@ -1,0 +1,52 @@
+"""`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from headway.report.directory import RunError
+from headway.report.summary import summarize
+from headway.report.wording import bottom_line
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    # Everything goes to torchrun's own parser, --help too.
+    parser.add_help = False
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out."""
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "headway.runner.torchrun", *args.arguments]
+    runner = subprocess.Popen(command, env={**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}, pass_fds=[write])
+    os.close(write)
+    _forward_signals(runner)
+    with os.fdopen(read) as pipe:
+        directory = pipe.read()
+    code = runner.wait()
+    if directory:
+        _say_what_it_cost(Path(directory))
+    return code
+
+
+def _forward_signals(runner: "subprocess.Popen[bytes]") -> None:
+    """An interrupt at the terminal reaches the runner by itself; what is sent to this process alone does not."""
+
+    def forward(number: int, _: Any) -> None:
+        if runner.poll() is None:
+            runner.send_signal(number)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _say_what_it_cost(directory: Path) -> None:
+    try:
+        print(f"headway: {bottom_line(summarize(directory))}; `headway report {directory}` shows more", file=sys.stderr)
+    except RunError as error:
+        print(f"headway: {error}", file=sys.stderr)

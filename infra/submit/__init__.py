@@ -1,0 +1,1 @@
+"""Jobs handed to a scheduler: one file a scheduler."""

@@ -1,0 +1,124 @@
+"""A planned job as processes of this machine: one supervisor a slot, and signals sent to its workers on request."""
+
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.jobspec.plan import JobPlan, to_json
+from headway.runner.contract import HeartbeatPage
+
+LOOPBACK = "127.0.0.1"
+_PR_SET_PDEATHSIG = 1
+
+
+class LocalError(Exception):
+    """This machine cannot run the job; the message says what it lacks."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Sends SIGKILL to the worker of `rank` once its heartbeat shows `step` completed steps."""
+
+    rank: int
+    step: int
+
+
+@dataclass
+class LocalRun:
+    """A run on this machine: its directory, the attempt, and one supervisor process a slot."""
+
+    directory: Path
+    attempt: int
+    supervisors: list[subprocess.Popen[bytes]]
+    procs_per_slot: int
+
+    @property
+    def alive(self) -> bool:
+        return any(supervisor.poll() is None for supervisor in self.supervisors)
+
+    def exit_code(self) -> int:
+        """The worst of the supervisors' codes; all must have ended."""
+        return max(supervisor.wait() for supervisor in self.supervisors)
+
+    def interrupt(self) -> None:
+        """Asks every slot to save and stop."""
+        for supervisor in self.supervisors:
+            if supervisor.poll() is None:
+                supervisor.send_signal(signal.SIGTERM)
+
+    def kill(self, fault: Kill) -> bool:
+        """Carries `fault` out if its step has come. True when it is done."""
+        slot, local_rank = divmod(fault.rank, self.procs_per_slot)
+        words = self._heartbeat(slot, local_rank)
+        if words is None or words["step"] < fault.step or not words["pid"]:
+            return False
+        os.kill(words["pid"], signal.SIGKILL)
+        return True
+
+    def _heartbeat(self, slot: int, local_rank: int) -> dict[str, int] | None:
+        """The rank's line of its node's page; None before the supervisor has published it or after it has gone."""
+        published = self.directory / "attempts" / str(self.attempt) / "nodes" / f"{slot}.json"
+        try:
+            page = Path(json.loads(published.read_text())["heartbeat"]).read_bytes()
+        except OSError:
+            return None
+        return HeartbeatPage(memoryview(page)).read(local_rank)
+
+
+def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
+    """Makes the run's directory, or enters `resume` again, and starts every slot here. Raises LocalError."""
+    _check_machine(plan)
+    stem = f"{plan.name}-{plan.spec_hash[:8]}-"
+    name = resume or f"{stem}{_next_number(runs, stem)}"
+    if not name.startswith(stem):
+        raise LocalError(f"run `{name}` was not started from this job as it is now; its runs are named `{stem}N`")
+    if resume and not (runs / name).is_dir():
+        raise LocalError(f"there is no run `{name}` below `{runs}`")
+    attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
+    run_json = _open(plan, runs, name, attempt)
+    hosts = ",".join([LOOPBACK] * plan.slots)
+    environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
+    command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
+    # In sessions of their own: an interrupt at the terminal comes to us, and we ask them to save and stop. No thread runs yet.
+    own = {"env": environment, "start_new_session": True, "preexec_fn": _end_with_parent()}
+    supervisors = [subprocess.Popen([*command, str(slot)], **own) for slot in range(plan.slots)]  # type: ignore[call-overload]
+    return LocalRun(run_json.parent.parent.parent, attempt, supervisors, plan.procs_per_slot)
+
+
+def _check_machine(plan: JobPlan) -> None:
+    if plan.backend == "nccl":
+        there, needed = len(list(Path("/dev").glob("nvidia[0-9]*"))), plan.world_size
+        if there < needed:
+            raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
+    if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
+        raise LocalError(f"the runner needs {' and '.join(missing)}; `pip install 'headway[runner]'`")
+
+
+def _next_number(runs: Path, stem: str) -> int:
+    taken = [path.name.removeprefix(stem) for path in runs.glob(f"{stem}*")]
+    return max((int(number) for number in taken if number.isdecimal()), default=0) + 1
+
+
+def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path:
+    command = [sys.executable, "-m", "headway.runner.rundir", "open", str(runs), name, "--attempt", str(attempt)]
+    done = subprocess.run(command, input=to_json(plan.run), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LocalError(f"`{runs / name}` cannot be made: {done.stderr.strip().splitlines()[-1]}")
+    return Path(done.stdout.strip())
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """Before exec: ask the kernel to end the supervisor, as by an interrupt, when this process dies without a word."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    return ask
