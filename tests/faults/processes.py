@@ -1,0 +1,51 @@
+"""The processes of a run as the kernel shows them, whatever namespace they are in."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that carries the run in its environment."""
+
+    pid: int
+    environment: dict[str, str]
+    command: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """The module that `python -m` runs in it; empty for anything else."""
+        words = iter(self.command)
+        return next((next(words, "") for word in words if word == "-m"), "")
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def processes_of(run: Path) -> list[Process]:
+    """Every living process whose environment or command line names the run's directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (entry / "stat").read_text().rpartition(") ")[2][0]
+            words = tuple((entry / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
+            pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it has just ended
+        environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        named = [environment.get("HEADWAY_RUN_JSON", ""), *words]
+        if state not in "ZX" and any(word.startswith(f"{run}/") for word in named):
+            found.append(Process(int(entry.name), environment, words))
+    return found
+
+
+def worker(run: Path, rank: int) -> Process:
+    """The worker of `rank` that runs now. Raises StopIteration when there is none."""
+    return next(p for p in processes_of(run) if p.environment.get("RANK") == str(rank))
+
+
+def companions(run: Path, module: str) -> list[Process]:
+    """The run's agents or coordinators that live now."""
+    return [p for p in processes_of(run) if p.module == module]

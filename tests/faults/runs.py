@@ -1,0 +1,90 @@
+"""Runs of `headway run` for tests: started, waited for with a bound, and read back."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 180
+POLL_S = 0.02
+JOB = Path(__file__).parent / "job.yaml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's directory, read as its files say."""
+
+    directory: Path
+
+    def journal(self, *kinds: str) -> list[dict[str, Any]]:
+        """The journal's lines of these kinds, in order of generations."""
+        lines = [line for path in sorted(self.directory.glob("shared/journal/*.jsonl")) for line in _read_lines(path)]
+        return [line for line in lines if line["kind"] in kinds]
+
+    def steps(self) -> list[int]:
+        return [line["step"] for line in _read_lines(self.directory / "metrics.jsonl")]
+
+    def hashes(self) -> dict[str, str]:
+        """What the run printed at its end."""
+        found: dict[str, str] = self.journal("finished")[-1]["hashes"]
+        return found
+
+    def verdict(self, attempt: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.directory / "attempts" / str(attempt) / "verdict.json").read_text())
+        return found
+
+    def checkpoints(self) -> list[Path]:
+        return sorted((self.directory / "shared/checkpoints").glob("step-*"))
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def headway(*words: str | Path, runs: Path) -> subprocess.CompletedProcess[str]:
+    """`headway WORDS` to its end, with its runs below `runs`."""
+    return subprocess.run(_command(words), env=_environment(runs), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@contextmanager
+def going(*words: str | Path, runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """`headway WORDS` in the background; ended when the block is left, whatever happened in it."""
+    with subprocess.Popen(_command(words), env=_environment(runs), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def only_run(runs: Path) -> Run:
+    (directory,) = (path.parent for path in runs.glob("*/handle.json"))
+    return Run(directory)
+
+
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    """Polls until `ready()`. Raises TimeoutError after LIMIT_S."""
+    until = time.monotonic() + LIMIT_S
+    while not ready():
+        if time.monotonic() > until:
+            raise TimeoutError(what)
+        time.sleep(POLL_S)
+
+
+def wait_for_step(runs: Path, step: int) -> Run:
+    """The only run below `runs`, once it has completed `step`."""
+    wait_until(lambda: any(max(Run(path.parent).steps(), default=0) >= step for path in runs.glob("*/handle.json")), f"step {step}")
+    return only_run(runs)
+
+
+def _command(words: tuple[str | Path, ...]) -> list[str]:
+    return [sys.executable, "-m", "headway.cli.main", *map(str, words)]
+
+
+def _environment(runs: Path) -> dict[str, str]:
+    return {**os.environ, "HEADWAY_RUNS": str(runs)}

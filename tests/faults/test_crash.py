@@ -1,0 +1,87 @@
+"""A run that loses processes ends in the same state as one that does not."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from .processes import companions, processes_of
+from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step, wait_until
+
+pytestmark = pytest.mark.slow
+
+AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.main"
+
+
+def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path: Path) -> None:
+    done = headway("run", JOB, "--kill", "1@25", "--kill", "0@47", runs=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path)
+    failures = run.journal("failure")
+    assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
+    assert [claim["base"] for claim in run.journal("claim")] == [None, {"step": 20, "generation": 1}, {"step": 40, "generation": 2}]
+    assert run.hashes() == uninterrupted.hashes()
+    assert all(digest in done.stdout for digest in run.hashes().values())
+    assert "in 2 failures" in done.stdout
+    assert (run.directory / "report.html").is_file()
+    assert processes_of(run.directory) == []
+
+
+def test_losing_agent_and_coordinator_restarts_no_worker(uninterrupted: Run, tmp_path: Path) -> None:
+    with going("run", JOB, runs=tmp_path) as launcher:
+        run = wait_for_step(tmp_path, 8)
+        workers = {p.pid for p in processes_of(run.directory) if "RANK" in p.environment}
+        (agent,) = companions(run.directory, AGENT)
+        (coordinator,) = companions(run.directory, COORDINATOR)
+        agent.kill()
+        wait_until(lambda: any(p.pid != agent.pid for p in companions(run.directory, AGENT)), "a new agent")
+        coordinator.kill()
+        wait_until(lambda: bool(run.journal("adopted")), "a coordinator that goes on with the generation")
+        assert workers <= {p.pid for p in processes_of(run.directory)}
+        assert launcher.wait(LIMIT_S) == 0
+    assert len(run.journal("claim")) == 1
+    assert run.steps() == list(range(1, 61))
+    assert run.hashes() == uninterrupted.hashes()
+
+
+def test_a_run_asked_to_stop_saves_and_is_resumed_without_losing_a_step(uninterrupted: Run, tmp_path: Path) -> None:
+    with going("run", JOB, runs=tmp_path) as launcher:
+        run = wait_for_step(tmp_path, 13)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(LIMIT_S) == 82
+    stopped_at = max(run.steps())
+    assert run.verdict()["committed_step"] == stopped_at
+    done = headway("run", JOB, "--resume", run.directory.name, runs=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert run.steps() == list(range(1, 61))
+    assert run.journal("claim")[1]["base"]["step"] == stopped_at
+    assert run.hashes() == uninterrupted.hashes()
+
+
+def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
+    with going("run", JOB, runs=tmp_path) as launcher:
+        run = wait_for_step(tmp_path, 3)
+        (supervisor,) = companions(run.directory, "headway.runner")
+        supervisor.kill()
+        wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
+        assert launcher.wait(LIMIT_S) != 0
+
+
+def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> None:
+    with going("run", JOB, runs=tmp_path) as launcher:
+        run = wait_for_step(tmp_path, 3)
+        launcher.kill()
+        wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
+    assert run.verdict()["verdict"] == "preempted"
+    assert run.verdict()["committed_step"] == max(run.steps())
+
+
+def test_an_error_that_comes_every_time_ends_as_the_users_error_with_its_cause(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    (tmp_path / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
+    job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit_bytes: 1000000", "paths: [/nowhere/*.txt]"))
+    done = headway("run", job, runs=tmp_path / "runs")
+    assert done.returncode == 83, done.stdout + done.stderr
+    verdict = only_run(tmp_path / "runs").verdict()
+    assert verdict["verdict"] == "stop"
+    assert "DataError: no bytes in 0 files" in verdict["cause"]

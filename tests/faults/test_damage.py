@@ -1,0 +1,61 @@
+"""Stored checkpoints that were changed are refused by name, and the run goes on from the newest one that is whole."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .runs import JOB, Run, headway
+
+pytestmark = pytest.mark.slow
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("data-0-1.bin", _flip), ("part-0.json", _truncate), ("manifest.json", Path.unlink)],
+    ids=["a changed byte of data", "a part cut short", "a manifest that is gone"],
+)
+def test_damage_is_named_and_the_checkpoint_before_is_used(
+    uninterrupted: Run, finished: Run, file: str, damage: Callable[[Path], None]
+) -> None:
+    newest = finished.checkpoints()[-1]
+    damage(newest / file)
+    done = headway("run", JOB, "--resume", finished.directory.name, runs=finished.directory.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (refused,) = {(r["step"], r["generation"], r["name"]) for r in finished.journal("refused")}
+    assert refused == (60, 1, file)
+    assert file in done.stdout
+    assert finished.journal("claim")[-1]["base"] == {"step": 50, "generation": 1}
+    assert finished.hashes() == uninterrupted.hashes()
+
+
+def test_when_no_checkpoint_verifies_the_run_stops_and_trains_nothing(finished: Run) -> None:
+    for checkpoint in finished.checkpoints():
+        _flip(checkpoint / "data-0-0.bin")
+    steps = finished.steps()
+    done = headway("run", JOB, "--resume", finished.directory.name, runs=finished.directory.parent)
+    assert done.returncode == 84
+    assert finished.verdict(attempt=1)["verdict"] == "unverified"
+    assert finished.steps() == steps
+
+
+def test_a_lost_chain_beside_checkpoints_stops_the_run(finished: Run) -> None:
+    for record in (finished.directory / "shared/chain").iterdir():
+        record.unlink()
+    done = headway("run", JOB, "--resume", finished.directory.name, runs=finished.directory.parent)
+    assert done.returncode == 84
+    assert "the chain is empty" in finished.verdict(attempt=1)["cause"]
+
+
+def test_only_the_newest_checkpoints_are_kept(uninterrupted: Run) -> None:
+    assert [path.name for path in uninterrupted.checkpoints()] == [f"step-{step:09d}.g000001" for step in (40, 50, 60)]
