@@ -17,6 +17,7 @@ from typing import Any, Literal
 KINDS = frozenset({"join", "assign", "start", "beat", "exited", "evidence", "save", "committed", "stop"})
 Side = Literal["agent", "coordinator"]
 MAX_LINE_BYTES = 4 << 20
+CHALLENGE_BYTES = 16
 HANDSHAKE_S = 10.0
 
 
@@ -48,7 +49,7 @@ class Channel:
 
     async def handshake(self) -> None:
         """Exchanges challenges. Raises ChannelError when the peer says nothing useful within HANDSHAKE_S."""
-        mine = secrets.token_bytes(16)
+        mine = secrets.token_bytes(CHALLENGE_BYTES)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 self._writer.write(mine.hex().encode() + b"\n")
@@ -56,6 +57,8 @@ class Channel:
                 theirs = bytes.fromhex((await self._reader.readuntil(b"\n")).decode().strip())
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise ChannelError(f"no handshake: {error}") from None
+        if len(theirs) != CHALLENGE_BYTES:  # else the border between the two challenges could be moved
+            raise ChannelError(f"no handshake: a challenge of {len(theirs)} bytes, expected {CHALLENGE_BYTES}")
         self._challenges = mine + theirs if self._side == "agent" else theirs + mine
 
     async def send(self, kind: str, generation: int, node: int, body: dict[str, Any]) -> None:
@@ -79,7 +82,10 @@ class Channel:
         peer: Side = "coordinator" if self._side == "agent" else "agent"
         if not hmac.compare_digest(mac, self._mac(peer, raw).encode()):
             raise ChannelError("a line does not carry this run's mac")
-        message = Message(**json.loads(raw))
+        try:
+            message = Message(**json.loads(raw))
+        except (ValueError, TypeError) as error:
+            raise ChannelError(f"not a message: {error}") from None
         if (message.run, message.seq) != (self._run, self._received) or message.kind not in KINDS:
             raise ChannelError(f"unexpected message {message.kind!r} number {message.seq} of run {message.run!r}")
         self._received += 1

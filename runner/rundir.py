@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
-from headway.runner.contract import RecordError, RunConfig, Verdict, from_json, to_json
+from headway.runner.contract import RunConfig, Verdict, from_json, to_json
 
 HANDLE_SCHEMA = "headway.handle/1"
 
@@ -105,7 +105,7 @@ def read_verdict(directory: RunDirectory) -> Verdict | None:
     """The attempt's verdict; None if there is no file, or one that cannot be read as a verdict."""
     try:
         return from_json(Verdict, directory.verdict.read_text())
-    except (OSError, RecordError):
+    except (OSError, ValueError):  # RecordError and UnicodeDecodeError are ValueErrors
         return None
 
 

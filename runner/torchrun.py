@@ -48,7 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if action.dest in CARRIED | TUNING | {"help"} or not action.option_strings:
             continue
         if getattr(arguments, action.dest) != action.default:
-            raise UsageError(f"{action.option_strings[0]} is not carried out by headway torchrun yet")
+            raise UsageError(f"{max(action.option_strings, key=len)} is not carried out by headway torchrun yet")
     if parse_min_max_nnodes(arguments.nnodes) != (1, 1):
         raise UsageError(f"--nnodes {arguments.nnodes}: headway torchrun runs one node so far; for several, write a job spec")
     return arguments

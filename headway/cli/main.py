@@ -15,10 +15,14 @@ OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb's module, which is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`."""
+    """A verb's module, which is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`.
+
+    A `raw` verb has a command line of its own: it has `run(words) -> int`.
+    """
 
     module: str
     summary: str
+    raw: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
@@ -26,7 +30,7 @@ VERBS: Mapping[str, Verb] = {
     "plan": Verb("headway.cli.plan", "what a job comes to: ranks, mesh, environment, files"),
     "render": Verb("headway.cli.render", "all files of a job on its clusters"),
     "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),
-    "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives"),
+    "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives", raw=True),
     "report": Verb("headway.cli.report", "a run as one HTML page and a summary"),
 }
 
@@ -55,6 +59,8 @@ def overview() -> str:
 
 def _run(name: str, words: list[str]) -> int:
     module = importlib.import_module(VERBS[name].module)
+    if VERBS[name].raw:
+        return int(module.run(words))
     parser = argparse.ArgumentParser(prog=f"headway {name}", description=VERBS[name].summary, allow_abbrev=False)
     module.configure(parser)
     try:

@@ -1,6 +1,5 @@
 """`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
 
-import argparse
 import os
 import signal
 import subprocess
@@ -13,16 +12,10 @@ from headway.report.summary import summarize
 from headway.report.wording import bottom_line
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    # Everything goes to torchrun's own parser, --help too.
-    parser.add_help = False
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(words: list[str]) -> int:
     """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out."""
     read, write = os.pipe()
-    command = [sys.executable, "-m", "headway.runner.torchrun", *args.arguments]
+    command = [sys.executable, "-m", "headway.runner.torchrun", *words]
     runner = subprocess.Popen(command, env={**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}, pass_fds=[write])
     os.close(write)
     _forward_signals(runner)

@@ -21,7 +21,7 @@ from headway.runner.rundir import RunDirectory
 
 BEAT_S = 0.5
 RECONNECT_S = 0.1
-KILL_AFTER_S = 5.0  # SIGTERM first, for scripts that clean up; a worker in a collective does not hear it
+KILL_AFTER_S = 5.0  # after SIGTERM, which a script may want to clean up on; one in a collective does not hear it
 
 
 @dataclass
@@ -201,8 +201,11 @@ class Agent:
     def _stop(self, message: Message) -> None:
         running = self._running()
         self.killed.update(running)
-        self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
-        asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, message.generation)
+        if self.config.trainer.kind == "script":
+            self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
+            asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, message.generation)
+        else:
+            self._kill(message.generation)
         if (code := message.body.get("exit_code")) is not None:
             self._ended.set()
             self._exit(code)
@@ -253,6 +256,8 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisor decides
+        signal.signal(number, signal.SIG_IGN)
     environment = {name: os.environ[f"HEADWAY_{name}"] for name in ("RUN_JSON", "ATTEMPT", "NODE", "HOST", "INCARNATION")}
     descriptors = {name: int(os.environ[f"HEADWAY_{name}"]) for name in ("SUPERVISOR_FD", "HEARTBEAT_FD")}
     run_json = Path(environment["RUN_JSON"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from headway.runner.checkpoint.posix import create_exclusive
+from headway.runner.checkpoint.posix import create_exclusive, fsync_directory
 
 SCHEMA = "headway.chain/1"
 _NAME = re.compile(r"^(\d{9})\.json$")
@@ -28,6 +28,10 @@ class ChainError(Exception):
 
 class SupersededError(Exception):
     """A newer generation has claimed the run: whoever sees this stops (exit code 85)."""
+
+
+class MovedError(Exception):
+    """Something was committed after the base of a claim had been chosen: read the chain and choose again."""
 
 
 @dataclass(frozen=True, order=True)
@@ -190,11 +194,11 @@ class Chain:
 
     def read(self) -> list[Record]:
         """All records to the end. Raises ChainError at a gap, a broken link, or a record that is not this run's."""
+        highest = self._highest()  # listed first: what others append while we read is no gap
         while (raw := self._bytes(len(self._records) + 1)) is not None:
             self._accept(raw)
-        for name in self._names():
-            if name > len(self._records):
-                raise ChainError(f"{self._path(len(self._records) + 1)} is missing, and {self._path(name).name} exists")
+        if len(self._records) < highest:
+            raise ChainError(f"{self._path(len(self._records) + 1)} is missing, and {self._path(highest).name} exists")
         return list(self._records)
 
     def append(self, entry: Commit | Retire | End, generation: int, attempt: int, holder: str) -> Record:
@@ -208,16 +212,22 @@ class Chain:
                 return record
 
     def claim(self, base: Base | None, attempt: int, holder: str) -> Record:
-        """Claims the next generation. Raises SupersededError when somebody else claimed meanwhile: never two by one reading."""
-        newest = newest_claim(self.read())
+        """Claims the generation after the newest that the last `read` returned; `base` was chosen from that same reading.
+
+        Raises SupersededError when somebody else has claimed since, MovedError when something was committed since: a claim with the
+        base that was chosen without it would roll it back.
+        """
+        newest = newest_claim(self._records)
         generation = newest.generation if newest else 0
         while True:
-            record = self._next(Claim(base), generation + 1, attempt, holder)
+            known, record = len(self._records), self._next(Claim(base), generation + 1, attempt, holder)
             if self._create(record):
                 return record
-            newest = newest_claim(self.read())
-            if newest is not None and newest.generation != generation:
-                raise SupersededError(f"{newest.holder} claimed generation {newest.generation} first")
+            since = self.read()[known:]
+            if (other := newest_claim(since)) is not None:
+                raise SupersededError(f"{other.holder} claimed generation {other.generation} first")
+            if any(isinstance(r.entry, Commit) for r in since):
+                raise MovedError(f"something was committed after record {known}, before generation {generation + 1} was claimed")
 
     def _next(self, entry: Entry, generation: int, attempt: int, holder: str) -> Record:
         previous = xxhash.xxh3_128_hexdigest(self._last)
@@ -225,17 +235,22 @@ class Chain:
         return Record(self._run, seq, previous, generation, attempt, holder, nonce, time.time(), entry)
 
     def _create(self, record: Record) -> bool:
-        """True if the record stands on the chain. After a refusal or an unknown outcome it is ours only if the nonce is."""
+        """True if the record stands on the chain. After a refusal or an unknown outcome it is ours only if the nonce is.
+
+        Over NFS a link() whose first answer was lost is sent again and answered EEXIST, although the name is ours (nfs(5), link(2)).
+        """
         try:
             created = create_exclusive(self._path(record.seq), record.to_bytes())
         except OSError:
-            found = self._bytes(record.seq)
-            if found is None:
+            if self._bytes(record.seq) is None:
                 raise
-            created = found == record.to_bytes()
-        if created:
-            self._accept(record.to_bytes())
-        return created
+            created = False
+        if not created:
+            if self._bytes(record.seq) != record.to_bytes():
+                return False
+            fsync_directory(self._directory)
+        self._accept(record.to_bytes())
+        return True
 
     def _accept(self, raw: bytes) -> None:
         seq = len(self._records) + 1
@@ -259,5 +274,5 @@ class Chain:
         except FileNotFoundError:
             return None
 
-    def _names(self) -> list[int]:
-        return sorted(int(m[1]) for m in map(_NAME.match, (p.name for p in self._directory.iterdir())) if m)
+    def _highest(self) -> int:
+        return max((int(m[1]) for m in map(_NAME.match, (p.name for p in self._directory.iterdir())) if m), default=0)

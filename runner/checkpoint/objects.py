@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 TAG = "!"
+_NUMBERS = frozenset("biufcmM")  # np.dtype.kind: what NumPy writes and reads back exactly, whatever its length
+_LONG_BITS = 4096  # beyond this an int goes as hex: Python refuses decimal texts of more than 4300 digits
 
 
 class ObjectError(TypeError):
@@ -18,13 +20,15 @@ class ObjectError(TypeError):
 
 def encode(value: Any, where: str = "value") -> Any:
     """`value` as something json.dumps writes exactly. Raises ObjectError, by name, for a type that is not listed."""
-    if value is None or isinstance(value, bool | str) or type(value) is int:
+    if value is None or type(value) in (bool, str):
         return value
+    if type(value) is int:
+        return value if value.bit_length() <= _LONG_BITS else {TAG: "int", "v": hex(value)}
     if type(value) is float:
         return value if math.isfinite(value) else {TAG: "float", "v": repr(value)}
-    if isinstance(value, bytes):
+    if type(value) is bytes:
         return {TAG: "bytes", "v": base64.b64encode(value).decode()}
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return {TAG: "numpy", "dtype": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
     if type(value) is list:
         return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
@@ -44,6 +48,8 @@ def decode(value: Any) -> Any:
     match value.get(TAG):
         case "float":
             return float(value["v"])
+        case "int":
+            return int(value["v"], 16)
         case "bytes":
             return base64.b64decode(value["v"])
         case "numpy":

@@ -1,5 +1,6 @@
 """State of all ranks -> one committed checkpoint: parts and data, then the manifest, then the commit on the chain."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -77,7 +78,8 @@ def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep
 
     def commit() -> None:
         _commit(place, chain, checkpoint, temporary, _manifest(place, checkpoint, everyone))
-        _retire(place, chain, keep)
+        with contextlib.suppress(OSError):  # the commit stands; the next save tries again
+            _retire(place, chain, keep)
 
     ranks.together(write)
     everyone = [_unpack(packed) for packed in ranks.gather(b"".join(_pack(entry) for entry in written))]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -251,6 +252,8 @@ def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
 
 
 def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisors decide
+        signal.signal(number, signal.SIG_IGN)
     run_json = Path(os.environ["HEADWAY_RUN_JSON"])
     config = from_json(RunConfig, run_json.read_text())
     directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))

@@ -30,6 +30,7 @@ def account(start: float, end: float, journal: Sequence[dict[str, Any]], steps: 
     verified the base; detect: from the last completed step until all ranks of a failed generation had ended. Of a script only its start
     is seen from outside: from there on its time counts as productive.
     """
+    end = max(start, end)  # a wall clock may be set back
     if script := [line for line in journal if line["kind"] == "section" and line["name"] == "script"]:
         began = min(max(float(script[0]["wall"]), start), end)
         return Account(start, end, {"restart": began - start, "productive": end - began})

@@ -27,8 +27,11 @@ class Corpus:
     fingerprint: str
 
     def windows(self, length: int) -> int:
-        """How many samples of `length` tokens there are, each with the token that follows."""
-        return (len(self.tokens) - 1) // length
+        """How many samples of `length` tokens there are, each with the token that follows. Raises DataError when there is none."""
+        found = (len(self.tokens) - 1) // length
+        if found <= 0:
+            raise DataError(f"{len(self.tokens)} tokens hold no sample of {length} and the token that follows")
+        return found
 
     def sample(self, index: int, length: int) -> torch.Tensor:
         """Sample `index`: (length + 1,) int64; inputs are [:-1], targets [1:]."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -247,6 +248,8 @@ def train(worker: Worker) -> Exit:
 
 
 def main() -> None:
+    # A scheduler signals every process of a step. Saving and stopping is agreed between ranks, at the coordinator's word.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker = Worker.from_environment()
     worker.section("start")
     torch.use_deterministic_algorithms(True)

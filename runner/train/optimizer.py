@@ -22,6 +22,6 @@ def learning_rate(config: Optimizer, step: int, steps: int) -> float:
     """The rate of optimizer step `step` (0-based) of `steps`: linear warm-up, then a cosine down to `min_lr_ratio * lr`."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    progress = (step - config.warmup_steps) / max(1, steps - 1 - config.warmup_steps)
     cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
     return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * cosine)

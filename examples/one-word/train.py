@@ -36,7 +36,7 @@ def newest(folder: Path) -> Path | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--save-every", type=int, default=10)
     parser.add_argument("--checkpoints", type=Path, required=True)
     parser.add_argument("--crash-at", type=int, default=None, help="raise at this step on rank 1, the first time only")

@@ -1,0 +1,91 @@
+"""`headway torchrun` in place of `torchrun`: an unmodified script survives a killed worker; plain torchrun is the control."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .runs import LIMIT_S, headway, only_run
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[2] / "examples/one-word/train.py"
+TWO_RANKS = ("--nproc-per-node", "2", SCRIPT, "--checkpoints")
+
+
+def torchrun(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The control: torch's own launcher."""
+    command = [sys.executable, "-m", "torch.distributed.run", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def outcome(output: str) -> str:
+    """The script's last line: step, loss and a hash of the parameters."""
+    return str(re.findall(r"finished step .*", output)[-1])
+
+
+def test_the_script_survives_a_killed_worker_and_ends_as_under_plain_torchrun(tmp_path: Path) -> None:
+    plain = torchrun(*TWO_RANKS, tmp_path / "plain")
+    killed = torchrun(*TWO_RANKS, tmp_path / "killed", "--crash-at", "35")
+    ours = headway("torchrun", *TWO_RANKS, tmp_path / "ours", "--crash-at", "35", runs=tmp_path / "runs")
+    assert plain.returncode == 0, plain.stderr
+    assert killed.returncode != 0, "plain torchrun does not restart by default"
+    assert ours.returncode == 0, ours.stdout + ours.stderr
+    assert outcome(ours.stdout) == outcome(plain.stdout)
+    assert "resumed from step 30" in ours.stdout
+    assert "killed by SIGKILL, rank 1" in ours.stderr
+    run = only_run(tmp_path / "runs")
+    assert [(f["cause"], f["rank"], f["step"]) for f in run.journal("failure")] == [("killed by SIGKILL", 1, 35)]
+
+
+def test_max_restarts_means_what_it_means_to_torchrun(tmp_path: Path) -> None:
+    words = ("--max-restarts", "0", *TWO_RANKS, tmp_path / "checkpoints", "--crash-at", "15")
+    done = headway("torchrun", *words, runs=tmp_path / "runs")
+    assert done.returncode == 83
+    assert len(only_run(tmp_path / "runs").journal("start")) == 1
+
+
+def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("raise ValueError('no such layer')\n")
+    done = headway("torchrun", "--nproc-per-node", "2", script, runs=tmp_path / "runs")
+    assert done.returncode == 83
+    assert "ValueError: no such layer" in only_run(tmp_path / "runs").verdict()["cause"]
+
+
+def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
+    """argv, its own folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's environment."""
+    (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit, os, pickle, sys, neighbour\n"
+        "class Thing: pass\n"
+        "assert type(pickle.loads(pickle.dumps(Thing()))) is Thing\n"
+        "assert __name__ == '__main__' and sys.argv[1:] == ['--flag', 'a b'], sys.argv\n"
+        "names = 'RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID'\n"
+        "assert all(name in os.environ for name in names.split())\n"
+        "atexit.register(print, 'left', os.environ['RANK'], neighbour.NAME)\n"
+        "sys.exit(0)\n"
+    )
+    done = headway("torchrun", "--nproc-per-node", "2", "--rdzv-id", "mine", script, "--flag", "a b", runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.split("\n"))[1:] == ["left 0 neighbour", "left 1 neighbour"]
+    assert only_run(tmp_path / "runs").directory.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--no-such-flag", "x.py"], "--no-such-flag"),
+        (["--tee", "3", "x.py"], "--tee"),
+        (["--nnodes", "2", "x.py"], "--nnodes 2"),
+        (["--nnodes", "1:4", "x.py"], "--nnodes 1:4"),
+    ],
+)
+def test_what_is_not_carried_out_is_refused_by_name(words: list[str], named: str, tmp_path: Path) -> None:
+    done = headway("torchrun", *words, runs=tmp_path / "runs")
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert not (tmp_path / "runs").exists()
