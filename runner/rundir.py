@@ -86,14 +86,17 @@ class RunDirectory:
         return bytes.fromhex(self.secret_file.read_text().strip())
 
 
-def open_run(runs: Path, name: str, config: RunConfig, attempt: int) -> RunDirectory:
-    """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json."""
+def open_run(runs: Path, name: str, config: RunConfig, attempt: int, job: str | None = None) -> RunDirectory:
+    """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json.
+
+    `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`.
+    """
     directory = RunDirectory((runs / name).resolve(), attempt)
     for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
         folder.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(config, run=name, store=dataclasses.replace(config.store, url=str(directory.root / "shared")))
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
-    handle = {"schema": HANDLE_SCHEMA, "run": name, "job": name.rsplit("-", 2)[0], "submitted_at": time.time()}
+    handle = {"schema": HANDLE_SCHEMA, "run": name, "job": job or name.rsplit("-", 2)[0], "submitted_at": time.time()}
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
     more = {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
     create_exclusive(directory.handle, json.dumps({**handle, **facts, **more}, indent=2).encode() + b"\n")

@@ -84,7 +84,7 @@ def open_directory(arguments: argparse.Namespace, config: RunConfig) -> RunDirec
             number += 1
         name = f"{stem}-{number}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
-    return open_run(runs, name, config, attempt)
+    return open_run(runs, name, config, attempt, job=Path(arguments.training_script).name)
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""What every test can ask for."""
+"""What every test can ask for, and the switch that forbids skipping."""
+
+import os
+from collections.abc import Generator
 
 import pytest
 
@@ -11,3 +14,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether expected files are to be written, not compared."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With HEADWAY_NO_SKIPS set, as in CI, a skipped test is a failed one."""
+    report = yield
+    if report.skipped and os.environ.get("HEADWAY_NO_SKIPS"):
+        report.outcome = "failed"
+        report.longrepr = f"nothing may be skipped here: {report.longrepr}"
+    return report

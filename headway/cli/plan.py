@@ -41,7 +41,8 @@ def _print(planned: PlannedJob) -> None:
     plan = planned.plan
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
-    _section(console, f"{plan.world_size} ranks: {plan.slots} nodes x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
+    nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
+    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
     console.print("\n[bold]files[/] (`headway render`)")

@@ -136,6 +136,7 @@ class Phase(Enum):
 @dataclass
 class Member:
     host: str
+    generation: int  # the newest that its agent knew when it joined
     port: int | None = None
     lost_at: float | None = None
 
@@ -185,11 +186,13 @@ class Coordinator:
         self.fruitless = 0  # failures in a row without a new step
         self.best_step = 0
         self.reached = 0  # the furthest step before a failure
+        self.toward_refill = 0  # new steps that have not given a restart back yet
         self.committed_step: int | None = None
         self.preempting = False
         self.verdict: Exit | None = None
         self.cause = ""
         self._began_s = now_s
+        self._early: list[Exited] = []  # ends that were reported before all nodes had joined
         self._out: list[Action] = []
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
@@ -218,12 +221,8 @@ class Coordinator:
     # --- who is there -------------------------------------------------------------------------------------------------
 
     def _joined(self, event: Joined) -> None:
-        known = self.members.get(event.node)
-        self.members[event.node] = Member(event.host, known.port if known else None)
-        if event.generation == self.generation.number and event.running:
-            self.generation.alive.update(event.running)
-            self.generation.started = True
-        elif event.running:
+        self.members[event.node] = Member(event.host, event.generation)
+        if event.running and event.generation != self.generation.number:
             self._out.append(Send(event.node, "stop", event.generation, {}))
         if event.generation < self.generation.number and self.generation.started:
             self._restarted(event.node)
@@ -236,6 +235,15 @@ class Coordinator:
                 self._out.append(Send(node, "assign", self.generation.number, {"slot": slot}))
         if self.phase is Phase.GATHERING:
             self._all_there()
+        elif event.node in self.slots.values():
+            self._say_again(event.node)
+
+    def _say_again(self, node: int) -> None:
+        """What the node has missed if it was said while its connection was broken."""
+        if self.phase is Phase.STOPPING:
+            self._out.append(Send(node, "stop", self.generation.number, {}))
+        elif self.phase is Phase.RUNNING and self.generation.started and self.preempting:
+            self._out.append(Send(node, "save", self.generation.number, {}))
 
     def _restarted(self, node: int) -> None:
         """A node came back without its workers: they are gone, and nobody else will say so."""
@@ -247,15 +255,28 @@ class Coordinator:
         return {slot * procs + i for slot, at in self.slots.items() if at == node for i in range(procs)}
 
     def _all_there(self) -> None:
-        """Goes on with a generation that runs everywhere; otherwise ends what runs and claims the next."""
-        if len(self.generation.alive) == self.config.world_size:
-            self.generation.loaded = set(self.generation.alive)
-            self.phase = Phase.RUNNING
-            self._note("adopted", {})
-        elif self.generation.alive:
-            self._stop_workers()
-        else:
+        """Goes on with a generation that is known everywhere; otherwise ends what runs of it and claims the next.
+
+        A node that knows the generation reports the end of each of its ranks, so until then a rank counts as alive.
+        """
+        self.generation.alive = {rank for node in self._knowing() for rank in self._ranks(node)}
+        self.generation.started = bool(self.generation.alive)
+        if not self.generation.alive:
             self._claim()
+            return
+        self.phase = Phase.RUNNING
+        if len(self.generation.alive) == self.config.world_size:
+            self._note("adopted", {})
+        else:
+            self._stop_workers()
+        for event in self._early:
+            self._exited(event)
+        if self.preempting and self.phase is Phase.RUNNING:
+            self._save_or_stop()
+
+    def _knowing(self) -> list[int]:
+        """The nodes that joined with workers of the newest generation, running or ended: a coordinator before us started it."""
+        return [node for node, member in self.members.items() if 0 < self.generation.number == member.generation]
 
     def _beat(self, event: Beat) -> None:
         if event.node in self.members:
@@ -269,6 +290,7 @@ class Coordinator:
         if self.phase is Phase.GATHERING and joined < self.config.slots and now_s - self._began_s > patience_s:
             silent = sorted(set(range(self.config.slots)) - self.members.keys())
             self._end(Exit.RETRY_ELSEWHERE, f"{joined} of {self.config.slots} nodes joined; silent: {silent}", node=silent[0])
+            return
         for node, member in self.members.items():
             if member.lost_at is not None and now_s - member.lost_at > self.config.timeouts["agent"].floor_s:
                 self._end(Exit.RETRY_ELSEWHERE, f"node {member.host} was lost", node=node)
@@ -292,9 +314,10 @@ class Coordinator:
         self._start()
 
     def _start(self) -> None:
-        """Starts every slot, once the node of slot 0 has opened the socket of this generation's rendezvous store."""
+        """Starts every slot, once all are connected and slot 0's node has opened the socket of this generation's rendezvous store."""
         first = self.members[self.slots[0]]
-        if first.port is None or self.generation.started:
+        connected = all(self.members[node].lost_at is None for node in self.slots.values())
+        if first.port is None or not connected or self.generation.started:
             return
         base = self.generation.base
         body = {
@@ -353,17 +376,24 @@ class Coordinator:
             return
         self.preempting = True
         self._note("preempted", {})
-        can_save = self.config.trainer.kind != "script" and self.phase is Phase.RUNNING and self.generation.started
-        if can_save:
-            self._tell_all("save", {})
-        elif self.phase is Phase.RUNNING and self.generation.alive:
-            self._stop_workers()
-        elif self.phase is not Phase.STOPPING:
+        if self.phase is Phase.RUNNING and self.generation.alive:
+            self._save_or_stop()
+        elif self.phase is not Phase.STOPPING and not (self.phase is Phase.GATHERING and self._knowing()):
             self._end(Exit.PREEMPTED, "asked to stop")
+
+    def _save_or_stop(self) -> None:
+        """A script is not known to hear "save"; the builtin trainer saves at the end of its step and exits."""
+        if self.config.trainer.kind == "script":
+            self._stop_workers()
+        else:
+            self._tell_all("save", {})
 
     # --- how a generation ends ----------------------------------------------------------------------------------------
 
     def _exited(self, event: Exited) -> None:
+        if self.phase is Phase.GATHERING:
+            self._early.append(event)
+            return
         if event.generation != self.generation.number or event.rank not in self.generation.alive:
             return
         self.generation.alive.discard(event.rank)
@@ -384,18 +414,19 @@ class Coordinator:
             self._end(Exit.COMPLETED, "all ranks finished")
         elif Exit.SUPERSEDED in codes:
             self._end(Exit.SUPERSEDED, "a newer generation has claimed the run")
-        elif self.generation.refused:
-            self._claim()
         elif self.preempting:
             self._end(Exit.PREEMPTED, "asked to stop")
+        elif self.generation.refused:
+            self._claim()
         else:
             self._failed(self._first_cause())
 
     def _failed(self, failure: Failure) -> None:
         self._note("failure", vars(failure))
-        progress = failure.step - (self.generation.base.step if self.generation.base else 0)
-        self.fruitless = 0 if self._advanced(failure) else self.fruitless + 1
-        self.budget = min(self.config.restart.budget, self.budget + max(0, progress) // self.config.restart.refill_steps)
+        new = self._new_steps(failure)
+        self.fruitless = 0 if new else self.fruitless + 1
+        refilled, self.toward_refill = divmod(self.toward_refill + new, self.config.restart.refill_steps)
+        self.budget = min(self.config.restart.budget, self.budget + refilled)
         if self.fruitless >= self.config.restart.no_progress:
             self._end(Exit.STOP, f"{self.fruitless} failures in a row without a new step; the last: {failure.cause}", failure)
         elif self.budget <= 0:
@@ -407,20 +438,24 @@ class Coordinator:
             self.restarts += 1
             self._claim()
 
-    def _advanced(self, failure: Failure) -> bool:
-        """Did this generation come further than any before? A script's own step count begins anew with each start."""
+    def _new_steps(self, failure: Failure) -> int:
+        """Steps that no generation before had reached. A script's own count begins anew with each start, so all of its steps count."""
         if self.config.trainer.kind == "script":
-            return failure.step > 0
-        before, self.reached = self.reached, max(self.reached, failure.step)
-        return self.reached > before
+            return failure.step
+        before = max(self.reached, self.generation.base.step if self.generation.base else 0)
+        self.reached = max(before, failure.step)
+        return self.reached - before
 
     def _exhausted(self) -> Exit:
         return Exit.STOP if self.config.trainer.kind == "script" else Exit.RETRY_ELSEWHERE
 
     def _first_cause(self) -> Failure:
-        """What was not asked for, a signal before an exit code: a rank that lost its peer fails too, and sometimes says so first."""
+        """What was not asked for, a signal before an exit code: a rank that lost its peer fails too, and sometimes says so first.
+
+        A code that ranks reach by agreement comes last: who disagreed is the cause.
+        """
         own = [e for e in self.generation.exits if not e.asked and e.code != 0] or self.generation.exits
-        first = min(own, key=lambda event: (event.code >= 0, own.index(event)))
+        first = min(own, key=lambda event: (event.code >= 0, event.code in _TOGETHER))
         member = self.members.get(first.node)
         error = self.generation.errors.get(first.rank)
         cause = f"{first.how}: {error}" if error and first.code > 0 else first.how

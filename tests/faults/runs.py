@@ -55,7 +55,9 @@ def headway(*words: str | Path, runs: Path) -> subprocess.CompletedProcess[str]:
 @contextmanager
 def going(*words: str | Path, runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
     """`headway WORDS` in the background; ended when the block is left, whatever happened in it."""
-    with subprocess.Popen(_command(words), env=_environment(runs), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        _command(words), env=_environment(runs), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             yield process
         finally:
@@ -78,7 +80,9 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
 
 def wait_for_step(runs: Path, step: int) -> Run:
     """The only run below `runs`, once it has completed `step`."""
-    wait_until(lambda: any(max(Run(path.parent).steps(), default=0) >= step for path in runs.glob("*/handle.json")), f"step {step}")
+    wait_until(
+        lambda: any(max(Run(path.parent).steps(), default=0) >= step for path in runs.glob("*/handle.json")), f"step {step}"
+    )
     return only_run(runs)
 
 

@@ -19,7 +19,11 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
     run = only_run(tmp_path)
     failures = run.journal("failure")
     assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
-    assert [claim["base"] for claim in run.journal("claim")] == [None, {"step": 20, "generation": 1}, {"step": 40, "generation": 2}]
+    assert [claim["base"] for claim in run.journal("claim")] == [
+        None,
+        {"step": 20, "generation": 1},
+        {"step": 40, "generation": 2},
+    ]
     assert run.hashes() == uninterrupted.hashes()
     assert all(digest in done.stdout for digest in run.hashes().values())
     assert "in 2 failures" in done.stdout

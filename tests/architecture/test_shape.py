@@ -1,0 +1,35 @@
+"""The house as it was drawn: what stands at the top, which way imports go, and that each table lists what its folder holds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.templates.schedulers import SCHEDULERS
+from headway.templates.trainers import TRAINERS
+
+ROOT = Path(__file__).parents[2]
+TOP = {"jobspec", "templates", "infra", "runner", "headway", "examples", "tests", "docs"}
+
+
+def _tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return listed.stdout.splitlines()
+
+
+def test_the_top_level_holds_the_folders_of_the_design_and_nothing_else() -> None:
+    folders = {path.split("/")[0] for path in _tracked() if "/" in path}
+    assert {name for name in folders if not name.startswith(".")} == TOP
+
+
+@pytest.mark.parametrize("name", ["jobspec", "templates", "infra", "runner"])
+def test_top_level_folders_import_below_headway_and_not_by_themselves(name: str) -> None:
+    code = f"import headway.{name}\ntry:\n    import {name}\nexcept ImportError:\n    raise SystemExit(0)\nraise SystemExit(1)"
+    assert subprocess.run([sys.executable, "-c", code], cwd="/", check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("family", "table"), [("schedulers", SCHEDULERS), ("trainers", TRAINERS)])
+def test_a_table_of_kinds_lists_every_folder_beside_it(family: str, table: dict[str, object]) -> None:
+    folders = {path.parent.name for path in (ROOT / "templates" / family).glob("*/__init__.py")}
+    assert folders == set(table)

@@ -1,0 +1,197 @@
+"""The records that other folders share with the runner: what is written is read back, and nothing else is."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.runner.contract import (
+    SECTIONS,
+    VERDICTS,
+    Batch,
+    Checkpoint,
+    Data,
+    Exit,
+    HeartbeatPage,
+    Mesh,
+    MetricsLine,
+    Model,
+    Optimizer,
+    RecordError,
+    RunConfig,
+    Store,
+    Tier,
+    Trainer,
+    Verdict,
+    bind,
+    coordinates,
+    from_json,
+    to_json,
+)
+
+FULL = RunConfig(
+    slots=2,
+    procs_per_slot=4,
+    mesh=Mesh(pp=2, dp_shard=2, tp=2),
+    trainer=Trainer("builtin", {"compile": False, "nested": {"list": [1, 2.5, None]}}),
+    spec_hash="0123456789abcdef",
+    seed=7,
+    steps=300,
+    model=Model(256, 4, 64, 4, 2, 192, dropout=0.1),
+    data=Data("files", {"paths": ["/a/*.txt"], "limit_bytes": 10}),
+    batch=Batch(16, 2, 128),
+    optimizer=Optimizer(3e-4, warmup_steps=10),
+    checkpoint=Checkpoint((Tier("disk", 50),), keep=2),
+    store=Store("posix", "/runs/r/shared"),
+    run="quickstart-0123abcd-1",
+)
+SMALL = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script"), spec_hash="")
+
+
+def changed(config: RunConfig, **fields: Any) -> str:
+    return json.dumps({**json.loads(to_json(config)), **fields})
+
+
+@pytest.mark.parametrize("config", [FULL, SMALL], ids=["full", "small"])
+def test_run_json_is_read_back_equal(config: RunConfig) -> None:
+    assert from_json(RunConfig, to_json(config)) == config
+
+
+def test_the_same_record_gives_the_same_bytes_whatever_the_order_of_its_mappings() -> None:
+    turned = replace(FULL, timeouts=dict(reversed(FULL.timeouts.items())))
+    assert to_json(turned) == to_json(FULL)
+
+
+@pytest.mark.parametrize("schema", ["headway.run/0", "headway.run/2", "", None, 1])
+def test_an_unknown_schema_is_refused_by_name(schema: object) -> None:
+    with pytest.raises(RecordError, match="RunConfig: schema .* is not known here; expected 'headway.run/1'") as refused:
+        from_json(RunConfig, changed(FULL, schema=schema))
+    assert repr(schema) in str(refused.value)
+
+
+def test_a_missing_schema_is_refused() -> None:
+    data = json.loads(to_json(FULL))
+    del data["schema"]
+    with pytest.raises(RecordError, match="schema None"):
+        from_json(RunConfig, json.dumps(data))
+
+
+def test_an_unknown_field_is_refused_by_name_and_place() -> None:
+    with pytest.raises(RecordError, match=r"RunConfig: unknown field 'slot'"):
+        from_json(RunConfig, changed(FULL, slot=1))
+    with pytest.raises(RecordError, match=r"RunConfig\.mesh: unknown field 'ep'"):
+        from_json(RunConfig, changed(FULL, mesh={"ep": 2}))
+
+
+def test_a_missing_field_is_refused_by_name_and_place() -> None:
+    data = json.loads(to_json(FULL))
+    del data["slots"]
+    with pytest.raises(RecordError, match="RunConfig: field 'slots' is missing"):
+        from_json(RunConfig, json.dumps(data))
+    with pytest.raises(RecordError, match=r"RunConfig\.batch: field 'sequence_length' is missing"):
+        from_json(RunConfig, changed(FULL, batch={"global_sequences": 1, "micro_sequences": 1}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"slots": "2"}, "RunConfig.slots: expected int, found str"),
+        ({"slots": True}, "RunConfig.slots: expected int, found bool"),
+        ({"slots": 2.0}, "RunConfig.slots: expected int, found float"),
+        ({"slots": None}, "RunConfig.slots: expected int, found NoneType"),
+        ({"seed": []}, "RunConfig.seed: expected int, found list"),
+        ({"mesh": 4}, "RunConfig.mesh: expected dict, found int"),
+        ({"checkpoint": {"tiers": [{"kind": "disk", "every_steps": "5"}]}}, "RunConfig.checkpoint.tiers[0].every_steps"),
+        ({"timeouts": {"join": {"floor_s": "10"}}}, "RunConfig.timeouts.join.floor_s: expected float, found str"),
+        ({"data": {"kind": "files", "options": []}}, "RunConfig.data.options: expected dict, found list"),
+    ],
+)
+def test_a_wrong_type_is_refused_by_place(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecordError) as refused:
+        from_json(RunConfig, changed(FULL, **fields))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "nul", "[1,"])
+def test_what_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match="not JSON"):
+        from_json(RunConfig, text)
+
+
+def test_an_integer_stands_for_a_float() -> None:
+    read = from_json(RunConfig, changed(FULL, grace_s=5))
+    assert (read.grace_s, type(read.grace_s)) == (5.0, float)
+
+
+def test_a_record_with_nan_is_not_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json(MetricsLine(0.0, 0.0, 0, 1, 1, float("nan"), 0.0, 1, 0.1, 1))
+
+
+def test_a_verdict_is_read_back_equal() -> None:
+    verdict = Verdict("r", 0, 3, "stop", "exit code 1", 83, rank=1, node=0, suspects=(0, 2), step=9, evidence=("a", "b"))
+    assert from_json(Verdict, to_json(verdict)) == verdict
+
+
+def test_every_exit_code_has_its_words_and_its_number_of_the_contract() -> None:
+    assert {int(code) for code in VERDICTS} == {0, 80, 81, 82, 83, 84, 85} == {int(code) for code in Exit}
+
+
+# --- ranks and slots --------------------------------------------------------------------------------------------------
+
+degrees = st.integers(1, 4)
+meshes = st.builds(Mesh, pp=degrees, dp_replicate=degrees, dp_shard=degrees, cp=degrees, tp=degrees)
+
+
+@given(meshes)
+def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
+    places = [coordinates(mesh, rank) for rank in range(mesh.world_size)]
+    assert all(tuple(place) == mesh.axes for place in places)
+    # Read as digits, outermost first, they count upwards: so each place occurs once, and the last axis changes first.
+    assert [tuple(place.values()) for place in places] == sorted({tuple(place.values()) for place in places})
+    assert all(0 <= place[axis] < getattr(mesh, axis) for place in places for axis in mesh.axes)
+
+
+@given(st.sets(st.integers(0, 1000), max_size=20), st.integers(0, 20))
+def test_bind_gives_the_lowest_nodes_in_order_or_says_how_many_are_missing(nodes: set[int], slots: int) -> None:
+    if len(nodes) < slots:
+        with pytest.raises(ValueError, match=f"{slots} slots need as many nodes, and only {len(nodes)} are there"):
+            bind(slots, list(nodes))
+        return
+    assert bind(slots, list(nodes)) == {slot: node for slot, node in enumerate(sorted(nodes)) if slot < slots}
+
+
+# --- the heartbeat page -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_a_heartbeat_page_do_not_touch_each_other() -> None:
+    page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(3))))
+    page.write(1, pid=10, generation=2, step=1 << 40, section=SECTIONS.index("save"), monotonic_ns=5, save_request=1)
+    page.write(1, step=7)
+    assert page.read(1) == {
+        "pid": 10,
+        "generation": 2,
+        "step": 7,
+        "section": 5,
+        "monotonic_ns": 5,
+        "save_request": 1,
+        "reserved_6": 0,
+        "reserved_7": 0,
+    }
+    assert set(page.read(0).values()) == set(page.read(2).values()) == {0}
+
+
+def test_a_word_of_the_heartbeat_page_lies_where_the_layout_says() -> None:
+    buffer = bytearray(HeartbeatPage.bytes_for(2))
+    HeartbeatPage(memoryview(buffer)).write(1, step=-3)
+    assert int.from_bytes(buffer[64 + 16 : 64 + 24], "little", signed=True) == -3
+    assert len(buffer) == 128
+
+
+def test_an_unknown_word_of_the_heartbeat_page_is_refused() -> None:
+    page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
+    with pytest.raises(ValueError, match="not in tuple"):
+        page.write(0, steps=1)
