@@ -84,9 +84,10 @@ class Channel:
             raise ChannelError("a line does not carry this run's mac")
         try:
             message = Message(**json.loads(raw))
+            expected = (message.run, message.seq) == (self._run, self._received) and message.kind in KINDS
         except (ValueError, TypeError) as error:
             raise ChannelError(f"not a message: {error}") from None
-        if (message.run, message.seq) != (self._run, self._received) or message.kind not in KINDS:
+        if not expected:
             raise ChannelError(f"unexpected message {message.kind!r} number {message.seq} of run {message.run!r}")
         self._received += 1
         return message

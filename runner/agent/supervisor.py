@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Supervisor:
         self._agent.pid = spawn(argv, environment, descriptors.values(), self._log("agent"))
         theirs.close()
         self._to_agent, self._from_agent = ours, b""
-        self._selector.register(ours, selectors.EVENT_READ, self._read_agent)
+        self._selector.register(ours, selectors.EVENT_READ, partial(self._read_agent, ours))
         workers = [vars(worker) for worker in self._workers.values()]
         self._tell({"what": "hello", "workers": workers, "events": list(self._said), "stopping": self._stopping})
 
@@ -127,8 +128,10 @@ class Supervisor:
 
     # --- the agent asks -----------------------------------------------------------------------------------------------
 
-    def _read_agent(self) -> None:
-        data = self._to_agent.recv(EVENT_BYTES)
+    def _read_agent(self, agent: socket.socket) -> None:
+        if agent is not self._to_agent:  # its end was noticed in the same round
+            return
+        data = agent.recv(EVENT_BYTES)
         if not data:  # it is gone: SIGCHLD says so too, and starts the next one
             self._selector.unregister(self._to_agent)
             self._to_agent.close()

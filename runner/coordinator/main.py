@@ -43,6 +43,7 @@ from headway.runner.coordinator.state import (
     Tick,
 )
 from headway.runner.goodput.ledger import Account, StepTime, account
+from headway.runner.lines import append_line, cut_torn_line, read_lines
 from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
 from headway.runner.rundir import RunDirectory
 
@@ -166,10 +167,9 @@ class Server:
             **facts,
         }  # `refused` names another generation
         path = self.directory.journal(number)
-        if any(line == {key: value for key, value in known.items() if key != "wall"} for known in _lines(path)):
+        if any(line == {key: value for key, value in known.items() if key != "wall"} for known, _ in read_lines(path)):
             return  # an agent says again, after each connection, what may not have arrived
-        with path.open("a") as journal:
-            journal.write(json.dumps({"wall": time.time(), **line}) + "\n")
+        append_line(path, {"wall": time.time(), **line})
 
     def _finish(self, action: Finish) -> None:
         self._account()
@@ -201,19 +201,19 @@ class Server:
         if not generation:
             return
         steps = list(self._new_steps(generation))
-        closed = account(self._accounted_until, now, _lines(self.directory.journal(generation)), steps, self._best_step)
+        journal = [line for line, _ in read_lines(self.directory.journal(generation))]
+        closed = account(self._accounted_until, now, journal, steps, self._best_step)
         self._best_step = max([self._best_step, *(step.step for step in steps)])
         self._accounted_until = now
         self._write_ledger(generation, closed)
 
     def _write_ledger(self, generation: int, closed: Account) -> None:
         line = {"schema": "headway.ledger/1", "attempt": self.directory.attempt, "generation": generation, **asdict(closed)}
-        with self.directory.ledger.open("a") as ledger:
-            ledger.write(json.dumps(line) + "\n")
+        append_line(self.directory.ledger, line)
 
     def _open_ledger(self) -> float:
         """Where this coordinator's accounting begins; the time between two attempts was spent in the queue."""
-        lines = _lines(self.directory.ledger)
+        lines = [line for line, _ in read_lines(self.directory.ledger)]
         if lines and lines[-1]["attempt"] == self.directory.attempt:
             return float(lines[-1]["end"])
         began = self.directory.run_json.stat().st_mtime
@@ -224,22 +224,12 @@ class Server:
 
     def _new_steps(self, generation: int) -> Iterator[StepTime]:
         """Steps written to metrics.jsonl since the last call, of this generation only."""
-        if not self.directory.metrics.exists():
-            return
-        with self.directory.metrics.open("rb") as file:
-            file.seek(self._metrics_read)
-            for raw in file:
-                if not raw.endswith(b"\n"):
-                    break
-                self._metrics_read += len(raw)
-                line = json.loads(raw)
-                self._best_step = max(self._best_step, line["step"] if line["generation"] < generation else 0)
-                if line["generation"] == generation:
-                    yield StepTime(line["step"], line["step_s"])
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        for line, read in read_lines(self.directory.metrics, self._metrics_read):
+            self._metrics_read = read
+            if line["generation"] == generation:
+                yield StepTime(line["step"], line["step_s"])
+            else:
+                self._best_step = max(self._best_step, line["step"])
 
 
 def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
@@ -261,6 +251,8 @@ def main() -> None:
     chain = Chain(directory.chain, config.run)
     newest = newest_claim(chain.read())
     ours = newest is not None and newest.attempt == directory.attempt
+    for path in (directory.ledger, *directory.journal(0).parent.iterdir()):
+        cut_torn_line(path)
     machine = Coordinator(config, newest.generation if newest and ours else 0, time.monotonic())
     asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], chain, machine).serve())
 

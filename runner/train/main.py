@@ -26,6 +26,7 @@ from headway.runner.checkpoint.load import Reader
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.save import Place, save
 from headway.runner.contract import Batch, Exit, MetricsLine, Model, Optimizer, RunConfig, from_json
+from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.rundir import RunDirectory
 from headway.runner.train.data import Corpus, open_corpus
 from headway.runner.train.model import Transformer, initialize
@@ -68,7 +69,7 @@ class Trainer:
         self.chain = Chain(self.directory.chain, job.config.run)
         self.state = self._build()
         if worker.rank == 0:
-            _cut_torn_line(self.directory.metrics)
+            cut_torn_line(self.directory.metrics)
 
     def _build(self) -> TrainState:
         """The sharded model with its optimizer, as it is before step 0."""
@@ -203,20 +204,12 @@ class Trainer:
         line = MetricsLine(
             time.time(), now, **who, loss=loss, grad_norm=grad_norm, tokens=tokens, step_s=step_s, memory_bytes=memory
         )
-        with self.directory.metrics.open("a") as file:
-            file.write(json.dumps(dataclasses.asdict(line)) + "\n")
+        append_line(self.directory.metrics, dataclasses.asdict(line))
 
     def _section(self, name: str) -> None:
         self.worker.section(name)
         if self.worker.rank == 0:
             self.worker.say("section", name=name)
-
-
-def _cut_torn_line(path: Path) -> None:
-    """A writer that was killed may have left half a line; the next one would be glued to it."""
-    if path.exists():
-        whole = path.read_bytes().rfind(b"\n") + 1
-        os.truncate(path, whole)
 
 
 def _device(backend: str, local_rank: int) -> torch.device:

@@ -50,7 +50,7 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, np.generic):
-        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     if isinstance(a, list | tuple):
@@ -82,7 +82,7 @@ def test_what_is_accepted_comes_back_the_same(value: Any) -> None:
         -(10**5000),
         "\ud800",
         {"!": "tuple", "v": [1]},
-        {1: "a", "1": "b", True: "c"},
+        {1: "a", "1": "b", None: "c"},
         ((), [], {}),
         random.Random(1).getstate(),
         np.float16("nan"),
@@ -189,4 +189,4 @@ def test_any_document_decodes_into_plain_values_or_not_at_all(document: Any) -> 
         value = decode(document)
     except (ValueError, KeyError, TypeError):
         return
-    assert all(kind in PLAIN or issubclass(kind, np.number) for kind in types_in(value))
+    assert all(kind in PLAIN or issubclass(kind, np.generic) for kind in types_in(value))

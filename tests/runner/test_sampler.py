@@ -44,4 +44,4 @@ def test_epochs_and_seeds_have_orders_of_their_own(samples: int, seed: int, numb
 
 def test_the_order_is_the_one_that_earlier_runs_were_trained_in() -> None:
     """A changed order would make a resumed run see some samples twice and some never."""
-    assert epoch(0, 10, seed=7) == [0]
+    assert epoch(0, 10, seed=7) + epoch(1, 10, seed=7) == [4, 8, 2, 6, 7, 0, 3, 9, 1, 5, 1, 5, 2, 4, 3, 7, 8, 0, 6, 9]

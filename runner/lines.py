@@ -1,0 +1,34 @@
+"""JSON lines that one process appends and others read while it does: a line counts once it is whole."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Appends one record in a single write."""
+    line = json.dumps(record, allow_nan=True).encode() + b"\n"
+    with path.open("ab", buffering=0) as file:
+        file.write(line)
+
+
+def read_lines(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """The whole lines from byte `start` on, each with the offset behind it. A file that is not there has none."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(start)
+        for raw in file:
+            if not raw.endswith(b"\n"):
+                return
+            start += len(raw)
+            yield json.loads(raw), start
+
+
+def cut_torn_line(path: Path) -> None:
+    """Takes back half a line that a killed writer left, before the next writer's first line is glued to it."""
+    if path.exists():
+        whole = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, whole)

@@ -1,0 +1,132 @@
+"""Spawned processes: where they run, where their output goes, how their end reads, and that none outlives who started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.runner.agent.processes import describe_status, kill_group, spawn
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from headway.runner.agent.processes import spawn
+child = spawn([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"], {}, log=Path(sys.argv[1]))
+print(child, flush=True)
+time.sleep(600)
+"""
+
+
+def finish(pid: int) -> str:
+    return describe_status(os.waitpid(pid, 0)[1])
+
+
+def run_python(code: str, log: Path, **environment: str) -> str:
+    """Spawns Python with `code`; returns how it ended. What it printed is in `log`."""
+    return finish(spawn([sys.executable, "-c", code], environment, log=log))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "the condition has not come true within 30 s"
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """No such process, or a zombie that only waits to be reaped by init."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_child_leads_a_session_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    pid = spawn([sys.executable, "-c", "import os; print(os.getpid(), os.getsid(0), os.getpgid(0))"], {}, log=log)
+    assert finish(pid) == "exit code 0"
+    assert log.read_text() == f"{pid} {pid} {pid}\n"
+    assert os.getsid(0) != pid
+
+
+def test_both_outputs_are_appended_to_the_log_whose_folder_is_made(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "0" / "1.log"
+    for _ in range(2):
+        run_python("import sys; print('out', flush=True); print('err', file=sys.stderr)", log)
+    assert log.read_text() == "out\nerr\n" * 2
+
+
+def test_a_child_sees_the_given_environment_only_and_an_empty_stdin(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "import os, sys; print(os.environ.get('HEADWAY_TEST'), 'HOME' in os.environ, repr(sys.stdin.read()))"
+    assert run_python(code, log, HEADWAY_TEST="yes") == "exit code 0"
+    assert log.read_text() == "yes False ''\n"
+
+
+def test_only_the_named_descriptors_are_passed_on(tmp_path: Path) -> None:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    log = tmp_path / "log"
+    code = f"import os; os.write({write}, b'hello')\ntry: os.fstat({read})\nexcept OSError: print('closed')"
+    pid = spawn([sys.executable, "-c", code], {}, pass_fds=[write], log=log)
+    assert finish(pid) == "exit code 0"
+    assert os.read(read, 10) == b"hello"
+    assert log.read_text() == "closed\n"
+    os.close(read)
+    os.close(write)
+
+
+def test_a_child_starts_with_default_signal_handlers(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+        assert run_python(code, tmp_path / "log") == "killed by SIGTERM"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_cannot_be_started_says_so_in_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert finish(spawn(["/no/such/program"], {}, log=log)) == "exit code 127"
+    assert log.read_text().startswith("cannot start /no/such/program: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("", "exit code 0"),
+        ("raise SystemExit(82)", "exit code 82"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("import os; os.abort()", "killed by SIGABRT"),
+    ],
+    ids=["0", "82", "SIGKILL", "SIGABRT"],
+)
+def test_the_end_of_a_process_in_words(code: str, words: str, tmp_path: Path) -> None:
+    assert run_python(code, tmp_path / "log") == words
+
+
+def test_a_group_is_killed_with_its_grandchildren(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "import os, time\nprint(os.fork(), flush=True)\ntime.sleep(600)"
+    pid = spawn([sys.executable, "-c", code], {}, log=log)
+    until(lambda: log.exists() and len(log.read_text().split()) == 2)
+    grandchild = max(map(int, log.read_text().split()))
+    kill_group(pid, signal.SIGKILL)
+    assert finish(pid) == "killed by SIGKILL"
+    until(lambda: gone(grandchild))
+    kill_group(pid, signal.SIGKILL)  # nobody is left, and that is fine
+
+
+def test_a_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(log)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        until(lambda: log.exists() and log.read_text() == "up\n")
+        assert not gone(child)
+        parent.kill()
+    until(lambda: gone(child))

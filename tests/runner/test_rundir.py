@@ -1,0 +1,151 @@
+"""The run directory: what an attempt finds there, and what a batch script reads back from it."""
+
+import io
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from headway.runner import rundir
+from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.contract import Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
+from headway.runner.rundir import RunDirectory, open_run, read_verdict, suspects
+
+CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
+NAME = "two-nodes-0123abcd-1"
+
+
+def give_verdict(directory: RunDirectory, *suspected: int, code: Exit = Exit.RETRY_ELSEWHERE) -> None:
+    verdict = Verdict(NAME, directory.attempt, 1, code.name.lower(), "a node was lost", int(code), suspects=suspected)
+    write_atomic(directory.verdict, to_json(verdict).encode())
+
+
+def name_nodes(directory: RunDirectory, **hosts: str) -> None:
+    for index, host in hosts.items():
+        write_atomic(directory.node(int(index.removeprefix("n"))), json.dumps({"host": host}).encode())
+
+
+def test_a_new_run_has_the_folders_of_the_contract(tmp_path: Path) -> None:
+    directory = open_run(tmp_path / "runs", NAME, CONFIG, 0)
+    assert directory.root == (tmp_path / "runs" / NAME).resolve()
+    folders = ("shared/chain", "shared/checkpoints", "shared/journal", "attempts/0/nodes")
+    assert all((directory.root / folder).is_dir() for folder in folders)
+    files = {str(path.relative_to(directory.root)) for path in directory.root.rglob("*") if path.is_file()}
+    assert files == {"handle.json", "secret", "attempts/0/run.json"}
+
+
+def test_run_json_knows_its_name_and_store(tmp_path: Path) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0)
+    config = from_json(RunConfig, directory.run_json.read_text())
+    assert (config.run, config.store.url) == (NAME, str(directory.root / "shared"))
+    assert json.loads(directory.handle.read_text())["job"] == "two-nodes"
+    assert RunDirectory.of(directory.run_json, 0) == directory
+
+
+def test_a_second_attempt_enters_the_same_run(tmp_path: Path) -> None:
+    first = open_run(tmp_path, NAME, CONFIG, 0)
+    before = {path: path.read_bytes() for path in (first.secret_file, first.handle, first.run_json)}
+    (first.chain / "000000001.json").write_text("{}")
+    second = open_run(tmp_path, NAME, CONFIG, 1)
+    assert {path: path.read_bytes() for path in before} == before
+    assert (second.root, second.chain) == (first.root, first.chain)
+    assert second.run_json != first.run_json
+    assert (second.chain / "000000001.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_secret_is_for_its_owner_only(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        directory = open_run(tmp_path, NAME, CONFIG, 0)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(directory.secret_file.stat().st_mode) == 0o600
+    assert len(directory.secret()) == 32
+
+
+def test_two_runs_have_two_secrets_and_no_other_file_holds_them(tmp_path: Path) -> None:
+    one, two = (open_run(tmp_path, f"run-{n}", CONFIG, 0) for n in (1, 2))
+    assert one.secret() != two.secret()
+    others = [path for path in one.root.rglob("*") if path.is_file() and path != one.secret_file]
+    assert all(one.secret().hex() not in path.read_text() for path in others)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def exit_code(directory: RunDirectory, otherwise: int, capsys: pytest.CaptureFixture[str]) -> int:
+    assert rundir.main(["exit-code", str(directory.run_json), "--or", str(otherwise)]) == 0
+    return int(capsys.readouterr().out)
+
+
+def test_the_verdict_wins_over_the_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0)
+    assert exit_code(directory, 137, capsys) == 137
+    give_verdict(directory, code=Exit.PREEMPTED)
+    assert exit_code(directory, 137, capsys) == 82
+
+
+def test_the_verdict_of_an_earlier_attempt_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    give_verdict(open_run(tmp_path, NAME, CONFIG, 0))
+    assert exit_code(open_run(tmp_path, NAME, CONFIG, 1), 1, capsys) == 1
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe\x00", b'{"schema": "headway.verdict/9"}'])
+def test_a_verdict_that_cannot_be_read_is_none(raw: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0)
+    directory.verdict.write_bytes(raw)
+    assert read_verdict(directory) is None
+    assert exit_code(directory, 81, capsys) == 81
+
+
+# --- suspects ---------------------------------------------------------------------------------------------------------
+
+
+def test_suspects_are_the_union_over_all_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attempts = [open_run(tmp_path, NAME, CONFIG, number) for number in range(4)]
+    for directory, hosts in zip(attempts, (("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")), strict=True):
+        name_nodes(directory, n0=hosts[0], n1=hosts[1])
+    give_verdict(attempts[0], 1)
+    give_verdict(attempts[2], 0, 1)  # attempt 1 ended without a verdict
+    give_verdict(attempts[3], 0)
+    assert suspects(attempts[0]) == ["b"]
+    assert suspects(attempts[1]) == ["b"]
+    assert suspects(attempts[2]) == ["b", "e", "f"]
+    assert rundir.main(["suspects", str(attempts[3].run_json)]) == 0
+    assert capsys.readouterr().out == "b,e,f,g\n"
+
+
+def test_a_suspect_that_never_said_its_name_is_left_out(tmp_path: Path) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0)
+    name_nodes(directory, n0="a")
+    give_verdict(directory, 0, 1)
+    assert suspects(directory) == ["a"]
+
+
+def test_without_a_verdict_nobody_is_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0)
+    assert rundir.main(["suspects", str(directory.run_json)]) == 0
+    assert capsys.readouterr().out == "\n"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_open_prints_where_the_attempts_run_json_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+    assert rundir.main(["open", str(tmp_path), NAME, "--attempt", "2"]) == 0
+    printed = Path(capsys.readouterr().out.rstrip("\n"))
+    assert printed == (tmp_path / NAME / "attempts" / "2" / "run.json").resolve()
+    assert from_json(RunConfig, printed.read_text()).run == NAME
+
+
+@pytest.mark.parametrize("argv", [[], ["close"], ["exit-code", "run.json"], ["open", "runs", "name"]])
+def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        rundir.main(argv)
+    assert left.value.code == 2
