@@ -14,10 +14,13 @@ help:
 	@echo 'make lint         ruff, mypy and the import rules'
 	@echo 'make venv         .venv with all that the tests want'
 
-.venv/runner.stamp: pyproject.toml .ci/constraints.txt
-	$(PYTHON) -m venv .venv
+.venv/torch.stamp: .ci/constraints.txt
+	$(PYTHON) -m venv --clear .venv
 	@echo 'installing torch and headway into .venv ...'
 	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@touch $@
+
+.venv/runner.stamp: pyproject.toml .venv/torch.stamp
 	$(PIP_INSTALL) --editable '.[runner]'
 	@touch $@
 

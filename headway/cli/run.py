@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     except LocalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
-    _on_interrupt(local)
-    follow(local, plan.run.steps, args.kill)
+    with _saving_on_interrupt(local):
+        follow(local, plan.run.steps, args.kill)
     code = local.exit_code()
     summary = summarize(local.directory)
     print_summary(summary)
@@ -69,17 +70,23 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _on_interrupt(local: LocalRun) -> None:
+@contextmanager
+def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
     """The first interrupt saves and stops; a second one ends this command, and the kernel the run with it."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def handle(*_: Any) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         print("saving and stopping; once more to stop at once", file=sys.stderr)
         local.interrupt()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
+    before = [signal.signal(number, handle) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> None:

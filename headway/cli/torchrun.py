@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +20,28 @@ def run(words: list[str]) -> int:
     command = [sys.executable, "-m", "headway.runner.torchrun", *words]
     runner = subprocess.Popen(command, env={**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}, pass_fds=[write])
     os.close(write)
-    _forward_signals(runner)
-    with os.fdopen(read) as pipe:
+    with _signals_forwarded(runner), os.fdopen(read) as pipe:
         directory = pipe.read()
-    code = runner.wait()
+        code = runner.wait()
     if directory:
         _say_what_it_cost(Path(directory))
     return code
 
 
-def _forward_signals(runner: "subprocess.Popen[bytes]") -> None:
-    """An interrupt at the terminal reaches the runner by itself; what is sent to this process alone does not."""
+@contextmanager
+def _signals_forwarded(runner: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """An interrupt at the terminal reaches the runner by itself; a SIGTERM to this process alone does not."""
 
     def forward(number: int, _: Any) -> None:
         if runner.poll() is None:
             runner.send_signal(number)
 
-    signal.signal(signal.SIGTERM, forward)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGTERM, forward), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
 
 
 def _say_what_it_cost(directory: Path) -> None:

@@ -31,7 +31,7 @@ class SupersededError(Exception):
 
 
 class MovedError(Exception):
-    """Something was committed after the base of a claim had been chosen: read the chain and choose again."""
+    """A commit, or the base's retirement, came after the base of a claim had been chosen: read the chain and choose again."""
 
 
 @dataclass(frozen=True, order=True)
@@ -214,8 +214,8 @@ class Chain:
     def claim(self, base: Base | None, attempt: int, holder: str) -> Record:
         """Claims the generation after the newest that the last `read` returned; `base` was chosen from that same reading.
 
-        Raises SupersededError when somebody else has claimed since, MovedError when something was committed since: a claim with the
-        base that was chosen without it would roll it back.
+        Raises SupersededError when somebody else has claimed since, MovedError when something was committed since, which a claim with
+        this base would roll back, or when the base itself was retired.
         """
         newest = newest_claim(self._records)
         generation = newest.generation if newest else 0
@@ -226,8 +226,8 @@ class Chain:
             since = self.read()[known:]
             if (other := newest_claim(since)) is not None:
                 raise SupersededError(f"{other.holder} claimed generation {other.generation} first")
-            if any(isinstance(r.entry, Commit) for r in since):
-                raise MovedError(f"something was committed after record {known}, before generation {generation + 1} was claimed")
+            if any(isinstance(r.entry, Commit) for r in since) or (base and base.checkpoint in retired(since)):
+                raise MovedError(f"generation {generation + 1} was to start from what counted at record {known}, and more was written")
 
     def _next(self, entry: Entry, generation: int, attempt: int, holder: str) -> Record:
         previous = xxhash.xxh3_128_hexdigest(self._last)

@@ -123,9 +123,20 @@ def test_a_claim_does_not_roll_back_what_was_committed_after_its_base_was_chosen
     claim(worker)
     base = newest_base(claimer.read())
     late = commit(worker, 10, 1)
-    with pytest.raises(MovedError, match="after record 1, before generation 2"):
+    with pytest.raises(MovedError, match="generation 2 was to start from what counted at record 1"):
         claimer.claim(base, 0, "claimer")
     assert claimer.claim(newest_base(claimer.read()), 0, "claimer").entry == Claim(late)
+
+
+def test_a_claim_from_a_base_that_was_retired_meanwhile_is_not_made(directory: Path) -> None:
+    worker, claimer = opened(directory), opened(directory)
+    claim(worker)
+    old = commit(worker, 10, 1)
+    commit(worker, 20, 1)
+    claimer.read()
+    worker.append(Retire((old.checkpoint,)), 1, 0, "worker")
+    with pytest.raises(MovedError):
+        claimer.claim(old, 0, "claimer")
 
 
 def test_a_claim_stands_although_something_was_retired_meanwhile(directory: Path) -> None:

@@ -142,7 +142,7 @@ class ChainMachine(RuleBasedStateMachine):
                 return
             except MovedError:
                 assert newest_claim(since) is None
-                assert any(isinstance(r.entry, Commit) for r in since)
+                assert any(isinstance(r.entry, Commit) for r in since) or (base and base.checkpoint in retired(since))
                 return
             self.written.returned.append(record)
             holder.generation, holder.step = record.generation, base.step if base else 0
@@ -218,6 +218,7 @@ class ChainMachine(RuleBasedStateMachine):
                 case Retire(checkpoints):
                     gone.update(checkpoints)
                 case Claim(base):
+                    assert base is None or base.checkpoint not in gone
                     kept = path[: path.index(base) + 1] if base else []
                     dropped = {b.checkpoint for b in path[len(kept) :]}
                     assert dropped - gone <= self.written.refused[record.holder]

@@ -12,7 +12,7 @@ from headway.jobspec.plan import to_json
 from headway.runner.contract import RunConfig, from_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STORIES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+STORIES = sorted({path.parent.name for path in EXAMPLES.glob("*/*.yaml")})
 COMMITTED = sorted(path for path in EXAMPLES.glob("*/rendered/**/*") if path.is_file())
 SCRIPTS = [path for path in COMMITTED if path.suffix in {".sh", ".sbatch", ".env"}]
 

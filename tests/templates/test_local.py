@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def start(script: Path, **variables: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def started(script: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The script with stand-ins for its tools; its whole session ends with the block."""
     tools = script.parent / "tools"
     tools.mkdir()
     (tools / "python3").write_text(PYTHON)
@@ -50,13 +54,19 @@ def start(script: Path, **variables: str) -> subprocess.Popen[bytes]:
         "CALLS": str(script.parent / "calls"),
         "STDIN": str(script.parent / "stdin"),
     }
-    return subprocess.Popen(["bash", str(script)], env={**environment, "CODE": "0", **variables}, cwd=script.parent)
+    command, own = ["bash", str(script)], {**environment, "CODE": "0", **variables}
+    with subprocess.Popen(command, env=own, cwd=script.parent, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("code", "verdict", "ends"), [("0", None, 1), ("82", None, 83), ("9", "80", 80), ("9", "0", 0)])
 def test_the_worst_code_counts_unless_a_verdict_says_otherwise(script: Path, code: str, verdict: str | None, ends: int) -> None:
-    process = start(script, CODE=code, **({"VERDICT": verdict} if verdict else {}))
-    assert process.wait(30) == ends
+    with started(script, CODE=code, **({"VERDICT": verdict} if verdict else {})) as process:
+        assert process.wait(30) == ends
     calls = (script.parent / "calls").read_text().splitlines()
     runners = sorted(call for call in calls if call.startswith("-m headway.runner "))
     assert runners == [f"-m headway.runner runs of 'lab'/run.json --attempt 0 --node {node}" for node in (0, 1)]
@@ -67,11 +77,11 @@ def test_the_worst_code_counts_unless_a_verdict_says_otherwise(script: Path, cod
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_reaches_every_runner_and_the_script_waits_for_them(script: Path, number: signal.Signals) -> None:
     ready = script.parent / "ready"
-    process = start(script, WAIT=str(ready))
-    end = time.monotonic() + 30
-    while not all(ready.with_name(f"ready.{node}").exists() for node in (0, 1)):
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(number)
-    assert process.wait(30) == 82
+    with started(script, WAIT=str(ready)) as process:
+        end = time.monotonic() + 30
+        while not all(ready.with_name(f"ready.{node}").exists() for node in (0, 1)):
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(number)
+        assert process.wait(30) == 82

@@ -1,0 +1,90 @@
+"""Several ranks in one process: DTensors of each rank's view, and collectives between threads, so that `save` runs as in a job."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from headway.runner.checkpoint.ranks import Ranks
+
+T = TypeVar("T")
+
+
+@contextmanager
+def mesh_of(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
+    """The device mesh as `rank` sees it. No process group is behind it: nothing may be sent."""
+    names = ("outer", "inner")[-len(shape) :]
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=torch.Size(shape).numel())
+    try:
+        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
+    finally:
+        dist.destroy_process_group()
+
+
+def shard(full: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
+    """This rank's shard of `full`, cut as torch cuts (chunks of equal size, the last ones short or empty)."""
+    local, place = full, mesh.get_coordinate()
+    assert place is not None
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, Shard):
+            pieces = local.chunk(mesh.size(axis), placement.dim)
+            at = place[axis]
+            local = pieces[at] if at < len(pieces) else local.narrow(placement.dim, 0, 0)
+    return DTensor.from_local(local.clone(), mesh, placements, run_check=False, shape=full.shape, stride=full.stride())
+
+
+def views(
+    full: dict[str, torch.Tensor], shape: tuple[int, ...], placements: Sequence[Placement]
+) -> list[dict[str, torch.Tensor]]:
+    """What each rank of a mesh of `shape` holds of the tensors in `full`."""
+    found: list[dict[str, torch.Tensor]] = []
+    for rank in range(torch.Size(shape).numel()):
+        with mesh_of(rank, shape) as mesh:
+            found.append({name: shard(tensor, mesh, placements) for name, tensor in full.items()})
+    return found
+
+
+class Board:
+    """Where the threads of one job lay what they gather."""
+
+    def __init__(self, ranks: int) -> None:
+        self.barrier, self.laid = threading.Barrier(ranks), [b""] * ranks
+
+
+class ThreadRanks(Ranks):
+    """Ranks that are threads of this process."""
+
+    def __init__(self, rank: int, board: Board) -> None:
+        super().__init__(rank, len(board.laid))
+        self._board = board
+
+    def gather(self, data: bytes) -> list[bytes]:
+        self._board.laid[self.rank] = data
+        self._board.barrier.wait(30)
+        found = list(self._board.laid)
+        self._board.barrier.wait(30)
+        return found
+
+
+def on_all_ranks(world_size: int, work: Callable[[Ranks], T]) -> list[T | Exception]:
+    """Runs `work` on every rank at once; what each returned or raised, in rank order."""
+    board, results = Board(world_size), dict[int, T | Exception]()
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(ThreadRanks(rank, board))
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [results[rank] for rank in range(world_size)]
