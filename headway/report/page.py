@@ -173,8 +173,12 @@ def _state(commit: Commit) -> str:
     if commit.refused:
         return "refused"
     if commit.resumed:
-        return "resumed from here" if commit.stands else "resumed from here, later taken back"
-    return "stands" if commit.stands else "taken back by a resume"
+        words = "resumed from here" if commit.stands else "resumed from here, later taken back"
+    else:
+        words = "stands" if commit.stands else "taken back by a resume"
+    if commit.retired:
+        return "deleted, newer ones are kept" if words == "stands" else f"{words}; deleted"
+    return words
 
 
 def _table(label: str, heads: Sequence[str], rows: Iterable[Markup], numbers: set[int], wide: int) -> Markup:

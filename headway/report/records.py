@@ -77,6 +77,17 @@ class Committed(Entry):
     bytes: int
 
 
+class CheckpointName(Record):
+    step: int
+    generation: int
+
+
+class Retired(Entry):
+    """Checkpoints that were deleted because enough newer ones are kept."""
+
+    checkpoints: list[CheckpointName]
+
+
 class Refused(Entry):
     """A checkpoint that failed verification: `name` is the file that did, `generation` the one that saved it."""
 
@@ -111,6 +122,7 @@ JOURNAL_KINDS: Mapping[str, type[Entry]] = {
     "loaded": Loaded,
     "committed": Committed,
     "refused": Refused,
+    "retired": Retired,
     "failure": Failure,
     "finished": Finished,
     "end": End,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headway.report.directory import RunRecords, read_run
 from headway.report.history import Generation, generations, last
-from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused
+from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused, Retired
 from headway.runner.contract import LEDGER_BUCKETS, MetricsLine
 
 RUNNING = "running"
@@ -68,7 +68,10 @@ class RefusedCheckpoint:
 
 @dataclass(frozen=True)
 class Commit:
-    """A committed checkpoint. `stands` is False where a later generation went back behind it, `resumed` where one loaded it."""
+    """A committed checkpoint. `stands` is False where a later generation went back behind it, `resumed` where one loaded it.
+
+    `retired`: deleted, since enough newer ones are kept.
+    """
 
     wall: float
     step: int
@@ -78,6 +81,7 @@ class Commit:
     stands: bool
     resumed: bool
     refused: bool
+    retired: bool
 
 
 @dataclass(frozen=True)
@@ -344,13 +348,20 @@ def _refused(history: Sequence[Generation]) -> Iterator[RefusedCheckpoint]:
 
 def _commits(history: Sequence[Generation]) -> Iterator[Commit]:
     refused = {(checkpoint.step, checkpoint.generation) for checkpoint in _refused(history)}
-    resumed = set(_bases(history))
+    resumed, gone = set(_bases(history)), set(_retired(history))
     for generation in history:
         for entry in generation.entries:
             if isinstance(entry, Committed):
                 key = (entry.step, generation.number)
                 stands = entry.step <= generation.stands_to
-                yield Commit(entry.wall, *key, entry.save_s, entry.bytes, stands, key in resumed, key in refused)
+                yield Commit(entry.wall, *key, entry.save_s, entry.bytes, stands, key in resumed, key in refused, key in gone)
+
+
+def _retired(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:
+    for generation in history:
+        for entry in generation.entries:
+            if isinstance(entry, Retired):
+                yield from ((name.step, name.generation) for name in entry.checkpoints)
 
 
 def _bases(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:

@@ -227,7 +227,9 @@ class Chain:
             if (other := newest_claim(since)) is not None:
                 raise SupersededError(f"{other.holder} claimed generation {other.generation} first")
             if any(isinstance(r.entry, Commit) for r in since) or (base and base.checkpoint in retired(since)):
-                raise MovedError(f"generation {generation + 1} was to start from what counted at record {known}, and more was written")
+                raise MovedError(
+                    f"generation {generation + 1} was to start from what counted at record {known}, and more was written"
+                )
 
     def _next(self, entry: Entry, generation: int, attempt: int, holder: str) -> Record:
         previous = xxhash.xxh3_128_hexdigest(self._last)

@@ -62,8 +62,16 @@ class State:
     objects: Mapping[str, Any]
 
 
-def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep: int) -> int:
-    """Writes and commits the state of all ranks; collective. Returns the bytes of tensor data of all ranks.
+@dataclass(frozen=True)
+class Saved:
+    """A committed checkpoint: the bytes of tensor data of all ranks, and, on rank 0, what was retired for it."""
+
+    bytes: int
+    retired: tuple[CheckpointId, ...]
+
+
+def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep: int) -> Saved:
+    """Writes and commits the state of all ranks; collective.
 
     When any rank fails, all raise and nothing is committed: OSError or ObjectError where it happened, PeerError elsewhere,
     SupersededError everywhere. Checkpoints committed before are untouched.
@@ -71,6 +79,7 @@ def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep
     checkpoint = place.checkpoint(step)
     temporary = place.root / f"{_TEMPORARY}{checkpoint.directory}"
     written: list[FileEntry] = []
+    retired_now: list[CheckpointId] = []
 
     def write() -> None:
         temporary.mkdir(parents=True, exist_ok=True)
@@ -79,12 +88,12 @@ def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep
     def commit() -> None:
         _commit(place, chain, checkpoint, temporary, _manifest(place, checkpoint, everyone))
         with contextlib.suppress(OSError):  # the commit stands; the next save tries again
-            _retire(place, chain, keep)
+            retired_now.extend(_retire(place, chain, keep))
 
     ranks.together(write)
     everyone = [_unpack(packed) for packed in ranks.gather(b"".join(_pack(entry) for entry in written))]
     ranks.together(commit, only=0)
-    return sum(data.bytes for _, data in everyone)
+    return Saved(sum(data.bytes for _, data in everyone), tuple(retired_now))
 
 
 # --- one rank's files -------------------------------------------------------------------------------------------------
@@ -162,8 +171,11 @@ def _commit(place: Place, chain: Chain, checkpoint: CheckpointId, temporary: Pat
     chain.append(entry, place.generation, place.attempt, holder="rank 0")
 
 
-def _retire(place: Place, chain: Chain, keep: int) -> None:
-    """Names what is older than the newest `keep` along the lineage, and only then deletes it; never the newest claim's base."""
+def _retire(place: Place, chain: Chain, keep: int) -> list[CheckpointId]:
+    """Names what is older than the newest `keep` along the lineage, and only then deletes it; never the newest claim's base.
+
+    Also deletes what an earlier writer named and did not get to. Returns what was named now.
+    """
     records = chain.read()
     claim = newest_claim(records)
     base = claim.entry.base.checkpoint if claim and claim.entry.base else None  # type: ignore[union-attr]
@@ -171,8 +183,10 @@ def _retire(place: Place, chain: Chain, keep: int) -> None:
     old = [b.checkpoint for b in lineage(records)[keep:] if b.checkpoint not in gone and b.checkpoint != base]
     if old:
         chain.append(Retire(tuple(old)), place.generation, place.attempt, holder="rank 0")
-    for path in [place.root / c.directory for c in old] + _abandoned(place):
+    named = {checkpoint.directory for checkpoint in gone.union(old)}
+    for path in [path for path in place.root.glob("step-*") if path.name in named] + _abandoned(place):
         shutil.rmtree(path, ignore_errors=True)
+    return old
 
 
 def _abandoned(place: Place) -> list[Path]:

@@ -349,7 +349,7 @@ class Coordinator:
                     self._refused(event.body)
                 case "exception":
                     self.generation.errors[event.body["rank"]] = event.body["text"]
-                case "section" | "finished":
+                case "section" | "finished" | "retired":
                     self._note(what, event.body)
 
     def _loaded(self, body: dict[str, Any]) -> None:

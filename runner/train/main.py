@@ -185,12 +185,16 @@ class Trainer:
         self.worker.section("save")
         began, step = time.monotonic(), self.state.step
         try:
-            size = save(self.place, self.chain, self.ranks, step, self.state.to_save(self.ranks), self.job.config.checkpoint.keep)
+            saved = save(
+                self.place, self.chain, self.ranks, step, self.state.to_save(self.ranks), self.job.config.checkpoint.keep
+            )
         except (OSError, PeerError) as error:
             print(f"step {step} could not be saved, those before it stand: {error}", file=sys.stderr)
         else:
             if self.worker.rank == 0:
-                self.worker.say("committed", step=step, bytes=size, save_s=time.monotonic() - began)
+                self.worker.say("committed", step=step, bytes=saved.bytes, save_s=time.monotonic() - began)
+                if saved.retired:
+                    self.worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in saved.retired])
         self._clock = time.monotonic()
         self.worker.section("compute")
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.report.summary import summarize
+
 from .runs import JOB, Run, headway
 
 pytestmark = pytest.mark.slow
@@ -57,5 +59,7 @@ def test_a_lost_chain_beside_checkpoints_stops_the_run(finished: Run) -> None:
     assert "the chain is empty" in finished.verdict(attempt=1)["cause"]
 
 
-def test_only_the_newest_checkpoints_are_kept(uninterrupted: Run) -> None:
+def test_only_the_newest_checkpoints_are_kept_and_the_report_says_which_were_deleted(uninterrupted: Run) -> None:
     assert [path.name for path in uninterrupted.checkpoints()] == [f"step-{step:09d}.g000001" for step in (40, 50, 60)]
+    told = {commit.step: commit.retired for commit in summarize(uninterrupted.directory).commits}
+    assert told == {10: True, 20: True, 30: True, 40: False, 50: False, 60: False}
