@@ -17,12 +17,22 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from headway.runner.checkpoint import save as saving
-from headway.runner.checkpoint.chain import Base, Chain, Commit, Retire, SupersededError, lineage, newest_base, retired
+from headway.runner.checkpoint.chain import (
+    Base,
+    Chain,
+    CheckpointId,
+    Commit,
+    Retire,
+    SupersededError,
+    lineage,
+    newest_base,
+    retired,
+)
 from headway.runner.checkpoint.format import MANIFEST, Box, RefusedError
 from headway.runner.checkpoint.load import Reader
 from headway.runner.checkpoint.objects import ObjectError
 from headway.runner.checkpoint.ranks import PeerError, Ranks
-from headway.runner.checkpoint.save import Place, State, save
+from headway.runner.checkpoint.save import Place, Saved, State, save
 from headway.runner.contract import Mesh
 from tests.runner.layouts import on_all_ranks, views
 
@@ -52,7 +62,7 @@ class Run:
         save(place, self.opened(), Ranks(), step, state, keep)
         return self.newest()
 
-    def save_all(self, place: Place, step: int, states: list[State]) -> list[int | Exception]:
+    def save_all(self, place: Place, step: int, states: list[State]) -> list[Saved | Exception]:
         return on_all_ranks(len(states), lambda ranks: save(place, self.opened(), ranks, step, states[ranks.rank], keep=3))
 
     def newest(self) -> Base:
@@ -116,7 +126,7 @@ def test_every_kind_of_tensor_comes_back_bit_for_bit(run: Run) -> None:
 
 def test_save_returns_the_bytes_of_tensor_data(run: Run) -> None:
     expected = sum(tensor.numel() * tensor.element_size() for tensor in TENSORS.values())
-    assert save(run.claim(), run.opened(), Ranks(), 10, State(TENSORS, OBJECTS), keep=3) == expected
+    assert save(run.claim(), run.opened(), Ranks(), 10, State(TENSORS, OBJECTS), keep=3) == Saved(expected, ())
     assert (run.root / "checkpoints" / "step-000000010.g000001" / "data-0-0.bin").stat().st_size == expected
 
 
@@ -284,6 +294,22 @@ def test_the_newest_are_kept_and_older_ones_retired_before_they_are_deleted(run:
     assert (run.newest().step, len(lineage(run.chain.read()))) == (40, 4)
 
 
+def test_a_save_says_what_was_retired_for_it(run: Run) -> None:
+    place = run.claim()
+    saved = [save(place, run.opened(), Ranks(), step, TINY, keep=2).retired for step in (10, 20, 30)]
+    assert saved == [(), (), (CheckpointId(10, 1),)]
+
+
+def test_what_was_named_and_not_deleted_is_deleted_by_the_next_save(run: Run) -> None:
+    place = run.claim()
+    old = run.save(place, 10, TINY)
+    run.save(place, 20, TINY)
+    run.opened().append(Retire((old.checkpoint,)), place.generation, 0, "a writer that then died")
+    assert len(run.directories()) == 2
+    run.save(place, 30, TINY)
+    assert run.directories() == ["step-000000020.g000001", "step-000000030.g000001"]
+
+
 def test_the_base_of_the_newest_claim_is_never_retired(run: Run) -> None:
     base = run.save(run.claim(), 10, TINY)
     place = run.claim(base)
@@ -433,9 +459,9 @@ def check_loads(reader: Reader, full: dict[str, torch.Tensor], shape: tuple[int,
 def test_a_sharded_checkpoint_loads_under_other_layouts(tmp_path: Path, shape: tuple[int, ...], placements: Any) -> None:
     parts = states(shape, placements)
     run = Run(tmp_path, len(parts))
-    sizes = run.save_all(run.claim(), 10, parts)
+    saved = run.save_all(run.claim(), 10, parts)
     stored = sum(tensor.numel() * tensor.element_size() for tensor in FULL.values()) + 4
-    assert sizes == [stored] * len(parts)  # replicas are written once
+    assert saved == [Saved(stored, ())] * len(parts)  # replicas are written once
     reader = run.reader()
     assert reader.manifest.world_size == len(parts)
     assert [reader.objects(rank) for rank in range(len(parts))] == [{"rank": rank} for rank in range(len(parts))]
@@ -489,7 +515,7 @@ def test_a_rank_that_fails_to_write_fails_all_and_commits_nothing(tmp_path: Path
     assert [type(error) for error in errors] == [PeerError, ObjectError, PeerError]
     assert str(errors[0]) == "rank 1 failed"
     assert not any(isinstance(record.entry, Commit) for record in run.chain.read())
-    assert run.save_all(place, 20, states((3,), [Shard(0)]))[0] == run.save_all(place, 30, states((3,), [Shard(0)]))[2]
+    assert all(isinstance(saved, Saved) for saved in run.save_all(place, 20, states((3,), [Shard(0)])))
 
 
 def test_all_ranks_of_a_superseded_generation_stop(tmp_path: Path) -> None:

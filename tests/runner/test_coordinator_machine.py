@@ -440,4 +440,4 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestCoordinatorMachine = CoordinatorMachine.TestCase
-TestCoordinatorMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestCoordinatorMachine.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

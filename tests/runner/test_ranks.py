@@ -48,7 +48,7 @@ found["only the first, who fails"] = outcome({0: OSError("no space")}, only=0)
 mesh = init_device_mesh("cpu", (world,))
 sharded = distribute_tensor(torch.arange(21.0).reshape(7, 3), mesh, [Shard(0)])
 place = Place(root / "checkpoints", "run-1", 1, 0, world, Mesh(dp_shard=world))
-found["bytes"] = save(place, Chain(root / "chain", "run-1"), ranks, 5, State({"w": sharded}, {"rank": rank}), keep=2)
+found["bytes"] = save(place, Chain(root / "chain", "run-1"), ranks, 5, State({"w": sharded}, {"rank": rank}), keep=2).bytes
 (root / f"{rank}.json").write_text(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
