@@ -188,12 +188,14 @@ class Agent:
         if generation <= self._generation():
             return
         self.workers, self.killed, self.events = {}, set(), []
+        spawned = []
         for local_rank in range(self.config.procs_per_slot):
             rank = self.slot * self.config.procs_per_slot + local_rank
             self.page.write(local_rank, pid=0, generation=generation, step=0, section=0, monotonic_ns=0, save_request=0)
             command = _command(self.config, self.directory, self.slot, local_rank, generation, body)
-            self._ask("spawn", rank=rank, local_rank=local_rank, generation=generation, hosts_store=rank == 0, **command)
+            spawned.append({"rank": rank, "local_rank": local_rank, "hosts_store": rank == 0, **command})
             self.workers[rank] = {"rank": rank, "local_rank": local_rank, "generation": generation, "ended": None, "code": None}
+        self._ask("spawn", generation=generation, workers=spawned)  # in one message: all of them start, or none
         if self.slot == 0:
             self.port = None
             self._ask("listen")

@@ -46,7 +46,7 @@ def _become(
         if os.getppid() != parent:  # it died before PDEATHSIG was set
             os._exit(127)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if output is not None:
@@ -71,6 +71,9 @@ def kill_group(pid: int, number: signal.Signals) -> None:
 def describe_status(status: int) -> str:
     """A wait status in words: "killed by SIGKILL", "exit code 1"."""
     code = os.waitstatus_to_exitcode(status)
-    if code < 0:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
         return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
+    except ValueError:  # a real-time signal has no name
+        return f"killed by signal {-code}"

@@ -148,20 +148,20 @@ class Supervisor:
             asked[message["what"]](message)
 
     def _spawn(self, message: dict[str, Any]) -> None:
-        """Forks one worker. Rank 0 of the run gets the listening socket of the generation's rendezvous store."""
-        descriptors = {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
-        if message["hosts_store"] and self._rendezvous is not None:
-            descriptors["HEADWAY_STORE_FD"] = self._rendezvous.fileno()
-        environment = {**os.environ, **message["environment"], **{name: str(fd) for name, fd in descriptors.items()}}
-        log = Path(message["log"]) if message["log"] else None
-        pid = spawn(message["argv"], environment, descriptors.values(), log)
-        if message["hosts_store"] and self._rendezvous is not None:
+        """Forks a generation's workers. Rank 0 of the run gets the listening socket of the generation's rendezvous store."""
+        self._workers.clear()
+        self._said.clear()
+        for order in message["workers"]:
+            descriptors = {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
+            if order["hosts_store"] and self._rendezvous is not None:
+                descriptors["HEADWAY_STORE_FD"] = self._rendezvous.fileno()
+            environment = {**os.environ, **order["environment"], **{name: str(fd) for name, fd in descriptors.items()}}
+            log = Path(order["log"]) if order["log"] else None
+            pid = spawn(order["argv"], environment, descriptors.values(), log)
+            self._workers[pid] = Worker(order["rank"], order["local_rank"], message["generation"], pid)
+        if self._rendezvous is not None:
             self._rendezvous.close()
             self._rendezvous = None
-        if any(worker.generation != message["generation"] for worker in self._workers.values()):
-            self._workers.clear()
-            self._said.clear()
-        self._workers[pid] = Worker(message["rank"], message["local_rank"], message["generation"], pid)
 
     def _kill(self, message: dict[str, Any]) -> None:
         for pid, worker in self._workers.items():

@@ -15,8 +15,11 @@ from typing import Any
 from headway.runner.checkpoint.chain import (
     Chain,
     ChainError,
+    CheckpointId,
+    Claim,
     Commit,
     End,
+    MovedError,
     Record,
     SupersededError,
     claims_without_commit,
@@ -74,8 +77,10 @@ class Server:
     chain: Chain
     machine: Coordinator
     _channels: dict[int, Channel] = field(default_factory=dict)
-    _inbox: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)  # one event is dealt with whole before the next
+    # One event is dealt with whole before the next; with it, the connection that it came by.
+    _inbox: asyncio.Queue[tuple[Event, Channel | None]] = field(default_factory=asyncio.Queue)
     _over: bool = False
+    _accounted: int = 0  # the newest generation whose ledger is closed
     _metrics_read: int = 0
     _best_step: int = 0
 
@@ -87,16 +92,33 @@ class Server:
         server = await asyncio.start_server(self._accept, self.host, self.config.ports.coordinator, limit=MAX_LINE_BYTES)
         port = server.sockets[0].getsockname()[1]
         write_atomic(self.directory.coordinator, json.dumps({"host": self.host, "port": port}).encode() + b"\n")
+        ticking = asyncio.create_task(self._tick())
         while not self._over:
-            try:
-                event = await asyncio.wait_for(self._inbox.get(), TICK_S)
-            except TimeoutError:
-                event = Tick()
-            for action in self.machine.handle(event, time.monotonic()):
-                await self._do(action)
+            event, channel = await self._inbox.get()
+            if self._is_current(event, channel):
+                for action in self.machine.handle(event, time.monotonic()):
+                    await self._do(action)
+        ticking.cancel()
         server.close()
         for channel in self._channels.values():
             channel.close()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._inbox.put_nowait((Tick(), None))
+
+    def _is_current(self, event: Event, channel: Channel | None) -> bool:
+        """A node has one connection: that of its last join that was dealt with. The end of an older one means nothing."""
+        match event:
+            case Joined(node):
+                assert channel is not None  # noqa: S101  only a connection joins
+                self._channels[node] = channel
+            case Lost(node):
+                if self._channels.get(node) is not channel:
+                    return False
+                del self._channels[node]
+        return True
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One agent's connection, until it breaks. Whoever does not know the secret never gets as far as an event."""
@@ -108,14 +130,11 @@ class Server:
             while True:
                 message = await channel.receive()
                 node = message.node
-                if message.kind == "join":
-                    self._channels[node] = channel
-                self._inbox.put_nowait(_event(message))
+                self._inbox.put_nowait((_event(message), channel))
         except ChannelError as error:
-            if node is not None and self._channels.get(node) is channel:
-                del self._channels[node]
-                self._inbox.put_nowait(Lost(node))
-            elif node is None:
+            if node is not None:
+                self._inbox.put_nowait((Lost(node), channel))
+            else:
                 print(f"refused a connection: {error}", file=sys.stderr, flush=True)
         finally:
             channel.close()
@@ -130,7 +149,7 @@ class Server:
                 self._note(kind, body)
             case MakeClaim(refused):
                 self._account()
-                self._inbox.put_nowait(self._claim(refused))
+                self._inbox.put_nowait((self._claim(refused), None))
             case Finish():
                 self._finish(action)
                 self._over = True
@@ -142,13 +161,18 @@ class Server:
             except ChannelError:
                 return  # its reader sees the same and says Lost
 
-    def _claim(self, refused: frozenset[Any]) -> Event:
+    def _claim(self, refused: frozenset[CheckpointId]) -> Event:
         try:
-            records = self.chain.read()
-            base = newest_base(records, refused)
-            if base is None and (why := _why_not_from_scratch(records, self.directory.checkpoints)):
-                return ClaimRefused(Exit.UNVERIFIED, why)
-            record = self.chain.claim(base, self.directory.attempt, f"coordinator on {socket.gethostname()}")
+            while True:
+                records = self.chain.read()
+                base = newest_base(records, refused)
+                if base is None and (why := _why_not_from_scratch(records, self.directory.checkpoints)):
+                    return ClaimRefused(Exit.UNVERIFIED, why)
+                try:
+                    record = self.chain.claim(base, self.directory.attempt, f"coordinator on {socket.gethostname()}")
+                    break
+                except MovedError:  # the generation before was still writing
+                    continue
         except ChainError as error:
             return ClaimRefused(Exit.UNVERIFIED, str(error))
         except SupersededError as error:
@@ -198,8 +222,9 @@ class Server:
     def _account(self) -> None:
         """Closes the ledger of the generation that has just ended."""
         generation, now = self.machine.generation.number, time.time()
-        if not generation:
+        if generation <= self._accounted:
             return
+        self._accounted = generation
         steps = list(self._new_steps(generation))
         journal = [line for line, _ in read_lines(self.directory.journal(generation))]
         closed = account(self._accounted_until, now, journal, steps, self._best_step)
@@ -215,6 +240,7 @@ class Server:
         """Where this coordinator's accounting begins; the time between two attempts was spent in the queue."""
         lines = [line for line, _ in read_lines(self.directory.ledger)]
         if lines and lines[-1]["attempt"] == self.directory.attempt:
+            self._accounted = lines[-1]["generation"]
             return float(lines[-1]["end"])
         began = self.directory.run_json.stat().st_mtime
         if lines:
@@ -241,6 +267,18 @@ def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
     return ""
 
 
+def _machine(config: RunConfig, chain: Chain, attempt: int) -> Coordinator:
+    """The state machine as the chain says: new, or going on with what an earlier coordinator of this attempt has claimed."""
+    try:
+        records = chain.read()
+    except ChainError:
+        records = []  # the first claim meets the same error and ends the attempt with it
+    newest, committed = newest_claim(records), newest_base(records)
+    if newest is None or newest.attempt != attempt or not isinstance(newest.entry, Claim):
+        return Coordinator(config, 0, time.monotonic())
+    return Coordinator(config, newest.generation, time.monotonic(), newest.entry.base, committed.step if committed else None)
+
+
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisors decide
         signal.signal(number, signal.SIG_IGN)
@@ -249,11 +287,9 @@ def main() -> None:
     directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))
     assert config.run is not None  # noqa: S101
     chain = Chain(directory.chain, config.run)
-    newest = newest_claim(chain.read())
-    ours = newest is not None and newest.attempt == directory.attempt
     for path in (directory.ledger, *directory.journal(0).parent.iterdir()):
         cut_torn_line(path)
-    machine = Coordinator(config, newest.generation if newest and ours else 0, time.monotonic())
+    machine = _machine(config, chain, directory.attempt)
     asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], chain, machine).serve())
 
 

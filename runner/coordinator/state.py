@@ -174,12 +174,20 @@ _TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUP
 class Coordinator:
     """The state machine. `handle(event, now_s)` returns the actions; `now_s` is a monotonic clock."""
 
-    def __init__(self, config: RunConfig, newest_generation: int, now_s: float) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        newest_generation: int,
+        now_s: float,
+        base: Base | None = None,
+        committed_step: int | None = None,
+    ) -> None:
+        """`newest_generation` and its `base` are what the chain says of this attempt; 0 and None when it has claimed nothing."""
         self.config = config
         self.phase = Phase.GATHERING
         self.members: dict[int, Member] = {}
         self.slots: dict[int, int] = {}  # slot -> node
-        self.generation = Generation(newest_generation, None, set())
+        self.generation = Generation(newest_generation, base, set())
         self.refused: set[CheckpointId] = set()
         self.budget = config.restart.budget
         self.restarts = 0
@@ -187,7 +195,7 @@ class Coordinator:
         self.best_step = 0
         self.reached = 0  # the furthest step before a failure
         self.toward_refill = 0  # new steps that have not given a restart back yet
-        self.committed_step: int | None = None
+        self.committed_step = committed_step
         self.preempting = False
         self.verdict: Exit | None = None
         self.cause = ""
