@@ -23,7 +23,7 @@ def write_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[P
         else:
             write_file(root / difference.path, files[difference.path])
     for tree in trees:
-        _remove_empty(root / tree)
+        _remove_empty(root / tree, root)
     return differences
 
 
@@ -59,7 +59,10 @@ def _holds(path: Path, text: str) -> bool:
     return not path.is_symlink() and path.is_file() and path.read_bytes() == text.encode()
 
 
-def _remove_empty(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+def _remove_empty(folder: Path, root: Path) -> None:
+    """Empty folders below `folder`, then itself and what is above it, up to `root`."""
+    below = sorted((path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True)
+    above = (path for path in (folder, *folder.parents) if path.is_relative_to(root) and path != root)
+    for path in (*below, *above):
+        if path.is_dir() and not any(path.iterdir()):
             path.rmdir()

@@ -181,6 +181,8 @@ class _Reader:
 
     def _syntax_error(self, error: yaml.YAMLError) -> None:
         mark = getattr(error, "problem_mark", None)
+        if getattr(error, "problem", None) == "could not find expected ':'":
+            mark = getattr(error, "context_mark", None) or mark  # the key that lacks it, not the line after
         span = None if mark is None else Span(mark.line, mark.column, mark.line, mark.column + 1)
         what = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
         context = getattr(error, "context", None)

@@ -14,9 +14,12 @@ import traceback
 import types
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 from headway.runner.worker import Worker, host_store
+
+_RUNPY = "<frozen runpy>"
 
 
 class StepCounter:
@@ -83,6 +86,17 @@ def exit_code(reason: object) -> int:
     return 1
 
 
+def own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's own frames on."""
+    while (
+        trace is not None
+        and trace.tb_next is not None
+        and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, _RUNPY)
+    ):
+        trace = trace.tb_next
+    return trace
+
+
 def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
@@ -99,8 +113,10 @@ def main() -> None:
         run_script(sys.argv[1:])
     except SystemExit as left:
         code = exit_code(left.code)
+        if isinstance(left.code, str):
+            worker.say("exception", text=left.code[:500])
     except BaseException as error:
-        traceback.print_exc()
+        traceback.print_exception(type(error), error, own_frames(error.__traceback__))
         worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
         code = 1
     leave(code)

@@ -35,6 +35,13 @@ TUNING = frozenset(
 )
 
 
+EPILOG = """
+These are torchrun's flags, with headway's agents behind them: a worker that dies is named, and all start again for the script to
+resume from its own checkpoint. Without --max-restarts the budget is 3 restarts, refilled by progress. The run's journal and report
+lie in $HEADWAY_RUNS/<run> (default: ./runs). Not carried out yet, and refused: --nnodes above 1, --no-python, --run-path, log flags.
+"""
+
+
 class UsageError(Exception):
     """The command line asks for something that is not carried out."""
 
@@ -43,12 +50,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """torchrun's arguments. Exits with 2, as torchrun does, on an unknown flag; raises UsageError for one that is not carried out."""
     parser = get_args_parser()
     parser.prog = "headway torchrun"
+    parser.epilog = EPILOG
     arguments = parser.parse_args(list(argv))
     for action in parser._actions:
         if action.dest in CARRIED | TUNING | {"help"} or not action.option_strings:
             continue
         if getattr(arguments, action.dest) != action.default:
             raise UsageError(f"{max(action.option_strings, key=len)} is not carried out by headway torchrun yet")
+    if not (arguments.module or Path(arguments.training_script).is_file()):
+        raise UsageError(f"there is no file `{arguments.training_script}`")
     if parse_min_max_nnodes(arguments.nnodes) != (1, 1):
         raise UsageError(f"--nnodes {arguments.nnodes}: headway torchrun runs one node so far; for several, write a job spec")
     return arguments
@@ -57,6 +67,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def configure(arguments: argparse.Namespace, argv: Sequence[str]) -> RunConfig:
     """The run that the command line describes. --max-restarts, when given, is the whole budget; else it is refilled by progress."""
     procs = determine_local_world_size(arguments.nproc_per_node)
+    if procs < 1:
+        raise UsageError(f"--nproc-per-node {arguments.nproc_per_node}: there is nothing to run")
     command = [arguments.training_script, *arguments.training_script_args]
     if arguments.module:
         command.insert(0, "-m")

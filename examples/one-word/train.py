@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--save-every", type=int, default=10)
     parser.add_argument("--checkpoints", type=Path, required=True)
-    parser.add_argument("--crash-at", type=int, default=None, help="raise at this step on rank 1, the first time only")
+    parser.add_argument("--crash-at", type=int, default=None, help="rank 1 kills itself at this step, the first time only")
     args = parser.parse_args()
 
     dist.init_process_group("gloo")

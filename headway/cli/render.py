@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     findings = Findings()
     jobs = [job for path in args.paths for job in _jobs(path, findings)]
     outputs = _outputs(jobs, args, findings)
+    if args.output is None and args.cluster is None:
+        _add_stale(outputs, [path for path in args.paths if path.is_dir()])
     findings.print(sys.stderr)
     if findings.errors:
         return 1
@@ -71,6 +73,14 @@ def _outputs(jobs: list[Parsed[TrainingJob]], args: argparse.Namespace, findings
         for planned in plan_job(job, args.cluster, findings):
             findings.add(_add(outputs.setdefault(root, Output()), planned, job.document.name))
     return outputs
+
+
+def _add_stale(outputs: dict[Path, Output], folders: list[Path]) -> None:
+    """Trees that an earlier name of a job or a cluster has left below the folders: nothing renders into them any more."""
+    for root in (root for folder in folders for root in folder.rglob("rendered") if root.is_dir()):
+        output = outputs.setdefault(root, Output())
+        trees = {PurePosixPath(plan.parent.relative_to(root).as_posix()) for plan in root.glob("*/*/plan.json")}
+        output.trees += sorted(trees - set(output.trees))
 
 
 def _add(output: Output, planned: PlannedJob, document: str) -> list[Problem]:

@@ -17,9 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from headway.cli.documents import load_job_plan
 from headway.infra.submit.local import Kill, LocalError, LocalRun, start
+from headway.jobspec.plan import JobPlan
 from headway.report.page import write_page
 from headway.report.summary import summarize
 from headway.report.terminal import print_summary
+from headway.runner.contract import Exit
 
 POLL_S = 0.02
 
@@ -50,24 +52,40 @@ def run(args: argparse.Namespace) -> int:
     if planned is None:
         return 1
     plan = planned.plan
-    for kill in args.kill:
-        if kill.rank >= plan.world_size:
-            print(f"error: `--kill {kill.rank}@{kill.step}`: there are ranks 0 to {plan.world_size - 1}", file=sys.stderr)
-            return 2
+    if reason := _impossible(args.kill, plan):
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     try:
         local = start(plan, Path(os.environ.get("HEADWAY_RUNS") or plan.runs), args.resume)
     except LocalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     with _saving_on_interrupt(local):
-        follow(local, plan.run.steps, args.kill)
+        left = follow(local, plan.run.steps, args.kill)
     code = local.exit_code()
     summary = summarize(local.directory)
     print_summary(summary)
     page = local.directory / "report.html"
     write_page(summary, page)
+    for kill in left:
+        print(
+            f"`--kill {kill.rank}@{kill.step}` was not carried out: that worker was never seen with {kill.step} steps",
+            file=sys.stderr,
+        )
     print(f"report: {page}", file=sys.stderr)
+    if code == Exit.PREEMPTED:
+        print(f"to go on: headway run {args.job} --resume {local.directory.name}", file=sys.stderr)
     return code
+
+
+def _impossible(kills: list[Kill], plan: JobPlan) -> str | None:
+    """Why a fault can never happen."""
+    for kill in kills:
+        if kill.rank >= plan.world_size:
+            return f"`--kill {kill.rank}@{kill.step}`: there are ranks 0 to {plan.world_size - 1}"
+        if plan.run.steps is not None and kill.step >= plan.run.steps:
+            return f"`--kill {kill.rank}@{kill.step}`: the job has {plan.run.steps} steps, and its workers end with the last"
+    return None
 
 
 @contextmanager
@@ -89,14 +107,14 @@ def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> None:
-    """Shows the run's progress on a terminal until it has ended, and carries out `kills` on the way."""
+def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
+    """Shows the run's progress on a terminal until it has ended, and carries out `kills` on the way. Returns those left over."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"))
     metrics, journal = Tail(local.directory.glob, "metrics.jsonl"), Tail(local.directory.glob, "shared/journal/*.jsonl")
+    pending = list(kills)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=steps, loss="-")
-        pending = list(kills)
         while local.alive:
             pending = [kill for kill in pending if not local.kill(kill)]
             for line in journal.new():
@@ -105,6 +123,7 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> None:
             for line in metrics.new():
                 progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
             time.sleep(POLL_S)
+    return pending
 
 
 def _words(line: dict[str, Any]) -> str | None:

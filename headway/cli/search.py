@@ -9,6 +9,11 @@ SUFFIXES = (".yaml", ".yml")
 # Folders that hold no documents of this repository, some of them with very many files.
 SKIPPED = {"rendered", "node_modules", "__pycache__"}
 _MARK = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?headway/""", re.MULTILINE)
+# Without an apiVersion of somebody else's, one of our kinds, or our version under a misspelt key, is a document with a mistake.
+_FOREIGN = re.compile(rb"""^["']?apiVersion["']?[ \t]*:""", re.MULTILINE)
+_MEANT = re.compile(
+    rb"""^["']?(kind["']?[ \t]*:[ \t]*["']?(TrainingJob|Cluster)\b|[\w-]+["']?[ \t]*:[ \t]*["']?headway/v)""", re.MULTILINE
+)
 
 
 def documents_below(folder: Path) -> Iterator[Path]:
@@ -33,10 +38,11 @@ def _folders_up(folder: Path) -> list[Path]:
 
 
 def _is_headway(path: Path) -> bool:
-    """Whether the file is YAML that calls itself a headway document, readable or not as such."""
+    """Whether the file is YAML that calls itself a headway document, or means to; readable or not as such."""
     if path.suffix not in SUFFIXES or not path.is_file():
         return False
     try:
-        return _MARK.search(path.read_bytes()) is not None
+        text = path.read_bytes()
     except OSError:
         return False
+    return _MARK.search(text) is not None or (_FOREIGN.search(text) is None and _MEANT.search(text) is not None)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headway.infra.submit.local import ending_with_parent
 from headway.report.directory import RunError
 from headway.report.summary import summarize
 from headway.report.wording import bottom_line
@@ -18,7 +19,9 @@ def run(words: list[str]) -> int:
     """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out."""
     read, write = os.pipe()
     command = [sys.executable, "-m", "headway.runner.torchrun", *words]
-    runner = subprocess.Popen(command, env={**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}, pass_fds=[write])
+    environment = {**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}
+    own = {"env": environment, "pass_fds": [write], "preexec_fn": ending_with_parent()}
+    runner: subprocess.Popen[bytes] = subprocess.Popen(command, **own)  # type: ignore[call-overload]
     os.close(write)
     with _signals_forwarded(runner), os.fdopen(read) as pipe:
         directory = pipe.read()

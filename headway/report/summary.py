@@ -314,7 +314,8 @@ def _lost_s(ledger: Sequence[LedgerLine], history: Sequence[Generation], failure
         return 0.0
     if ledger:
         recovering = {generation.number for generation in _recovering(history)} | {0}
-        waited_for = {generation.attempt for generation in _recovering(history)}
+        opening = {generation.attempt: generation.number for generation in reversed(history)}
+        waited_for = {attempt for attempt, number in opening.items() if number in recovering}
         return sum(
             _lost_in(line, line.generation in recovering) for line in ledger if line.generation or line.attempt in waited_for
         )

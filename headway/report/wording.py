@@ -70,10 +70,11 @@ def goodput_base(summary: RunSummary) -> str:
 
 
 def bottom_line(summary: RunSummary) -> str:
-    """The run in one sentence: `lost 11.4 s in 1 failure (killed by SIGKILL, rank 1)`."""
+    """The run in one sentence: `lost 11.4 s in 1 failure (killed by SIGKILL, rank 1)`, after how it ended if it did not complete."""
+    ended = "" if summary.exit_code in (None, Exit.COMPLETED) else f"{verdict(summary)}; "
     if not summary.failures:
-        return "nothing lost: no failure"
-    return f"{_lost(summary)} in {units.count(len(summary.failures), 'failure')} ({_causes(summary.failures)})"
+        return f"{ended}{'no failure' if ended else 'nothing lost: no failure'}"
+    return f"{ended}{_lost(summary)} in {units.count(len(summary.failures), 'failure')} ({_causes(summary.failures)})"
 
 
 def _lost(summary: RunSummary) -> str:

@@ -59,7 +59,10 @@ class LocalRun:
         words = self._heartbeat(slot, local_rank)
         if words is None or words["step"] < fault.step or not words["pid"]:
             return False
-        os.kill(words["pid"], signal.SIGKILL)
+        try:
+            os.kill(words["pid"], signal.SIGKILL)
+        except ProcessLookupError:  # something else ended it; its successor will come to the step
+            return False
         return True
 
     def _heartbeat(self, slot: int, local_rank: int) -> dict[str, int] | None:
@@ -76,18 +79,14 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     """Makes the run's directory, or enters `resume` again, and starts every slot here. Raises LocalError."""
     _check_machine(plan)
     stem = f"{plan.name}-{plan.spec_hash[:8]}-"
-    name = resume or f"{stem}{_next_number(runs, stem)}"
-    if not name.startswith(stem):
-        raise LocalError(f"run `{name}` was not started from this job as it is now; its runs are named `{stem}N`")
-    if resume and not (runs / name).is_dir():
-        raise LocalError(f"there is no run `{name}` below `{runs}`")
+    name = _resumed(runs, stem, resume) if resume else f"{stem}{_next_number(runs, stem)}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
     run_json = _open(plan, runs, name, attempt)
     hosts = ",".join([LOOPBACK] * plan.slots)
     environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
     command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
     # In sessions of their own: an interrupt at the terminal comes to us, and we ask them to save and stop. No thread runs yet.
-    own = {"env": environment, "start_new_session": True, "preexec_fn": _end_with_parent()}
+    own = {"env": environment, "start_new_session": True, "preexec_fn": ending_with_parent()}
     supervisors = [subprocess.Popen([*command, str(slot)], **own) for slot in range(plan.slots)]  # type: ignore[call-overload]
     return LocalRun(run_json.parent.parent.parent, attempt, supervisors, plan.procs_per_slot)
 
@@ -99,6 +98,18 @@ def _check_machine(plan: JobPlan) -> None:
             raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
     if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
         raise LocalError(f"the runner needs {' and '.join(missing)}; `pip install 'headway[runner]'`")
+
+
+def _resumed(runs: Path, stem: str, run: str) -> str:
+    """The name of the run to go on with, which may be given as its path. Raises LocalError."""
+    name = Path(run).name
+    if not (runs / name / "handle.json").is_file():
+        raise LocalError(f"there is no run `{name}` below `{runs}`")
+    if not name.startswith(stem):
+        raise LocalError(
+            f"run `{name}` was started from another spec: the job as it is now makes runs named `{stem}N`; undo the change"
+        )
+    return name
 
 
 def _next_number(runs: Path, stem: str) -> int:
@@ -114,7 +125,7 @@ def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path:
     return Path(done.stdout.strip())
 
 
-def _end_with_parent() -> Callable[[], None]:
+def ending_with_parent() -> Callable[[], None]:
     """Before exec: ask the kernel to end the supervisor, as by an interrupt, when this process dies without a word."""
     prctl = ctypes.CDLL(None).prctl
 

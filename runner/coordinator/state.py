@@ -168,7 +168,7 @@ class Generation:
 
 
 # Exit codes that all ranks reach by agreement: nobody needs to be stopped, and what the others still have to say is wanted.
-_TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
+_TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.STOP, Exit.UNVERIFIED, Exit.SUPERSEDED})
 
 
 class Coordinator:
@@ -199,6 +199,8 @@ class Coordinator:
         self.preempting = False
         self.verdict: Exit | None = None
         self.cause = ""
+        # Somebody's script may end with any code, and means nothing of ours by it.
+        self._together = frozenset({Exit.COMPLETED}) if config.trainer.kind == "script" else _TOGETHER
         self._began_s = now_s
         self._early: list[Exited] = []  # ends that were reported before all nodes had joined
         self._out: list[Action] = []
@@ -407,7 +409,7 @@ class Coordinator:
         self.generation.alive.discard(event.rank)
         self.generation.exits.append(event)
         self.best_step = max(self.best_step, event.step)
-        if self.phase is Phase.RUNNING and event.code not in _TOGETHER and self.generation.alive:
+        if self.phase is Phase.RUNNING and event.code not in self._together and self.generation.alive:
             self._stop_workers()
         if not self.generation.alive and self.phase in (Phase.RUNNING, Phase.STOPPING):
             self._generation_over()
@@ -420,12 +422,16 @@ class Coordinator:
         codes = {event.code for event in self.generation.exits}
         if codes == {0}:
             self._end(Exit.COMPLETED, "all ranks finished")
-        elif Exit.SUPERSEDED in codes:
+        elif Exit.SUPERSEDED in codes & self._together:
             self._end(Exit.SUPERSEDED, "a newer generation has claimed the run")
         elif self.preempting:
             self._end(Exit.PREEMPTED, "asked to stop")
         elif self.generation.refused:
             self._claim()
+        elif Exit.STOP in codes & self._together:
+            failure = self._first_cause()
+            self._note("failure", vars(failure))
+            self._end(Exit.STOP, failure.cause, failure)
         else:
             self._failed(self._first_cause())
 
@@ -463,7 +469,7 @@ class Coordinator:
         A code that ranks reach by agreement comes last: who disagreed is the cause.
         """
         own = [e for e in self.generation.exits if not e.asked and e.code != 0] or self.generation.exits
-        first = min(own, key=lambda event: (event.code >= 0, event.code in _TOGETHER))
+        first = min(own, key=lambda event: (event.code >= 0, event.code in self._together))
         member = self.members.get(first.node)
         error = self.generation.errors.get(first.rank)
         cause = f"{first.how}: {error}" if error and first.code > 0 else first.how

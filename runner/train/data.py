@@ -62,10 +62,13 @@ def _standard_library() -> Iterator[Path]:
             yield path
 
 
-def _matching(pattern: str) -> Iterator[Path]:
-    """Files that a pattern names, from the working directory or from the root."""
+def _matching(pattern: str) -> list[Path]:
+    """Files that a pattern names, from the working directory or from the root. Raises DataError when there is none."""
     path = Path(pattern)
-    return Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+    found = [file for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()]
+    if not found:
+        raise DataError(f"`{pattern}` matches no file; looked in `{Path(path.anchor or '.').resolve()}`")
+    return found
 
 
 def _read(files: list[Path], limit: int | None) -> bytes:

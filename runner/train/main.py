@@ -28,7 +28,7 @@ from headway.runner.checkpoint.save import Place, save
 from headway.runner.contract import Batch, Exit, MetricsLine, Model, Optimizer, RunConfig, from_json
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.rundir import RunDirectory
-from headway.runner.train.data import Corpus, open_corpus
+from headway.runner.train.data import Corpus, DataError, open_corpus
 from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import learning_rate, make_optimizer
 from headway.runner.train.rng import seed_all
@@ -242,6 +242,10 @@ def train(worker: Worker) -> Exit:
     except (RefusedError, PeerError) as error:
         print(error, file=sys.stderr)
         return Exit.UNVERIFIED
+    except DataError as error:  # every rank sees the same, and so would every further start
+        worker.say("exception", text=str(error))
+        print(error, file=sys.stderr)
+        return Exit.STOP
 
 
 def main() -> None:

@@ -221,3 +221,27 @@ def test_a_closed_pipe_ends_quietly(repository: Path) -> None:
     command = f"set -o pipefail; '{sys.executable}' -m headway.cli.main plan jobs/deep/job.yaml --json | true"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=repository)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["kind: TrainingJob\nname: a\n", "apiversion: headway/v1alpha1\nkind: TrainingJob\n"])
+def test_a_folder_is_not_fine_when_a_document_in_it_lost_its_version(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    (tmp_path / "deployment.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
+    (tmp_path / "values.yaml").write_text("replicas: 2\n")
+    assert main(["check", str(tmp_path)]) == 1
+    assert "1 document: " in capsys.readouterr().out
+
+
+def test_a_tree_that_nothing_renders_any_more_is_drift_and_goes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(repository)]) == 0
+    stale = next(repository.rglob("plan.json")).parent
+    moved = stale.parent.parent / "renamed" / stale.name
+    moved.parent.mkdir()
+    stale.rename(moved)
+    assert main(["render", "--check", str(repository)]) == 1
+    assert f"- {moved / 'plan.json'}" in capsys.readouterr().out
+    assert main(["render", str(repository)]) == 0
+    assert not moved.exists()
+    assert main(["render", "--check", str(repository)]) == 0

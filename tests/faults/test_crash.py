@@ -80,12 +80,13 @@ def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> No
     assert run.verdict()["committed_step"] == max(run.steps())
 
 
-def test_an_error_that_comes_every_time_ends_as_the_users_error_with_its_cause(tmp_path: Path) -> None:
+def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     (tmp_path / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
     job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit_bytes: 1000000", "paths: [/nowhere/*.txt]"))
     done = headway("run", job, runs=tmp_path / "runs")
     assert done.returncode == 83, done.stdout + done.stderr
-    verdict = only_run(tmp_path / "runs").verdict()
-    assert verdict["verdict"] == "stop"
-    assert "DataError: no bytes in 0 files" in verdict["cause"]
+    run = only_run(tmp_path / "runs")
+    assert len(run.journal("start")) == 1
+    assert "`/nowhere/*.txt` matches no file" in run.verdict()["cause"]
+    assert "`/nowhere/*.txt` matches no file" in done.stdout

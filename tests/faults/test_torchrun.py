@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .runs import LIMIT_S, headway, only_run
+from .processes import processes_of
+from .runs import LIMIT_S, going, headway, only_run, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +54,8 @@ def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path
     done = headway("torchrun", "--nproc-per-node", "2", script, runs=tmp_path / "runs")
     assert done.returncode == 83
     assert "ValueError: no such layer" in only_run(tmp_path / "runs").verdict()["cause"]
+    assert "boot.py" not in done.stdout + done.stderr, "the traceback is the script's own"
+    assert "headway: stop: the user's error, or no progress (exit code 83)" in done.stderr
 
 
 def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
@@ -80,12 +83,23 @@ def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
     [
         (["--no-such-flag", "x.py"], "--no-such-flag"),
         (["--tee", "3", "x.py"], "--tee"),
-        (["--nnodes", "2", "x.py"], "--nnodes 2"),
-        (["--nnodes", "1:4", "x.py"], "--nnodes 1:4"),
+        (["--nnodes", "2", SCRIPT], "--nnodes 2"),
+        (["--nnodes", "1:4", SCRIPT], "--nnodes 1:4"),
+        (["--nproc-per-node", "0", SCRIPT], "--nproc-per-node 0"),
+        (["no-such-script.py"], "no file `no-such-script.py`"),
     ],
 )
-def test_what_is_not_carried_out_is_refused_by_name(words: list[str], named: str, tmp_path: Path) -> None:
+def test_what_is_not_carried_out_is_refused_by_name(words: list[str | Path], named: str, tmp_path: Path) -> None:
     done = headway("torchrun", *words, runs=tmp_path / "runs")
     assert done.returncode == 2
     assert named in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with going("torchrun", *TWO_RANKS, tmp_path / "checkpoints", "--steps", "100000", runs=tmp_path / "runs") as launcher:
+        wait_until(lambda: any((tmp_path / "checkpoints").glob("step-*")), "a checkpoint of the script")
+        launcher.kill()
+        run = only_run(tmp_path / "runs")
+        wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
+    assert run.verdict()["verdict"] == "preempted"

@@ -368,10 +368,15 @@ def test_a_corpus_without_a_single_sample_is_refused(texts: str) -> None:
         corpus.windows(14)
 
 
-@pytest.mark.parametrize("data", [Data("files", {"paths": ["/no/such/*"]}), Data("files", {"paths": []})])
-def test_data_without_a_byte_is_refused(data: Data) -> None:
-    with pytest.raises(DataError, match="no bytes"):
-        open_corpus(data)
+def test_data_without_a_byte_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(DataError, match="no bytes in 1 files"):
+        open_corpus(Data("files", {"paths": [str(tmp_path / "empty.txt")]}))
+
+
+def test_a_path_that_names_no_file_is_refused_beside_one_that_does(texts: str) -> None:
+    with pytest.raises(DataError, match=r"`/no/such/\*` matches no file"):
+        open_corpus(Data("files", {"paths": [f"{texts}/*.txt", "/no/such/*"]}))
 
 
 def test_an_unknown_kind_of_data_is_refused() -> None:
