@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from headway.runner.worker import Worker, host_store
+from headway.runner.worker import Worker, host_store, part
 
 _RUNPY = "<frozen runpy>"
 
@@ -102,7 +102,7 @@ def main() -> None:
     worker.section("start")
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
 
-    _store = host_store(worker)  # serves the other ranks for as long as this process lives
+    store = host_store(worker)  # serves the other ranks for as long as this process lives
     register_optimizer_step_post_hook(StepCounter(worker))
     keep_process_groups()
     worker.section("script")
@@ -119,6 +119,8 @@ def main() -> None:
         traceback.print_exception(type(error), error, own_frames(error.__traceback__))
         worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
         code = 1
+    if code == 0:
+        part(worker, store)
     leave(code)
 
 

@@ -229,6 +229,11 @@ VERDICTS: Mapping[Exit, str] = types.MappingProxyType(
 )
 
 
+def settled(code: int) -> int:
+    """The exit code of an attempt that left no verdict: the runner's own codes say themselves; anything else lost a node or the store."""
+    return code if code in set(Exit) else int(Exit.RETRY_ELSEWHERE)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """verdict.json of an attempt. The file wins over the exit code."""

@@ -1,5 +1,6 @@
 """JSON lines that one process appends and others read while it does: a line counts once it is whole."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -8,14 +9,19 @@ from typing import Any
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Appends one record in a single write."""
+    """Appends one record in a single write. Raises OSError when the disk took only a part, and takes that part back."""
     line = json.dumps(record, allow_nan=True).encode() + b"\n"
     with path.open("ab", buffering=0) as file:
-        file.write(line)
+        if (written := file.write(line)) != len(line):
+            file.truncate(file.tell() - (written or 0))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """The whole lines from byte `start` on, each with the offset behind it. A file that is not there has none."""
+    """The whole lines from byte `start` on, each with the offset behind it. A file that is not there has none.
+
+    A line that is no record (a disk that was full, a writer on another node that died) is passed over: nothing is decided by these files.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -24,7 +30,12 @@ def read_lines(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], int
             if not raw.endswith(b"\n"):
                 return
             start += len(raw)
-            yield json.loads(raw), start
+            try:
+                record = json.loads(raw)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record, start
 
 
 def cut_torn_line(path: Path) -> None:

@@ -1,7 +1,7 @@
 """The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
-python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; CODE when there is no verdict
+python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
 python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
 """
 
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
-from headway.runner.contract import RunConfig, Verdict, from_json, to_json
+from headway.runner.contract import RunConfig, Verdict, from_json, settled, to_json
 
+TAKEN = 75  # exit code of `open`: somebody else has this attempt
 HANDLE_SCHEMA = "headway.handle/1"
 
 
@@ -89,9 +90,12 @@ class RunDirectory:
 def open_run(runs: Path, name: str, config: RunConfig, attempt: int, job: str | None = None) -> RunDirectory:
     """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json.
 
-    `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`.
+    `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`. Raises FileExistsError when the attempt has
+    been opened before.
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
+    directory.attempt_directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.attempt_directory.mkdir()  # one launcher an attempt: a second one at the same moment takes another
     for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
         folder.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(config, run=name, store=dataclasses.replace(config.store, url=str(directory.root / "shared")))
@@ -139,12 +143,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.verb == "open":
         config = from_json(RunConfig, sys.stdin.read())
-        print(open_run(arguments.runs, arguments.name, config, arguments.attempt).run_json)
+        try:
+            print(open_run(arguments.runs, arguments.name, config, arguments.attempt).run_json)
+        except FileExistsError:
+            print(f"attempt {arguments.attempt} of run `{arguments.name}` has been opened before", file=sys.stderr)
+            return TAKEN
         return 0
     directory = RunDirectory.of(arguments.run_json, int(arguments.run_json.resolve().parent.name))
     verdict = read_verdict(directory)
     if arguments.verb == "exit-code":
-        print(verdict.exit_code if verdict else arguments.otherwise)
+        print(verdict.exit_code if verdict else settled(arguments.otherwise))
     else:
         print(",".join(suspects(directory)))
     return 0

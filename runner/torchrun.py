@@ -96,7 +96,10 @@ def open_directory(arguments: argparse.Namespace, config: RunConfig) -> RunDirec
             number += 1
         name = f"{stem}-{number}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
-    return open_run(runs, name, config, attempt, job=Path(arguments.training_script).name)
+    try:
+        return open_run(runs, name, config, attempt, job=Path(arguments.training_script).name)
+    except FileExistsError:  # another launcher took it in this moment: look again
+        return open_directory(arguments, config)
 
 
 def main() -> None:

@@ -30,7 +30,11 @@ class Worker:
     @classmethod
     def from_environment(cls) -> "Worker":
         """Raises KeyError outside a headway run."""
-        page = HeartbeatPage(memoryview(mmap.mmap(int(os.environ["HEADWAY_HEARTBEAT_FD"]), 0)))
+        # Taken out of the environment and kept from children: a daemon of the script must not hold them open.
+        heartbeat, events = (int(os.environ.pop(f"HEADWAY_{name}_FD")) for name in ("HEARTBEAT", "EVENTS"))
+        for descriptor in (heartbeat, events):
+            os.set_inheritable(descriptor, False)
+        page = HeartbeatPage(memoryview(mmap.mmap(heartbeat, 0)))
         base = json.loads(os.environ["HEADWAY_BASE"])
         worker = cls(
             rank=int(os.environ["RANK"]),
@@ -41,7 +45,7 @@ class Worker:
             run_json=os.environ["HEADWAY_RUN_JSON"],
             base=Base(**base) if base else None,
             _page=page,
-            _events=socket.socket(fileno=os.dup(int(os.environ["HEADWAY_EVENTS_FD"]))),
+            _events=socket.socket(fileno=events),
         )
         page.write(worker.local_rank, pid=os.getpid())
         return worker
@@ -63,6 +67,26 @@ class Worker:
         self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
 
 
+PARTING_S = 60.0
+_LEFT = "headway/left"
+
+
+def part(worker: Worker, store: Any) -> None:
+    """Rank 0 goes on serving the store until the other ranks have finished too, as torchrun's does; at most PARTING_S longer."""
+    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415
+
+    try:
+        if store is None:
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            TCPStore(*address, is_master=False, timeout=timedelta(seconds=5), wait_for_workers=False).add(_LEFT, 1)
+            return
+        until = time.monotonic() + PARTING_S
+        while store.add(_LEFT, 0) < worker.world_size - 1 and time.monotonic() < until:
+            time.sleep(0.01)
+    except RuntimeError:  # rank 0 is gone, or left without waiting
+        return
+
+
 def host_store(worker: Worker) -> Any:
     """Rank 0: serves the generation's TCPStore on the socket that the supervisor opened. Keep what it returns.
 
@@ -72,6 +96,7 @@ def host_store(worker: Worker) -> Any:
     descriptor = os.environ.pop("HEADWAY_STORE_FD", None)
     if descriptor is None:
         return None
+    os.set_inheritable(int(descriptor), False)
     from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  importing torch costs a second, so only here
 
     return TCPStore(

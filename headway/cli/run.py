@@ -90,14 +90,16 @@ def _impossible(kills: list[Kill], plan: JobPlan) -> str | None:
 
 @contextmanager
 def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
-    """The first interrupt saves and stops; a second one ends this command, and the kernel the run with it."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """The first interrupt saves and stops; a second one ends every process of the run."""
+    numbers, heard = (signal.SIGINT, signal.SIGTERM), list[int]()
 
-    def handle(*_: Any) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-        print("saving and stopping; once more to stop at once", file=sys.stderr)
-        local.interrupt()
+    def handle(number: int, _: Any) -> None:
+        heard.append(number)
+        if len(heard) == 1:
+            print("saving and stopping; once more to stop at once", file=sys.stderr)
+            local.interrupt()
+        else:
+            local.end()
 
     before = [signal.signal(number, handle) for number in numbers]
     try:

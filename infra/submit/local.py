@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.jobspec.plan import JobPlan, to_json
-from headway.runner.contract import HeartbeatPage
+from headway.runner.contract import HeartbeatPage, RecordError, Verdict, from_json, settled
 
 LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
+_TAKEN = 75  # `rundir open`: the attempt has been opened before
 
 
 class LocalError(Exception):
@@ -44,8 +45,18 @@ class LocalRun:
         return any(supervisor.poll() is None for supervisor in self.supervisors)
 
     def exit_code(self) -> int:
-        """The worst of the supervisors' codes; all must have ended."""
-        return max(supervisor.wait() for supervisor in self.supervisors)
+        """The verdict's code, or without a verdict what the supervisors' codes say; all must have ended."""
+        codes = [supervisor.wait() for supervisor in self.supervisors]
+        try:
+            verdict = self.directory / "attempts" / str(self.attempt) / "verdict.json"
+            return from_json(Verdict, verdict.read_text()).exit_code
+        except (OSError, RecordError):
+            return max(map(settled, codes))
+
+    def end(self) -> None:
+        """Ends every slot at once; its processes go with its supervisor."""
+        for supervisor in self.supervisors:
+            supervisor.kill()
 
     def interrupt(self) -> None:
         """Asks every slot to save and stop."""
@@ -81,7 +92,10 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     stem = f"{plan.name}-{plan.spec_hash[:8]}-"
     name = _resumed(runs, stem, resume) if resume else f"{stem}{_next_number(runs, stem)}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
-    run_json = _open(plan, runs, name, attempt)
+    while (run_json := _open(plan, runs, name, attempt)) is None:  # somebody else took it in the same moment
+        if resume:
+            raise LocalError(f"run `{name}` was resumed by somebody else in this moment")
+        name = f"{stem}{_next_number(runs, stem)}"
     hosts = ",".join([LOOPBACK] * plan.slots)
     environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
     command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
@@ -117,9 +131,12 @@ def _next_number(runs: Path, stem: str) -> int:
     return max((int(number) for number in taken if number.isdecimal()), default=0) + 1
 
 
-def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path:
+def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
+    """The attempt's run.json; None when the attempt is somebody else's."""
     command = [sys.executable, "-m", "headway.runner.rundir", "open", str(runs), name, "--attempt", str(attempt)]
     done = subprocess.run(command, input=to_json(plan.run), capture_output=True, text=True, check=False)
+    if done.returncode == _TAKEN:
+        return None
     if done.returncode:
         raise LocalError(f"`{runs / name}` cannot be made: {done.stderr.strip().splitlines()[-1]}")
     return Path(done.stdout.strip())

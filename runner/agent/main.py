@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json
-from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
-from headway.runner.rundir import RunDirectory
+from headway.runner.messages import HANDSHAKE_S, MAX_LINE_BYTES, Channel, ChannelError, Message
+from headway.runner.rundir import RunDirectory, read_verdict
 
 BEAT_S = 0.5
 RECONNECT_S = 0.1
@@ -89,7 +89,9 @@ class Agent:
         while time.monotonic() - lost_at < patience_s:
             try:
                 channel = await self._connect()
-            except (OSError, ValueError, ChannelError):
+            except (OSError, ValueError, ChannelError, TimeoutError):
+                if self._decided():
+                    return
                 await asyncio.sleep(RECONNECT_S)
                 continue
             self._channel = channel
@@ -100,18 +102,29 @@ class Agent:
             finally:
                 self._channel = None
                 channel.close()
-            if self._ended.is_set():
+            if self._ended.is_set() or self._decided():
                 return
             lost_at, patience_s = time.monotonic(), self.config.timeouts["agent"].floor_s
         _say(f"no coordinator for {patience_s:.0f} s")
         self._exit(Exit.RETRY_ELSEWHERE)
 
+    def _decided(self) -> bool:
+        """The attempt is over although no stop arrived: it was decided before this agent joined, or while it was cut off."""
+        if (verdict := read_verdict(self.directory)) is not None:
+            self._exit(verdict.exit_code)
+        return verdict is not None
+
     async def _connect(self) -> Channel:
         address = json.loads(self.directory.coordinator.read_text())
-        reader, writer = await asyncio.open_connection(address["host"], address["port"], limit=MAX_LINE_BYTES)
+        async with asyncio.timeout(HANDSHAKE_S):
+            reader, writer = await asyncio.open_connection(address["host"], address["port"], limit=MAX_LINE_BYTES)
         assert self.config.run is not None  # noqa: S101  set when the run directory was made
         channel = Channel(reader, writer, self.directory.secret(), "agent", self.config.run, self.incarnation)
-        await channel.handshake()
+        try:
+            await channel.handshake()
+        except ChannelError:
+            channel.close()
+            raise
         return channel
 
     async def _attend(self, channel: Channel) -> None:

@@ -68,6 +68,11 @@ def kill_group(pid: int, number: signal.Signals) -> None:
         return
 
 
+def children() -> list[int]:
+    """The living and unreaped children of this process (proc(5); single-threaded callers only)."""
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
 def describe_status(status: int) -> str:
     """A wait status in words: "killed by SIGKILL", "exit code 1"."""
     code = os.waitstatus_to_exitcode(status)

@@ -10,6 +10,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.runner.agent.processes import become_subreaper, describe_status, kill_group, spawn
+from headway.runner.agent.processes import become_subreaper, children, describe_status, kill_group, spawn
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import Exit, HeartbeatPage, RunConfig
 from headway.runner.rundir import RunDirectory
@@ -25,6 +26,7 @@ from headway.runner.rundir import RunDirectory
 MAX_RESTARTS = 20  # of an agent or a coordinator that keeps dying: then the node is not usable
 EVENT_BYTES = 1 << 16
 EVENTS_KEPT = 256
+REAP_S = 0.005
 PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
 
 
@@ -131,7 +133,10 @@ class Supervisor:
     def _read_agent(self, agent: socket.socket) -> None:
         if agent is not self._to_agent:  # its end was noticed in the same round
             return
-        data = agent.recv(EVENT_BYTES)
+        try:
+            data = agent.recv(EVENT_BYTES)
+        except ConnectionResetError:  # it ended with something of ours unread
+            data = b""
         if not data:  # it is gone: SIGCHLD says so too, and starts the next one
             self._selector.unregister(self._to_agent)
             self._to_agent.close()
@@ -145,12 +150,17 @@ class Supervisor:
         }
         for line in lines:
             message = json.loads(line)
-            asked[message["what"]](message)
+            try:
+                asked[message["what"]](message)
+            except OSError as error:  # no process, no disk, no address: not a node to go on with
+                print(f"{message['what']}: {error}", file=sys.stderr, flush=True)
+                self._exit_code = Exit.RETRY_ELSEWHERE
 
     def _spawn(self, message: dict[str, Any]) -> None:
         """Forks a generation's workers. Rank 0 of the run gets the listening socket of the generation's rendezvous store."""
         self._workers.clear()
         self._said.clear()
+        self._end_strays()
         for order in message["workers"]:
             descriptors = {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
             if order["hosts_store"] and self._rendezvous is not None:
@@ -179,10 +189,15 @@ class Supervisor:
     # --- the agent is told --------------------------------------------------------------------------------------------
 
     def _tell(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message).encode() + b"\n"
         try:
-            self._to_agent.sendall(json.dumps(message).encode() + b"\n")
+            whole = self._to_agent.send(line, socket.MSG_DONTWAIT) == len(line)
+        except BlockingIOError:
+            whole = False
         except OSError:  # nobody is there just now; the next agent's hello has it all
             return
+        if not whole:  # it does not read; a new one will, and its hello has it all
+            kill_group(self._agent.pid, signal.SIGKILL)
 
     def _read_events(self) -> None:
         while True:
@@ -232,21 +247,24 @@ class Supervisor:
         self._tell({"what": "ended", "worker": vars(worker)})
 
     def _agent_ended(self, status: int) -> None:
+        while self._to_agent.fileno() >= 0:  # what it asked for last counts, and it asks for nothing more
+            self._read_agent(self._to_agent)
         self._agent.pid = 0
         if self._exit_code is not None:
             return
         if self._give_up(self._agent, status):
             self._exit_code = Exit.RETRY_ELSEWHERE
             return
-        if self._to_agent.fileno() >= 0:
-            self._selector.unregister(self._to_agent)
-            self._to_agent.close()
         self._start_agent()
 
     def _coordinator_ended(self, status: int) -> None:
         assert self._coordinator is not None  # noqa: S101
         self._coordinator.pid = 0
-        if os.waitstatus_to_exitcode(status) != 0 and not self._give_up(self._coordinator, status):
+        if os.waitstatus_to_exitcode(status) == 0:
+            return
+        if self._give_up(self._coordinator, status):
+            self._exit_code = Exit.RETRY_ELSEWHERE
+        else:
             self._start_coordinator()
 
     def _give_up(self, companion: Companion, status: int) -> bool:
@@ -254,10 +272,19 @@ class Supervisor:
         print(f"{companion.module}: {describe_status(status)}, restart {companion.restarts}", file=sys.stderr, flush=True)
         return companion.restarts > MAX_RESTARTS
 
+    def _end_strays(self) -> None:
+        """Kills what earlier workers left behind; orphans come to this process (`become_subreaper`)."""
+        known = {self._agent.pid, self._coordinator.pid if self._coordinator else 0, *self._workers}
+        for pid in children():
+            if pid not in known:
+                os.kill(pid, signal.SIGKILL)
+
     def _end_everything(self) -> None:
-        for pid, worker in self._workers.items():
-            if worker.ended is None:
-                kill_group(pid, signal.SIGKILL)
-        for companion in (self._agent, self._coordinator):
-            if companion is not None and companion.pid:
-                kill_group(companion.pid, signal.SIGKILL)
+        """Kills and reaps every process below this one, the children of killed ones too, within PARTING_S."""
+        until = time.monotonic() + PARTING_S
+        while (left := children()) and time.monotonic() < until:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            while children() and os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+            time.sleep(REAP_S)

@@ -184,12 +184,13 @@ def _retire(place: Place, chain: Chain, keep: int) -> list[CheckpointId]:
     if old:
         chain.append(Retire(tuple(old)), place.generation, place.attempt, holder="rank 0")
     named = {checkpoint.directory for checkpoint in gone.union(old)}
-    for path in [path for path in place.root.glob("step-*") if path.name in named] + _abandoned(place):
+    committed = {CheckpointId(r.entry.step, r.generation).directory for r in records if isinstance(r.entry, Commit)}
+    for path in [path for path in place.root.glob("step-*") if path.name in named] + _abandoned(place, committed):
         shutil.rmtree(path, ignore_errors=True)
     return old
 
 
-def _abandoned(place: Place) -> list[Path]:
-    """Unfinished directories of generations before this one: their writers are fenced, so nobody will finish them."""
-    found = (p for p in place.root.glob(f"{_TEMPORARY}*step-*.g*"))
-    return [p for p in found if int(p.name.split(".g")[1][:6]) < place.generation]
+def _abandoned(place: Place, committed: set[str]) -> list[Path]:
+    """What generations before this one did not finish, or renamed and did not commit: their writers are fenced, so nobody will."""
+    found = [*place.root.glob(f"{_TEMPORARY}*step-*.g*"), *(p for p in place.root.glob("step-*.g*") if p.name not in committed)]
+    return [path for path in found if int(path.name.split(".g")[1][:6]) < place.generation]

@@ -48,9 +48,10 @@ from headway.runner.coordinator.state import (
 from headway.runner.goodput.ledger import Account, StepTime, account
 from headway.runner.lines import append_line, cut_torn_line, read_lines
 from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
-from headway.runner.rundir import RunDirectory
+from headway.runner.rundir import RunDirectory, read_verdict
 
 TICK_S = 1.0
+SEND_S = 5.0  # for an agent that does not read: it is as good as gone, and the others must not wait for it
 
 
 def _event(message: Message) -> Event:
@@ -136,6 +137,8 @@ class Server:
                 self._inbox.put_nowait((Lost(node), channel))
             else:
                 print(f"refused a connection: {error}", file=sys.stderr, flush=True)
+        except asyncio.CancelledError:
+            return  # the attempt is over
         finally:
             channel.close()
 
@@ -149,17 +152,33 @@ class Server:
                 self._note(kind, body)
             case MakeClaim(refused):
                 self._account()
-                self._inbox.put_nowait((self._claim(refused), None))
+                self._claiming = asyncio.create_task(self._claim_when_possible(refused))
             case Finish():
                 self._finish(action)
                 self._over = True
 
+    async def _claim_when_possible(self, refused: frozenset[CheckpointId]) -> None:
+        """Claims; while the store cannot be used, tries again for as long as a lost agent would be waited for."""
+        until = time.monotonic() + self.config.timeouts["agent"].floor_s
+        while True:
+            try:
+                event = self._claim(refused)
+                break
+            except OSError as error:
+                print(f"the chain cannot be used: {error}", file=sys.stderr, flush=True)
+                if time.monotonic() > until:
+                    event = ClaimRefused(Exit.RETRY_ELSEWHERE, f"the store cannot be used: {error}")
+                    break
+                await asyncio.sleep(TICK_S)
+        self._inbox.put_nowait((event, None))
+
     async def _send(self, node: int, kind: str, generation: int, body: dict[str, Any]) -> None:
         if (channel := self._channels.get(node)) is not None:
             try:
-                await channel.send(kind, generation, node, body)
-            except ChannelError:
-                return  # its reader sees the same and says Lost
+                async with asyncio.timeout(SEND_S):
+                    await channel.send(kind, generation, node, body)
+            except (ChannelError, TimeoutError):
+                channel.close()  # its reader sees the same and says Lost
 
     def _claim(self, refused: frozenset[CheckpointId]) -> Event:
         try:
@@ -193,7 +212,10 @@ class Server:
         path = self.directory.journal(number)
         if any(line == {key: value for key, value in known.items() if key != "wall"} for known, _ in read_lines(path)):
             return  # an agent says again, after each connection, what may not have arrived
-        append_line(path, {"wall": time.time(), **line})
+        try:
+            append_line(path, {"wall": time.time(), **line})
+        except OSError as error:  # the journal is for people; the run does not depend on it
+            print(f"{path}: {error}", file=sys.stderr, flush=True)
 
     def _finish(self, action: Finish) -> None:
         self._account()
@@ -234,7 +256,10 @@ class Server:
 
     def _write_ledger(self, generation: int, closed: Account) -> None:
         line = {"schema": "headway.ledger/1", "attempt": self.directory.attempt, "generation": generation, **asdict(closed)}
-        append_line(self.directory.ledger, line)
+        try:
+            append_line(self.directory.ledger, line)
+        except OSError as error:
+            print(f"{self.directory.ledger}: {error}", file=sys.stderr, flush=True)
 
     def _open_ledger(self) -> float:
         """Where this coordinator's accounting begins; the time between two attempts was spent in the queue."""
@@ -267,16 +292,19 @@ def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
     return ""
 
 
-def _machine(config: RunConfig, chain: Chain, attempt: int) -> Coordinator:
+def _machine(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordinator:
     """The state machine as the chain says: new, or going on with what an earlier coordinator of this attempt has claimed."""
     try:
         records = chain.read()
     except ChainError:
         records = []  # the first claim meets the same error and ends the attempt with it
     newest, committed = newest_claim(records), newest_base(records)
-    if newest is None or newest.attempt != attempt or not isinstance(newest.entry, Claim):
+    if newest is None or newest.attempt != directory.attempt or not isinstance(newest.entry, Claim):
         return Coordinator(config, 0, time.monotonic())
-    return Coordinator(config, newest.generation, time.monotonic(), newest.entry.base, committed.step if committed else None)
+    journals = [read_lines(path) for path in directory.journal(0).parent.iterdir()]
+    restarts = sum(line["kind"] == "failure" and line["attempt"] == directory.attempt for lines in journals for line, _ in lines)
+    at = committed.step if committed else None
+    return Coordinator(config, newest.generation, time.monotonic(), newest.entry.base, at, restarts)
 
 
 def main() -> None:
@@ -289,7 +317,9 @@ def main() -> None:
     chain = Chain(directory.chain, config.run)
     for path in (directory.ledger, *directory.journal(0).parent.iterdir()):
         cut_torn_line(path)
-    machine = _machine(config, chain, directory.attempt)
+    if read_verdict(directory) is not None:  # an earlier coordinator has decided; agents find the verdict themselves
+        return
+    machine = _machine(config, chain, directory)
     asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], chain, machine).serve())
 
 

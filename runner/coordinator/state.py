@@ -137,6 +137,7 @@ class Phase(Enum):
 class Member:
     host: str
     generation: int  # the newest that its agent knew when it joined
+    heard_at: float  # when its agent last said anything: a node may vanish without ending its connection
     port: int | None = None
     lost_at: float | None = None
 
@@ -168,7 +169,10 @@ class Generation:
 
 
 # Exit codes that all ranks reach by agreement: nobody needs to be stopped, and what the others still have to say is wanted.
-_TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.STOP, Exit.UNVERIFIED, Exit.SUPERSEDED})
+_TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
+
+
+GRACE_SHARE = 0.7  # of the grace, for a save that all ranks agree on; the rest is for ending what hangs
 
 
 class Coordinator:
@@ -181,6 +185,7 @@ class Coordinator:
         now_s: float,
         base: Base | None = None,
         committed_step: int | None = None,
+        restarts: int = 0,
     ) -> None:
         """`newest_generation` and its `base` are what the chain says of this attempt; 0 and None when it has claimed nothing."""
         self.config = config
@@ -189,8 +194,8 @@ class Coordinator:
         self.slots: dict[int, int] = {}  # slot -> node
         self.generation = Generation(newest_generation, base, set())
         self.refused: set[CheckpointId] = set()
-        self.budget = config.restart.budget
-        self.restarts = 0
+        self.budget = max(0, config.restart.budget - restarts)
+        self.restarts = restarts
         self.fruitless = 0  # failures in a row without a new step
         self.best_step = 0
         self.reached = 0  # the furthest step before a failure
@@ -200,13 +205,17 @@ class Coordinator:
         self.verdict: Exit | None = None
         self.cause = ""
         # Somebody's script may end with any code, and means nothing of ours by it.
-        self._together = frozenset({Exit.COMPLETED}) if config.trainer.kind == "script" else _TOGETHER
-        self._began_s = now_s
+        self._is_script = config.trainer.kind == "script"
+        self._together = frozenset({Exit.COMPLETED}) if self._is_script else _TOGETHER
+        self._began_s = self._now_s = now_s
+        self._preempted_s: float | None = None
         self._early: list[Exited] = []  # ends that were reported before all nodes had joined
         self._out: list[Action] = []
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        self._out = []
+        self._out, self._now_s = [], now_s
+        if isinstance(event, Beat | Exited | Said) and event.node in self.members:
+            self.members[event.node].heard_at = now_s
         if self.phase is not Phase.ENDED:
             match event:
                 case Joined():
@@ -231,7 +240,7 @@ class Coordinator:
     # --- who is there -------------------------------------------------------------------------------------------------
 
     def _joined(self, event: Joined) -> None:
-        self.members[event.node] = Member(event.host, event.generation)
+        self.members[event.node] = Member(event.host, event.generation, self._now_s)
         if event.running and event.generation != self.generation.number:
             self._out.append(Send(event.node, "stop", event.generation, {}))
         if event.generation < self.generation.number and self.generation.started:
@@ -301,8 +310,14 @@ class Coordinator:
             silent = sorted(set(range(self.config.slots)) - self.members.keys())
             self._end(Exit.RETRY_ELSEWHERE, f"{joined} of {self.config.slots} nodes joined; silent: {silent}", node=silent[0])
             return
+        if self._preempted_s is not None and now_s - self._preempted_s > GRACE_SHARE * self.config.grace_s:
+            self._preempted_s = None
+            if self.phase is Phase.RUNNING:  # a rank cannot save; what is committed stands
+                self._stop_workers()
         for node, member in self.members.items():
-            if member.lost_at is not None and now_s - member.lost_at > self.config.timeouts["agent"].floor_s:
+            silent_s = None if self.phase is Phase.GATHERING else member.heard_at
+            since_s = silent_s if member.lost_at is None else member.lost_at
+            if since_s is not None and now_s - since_s > self.config.timeouts["agent"].floor_s:
                 self._end(Exit.RETRY_ELSEWHERE, f"node {member.host} was lost", node=node)
                 return
 
@@ -385,6 +400,7 @@ class Coordinator:
         if self.preempting:
             return
         self.preempting = True
+        self._preempted_s = self._now_s
         self._note("preempted", {})
         if self.phase is Phase.RUNNING and self.generation.alive:
             self._save_or_stop()
@@ -420,7 +436,7 @@ class Coordinator:
 
     def _generation_over(self) -> None:
         codes = {event.code for event in self.generation.exits}
-        if codes == {0}:
+        if codes == {0} and not (self.preempting and self._is_script):  # a script may well end with 0 when it is told to stop
             self._end(Exit.COMPLETED, "all ranks finished")
         elif Exit.SUPERSEDED in codes & self._together:
             self._end(Exit.SUPERSEDED, "a newer generation has claimed the run")
@@ -428,8 +444,8 @@ class Coordinator:
             self._end(Exit.PREEMPTED, "asked to stop")
         elif self.generation.refused:
             self._claim()
-        elif Exit.STOP in codes & self._together:
-            failure = self._first_cause()
+        elif Exit.STOP in codes and not self._is_script:
+            failure = self._failure(next(event for event in self.generation.exits if event.code == Exit.STOP))
             self._note("failure", vars(failure))
             self._end(Exit.STOP, failure.cause, failure)
         else:
@@ -469,7 +485,9 @@ class Coordinator:
         A code that ranks reach by agreement comes last: who disagreed is the cause.
         """
         own = [e for e in self.generation.exits if not e.asked and e.code != 0] or self.generation.exits
-        first = min(own, key=lambda event: (event.code >= 0, event.code in self._together))
+        return self._failure(min(own, key=lambda event: (event.code >= 0, event.code in self._together)))
+
+    def _failure(self, first: Exited) -> Failure:
         member = self.members.get(first.node)
         error = self.generation.errors.get(first.rank)
         cause = f"{first.how}: {error}" if error and first.code > 0 else first.how

@@ -208,7 +208,10 @@ class Trainer:
         line = MetricsLine(
             time.time(), now, **who, loss=loss, grad_norm=grad_norm, tokens=tokens, step_s=step_s, memory_bytes=memory
         )
-        append_line(self.directory.metrics, dataclasses.asdict(line))
+        try:
+            append_line(self.directory.metrics, dataclasses.asdict(line))
+        except OSError as error:  # a full disk costs a line of the curve, not the run
+            print(f"step {self.state.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
 
     def _section(self, name: str) -> None:
         self.worker.section(name)

@@ -1,11 +1,12 @@
 """A run that loses processes ends in the same state as one that does not."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from .processes import companions, processes_of
+from .processes import companions, processes_of, worker
 from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step, wait_until
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,25 @@ def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
         supervisor.kill()
         wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
         assert launcher.wait(LIMIT_S) != 0
+
+
+def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> None:
+    with going("run", JOB, runs=tmp_path) as one, going("run", JOB, runs=tmp_path) as other:
+        assert (one.wait(LIMIT_S), other.wait(LIMIT_S)) == (0, 0)
+    runs = [Run(path.parent) for path in tmp_path.glob("*/handle.json")]
+    assert len(runs) == 2
+    assert runs[0].hashes() == runs[1].hashes()
+
+
+def test_a_second_interrupt_ends_a_run_that_cannot_save(tmp_path: Path) -> None:
+    with going("run", JOB, runs=tmp_path) as launcher:
+        run = wait_for_step(tmp_path, 3)
+        os.kill(worker(run.directory, rank=1).pid, signal.SIGSTOP)
+        launcher.send_signal(signal.SIGINT)
+        wait_until(lambda: bool(run.journal("preempted")), "the first interrupt")
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(LIMIT_S) == 81, "no verdict was reached"
+        wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
 
 
 def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The coordinator's decisions, one at a time: what it does when nodes join and are lost, when ranks end, and when it comes back."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.contract import Checkpoint, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
 from headway.runner.coordinator.state import (
+    GRACE_SHARE,
     Action,
     Beat,
     Claimed,
@@ -416,10 +418,10 @@ def test_a_lost_node_has_its_time_to_come_back() -> None:
     bench = Bench().started()
     bench.do(Lost(1))
     bench.now_s = AGENT_S
-    assert bench.do(Tick()) == []
+    assert bench.do(Beat(0, None, {}), Tick()) == []
     bench.do(joined(1, 1, (2, 3)))
     bench.now_s = 10 * AGENT_S
-    assert bench.do(Tick()) == []
+    assert bench.do(Beat(0, None, {}), Beat(1, None, {}), Tick()) == []
     assert bench.machine.phase is Phase.RUNNING
 
 
@@ -427,12 +429,46 @@ def test_a_node_that_stays_lost_is_suspected() -> None:
     bench = Bench().started()
     bench.do(Lost(1))
     bench.now_s = AGENT_S + 1
-    bench.do(Tick())
+    bench.do(Beat(0, None, {}), Tick())
     finish = bench.finish()
     assert (finish.exit_code, finish.cause) == (Exit.RETRY_ELSEWHERE, "node host-1 was lost")
     assert finish.failure is not None
     assert (finish.failure.node, finish.failure.rank) == (1, None)
     assert bench.do(Tick()) == []
+
+
+def test_a_node_that_falls_silent_on_an_open_connection_is_suspected_too() -> None:
+    bench = Bench().started()
+    bench.now_s = AGENT_S + 1
+    bench.do(Beat(0, None, {}), Tick())
+    assert (bench.finish().exit_code, bench.finish().cause) == (Exit.RETRY_ELSEWHERE, "node host-1 was lost")
+
+
+def test_a_save_that_cannot_happen_ends_within_the_grace() -> None:
+    bench = Bench().started()
+    bench.do(Said(0, 1, {"what": "preempted"}))
+    bench.now_s = GRACE_SHARE * bench.machine.config.grace_s + 1
+    assert sent(bench.do(Beat(0, None, {}), Beat(1, None, {}), Tick()), "stop")[:2] == [0, 1]
+    for rank in range(4):
+        bench.end(rank, -9, asked=True)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_script_that_ends_with_0_when_told_to_stop_was_preempted_all_the_same() -> None:
+    bench = Bench(replace(config(), trainer=Trainer("script", {"argv": ["x.py"]}), checkpoint=Checkpoint())).started()
+    bench.do(Said(0, 1, {"what": "preempted"}))
+    bench.end_all([0, 0, 0, 0])
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None:
+    bench = Bench().started()
+    bench.end(2, 1)
+    assert sent(bench.end(0, Exit.STOP), "stop") == []
+    bench.end(1, -9, asked=True)
+    bench.end(3, -9, asked=True)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.failure and finish.failure.rank) == (Exit.STOP, 0)
 
 
 def test_a_connection_that_breaks_and_comes_back_stops_nothing() -> None:

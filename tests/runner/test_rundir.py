@@ -83,14 +83,15 @@ def exit_code(directory: RunDirectory, otherwise: int, capsys: pytest.CaptureFix
 
 def test_the_verdict_wins_over_the_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0)
-    assert exit_code(directory, 137, capsys) == 137
+    assert exit_code(directory, 137, capsys) == 81, "no verdict and a foreign code: a node or the store was lost"
+    assert exit_code(directory, 80, capsys) == 80
     give_verdict(directory, code=Exit.PREEMPTED)
     assert exit_code(directory, 137, capsys) == 82
 
 
 def test_the_verdict_of_an_earlier_attempt_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     give_verdict(open_run(tmp_path, NAME, CONFIG, 0))
-    assert exit_code(open_run(tmp_path, NAME, CONFIG, 1), 1, capsys) == 1
+    assert exit_code(open_run(tmp_path, NAME, CONFIG, 1), 1, capsys) == 81
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe\x00", b'{"schema": "headway.verdict/9"}'])
