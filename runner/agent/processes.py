@@ -61,7 +61,9 @@ def _become(
 
 
 def kill_group(pid: int, number: signal.Signals) -> None:
-    """Signals the whole session that `spawn` began. A group that is gone is fine."""
+    """Signals the whole session that `spawn` began. A group that is gone is fine; 0 is nobody's (killpg would take it for our own)."""
+    if pid <= 0:
+        return
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
