@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from headway.runner.worker import Worker, host_store, part
+from headway.runner.worker import Worker, host_store, leave_store
 
 _RUNPY = "<frozen runpy>"
 
@@ -120,7 +120,7 @@ def main() -> None:
         worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
         code = 1
     if code == 0:
-        part(worker, store)
+        leave_store(worker, store)
     leave(code)
 
 

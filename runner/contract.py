@@ -229,6 +229,10 @@ VERDICTS: Mapping[Exit, str] = types.MappingProxyType(
 )
 
 
+# `rundir open` ends with this when somebody else has opened the attempt.
+ATTEMPT_TAKEN = 75
+
+
 def settled(code: int) -> int:
     """The exit code of an attempt that left no verdict: the runner's own codes say themselves; anything else lost a node or the store."""
     return code if code in set(Exit) else int(Exit.RETRY_ELSEWHERE)
@@ -312,9 +316,6 @@ class HeartbeatPage:
         base = local_rank * len(_WORDS)
         for name, value in words.items():
             self._words[base + _WORDS.index(name)] = value
-
-    def release(self) -> None:
-        self._words.release()
 
 
 # --- records as JSON --------------------------------------------------------------------------------------------------

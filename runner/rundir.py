@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
-from headway.runner.contract import RunConfig, Verdict, from_json, settled, to_json
+from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, Verdict, from_json, settled, to_json
 
-TAKEN = 75  # exit code of `open`: somebody else has this attempt
 HANDLE_SCHEMA = "headway.handle/1"
 
 
@@ -147,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(open_run(arguments.runs, arguments.name, config, arguments.attempt).run_json)
         except FileExistsError:
             print(f"attempt {arguments.attempt} of run `{arguments.name}` has been opened before", file=sys.stderr)
-            return TAKEN
+            return ATTEMPT_TAKEN
         return 0
     directory = RunDirectory.of(arguments.run_json, int(arguments.run_json.resolve().parent.name))
     verdict = read_verdict(directory)

@@ -12,6 +12,9 @@ from typing import Any
 from headway.runner.checkpoint.chain import Base
 from headway.runner.contract import SECTIONS, HeartbeatPage
 
+PARTING_S = 60.0
+_LEFT = "headway/left"  # in the store: how many ranks besides the first have finished
+
 
 @dataclass(frozen=True)
 class Worker:
@@ -67,11 +70,7 @@ class Worker:
         self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
 
 
-PARTING_S = 60.0
-_LEFT = "headway/left"
-
-
-def part(worker: Worker, store: Any) -> None:
+def leave_store(worker: Worker, store: Any) -> None:
     """Rank 0 goes on serving the store until the other ranks have finished too, as torchrun's does; at most PARTING_S longer."""
     from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from headway.cli.documents import load_job_plan
 from headway.infra.submit.local import Kill, LocalError, LocalRun, start
 from headway.jobspec.plan import JobPlan
+from headway.report.directory import RunError
 from headway.report.page import write_page
 from headway.report.summary import summarize
 from headway.report.terminal import print_summary
@@ -63,19 +64,27 @@ def run(args: argparse.Namespace) -> int:
     with _saving_on_interrupt(local):
         left = follow(local, plan.run.steps, args.kill)
     code = local.exit_code()
-    summary = summarize(local.directory)
-    print_summary(summary)
-    page = local.directory / "report.html"
-    write_page(summary, page)
+    _report(local.directory)
     for kill in left:
         print(
             f"`--kill {kill.rank}@{kill.step}` was not carried out: that worker was never seen with {kill.step} steps",
             file=sys.stderr,
         )
-    print(f"report: {page}", file=sys.stderr)
     if code == Exit.PREEMPTED:
         print(f"to go on: headway run {args.job} --resume {local.directory.name}", file=sys.stderr)
     return code
+
+
+def _report(directory: Path) -> None:
+    """The summary and the page; what is wrong with them does not change how the run has ended."""
+    page = directory / "report.html"
+    try:
+        summary = summarize(directory)
+        print_summary(summary)
+        write_page(summary, page)
+        print(f"report: {page}", file=sys.stderr)
+    except (RunError, OSError) as error:
+        print(f"error: no report: {error}", file=sys.stderr)
 
 
 def _impossible(kills: list[Kill], plan: JobPlan) -> str | None:
@@ -156,6 +165,8 @@ class Tail:
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
                 for raw in file:
-                    if raw.endswith(b"\n"):  # else its writer is not done with it
-                        self._read[path] = self._read.get(path, 0) + len(raw)
+                    if not raw.endswith(b"\n"):  # its writer is not done with it
+                        break
+                    self._read[path] = self._read.get(path, 0) + len(raw)
+                    with suppress(ValueError):  # half a line of a writer that was killed
                         yield json.loads(raw)

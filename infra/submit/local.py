@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.jobspec.plan import JobPlan, to_json
-from headway.runner.contract import HeartbeatPage, RecordError, Verdict, from_json, settled
+from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RecordError, Verdict, from_json, settled
 
 LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
-_TAKEN = 75  # `rundir open`: the attempt has been opened before
 
 
 class LocalError(Exception):
@@ -111,7 +110,7 @@ def _check_machine(plan: JobPlan) -> None:
         if there < needed:
             raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
     if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
-        raise LocalError(f"the runner needs {' and '.join(missing)}; `pip install 'headway[runner]'`")
+        raise LocalError(f"the runner needs {' and '.join(missing)}; install headway with its extra `runner`")
 
 
 def _resumed(runs: Path, stem: str, run: str) -> str:
@@ -135,7 +134,7 @@ def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
     """The attempt's run.json; None when the attempt is somebody else's."""
     command = [sys.executable, "-m", "headway.runner.rundir", "open", str(runs), name, "--attempt", str(attempt)]
     done = subprocess.run(command, input=to_json(plan.run), capture_output=True, text=True, check=False)
-    if done.returncode == _TAKEN:
+    if done.returncode == ATTEMPT_TAKEN:
         return None
     if done.returncode:
         raise LocalError(f"`{runs / name}` cannot be made: {done.stderr.strip().splitlines()[-1]}")

@@ -203,16 +203,12 @@ class Server:
     def _note(self, kind: str, body: dict[str, Any]) -> None:
         number = self.machine.generation.number
         facts = {key: value for key, value in body.items() if key != "what"}
-        line = {
-            "kind": kind,
-            "generation": number,
-            "attempt": self.directory.attempt,
-            **facts,
-        }  # `refused` names another generation
+        # `refused` brings a generation of its own: the one that saved the checkpoint.
+        line = {"kind": kind, "generation": number, "attempt": self.directory.attempt, **facts}
         path = self.directory.journal(number)
-        if any(line == {key: value for key, value in known.items() if key != "wall"} for known, _ in read_lines(path)):
-            return  # an agent says again, after each connection, what may not have arrived
         try:
+            if any(line == {key: value for key, value in known.items() if key != "wall"} for known, _ in read_lines(path)):
+                return  # an agent says again, after each connection, what may not have arrived
             append_line(path, {"wall": time.time(), **line})
         except OSError as error:  # the journal is for people; the run does not depend on it
             print(f"{path}: {error}", file=sys.stderr, flush=True)
@@ -247,8 +243,12 @@ class Server:
         if generation <= self._accounted:
             return
         self._accounted = generation
-        steps = list(self._new_steps(generation))
-        journal = [line for line, _ in read_lines(self.directory.journal(generation))]
+        try:
+            steps = list(self._new_steps(generation))
+            journal = [line for line, _ in read_lines(self.directory.journal(generation))]
+        except OSError as error:  # its seconds then stand in the next generation's account
+            print(f"generation {generation} is missing in the ledger: {error}", file=sys.stderr, flush=True)
+            return
         closed = account(self._accounted_until, now, journal, steps, self._best_step)
         self._best_step = max([self._best_step, *(step.step for step in steps)])
         self._accounted_until = now
