@@ -106,6 +106,11 @@ class JobPlan:
     run: RunConfig
     schema: str = JOB_PLAN_SCHEMA
 
+    @property
+    def run_stem(self) -> str:
+        """What the names of its runs begin with; a number, a date or the scheduler's job id follows."""
+        return f"{self.name}-{self.spec_hash[:8]}"
+
 
 def to_json(plan: JobPlan | ClusterPlan | RunConfig) -> str:
     """The plan as JSON text: the same plan gives the same bytes."""

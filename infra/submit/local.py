@@ -88,7 +88,7 @@ class LocalRun:
 def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     """Makes the run's directory, or enters `resume` again, and starts every slot here. Raises LocalError."""
     _check_machine(plan)
-    stem = f"{plan.name}-{plan.spec_hash[:8]}-"
+    stem = f"{plan.run_stem}-"
     name = _resumed(runs, stem, resume) if resume else f"{stem}{_next_number(runs, stem)}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
     while (run_json := _open(plan, runs, name, attempt)) is None:  # somebody else took it in the same moment

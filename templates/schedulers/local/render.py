@@ -13,6 +13,6 @@ _TEMPLATE = Path(__file__).parent / "run.sh.j2"
 def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """One script; every slot is a runner process on the loopback address."""
     hosts = ",".join(["127.0.0.1"] * plan.slots)
-    run_name = f"{plan.name}-{plan.spec_hash[:8]}"
+    run_name = plan.run_stem
     text = render_shell(_TEMPLATE, plan=plan, hosts=hosts, run_name=run_name, run_json=Shell(to_json(plan.run)))
     return {PurePosixPath("local/run.sh"): text}

@@ -22,7 +22,7 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         options=options,
         setup=[Shell(line) for line in options.setup],
         signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
-        run_name=f"{plan.name}-{plan.spec_hash[:8]}",
+        run_name=plan.run_stem,
         run_json=Shell(to_json(plan.run)),
     )
     return {PurePosixPath("slurm/job.sbatch"): text}
