@@ -42,7 +42,8 @@ def choose(
         return None, []
     if kind not in table:
         hint = did_you_mean(kind, table, "kinds")
-        return None, [Problem("HW208", document.name, (*path, "kind"), f"`{kind}` is not a kind of `{path[-1]}`", hint)]
+        field = next(key for key in reversed(path) if isinstance(key, str))
+        return None, [Problem("HW208", document.name, (*path, "kind"), f"`{kind}` is not a kind of `{field}`", hint)]
     return validate(table[kind].options, options or {}, document, (*path, "options"))
 
 

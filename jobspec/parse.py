@@ -36,7 +36,10 @@ class Parsed(Generic[S]):
         return self.sections.issuperset(names)
 
 
-def read(path: FilePath, name: str | None = None) -> tuple[Document, Parsed[Cluster] | Parsed[TrainingJob] | None, list[Problem]]:
+AnyParsed = Parsed[Cluster] | Parsed[TrainingJob]
+
+
+def read(path: FilePath, name: str | None = None) -> tuple[Document, AnyParsed | None, list[Problem]]:
     """The file's document, its spec and all problems of both; a value that cannot be read is not judged as well."""
     document, unreadable = load_file(path, name)
     parsed, invalid = parse(document)
@@ -51,7 +54,7 @@ def kind_of(document: Document) -> str | None:
     return kind if isinstance(kind, str) and kind in MODELS else None
 
 
-def parse(document: Document) -> tuple[Parsed[Cluster] | Parsed[TrainingJob] | None, list[Problem]]:
+def parse(document: Document) -> tuple[AnyParsed | None, list[Problem]]:
     """The spec in the document and its problems. None when its kind or version is unknown, so that no field can be judged."""
     if not isinstance(document.data, dict):
         return None, []

@@ -7,7 +7,7 @@ from headway.jobspec.json_text import json_text
 from headway.runner.contract import Mesh, RunConfig
 
 JOB_PLAN_SCHEMA = "headway.job-plan/1"
-CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/1"
+CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/2"
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,130 @@ class GroupPlan:
 
 
 @dataclass(frozen=True)
+class NodePlan:
+    """A node: the `index`-th of its group. `host` and `port` are where SSH answers; None when the cluster file does not say."""
+
+    name: str
+    group: str
+    index: int
+    host: str | None
+    port: int
+    nics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EcnPlan:
+    """Switches mark packets from `min_bytes` of queue on, `percent` of them at `max_bytes`, and all above."""
+
+    min_bytes: int
+    max_bytes: int
+    percent: int
+
+
+@dataclass(frozen=True)
+class ClassPlan:
+    """A class of traffic and every number by which some device knows it.
+
+    `priority` is 802.1p's and PFC's; `traffic_class`, `queue` and `priority_group` are the switch's own: the class after its DSCP
+    is read, the queue at the way out, the buffer at the way in. `bandwidth_percent` None is strict priority.
+    """
+
+    name: str
+    carries: str
+    dscp: int
+    priority: int
+    traffic_class: int
+    queue: int
+    priority_group: int
+    lossless: bool
+    ecn: EcnPlan | None
+    bandwidth_percent: int | None
+
+
+@dataclass(frozen=True)
+class QosPlan:
+    """All classes of a fabric. Every other DSCP has priority, traffic class, queue and group 0, and `rest_percent` of a full link."""
+
+    classes: tuple[ClassPlan, ...]
+    rest_percent: int
+
+    def carrying(self, what: str) -> ClassPlan | None:
+        """The class of the traffic `what`."""
+        return next((each for each in self.classes if each.carries == what), None)
+
+    def of_dscp(self, dscp: int) -> ClassPlan | None:
+        """The class of packets with this DSCP; None is the rest."""
+        return next((each for each in self.classes if each.dscp == dscp), None)
+
+    @property
+    def lossless_priorities(self) -> tuple[int, ...]:
+        """The PFC priorities that pause and do not drop, ascending."""
+        return tuple(sorted(each.priority for each in self.classes if each.lossless))
+
+
+@dataclass(frozen=True)
 class FabricPlan:
-    """A network with one role."""
+    """A network with one role. `qos` is None where no class is planned.
+
+    `addresses` is the network that the adapters' addresses are of; `os` are the kinds of files that its switches get.
+    """
 
     name: str
     role: str
     transport: str
     interface: str | None
-    dscp: int | None
+    qos: QosPlan | None
+    addresses: str | None
+    os: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PortPlan:
+    """A port with a cable in it. `index` counts from 0; `peer_port` is the port or adapter at the other end.
+
+    `role`: `node` or `fabric`. `address` is this end's own with its prefix length; None on unnumbered links between switches.
+    """
+
+    index: int
+    name: str
+    lanes: int
+    role: str
+    peer: str
+    peer_port: str
+    gbps: int
+    metres: int
+    address: str | None
+
+
+@dataclass(frozen=True)
+class SwitchPlan:
+    """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too."""
+
+    name: str
+    fabric: str
+    role: str
+    index: int
+    asn: int
+    router_id: str
+    ports: tuple[PortPlan, ...]
+
+    @property
+    def uplinks(self) -> tuple[PortPlan, ...]:
+        """Its ports to other switches: the interfaces that BGP speaks on."""
+        return tuple(port for port in self.ports if port.role == "fabric")
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """A cable between two ends, each a device and its port or adapter. The end at a node has the `address`."""
+
+    a: str
+    a_port: str
+    b: str
+    b_port: str
+    gbps: int
+    metres: int
+    address: str | None
 
 
 @dataclass(frozen=True)
@@ -76,10 +192,24 @@ class ClusterPlan:
     name: str
     hash: str
     scheduler: str
+    provider: str | None
     groups: tuple[GroupPlan, ...]
+    nodes: tuple[NodePlan, ...]
     fabrics: tuple[FabricPlan, ...]
+    switches: tuple[SwitchPlan, ...]
+    links: tuple[LinkPlan, ...]
     storage: tuple[StoragePlan, ...]
     schema: str = CLUSTER_PLAN_SCHEMA
+
+    def fabric(self, name: str) -> FabricPlan:
+        """The fabric of this name; KeyError when there is none."""
+        found = {fabric.name: fabric for fabric in self.fabrics}
+        return found[name]
+
+    @property
+    def scale_out(self) -> FabricPlan | None:
+        """The fabric between the nodes, which NCCL uses."""
+        return next((fabric for fabric in self.fabrics if fabric.role == "scale_out"), None)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan, SwitchPlan
 from headway.jobspec.problem import Problem
+from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
 
@@ -31,3 +32,17 @@ class JobKind:
     check: Callable[[Any, JobPlan, ClusterPlan], Iterator[Problem]]
     render: Callable[[Any, JobPlan, ClusterPlan], Files]
     data: Mapping[str, DataKind] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SwitchKind:
+    """An operating system of switches. `render` gives one switch's files, by their names in its folder.
+
+    `file` is the one that `read` understands; `read` raises ValueError, with the line, on text that is none of its kind.
+    """
+
+    options: type[BaseModel]
+    file: str
+    check: Callable[[Any, SwitchPlan, ClusterPlan], Iterator[Problem]]
+    render: Callable[[Any, SwitchPlan, ClusterPlan], Files]
+    read: Callable[[str], Reading]

@@ -3,11 +3,15 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from headway.cli.documents import is_job, plan_job, read_document
-from headway.cli.findings import Findings
+from headway.cli.audit import audit, read_file
+from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
+from headway.cli.findings import Findings, counted
 from headway.cli.search import documents_below
+from headway.jobspec.parse import AnyParsed
+from headway.jobspec.plan import ClusterPlan
+from headway.templates.cluster import reader_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks each document by itself, and each job against the clusters that it names. 1 on errors, 2 without a document."""
+    """Checks each document by itself, each job against its clusters, each cluster against the files rendered from it.
+
+    1 on errors, 2 without a document.
+    """
     files = list(dict.fromkeys(file for path in args.paths for file in _documents(path)))
     if not files:
         print(f"headway: no headway documents below {', '.join(map(str, args.paths))}", file=sys.stderr)
@@ -24,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
     findings = Findings()
     for file in files:
         parsed = read_document(file, findings)
-        if parsed is not None and is_job(parsed):
-            plan_job(parsed, None, findings)
+        if parsed is not None:
+            _check_plans(parsed, findings)
     findings.print(sys.stdout, args.color)
     print(_summary(len(files), findings))
     return 1 if findings.errors else 0
@@ -36,11 +43,25 @@ def _documents(path: Path) -> Iterator[Path]:
     return documents_below(path) if path.is_dir() else iter([path])
 
 
+def _check_plans(document: AnyParsed, findings: Findings) -> None:
+    """The plans that follow from the document, and its rendered files, as far as they are there, against them."""
+    rendered = Path(document.document.name).parent / "rendered"
+    if is_job(document):
+        for job in plan_job(document, None, findings):
+            _read_back(rendered / job.plan.name / job.plan.cluster, job.cluster, findings)
+    elif is_cluster(document):
+        cluster = plan_cluster(document, findings)
+        if cluster is not None:
+            _read_back(rendered / cluster.plan.name, cluster.plan, findings)
+
+
+def _read_back(folder: Path, cluster: ClusterPlan, findings: Findings) -> None:
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and reader_of(PurePosixPath(file.as_posix()))]
+    readings = {str(file): read_file(file, None, findings) for file in files}
+    findings.add(audit({file: reading for file, reading in readings.items() if reading is not None}, cluster))
+
+
 def _summary(documents: int, findings: Findings) -> str:
-    counts = [_count(findings.errors, "error")] if findings.errors else []
-    counts += [_count(findings.warnings, "warning")] if findings.warnings else []
-    return f"{_count(documents, 'document')}: {', '.join(counts) or 'no problems'}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    counts = [counted(findings.errors, "error")] if findings.errors else []
+    counts += [counted(findings.warnings, "warning")] if findings.warnings else []
+    return f"{counted(documents, 'document')}: {', '.join(counts) or 'no problems'}"

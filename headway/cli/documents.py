@@ -1,8 +1,8 @@
-"""Files as checked documents and plans; `check`, `plan`, `render` and `run` all read theirs here."""
+"""Files as checked documents and plans; every verb that takes documents reads them here."""
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TypeGuard
 
 from pydantic import BaseModel
@@ -13,9 +13,9 @@ from headway.jobspec.check.cluster import check_cluster
 from headway.jobspec.check.job import check_job
 from headway.jobspec.check.placement import check_placement
 from headway.jobspec.choice import choose
-from headway.jobspec.document import Document
+from headway.jobspec.document import Document, Path
 from headway.jobspec.load import load_file
-from headway.jobspec.parse import Parsed, kind_of, read
+from headway.jobspec.parse import AnyParsed, Parsed, kind_of, read
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.cluster import resolve_cluster
@@ -23,8 +23,10 @@ from headway.jobspec.resolve.job import resolve_job
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.suggest import did_you_mean, listed, nearest
+from headway.templates.cluster import SwitchOptions, check_switches
 from headway.templates.kind import Files
 from headway.templates.schedulers import SCHEDULERS
+from headway.templates.switches import SWITCHES
 from headway.templates.trainers import TRAINERS
 
 
@@ -44,7 +46,21 @@ class PlannedJob:
         return render_job(self.plan, self.cluster, self.scheduler, self.trainer)
 
 
-def load_job_plan(job_file: Path, cluster_file: Path | None = None) -> PlannedJob | None:
+@dataclass(frozen=True)
+class PlannedCluster:
+    """A cluster's plan, and what its renderers want besides: the options of the switches, by fabric and operating system."""
+
+    plan: ClusterPlan
+    switches: SwitchOptions
+
+    def files(self) -> Files:
+        """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""
+        from headway.templates.cluster import render_cluster  # noqa: PLC0415 (only rendering needs jinja2)
+
+        return render_cluster(self.plan, self.switches)
+
+
+def load_job_plan(job_file: FilePath, cluster_file: FilePath | None = None) -> PlannedJob | None:
     """The job's plan on the cluster in `cluster_file`, else on the first that it names. Problems go to stderr; None on errors."""
     findings = Findings()
     job = read_job(job_file, findings)
@@ -54,7 +70,7 @@ def load_job_plan(job_file: Path, cluster_file: Path | None = None) -> PlannedJo
 
 
 def plan_job(
-    job: Parsed[TrainingJob], cluster_file: Path | None, findings: Findings, first_only: bool = False
+    job: Parsed[TrainingJob], cluster_file: FilePath | None, findings: Findings, first_only: bool = False
 ) -> list[PlannedJob]:
     """The job's plans on the cluster in `cluster_file`, else on each that it names (or the first); problems go to `findings`."""
     if cluster_file is not None:
@@ -65,23 +81,34 @@ def plan_job(
     return [plan for plan in planned if plan is not None]
 
 
-def read_document(path: Path, findings: Findings) -> Parsed[Cluster] | Parsed[TrainingJob] | None:
+def plan_cluster(cluster: Parsed[Cluster], findings: Findings) -> PlannedCluster | None:
+    """The cluster's plan, where its document allows one; what the kinds have against it goes to `findings`."""
+    if not cluster.complete or findings.errors_in(cluster.document.name):
+        return None
+    plan = resolve_cluster(cluster.spec)
+    options = {place: chosen for place, (chosen, _) in _switches(cluster.document).items() if chosen is not None}
+    findings.add(check_switches(plan, options), cluster=cluster.document.name)
+    return PlannedCluster(plan, options)
+
+
+def read_document(path: FilePath, findings: Findings) -> AnyParsed | None:
     """The file's spec, checked against itself. None when its kind or version is unknown."""
     document, parsed, problems = read(path)
     findings.documents[document.name] = document
     findings.add(problems)
     if parsed is None:
         return None
-    if _is_cluster(parsed):
+    if is_cluster(parsed):
         findings.add(check_cluster(parsed), cluster=document.name)
         findings.add(_scheduler(document)[1])
+        findings.add(problem for _, problems in _switches(document).values() for problem in problems)
     elif is_job(parsed):
         findings.add(check_job(parsed), job=document.name)
         findings.add(_trainer(document)[1] + _data(document)[1])
     return parsed
 
 
-def read_job(path: Path, findings: Findings) -> Parsed[TrainingJob] | None:
+def read_job(path: FilePath, findings: Findings) -> Parsed[TrainingJob] | None:
     """The file's TrainingJob; another kind of document is a problem."""
     parsed = read_document(path, findings)
     if parsed is None or is_job(parsed):
@@ -90,22 +117,23 @@ def read_job(path: Path, findings: Findings) -> Parsed[TrainingJob] | None:
     return None
 
 
-def read_cluster(path: Path, findings: Findings) -> Parsed[Cluster] | None:
+def read_cluster(path: FilePath, findings: Findings) -> Parsed[Cluster] | None:
     """The file's Cluster; another kind of document is a problem."""
     parsed = read_document(path, findings)
-    if parsed is None or _is_cluster(parsed):
+    if parsed is None or is_cluster(parsed):
         return parsed
     findings.add([_wrong_kind(parsed.document, "Cluster")])
     return None
 
 
-def is_job(parsed: Parsed[Cluster] | Parsed[TrainingJob]) -> TypeGuard[Parsed[TrainingJob]]:
+def is_cluster(parsed: AnyParsed) -> TypeGuard[Parsed[Cluster]]:
+    """Whether the document is a Cluster."""
+    return isinstance(parsed.spec, Cluster)
+
+
+def is_job(parsed: AnyParsed) -> TypeGuard[Parsed[TrainingJob]]:
     """Whether the document is a TrainingJob."""
     return isinstance(parsed.spec, TrainingJob)
-
-
-def _is_cluster(parsed: Parsed[Cluster] | Parsed[TrainingJob]) -> TypeGuard[Parsed[Cluster]]:
-    return isinstance(parsed.spec, Cluster)
 
 
 def _wrong_kind(document: Document, wanted: str) -> Problem:
@@ -118,6 +146,19 @@ _Options = tuple[BaseModel | None, list[Problem]]
 
 def _scheduler(document: Document) -> _Options:
     return choose(document, ("scheduler",), SCHEDULERS)
+
+
+def _switches(document: Document) -> dict[tuple[str, str], _Options]:
+    """The options of the switches, by fabric and kind of operating system."""
+    fabrics = document.value(("fabrics",))
+    found: dict[tuple[str, str], _Options] = {}
+    for index in range(len(fabrics) if isinstance(fabrics, list) else 0):
+        systems = document.value(("fabrics", index, "switches", "os"))
+        for number in range(len(systems) if isinstance(systems, list) else 0):
+            path: Path = ("fabrics", index, "switches", "os", number)
+            place = (str(document.value(("fabrics", index, "name"))), str(document.value((*path, "kind"))))
+            found[place] = choose(document, path, SWITCHES)
+    return found
 
 
 def _trainer(document: Document) -> _Options:
@@ -140,7 +181,7 @@ def _find(job: Parsed[TrainingJob], index: int, findings: Findings) -> Parsed[Cl
     name, document = job.spec.cluster[index], job.document
     seen: list[str] = []
     unreadable: list[str] = []
-    for paths in documents_around(Path(document.name)):
+    for paths in documents_around(FilePath(document.name)):
         named = _cluster_names(paths)
         found = [path for path, found_name in named.items() if found_name == name]
         if len(found) == 1:
@@ -154,7 +195,7 @@ def _find(job: Parsed[TrainingJob], index: int, findings: Findings) -> Parsed[Cl
     return None
 
 
-def _ambiguous(name: str, index: int, found: list[Path]) -> Problem:
+def _ambiguous(name: str, index: int, found: list[FilePath]) -> Problem:
     message = f"several Cluster documents are called `{name}`: {listed(map(str, found))}"
     return Problem("HW402", JOB, ("cluster", index), message, "rename all but one")
 
@@ -167,7 +208,7 @@ def _unknown(name: str, index: int, seen: list[str], unreadable: list[str]) -> P
     return Problem("HW401", JOB, ("cluster", index), message, hint)
 
 
-def _cluster_names(paths: list[Path]) -> dict[Path, str]:
+def _cluster_names(paths: list[FilePath]) -> dict[FilePath, str]:
     """The names of the Cluster documents among the files."""
     documents = {path: load_file(path)[0] for path in paths}
     return {path: str(found.value(("name",))) for path, found in documents.items() if kind_of(found) == "Cluster"}

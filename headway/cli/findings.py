@@ -37,3 +37,8 @@ class Findings:
         """Every problem by file and position, a blank line after each."""
         for problem in in_order(self.problems, self.documents):
             print(show(problem, self.documents.get(problem.document), colour), end="\n\n", file=stream)
+
+
+def counted(number: int, what: str) -> str:
+    """The number with its noun: 1 file, 2 files."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -28,7 +28,8 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "check": Verb("headway.cli.check", "every problem of the documents, at its line and column"),
     "plan": Verb("headway.cli.plan", "what a job comes to: ranks, mesh, environment, files"),
-    "render": Verb("headway.cli.render", "all files of a job on its clusters"),
+    "render": Verb("headway.cli.render", "all files of jobs and clusters"),
+    "audit": Verb("headway.cli.audit", "switch, host and NCCL settings in force, read back and compared"),
     "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),
     "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives", raw=True),
     "report": Verb("headway.cli.report", "a run as one HTML page and a summary"),

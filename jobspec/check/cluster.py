@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.fabric import check_adapters, check_fabrics, check_scale_out
+from headway.jobspec.check.fabric import check_adapters, check_cabling, check_fabrics, check_scale_out
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import CLUSTER, Problem
@@ -37,6 +37,16 @@ def _check_group(path: tuple[str | int, ...], nodes: NodeGroup) -> Iterator[Prob
         yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` stands without `gpu`", hint, at_key=True)
 
 
+def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
+    for index, nodes in enumerate(cluster.nodes):
+        if nodes.hosts and len(nodes.hosts) != nodes.count:
+            message = f"{len(nodes.hosts)} hosts for {nodes.count} nodes of the group `{nodes.group}`"
+            yield Problem("HW512", CLUSTER, ("nodes", index, "hosts"), message, "list one address for each node", at_key=True)
+    if cluster.provider is not None and not any(nodes.hosts for nodes in cluster.nodes):
+        message = "a provider, and no node says by which address it is reached"
+        yield Problem("HW512", CLUSTER, ("provider",), message, "add `hosts` to a group of nodes", at_key=True)
+
+
 def _check_storage_names(cluster: Cluster) -> Iterator[Problem]:
     yield from check_unique(CLUSTER, ("storage",), "name", [storage.name for storage in cluster.storage])
 
@@ -61,6 +71,8 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("fabrics",), check_fabrics),
     (("fabrics", "nodes"), check_adapters),
     (("fabrics", "nodes"), check_scale_out),
+    (("fabrics", "nodes"), check_cabling),
+    (("nodes",), _check_hosts),
     (("storage",), _check_storage_names),
     (("storage",), _check_shared_storage),
     (("storage",), _check_storage_paths),

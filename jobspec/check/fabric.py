@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.qos import check_classes
+from headway.jobspec.check.switches import check_switches
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
@@ -15,7 +17,16 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
     """Each fabric by itself."""
     yield from check_unique(CLUSTER, ("fabrics",), "name", [fabric.name for fabric in cluster.fabrics])
     for index, fabric in enumerate(cluster.fabrics):
-        yield from _check_fabric(("fabrics", index), fabric)
+        path = ("fabrics", index)
+        yield from _check_fabric(path, fabric)
+        yield from check_classes((*path, "classes"), fabric.classes)
+
+
+def check_cabling(cluster: Cluster) -> Iterator[Problem]:
+    """The switches have the ports and addresses for the nodes."""
+    for index, fabric in enumerate(cluster.fabrics):
+        if fabric.switches is not None:
+            yield from check_switches(("fabrics", index, "switches"), fabric.switches, cluster.nodes)
 
 
 def check_adapters(cluster: Cluster) -> Iterator[Problem]:
@@ -34,7 +45,7 @@ def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
     for index, nodes in enumerate(cluster.nodes):
         if nodes.gpus and nodes.count > 1 and not has_fabric:
             message = f"no fabric has the role `scale_out`, so NCCL chooses the network between the nodes `{nodes.group}` itself"
-            hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: roce, dscp: 26}`"
+            hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: infiniband}`"
             yield Problem("HW601", CLUSTER, ("nodes", index), message, hint, Severity.WARNING)
 
 
@@ -43,9 +54,9 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
     if (transport == "nvlink") != (fabric.role == "scale_up"):
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale_up`, and `scale_up` is `nvlink`")
-    if transport == "roce" and fabric.dscp is None:
-        hint = "give the DSCP that the switches map to the lossless queue, for example `dscp: 26`"
-        yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no `dscp`", hint)
+    if transport == "roce" and not any(each.carries == "collectives" for each in fabric.classes):
+        hint = "say how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
+        yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no class that carries collectives", hint)
     if transport == "tcp" and fabric.interface is None:
         hint = "name what `ip link` prints, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, path, f"the TCP fabric `{name}` has no `interface`", hint)
@@ -54,7 +65,7 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
     """Settings that only another transport has."""
-    for key, owner in (("dscp", "roce"), ("interface", "tcp")):
-        if getattr(fabric, key) is not None and fabric.transport != owner:
+    for key, owner in (("classes", "roce"), ("switches", "roce"), ("interface", "tcp")):
+        if getattr(fabric, key) and fabric.transport != owner:
             message = f"`{key}` has no effect on the {fabric.transport} fabric `{fabric.name}`"
             yield Problem("HW504", CLUSTER, (*path, key), message, f"leave it out, or set `transport: {owner}`", at_key=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.plan import ClusterPlan, EnvVar, FabricPlan, GroupPlan
+from headway.jobspec.plan import ClassPlan, ClusterPlan, EnvVar, FabricPlan, GroupPlan
 
 _TORCH_NCCL = "docs.pytorch.org torch_nccl_environment_variables"
 _NET_IB = "NVIDIA/nccl src/transport/net_ib/connect.cc"
@@ -48,7 +48,7 @@ def _sockets(cluster: ClusterPlan) -> Iterator[EnvVar]:
 
 
 def _network(cluster: ClusterPlan, group: GroupPlan) -> Iterator[EnvVar]:
-    fabric = next((fabric for fabric in cluster.fabrics if fabric.role == "scale_out"), None)
+    fabric = cluster.scale_out
     if fabric is None:
         return
     if fabric.transport == "tcp":
@@ -56,8 +56,10 @@ def _network(cluster: ClusterPlan, group: GroupPlan) -> Iterator[EnvVar]:
         yield EnvVar("NCCL_NET", "Socket", reason, "NVIDIA/nccl src/init.cc")
         return
     yield from _rdma(fabric, group)
-    if fabric.transport == "roce" and fabric.dscp is not None:
-        yield from _roce(fabric.dscp)
+    collectives = fabric.qos.carrying("collectives") if fabric.qos else None
+    if collectives is not None:
+        yield from _roce(collectives)
+        yield from _gid(fabric)
 
 
 def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
@@ -68,13 +70,23 @@ def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
     yield EnvVar("NCCL_IB_TIMEOUT", str(_IB_TIMEOUT), reason, _NET_IB)
 
 
-def _roce(dscp: int) -> Iterator[EnvVar]:
-    reason = f"the IP traffic class of DSCP {dscp}, which is {dscp} << 2: the switches queue RoCE by it"
+def _roce(collectives: ClassPlan) -> Iterator[EnvVar]:
+    dscp, kind = collectives.dscp, "lossless " if collectives.lossless else ""
+    reason = f"DSCP {dscp} << 2: adapters and switches put it into the {kind}class `{collectives.name}`"
     yield EnvVar("NCCL_IB_TC", str(dscp << 2), reason, _NET_IB)
-    reason = "RoCE v2 has an IP header and so a DSCP; NCCL finds the GID index by this version, and an index may differ by host"
-    yield EnvVar("NCCL_IB_ROCE_VERSION_NUM", "2", reason, _NET_IB)
     reason = "each queue pair has its own UDP source port, so that ECMP spreads one connection over several links"
     yield EnvVar("NCCL_IB_QPS_PER_CONNECTION", str(_QPS), reason, _NET_IB)
+
+
+def _gid(fabric: FabricPlan) -> Iterator[EnvVar]:
+    """NCCL finds the GID index by these; the index itself differs from host to host."""
+    reason = "RoCE v2 has an IP header and so a DSCP; NCCL finds the GID index by this version, and an index may differ by host"
+    yield EnvVar("NCCL_IB_ROCE_VERSION_NUM", "2", reason, _NET_IB)
+    if fabric.addresses is not None:
+        reason = "the adapters' addresses on the fabric are IPv4"
+        yield EnvVar("NCCL_IB_ADDR_FAMILY", "AF_INET", reason, _NET_IB)
+        reason = f"the GID of an address on `{fabric.name}`, where an adapter has several"
+        yield EnvVar("NCCL_IB_ADDR_RANGE", fabric.addresses, reason, _NET_IB)
 
 
 def _torch() -> Iterator[EnvVar]:

@@ -1,12 +1,14 @@
 """The Cluster document: what the platform's owner says about the machines."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from headway.jobspec.choice import Choice
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.section import API_VERSION, Name, Section
+
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?$")]
 
 
 class NodeGroup(Section):
@@ -25,7 +27,9 @@ class NodeGroup(Section):
     gpus: int | None = Field(None, ge=1, le=64, examples=[8])
     """GPUs in one node, each of which runs one rank."""
     nics: tuple[str, ...] = Field((), examples=[["mlx5_0", "mlx5_1"]])
-    """RDMA adapters of one node, by the names that `ibv_devices` prints."""
+    """RDMA adapters of one node, by the names that `ibv_devices` prints; adapter i is on rail i."""
+    hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
+    """Addresses by which the nodes are reached over SSH, in their order, with `:PORT` where it is not 22."""
 
 
 class Storage(Section):
@@ -52,9 +56,13 @@ class Cluster(Section):
     """Name of the cluster: a DNS label, lower case."""
     scheduler: Choice = Field(examples=[{"kind": "slurm"}])
     """What starts jobs."""
+    provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])
+    """How `headway up` reaches the machines."""
     nodes: tuple[NodeGroup, ...] = Field(min_length=1, examples=[[{"group": "gpu", "count": 2, "cpus": 96}]])
     """Groups of nodes; a job runs on the first."""
-    fabrics: tuple[Fabric, ...] = Field((), examples=[[{"name": "rails", "role": "scale_out", "transport": "roce", "dscp": 26}]])
+    fabrics: tuple[Fabric, ...] = Field(
+        (), examples=[[{"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"}]]
+    )
     """Networks, each with its role."""
     storage: tuple[Storage, ...] = Field((), examples=[[{"name": "runs", "kind": "posix", "path": "runs", "shared": True}]])
     """Places for files."""

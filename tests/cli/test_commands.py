@@ -170,7 +170,7 @@ def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, c
         (["chekc"], 2, "did you mean `check`?"),
         (["check"], 2, "required: PATH"),
         (["check", "empty"], 2, "no headway documents below empty"),
-        (["render", "empty"], 2, "no TrainingJob below empty"),
+        (["render", "empty"], 2, "no headway documents below empty"),
         (["plan", "a", "b"], 2, "unrecognized arguments: b"),
     ],
 )

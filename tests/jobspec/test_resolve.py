@@ -12,7 +12,9 @@ from headway.jobspec.plan import ClusterPlan, FabricPlan, GroupPlan, StoragePlan
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.fingerprint import fingerprint
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
+from headway.jobspec.resolve.qos import resolve_qos
 from headway.jobspec.resolve.ranks import resolve_ranks
+from headway.jobspec.spec.fabric import TrafficClass
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.runner.contract import Mesh, RunConfig, Trainer
@@ -22,14 +24,26 @@ layouts = st.builds(Layout, pp=degrees, dp_replicate=degrees, dp_shard=st.none()
 
 GPUS = GroupPlan("gpu", 2, 96, 8, "H100-SXM-80", 8, ("mlx5_0", "mlx5_1"))
 CPUS = GroupPlan("cpu", 2, 6, 4, None, 0, ())
-ROCE = FabricPlan("rails", "scale_out", "roce", None, 26)
-INFINIBAND = FabricPlan("rails", "scale_out", "infiniband", None, None)
-TCP = FabricPlan("ethernet", "scale_out", "tcp", "eth1", None)
-ADMIN = FabricPlan("admin", "management", "tcp", "eth0", None)
+ROCE_CLASS = TrafficClass(name="roce", carries="collectives", dscp=26, priority=3, lossless=True)
+ROCE = FabricPlan("rails", "scale_out", "roce", None, resolve_qos((ROCE_CLASS,)), None, ())
+INFINIBAND = FabricPlan("rails", "scale_out", "infiniband", None, None, None, ())
+TCP = FabricPlan("ethernet", "scale_out", "tcp", "eth1", None, None, ())
+ADMIN = FabricPlan("admin", "management", "tcp", "eth0", None, None, ())
 
 
 def cluster(group: GroupPlan, *fabrics: FabricPlan) -> ClusterPlan:
-    return ClusterPlan("lab", "0" * 64, "slurm", (group,), fabrics, (StoragePlan("runs", "posix", "runs", True),))
+    return ClusterPlan(
+        name="lab",
+        hash="0" * 64,
+        scheduler="slurm",
+        provider=None,
+        groups=(group,),
+        nodes=(),
+        fabrics=fabrics,
+        switches=(),
+        links=(),
+        storage=(StoragePlan("runs", "posix", "runs", True),),
+    )
 
 
 def environment(group: GroupPlan, *fabrics: FabricPlan) -> dict[str, str]:
@@ -79,7 +93,7 @@ def test_roce_sets_adapters_traffic_class_and_version_and_leaves_the_gid_index_t
 
 @given(st.integers(0, 63))
 def test_the_traffic_class_carries_the_dscp_in_its_upper_six_bits(dscp: int) -> None:
-    traffic_class = int(environment(GPUS, dataclasses.replace(ROCE, dscp=dscp))["NCCL_IB_TC"])
+    traffic_class = int(environment(GPUS, dataclasses.replace(ROCE, qos=resolve_qos((ROCE_CLASS.model_copy(update={"dscp": dscp}),))))["NCCL_IB_TC"])
     assert traffic_class >> 2 == dscp
     assert traffic_class < 256
 

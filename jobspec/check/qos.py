@@ -1,0 +1,69 @@
+"""Classes of traffic: no two in one place, and numbers that a switch can keep."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from headway.jobspec.check.names import check_unique
+from headway.jobspec.document import Path
+from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.resolve.qos import priority_of, queue_of
+from headway.jobspec.spec.fabric import TrafficClass
+
+_PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
+    ("carries", lambda each: each.carries),
+    ("dscp", lambda each: each.dscp),
+    ("priority", priority_of),
+    ("queue", queue_of),
+)
+
+
+def check_classes(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
+    """The classes at `path` against each other and each by itself."""
+    yield from check_unique(CLUSTER, path, "name", [each.name for each in classes])
+    for key, value in _PLACES:
+        yield from _check_apart(path, classes, key, value)
+    for index, each in enumerate(classes):
+        yield from _check_class((*path, index), each)
+    yield from _check_shares(path, classes)
+    yield from _check_notifications(path, classes)
+
+
+def _check_apart(
+    path: Path, classes: Sequence[TrafficClass], key: str, value: Callable[[TrafficClass], object]
+) -> Iterator[Problem]:
+    """Two classes that switches could not tell apart."""
+    first: dict[object, str] = {}
+    for index, each in enumerate(classes):
+        taken = first.setdefault(value(each), each.name)
+        if taken != each.name:
+            message = f"the classes `{taken}` and `{each.name}` have one {key}, {value(each)}"
+            yield Problem("HW506", CLUSTER, (*path, index, key), message, f"give each a `{key}` of its own")
+
+
+def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
+    if each.priority is None and priority_of(each) == 0:
+        message = f"DSCP {each.dscp} has the upper bits of priority 0, which is for what is in no class"
+        yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a `priority` from 1 to 7")
+    if each.ecn is not None and each.ecn.min_bytes > each.ecn.max_bytes:
+        message = f"marking begins at {each.ecn.min_bytes} bytes, above the {each.ecn.max_bytes} bytes of `max_bytes`"
+        yield Problem("HW507", CLUSTER, (*path, "ecn", "min_bytes"), message, "`min_bytes` is the smaller one")
+    if each.carries == "cnp" and (each.lossless or each.ecn is not None):
+        message = "notifications of congestion are neither paused nor marked themselves: they would come too late"
+        yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")
+
+
+def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
+    """Something is left for what is in no class."""
+    total = sum(each.bandwidth_percent or 0 for each in classes)
+    if total > 99:
+        message = f"the classes take {total} % of a link, and nothing is left for all other traffic"
+        yield Problem("HW508", CLUSTER, path, message, "let the shares sum to 99 or less", at_key=True)
+
+
+def _check_notifications(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
+    """Marks reach the sender as notifications, which want a queue of their own."""
+    for index, each in enumerate(classes):
+        if each.ecn is not None and not any(other.carries == "cnp" for other in classes):
+            message = f"switches mark `{each.name}`, and no class carries the notifications that answer the marks"
+            yield Problem(
+                "HW509", CLUSTER, (*path, index, "ecn"), message, "add `{name: cnp, carries: cnp, dscp: 48}`", at_key=True
+            )

@@ -1,0 +1,37 @@
+"""Classes of traffic as every number by which some device knows them: the one object that all artifacts are rendered from."""
+
+from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
+from headway.jobspec.spec.fabric import TrafficClass
+
+
+def resolve_qos(classes: tuple[TrafficClass, ...]) -> QosPlan:
+    """The classes with their priorities, queues and buffers decided; the rest gets what share of a link they leave."""
+    plans = tuple(_class(each) for each in classes)
+    return QosPlan(plans, 100 - sum(each.bandwidth_percent or 0 for each in plans))
+
+
+def priority_of(traffic: TrafficClass) -> int:
+    """Its priority, else the upper three bits of the DSCP: mlx5's own mapping (`mlnx_qos`, default dscp2prio)."""
+    return traffic.dscp >> 3 if traffic.priority is None else traffic.priority
+
+
+def queue_of(traffic: TrafficClass) -> int:
+    """Its queue, else the number of its priority."""
+    return priority_of(traffic) if traffic.queue is None else traffic.queue
+
+
+def _class(traffic: TrafficClass) -> ClassPlan:
+    """A lossless class has a buffer of its own at the way in; all that may be dropped shares buffer 0."""
+    priority = priority_of(traffic)
+    return ClassPlan(
+        name=traffic.name,
+        carries=traffic.carries,
+        dscp=traffic.dscp,
+        priority=priority,
+        traffic_class=priority,
+        queue=queue_of(traffic),
+        priority_group=priority if traffic.lossless else 0,
+        lossless=traffic.lossless,
+        ecn=EcnPlan(**traffic.ecn.model_dump()) if traffic.ecn else None,
+        bandwidth_percent=traffic.bandwidth_percent,
+    )

@@ -1,0 +1,60 @@
+"""A cluster's plan as the whole tree of its files, and which of them can be read back."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+
+from pydantic import BaseModel
+
+from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
+from headway.jobspec.problem import Problem
+from headway.templates.hosts.read import read as read_host
+from headway.templates.hosts.render import SCRIPT, render_host
+from headway.templates.kind import Files
+from headway.templates.nccl.read import read as read_environment
+from headway.templates.reading import Reading
+from headway.templates.switches import SWITCHES
+
+# Options of each operating system of a fabric's switches, by fabric and kind.
+SwitchOptions = Mapping[tuple[str, str], BaseModel]
+
+Reader = Callable[[str], Reading]
+
+HOSTS = PurePosixPath("hosts")
+_SWITCHES = PurePosixPath("switches")
+
+
+def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
+    """Every file of the cluster, below `<cluster>/`; none where neither switches nor hosts need one."""
+    files: Files = {}
+    for switch in cluster.switches:
+        for path, text in _switch_files(cluster, switch, options):
+            files[_SWITCHES / switch.name / path] = text
+    for node in cluster.nodes:
+        for path, text in render_host(node, cluster).items():
+            files[HOSTS / node.name / path.relative_to("/")] = text
+    if files:
+        files[PurePosixPath("plan.json")] = to_json(cluster)
+    return {PurePosixPath(cluster.name) / path: text for path, text in files.items()}
+
+
+def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Problem]:
+    """What the switches' operating systems have against the plan."""
+    for switch in cluster.switches:
+        for kind in cluster.fabric(switch.fabric).os:
+            yield from SWITCHES[kind].check(options[switch.fabric, kind], switch, cluster)
+
+
+def readers_by_kind() -> Mapping[str, Reader]:
+    """What reads a file of each kind."""
+    return {"host": read_host, "nccl": read_environment, **{name: kind.read for name, kind in SWITCHES.items()}}
+
+
+def reader_of(path: PurePosixPath) -> Reader | None:
+    """What reads a file of this name; None for a name that no kind gives to its files."""
+    readers = {SCRIPT.name: read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
+    return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
+
+
+def _switch_files(cluster: ClusterPlan, switch: SwitchPlan, options: SwitchOptions) -> Iterator[tuple[PurePosixPath, str]]:
+    for kind in cluster.fabric(switch.fabric).os:
+        yield from SWITCHES[kind].render(options[switch.fabric, kind], switch, cluster).items()

@@ -1,0 +1,44 @@
+"""A node's files by their absolute paths: `headway-qos` and the systemd unit that runs it.
+
+Which file of the kernel or of mlx5 holds what: torvalds/linux Documentation/ABI/stable/sysfs-class-infiniband,
+ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dcb-pfc (iproute2).
+"""
+
+from pathlib import Path, PurePosixPath
+
+from headway.jobspec.plan import ClusterPlan, NodePlan, QosPlan
+from headway.templates.kind import Files
+from headway.templates.shell import render_shell
+
+SCRIPT = PurePosixPath("/usr/local/sbin/headway-qos")
+UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
+
+# RFC 3168: the two lowest bits of the traffic class byte; 10 says that the sender understands marks.
+_ECT0 = 2
+
+
+def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
+    """The node's files; none where no class of traffic is planned for its adapters."""
+    fabric = cluster.scale_out
+    if fabric is None or fabric.qos is None or not node.nics:
+        return {}
+    return {SCRIPT: _script(node, cluster, fabric.qos), UNIT: _unit(cluster)}
+
+
+def _script(node: NodePlan, cluster: ClusterPlan, qos: QosPlan) -> str:
+    collectives = qos.carrying("collectives")
+    return render_shell(
+        Path(__file__).parent / "headway-qos.j2",
+        node=node,
+        cluster=cluster,
+        classes=qos.classes,
+        lossless=qos.lossless_priorities,
+        marked=[each for each in qos.classes if each.ecn],
+        collectives=collectives,
+        tos=collectives.dscp << 2 | (_ECT0 if collectives.ecn else 0) if collectives else None,
+        cnp=qos.carrying("cnp"),
+    )
+
+
+def _unit(cluster: ClusterPlan) -> str:
+    return render_shell(Path(__file__).parent / "headway-qos.service.j2", cluster=cluster, script=str(SCRIPT))
