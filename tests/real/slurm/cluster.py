@@ -105,6 +105,7 @@ class SlurmCluster:
         (etc / "hosts").write_text(hosts(self.shape, addresses, Path("/etc/hosts").read_text()))
         (etc / "slurm.conf").write_text(slurm_conf(self.shape, self.root, addresses))
         (etc / "gres.conf").write_text(gres_conf(self.shape, self.root))
+        (etc / "cgroup.conf").write_text(self.programs.cgroup_conf)
         (etc / "munge.key").touch(mode=0o600)
         (etc / "munge.key").write_bytes(os.urandom(1024))
         for device in gpu_devices(self.shape, self.root):
@@ -125,7 +126,8 @@ class SlurmCluster:
 
     def _machine(self, name: str, script: str, arguments: Sequence[str], is_host: bool = False) -> Machine:
         env = {"PATH": SEARCH_PATH, "SLURM_CONF": self.env["SLURM_CONF"]}
-        return Machine(name, script, arguments, env, self.root / "log" / f"{name}.console", is_host=is_host)
+        console = self.root / "log" / f"{name}.console"
+        return Machine(name, script, arguments, env, console, is_host=is_host, view=self.programs.view)
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +155,7 @@ class SlurmCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a client with `env` on top; raises CalledProcessError (with stderr as a note), TimeoutExpired after `timeout_s`."""
         done = subprocess.run(
-            leashed(argv),
+            leashed([*self.programs.view, *argv]),
             check=False,
             env=self.env | dict(env or {}),
             cwd=cwd,

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.real import sid
+
 from .cluster import SlurmCluster
 from .configuration import Shape
+from .current import current_programs
 from .programs import obstacle
 
 
@@ -22,3 +25,20 @@ def slurm(slurm_here: None) -> Iterator[SlurmCluster]:
     """Two idle nodes, n1 and n2. A test that harms a node mends it before it ends."""
     with SlurmCluster(Shape(nodes=2)) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def current_slurm() -> Iterator[SlurmCluster]:
+    """The same two nodes under the Slurm of Debian sid, whatever is installed here; beside `slurm`, if both are asked for."""
+    reason = sid.obstacle()
+    if reason is not None:
+        pytest.skip(reason)
+    with SlurmCluster(Shape(nodes=2), current_programs()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=["slurm", "current_slurm"])
+def each_slurm(request: pytest.FixtureRequest) -> SlurmCluster:
+    """One after the other, for what has to be true of both."""
+    cluster: SlurmCluster = request.getfixturevalue(request.param)
+    return cluster

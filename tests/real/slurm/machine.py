@@ -26,7 +26,7 @@ class Machine:
     """`script` (bash, with `arguments`) as the first process of its own PID and mount namespaces.
 
     The script says `echo up` on standard output once it is ready to be entered. `is_host`: it also has a host name, System V
-    memory and an uptime of its own.
+    memory and an uptime of its own. `view`: a command line that changes what it sees and then runs the rest of its arguments.
     """
 
     def __init__(
@@ -38,10 +38,11 @@ class Machine:
         console: Path,
         *,
         is_host: bool = False,
+        view: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.console = console
-        self._command = ["bash", "-c", script, name, *arguments]
+        self._command = [*view, "bash", "-c", script, name, *arguments]
         self._is_host = is_host
         self._env = dict(env)
         self._unshare: subprocess.Popen[bytes] | None = None

@@ -12,12 +12,17 @@ DEBIAN_PACKAGES = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "s
 
 @dataclass(frozen=True)
 class SlurmPrograms:
-    """The daemons of one Slurm and the folder of its clients; another version is another record."""
+    """The daemons of one Slurm and the folder of its clients; another version is another record.
+
+    `view`: how the command line of each of its processes begins, if that prepares the file system in which the paths are found.
+    """
 
     slurmctld: Path
     slurmd: Path
     munged: Path
     clients: Path
+    view: tuple[str, ...] = ()
+    cgroup_conf: str = ""
 
 
 def installed_programs() -> SlurmPrograms:

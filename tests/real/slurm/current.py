@@ -1,0 +1,34 @@
+"""The Slurm of Debian sid, on a machine where another one or none is installed."""
+
+from pathlib import Path
+
+from tests.real.sid import sid_tree
+
+from .programs import SlurmPrograms
+
+# The tree's programs and libraries hide the machine's of the same names; what only the machine has, such as its Python, runs on
+# the tree's newer C library. Plugins do not mix: a Slurm tries to load all that stand in its folder.
+LAID_OVER = """
+set -e
+for folder in usr etc/alternatives; do
+  mount -t overlay -o "ro,lowerdir=$0/$folder:/$folder" overlay "/$folder"
+done
+for plugins in "$0"/usr/lib/*/slurm-wlm; do
+  mount -o bind,ro "$plugins" "${plugins#"$0"}"
+done
+exec "$@"
+"""
+
+
+def current_programs() -> SlurmPrograms:
+    """Each of its processes sees the tree laid over this machine's /usr; nobody else does. Raises what `sid_tree` raises."""
+    daemons = Path("/usr/sbin")
+    return SlurmPrograms(
+        slurmctld=daemons / "slurmctld",
+        slurmd=daemons / "slurmd",
+        munged=daemons / "munged",
+        clients=Path("/usr/bin"),
+        view=("unshare", "--mount", "bash", "-c", LAID_OVER, str(sid_tree())),
+        # slurmd ends at its start where no cgroup file system is mounted, unless it hears this; 22.05 does not know the word
+        cgroup_conf="CgroupPlugin=disabled\n",
+    )
