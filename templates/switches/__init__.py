@@ -4,5 +4,7 @@ import types
 from collections.abc import Mapping
 
 from headway.templates.kind import SwitchKind
+from headway.templates.switches.frr import FRR
+from headway.templates.switches.sonic import SONIC
 
-SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType({})
+SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType({"frr": FRR, "sonic": SONIC})

@@ -1,0 +1,22 @@
+"""What FRR cannot do with a plan."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.document import Path
+from headway.jobspec.plan import ClusterPlan, SwitchPlan
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.render import MAX_PATHS
+
+
+def check(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """FRR routes: it has a bound on equal paths, and knows nothing of queues."""
+    fabric = cluster.fabric(switch.fabric)
+    at: Path = ("fabrics", cluster.fabrics.index(fabric), "switches")
+    if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:
+        message = f"FRR spreads traffic over {MAX_PATHS} paths at most, and a leaf has {len(switch.uplinks)} uplinks"
+        yield Problem("HW513", CLUSTER, (*at, "spines"), message, "take fewer spines or uplinks")
+    if fabric.qos is not None and fabric.os == ("frr",):
+        message = "FRR sets no queue, PFC or ECN, so nothing on these switches makes the classes of traffic true"
+        hint = "name the system that configures the queues too, for example `{kind: sonic}`"
+        yield Problem("HW513", CLUSTER, (*at, "os", 0, "kind"), message, hint, Severity.WARNING)

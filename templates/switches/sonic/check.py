@@ -1,0 +1,56 @@
+"""What SONiC cannot do with a plan."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.document import Path
+from headway.jobspec.plan import ClusterPlan, FabricPlan, SwitchPlan
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.templates.switches.sonic.options import SonicOptions
+from headway.templates.switches.sonic.render import MAX_PATHS
+
+_HOSTNAME_LENGTH = 63  # sonic-types.yang, hostname
+
+# pg_profile_lookup.ini of the platforms has headroom for these lengths only; for another one buffermgrd makes no lossless buffer.
+_PROFILED_METRES = (5, 40, 300)
+
+
+def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Bounds of SONiC's models, and lengths that the buffers of the traditional model have no room for."""
+    fabric = cluster.fabric(switch.fabric)
+    at: Path = ("fabrics", cluster.fabrics.index(fabric))
+    if len(switch.name) > _HOSTNAME_LENGTH:
+        message = f"SONiC takes host names of {_HOSTNAME_LENGTH} letters at most, and `{switch.name}` has {len(switch.name)}"
+        yield Problem("HW513", CLUSTER, (*at, "name"), message, "give the fabric a shorter name")
+    if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:
+        message = f"SONiC spreads traffic over {MAX_PATHS} paths at most, and a leaf has {len(switch.uplinks)} uplinks"
+        yield Problem("HW513", CLUSTER, (*at, "switches", "spines"), message, "take fewer spines or uplinks")
+    yield from _check_lanes((*at, "switches", "os", fabric.os.index("sonic")), options, switch)
+    if options.buffer_model == "traditional" and _is_lossless(fabric):
+        yield from _check_metres((*at, "switches"), switch)
+
+
+def _is_lossless(fabric: FabricPlan) -> bool:
+    return fabric.qos is not None and bool(fabric.qos.lossless_priorities)
+
+
+def _check_lanes(path: Path, options: SonicOptions, switch: SwitchPlan) -> Iterator[Problem]:
+    """Lanes that are given are there for every port, and as many as the fabric says."""
+    for port in switch.ports if options.lanes else ():
+        if port.index >= len(options.lanes):
+            message = f"lanes of {len(options.lanes)} ports are given, and {port.name} is port {port.index + 1}"
+        elif (found := options.lanes[port.index].count(",") + 1) != port.lanes:
+            message = f"`{options.lanes[port.index]}` are {found} lanes for {port.name}, and the fabric's ports have {port.lanes}"
+        else:
+            continue
+        yield Problem("HW513", CLUSTER, (*path, "options", "lanes"), message, "copy the column from the HwSKU's port_config.ini")
+        return
+
+
+def _check_metres(path: Path, switch: SwitchPlan) -> Iterator[Problem]:
+    for key, role in (("node_metres", "node"), ("spine_metres", "fabric")):
+        for metres in sorted({port.metres for port in switch.ports if port.role == role} - set(_PROFILED_METRES)):
+            message = (
+                f"platforms know the headroom of cables of 5, 40 and 300 metres; for {metres} there may be no lossless buffer"
+            )
+            hint = "write the next longer one, or add the length to the platform's pg_profile_lookup.ini"
+            yield Problem("HW513", CLUSTER, (*path, key), message, hint, Severity.WARNING)

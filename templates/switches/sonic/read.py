@@ -1,0 +1,264 @@
+"""What a `config_db.json` really configures, also one that somebody else wrote: SONiC's own references followed from port to number.
+
+What it does not follow is absent from the views, never an error: maps that are not there, texts that are no numbers.
+"""
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headway.templates.reading import EcnView, QosView, Reading, RoutingView, Setting
+
+Row = Mapping[str, Any]
+Tables = Mapping[str, Mapping[str, Row]]
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_PRIORITIES = range(8)
+
+# What is read below; a file of SONiC has one of these at least.
+_TABLES = {
+    "DEVICE_METADATA",
+    "PORT",
+    "PORT_QOS_MAP",
+    "DSCP_TO_TC_MAP",
+    "TC_TO_QUEUE_MAP",
+    "TC_TO_PRIORITY_GROUP_MAP",
+    "MAP_PFC_PRIORITY_TO_QUEUE",
+    "QUEUE",
+    "SCHEDULER",
+    "WRED_PROFILE",
+    "BUFFER_PG",
+    "LOOPBACK_INTERFACE",
+    "BGP_GLOBALS",
+    "BGP_NEIGHBOR",
+}
+
+# Packets that no policer has coloured are green.
+_MARKS_GREEN = {"ecn_all", "ecn_green", "ecn_green_yellow", "ecn_green_red"}
+
+
+def read(text: str) -> Reading:
+    """Every field as a setting, a view for each port, and BGP of the default VRF; ValueError where the text is no config_db.json."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from error
+    except RecursionError as error:
+        raise ValueError("line 1: nested too deep for a config_db.json") from error
+    tables = _tables(document)
+    if not _TABLES & tables.keys():
+        raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is no config_db.json")
+    queues, groups = _by_port(tables, "QUEUE"), _by_port(tables, "BUFFER_PG")
+    views = {port: _view(tables, port, queues.get(port, {}), groups.get(port, {})) for port in _ports(tables, queues)}
+    return Reading(_settings(text, document), views, _routing(tables))
+
+
+def _tables(document: Any) -> dict[str, dict[str, Row]]:
+    """Those parts of the document that have the shape of a table."""
+    tables = document.items() if isinstance(document, dict) else ()
+    return {
+        name: {key: row for key, row in rows.items() if isinstance(row, dict)} for name, rows in tables if isinstance(rows, dict)
+    }
+
+
+# --- settings and their lines -----------------------------------------------------------------------------------------
+
+
+def _settings(text: str, document: Any) -> dict[str, Setting]:
+    """Where in the tables -> value. A list is one value, its items behind commas; an object without fields is the value ``."""
+    ends = [match.start() for match in re.finditer("\n", text)]
+    lines = {path: bisect_left(ends, position) + 1 for path, position in _places(text)}
+    return {"|".join(path): Setting(value, lines[path]) for path, value in _leaves(document, ())}
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, key))
+    elif path:
+        yield path, _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return ",".join(map(_as_text, value))
+    return "" if value == {} else json.dumps(value)
+
+
+def _places(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Every key's path, and where in the text it stands. The text is known to be JSON; inside of a list nothing has a path."""
+    path: list[str] = []
+    inside: list[str] = []
+    previous: re.Match[str] | None = None
+    for token in _TOKEN.finditer(text):
+        if token[0] in "{[":
+            inside.append(token[0])
+        elif token[0] in "]}":
+            inside.pop()
+        elif token[0] == ":" and previous is not None and "[" not in inside:
+            path[len(inside) - 1 :] = [json.loads(previous[0])]
+            yield tuple(path), previous.start()
+        previous = token
+
+
+# --- what happens to packets ------------------------------------------------------------------------------------------
+
+
+def _ports(tables: Tables, queues: Mapping[str, object]) -> list[str]:
+    """The ports of the table, and those that have maps or queues without standing in it."""
+    named = [*tables.get("PORT", {}), *tables.get("PORT_QOS_MAP", {}), *queues]
+    return [port for port in dict.fromkeys(named) if port not in {"global", "CPU"}]
+
+
+def _view(tables: Tables, port: str, rows: Mapping[int, Row], buffers: Mapping[int, Row]) -> QosView:
+    """What the port does, given its rows of QUEUE and of BUFFER_PG."""
+    maps = {**_row(tables, "PORT_QOS_MAP", "global"), **_row(tables, "PORT_QOS_MAP", port)}
+    classes = _map(tables, "DSCP_TO_TC_MAP", maps.get("dscp_to_tc_map"))
+    queues = _through(classes, _map(tables, "TC_TO_QUEUE_MAP", maps.get("tc_to_queue_map")))
+    groups = _through(classes, _map(tables, "TC_TO_PRIORITY_GROUP_MAP", maps.get("tc_to_pg_map")))
+    paused = _map(tables, "MAP_PFC_PRIORITY_TO_QUEUE", maps.get("pfc_to_queue_map"))
+    pfc = _pfc(tables, maps, buffers)
+    return QosView(
+        priorities={dscp: found for dscp, queue in queues.items() if (found := _pausing(queue, paused, pfc)) is not None},
+        queues=queues,
+        groups=groups,
+        pfc=pfc,
+        paused_queues=paused,
+        ecn={queue: _marking(tables, rows.get(queue, {})) for queue in sorted({*queues.values(), *rows})},
+        weights=_weights(tables, rows),
+    )
+
+
+def _through(first: Mapping[int, int], second: Mapping[int, int]) -> dict[int, int]:
+    return {key: second[value] for key, value in first.items() if value in second}
+
+
+def _pausing(queue: int, paused: Mapping[int, int], pfc: Mapping[int, bool]) -> int | None:
+    """The priority that pauses the queue; of several, one that PFC is on for."""
+    found = [priority for priority, its_queue in sorted(paused.items()) if its_queue == queue]
+    return next((priority for priority in found if pfc.get(priority)), found[0] if found else None)
+
+
+def _pfc(tables: Tables, maps: Row, buffers: Mapping[int, Row]) -> dict[int, bool]:
+    """Priorities that PFC is on for and whose group has room for what still arrives after the pause."""
+    enabled = maps.get("pfc_enable")
+    if not isinstance(enabled, str):
+        return {}
+    on = {_number(word) for word in enabled.split(",")}
+    groups = _map(tables, "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", maps.get("pfc_to_pg_map"))
+    return {
+        priority: priority in on and _has_headroom(tables, buffers.get(groups.get(priority, priority), {}))
+        for priority in _PRIORITIES
+    }
+
+
+def _has_headroom(tables: Tables, buffer: Row) -> bool:
+    """In the traditional model buffermgrd gives it to what `pfc_enable` names; in the dynamic one the group's row must ask for it."""
+    if _row(tables, "DEVICE_METADATA", "localhost").get("buffer_model") != "dynamic" or buffer.get("profile") == "NULL":
+        return True
+    profile = _row(tables, "BUFFER_PROFILE", _referred(buffer.get("profile")))
+    return "xoff" in profile or profile.get("headroom_type") == "dynamic"
+
+
+def _marking(tables: Tables, queue: Row) -> EcnView | None:
+    profile = _row(tables, "WRED_PROFILE", _referred(queue.get("wred_profile")))
+    if profile.get("ecn") not in _MARKS_GREEN or profile.get("wred_green_enable") != "true":
+        return None
+    return EcnView(
+        _number(profile.get("green_min_threshold")),
+        _number(profile.get("green_max_threshold")),
+        _number(profile.get("green_drop_probability", "100")),
+    )
+
+
+def _weights(tables: Tables, rows: Mapping[int, Row]) -> dict[int, int | None]:
+    """Percent of what strict queues leave, over all queues with a scheduler."""
+    schedulers = {queue: _row(tables, "SCHEDULER", _referred(row.get("scheduler"))) for queue, row in rows.items()}
+    shares = {queue: _weight(scheduler) for queue, scheduler in schedulers.items() if scheduler}
+    total = sum(share or 0 for share in shares.values())
+    return {queue: None if share is None else round(100 * share / total) for queue, share in shares.items()}
+
+
+def _weight(scheduler: Row) -> int | None:
+    """None is strict priority. The models' own default is weight 1."""
+    return None if scheduler.get("type") == "STRICT" else _number(scheduler.get("weight")) or 1
+
+
+# --- BGP --------------------------------------------------------------------------------------------------------------
+
+
+def _routing(tables: Tables) -> RoutingView:
+    """By the tables of frrcfgd, which have a VRF in their keys, else by those of bgpcfgd, which have none."""
+    bgp, device = _row(tables, "BGP_GLOBALS", "default"), _row(tables, "DEVICE_METADATA", "localhost")
+    families = _row(tables, "BGP_GLOBALS_AF", "default|ipv4_unicast")
+    router_id = bgp.get("router_id") or device.get("bgp_router_id") or _loopback(tables)
+    asn = _number(bgp.get("local_asn"))
+    return RoutingView(
+        asn=_number(device.get("bgp_asn")) if asn is None else asn,
+        router_id=router_id if isinstance(router_id, str) else None,
+        neighbors=frozenset(_neighbors(tables)),
+        max_paths=_number(families.get("max_ebgp_paths")),
+    )
+
+
+def _loopback(tables: Tables) -> str | None:
+    """Where no router ID is written bgpcfgd takes this address."""
+    addresses = (key.partition("|")[2] for key in tables.get("LOOPBACK_INTERFACE", {}) if key.startswith("Loopback0|"))
+    return next((address.partition("/")[0] for address in addresses if ":" not in address), None)
+
+
+def _neighbors(tables: Tables) -> Iterator[str]:
+    """Those of the default VRF that are not shut down."""
+    for key, row in tables.get("BGP_NEIGHBOR", {}).items():
+        vrf, separator, name = key.rpartition("|")
+        group = _row(tables, "BGP_PEER_GROUP", f"default|{row.get('peer_group_name')}")
+        if (not separator or vrf == "default") and {**group, **row}.get("admin_status") != "down":
+            yield name
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _row(tables: Tables, table: str, key: str) -> Row:
+    return tables.get(table, {}).get(key, {})
+
+
+def _referred(value: Any) -> str:
+    """The name in a reference, which releases before 202111 wrote with its table: `[WRED_PROFILE|AZURE_LOSSLESS]`."""
+    return value.strip("[]").rpartition("|")[2] if isinstance(value, str) else ""
+
+
+def _map(tables: Tables, table: str, reference: Any) -> dict[int, int]:
+    """The map of this name as numbers."""
+    pairs = ((_number(key), _number(value)) for key, value in _row(tables, table, _referred(reference)).items())
+    return {key: value for key, value in pairs if key is not None and value is not None}
+
+
+def _number(value: Any) -> int | None:
+    text = str(value).strip() if isinstance(value, str | int) else ""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
+    """Port -> number of its queue or group -> row. Fields of several rows come together, those of the shorter range last."""
+    found: dict[str, dict[int, Row]] = {}
+    for key, row in sorted(tables.get(table, {}).items(), key=lambda each: -len(_key_numbers(each[0]))):
+        for port in _key_ports(key):
+            rows = found.setdefault(port, {})
+            rows.update({number: {**rows.get(number, {}), **row} for number in _key_numbers(key)})
+    return found
+
+
+def _key_ports(key: str) -> list[str]:
+    """`Ethernet0`, several behind commas in old releases, or `host|asic|Ethernet0` in a chassis."""
+    return key.rpartition("|")[0].rpartition("|")[2].split(",")
+
+
+def _key_numbers(key: str) -> range:
+    """`3` or `3-4`; no number for what is neither."""
+    found = re.fullmatch(r"([0-9]{1,2})(?:-([0-9]{1,2}))?", key.rpartition("|")[2])
+    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
