@@ -5,15 +5,21 @@ The hosts come in HEADWAY_NODES, comma-separated in node order; without it there
 
 import argparse
 import os
+import signal
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from headway.runner.agent.supervisor import Supervisor
-from headway.runner.contract import RecordError, RunConfig, from_json
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import Exit, RecordError, RunConfig, from_json
+from headway.runner.rundir import RunDirectory, read_verdict
 
 LOOPBACK = "127.0.0.1"
+# Kubernetes' DNS learns a pod's name when the pod has started, and may hold the address of one before it for its records' 30 s.
+OWN_NAME_S = 60.0
+POLL_S = 0.2
 
 
 def _node_from_scheduler() -> int:
@@ -21,7 +27,22 @@ def _node_from_scheduler() -> int:
     return int(os.environ.get("SLURM_NODEID") or os.environ.get("JOB_COMPLETION_INDEX") or 0)
 
 
+def await_own_name(host: str, patience_s: float) -> str:
+    """Returns when `host` is a name of this machine, so that others find here what listens there; else what is wrong with it."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            socket.create_server((host, 0)).close()
+        except OSError as error:  # no such name yet, or an address of another machine
+            if time.monotonic() > until:
+                return f"after {patience_s:.0f} s `{host}` is no name of this machine: {error}"
+        else:
+            return ""
+        time.sleep(POLL_S)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.PREEMPTED))  # until the supervisor takes it; in a pod it has no default
     parser = argparse.ArgumentParser(prog="python -m headway.runner", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("run_json", type=Path, metavar="RUN_JSON")
     parser.add_argument("--attempt", type=int, required=True)
@@ -36,8 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(hosts) < config.slots:
         print(f"headway.runner: {config.slots} nodes are needed, and HEADWAY_NODES names {len(hosts)}", file=sys.stderr)
         return 2
-    directory = RunDirectory.of(arguments.run_json, arguments.attempt)
-    return Supervisor(config, directory, arguments.node, hosts[arguments.node], hosts_coordinator=arguments.node == 0).serve()
+    directory, host = RunDirectory.of(arguments.run_json, arguments.attempt), hosts[arguments.node]
+    hosts_coordinator = arguments.node == 0
+    if hosts_coordinator and (wrong := await_own_name(host, OWN_NAME_S)):
+        print(f"headway.runner: {wrong}", file=sys.stderr)
+        return Exit.RETRY_ELSEWHERE
+    code = Supervisor(config, directory, arguments.node, host, hosts_coordinator=hosts_coordinator).serve()
+    verdict = read_verdict(directory)  # the file wins over the code; a pod has no script around it to look
+    return verdict.exit_code if verdict else code
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
+    --every-node    each node of the attempt calls it, none waits for another, and all get the same
 python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
 python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
 """
@@ -86,15 +87,17 @@ class RunDirectory:
         return bytes.fromhex(self.secret_file.read_text().strip())
 
 
-def open_run(runs: Path, name: str, config: RunConfig, attempt: int, job: str | None = None) -> RunDirectory:
+def open_run(
+    runs: Path, name: str, config: RunConfig, attempt: int, job: str | None = None, *, every_node: bool = False
+) -> RunDirectory:
     """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json.
 
     `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`. Raises FileExistsError when the attempt has
-    been opened before.
+    been opened before; with `every_node`, only when that was with another configuration.
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
     directory.attempt_directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.attempt_directory.mkdir()  # one launcher an attempt: a second one at the same moment takes another
+    directory.attempt_directory.mkdir(exist_ok=every_node)  # one launcher an attempt: a second one at the same moment takes another
     for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
         folder.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(config, run=name, store=dataclasses.replace(config.store, url=str(directory.root / "shared")))
@@ -103,7 +106,10 @@ def open_run(runs: Path, name: str, config: RunConfig, attempt: int, job: str | 
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
     more = {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
     create_exclusive(directory.handle, json.dumps({**handle, **facts, **more}, indent=2).encode() + b"\n")
-    write_atomic(directory.run_json, to_json(config, indent=2).encode() + b"\n")
+    text = to_json(config, indent=2).encode() + b"\n"
+    # Its time is when the attempt began, so nobody writes it again.
+    if not create_exclusive(directory.run_json, text) and directory.run_json.read_bytes() != text:
+        raise FileExistsError(directory.run_json)
     return directory
 
 
@@ -135,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     opened.add_argument("runs", type=Path)
     opened.add_argument("name")
     opened.add_argument("--attempt", type=int, required=True)
+    opened.add_argument("--every-node", action="store_true")
     code = verbs.add_parser("exit-code")
     code.add_argument("run_json", type=Path)
     code.add_argument("--or", dest="otherwise", type=int, required=True)
@@ -143,10 +150,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.verb == "open":
         config = from_json(RunConfig, sys.stdin.read())
         try:
-            print(open_run(arguments.runs, arguments.name, config, arguments.attempt).run_json)
+            opened_run = open_run(arguments.runs, arguments.name, config, arguments.attempt, every_node=arguments.every_node)
         except FileExistsError:
             print(f"attempt {arguments.attempt} of run `{arguments.name}` has been opened before", file=sys.stderr)
             return ATTEMPT_TAKEN
+        print(opened_run.run_json)
         return 0
     directory = RunDirectory.of(arguments.run_json, int(arguments.run_json.resolve().parent.name))
     verdict = read_verdict(directory)

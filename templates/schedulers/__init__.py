@@ -4,7 +4,8 @@ import types
 from collections.abc import Mapping
 
 from headway.templates.kind import JobKind
+from headway.templates.schedulers.kubernetes import KUBERNETES
 from headway.templates.schedulers.local import LOCAL
 from headway.templates.schedulers.slurm import SLURM
 
-SCHEDULERS: Mapping[str, JobKind] = types.MappingProxyType({"local": LOCAL, "slurm": SLURM})
+SCHEDULERS: Mapping[str, JobKind] = types.MappingProxyType({"kubernetes": KUBERNETES, "local": LOCAL, "slurm": SLURM})

@@ -1,0 +1,101 @@
+"""What Kubernetes cannot do with a plan."""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from headway.jobspec.check.names import check_unique
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
+from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
+from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, needs_rdma
+
+_OPTIONS = ("scheduler", "options")
+_LABEL_CHARACTERS = 63
+# What the Job controller puts behind a pod's name, with its dash.
+_RANDOM = "-xxxxx"
+# Container runtimes call the interface to the pod network so (containerd: defaultIfName).
+_POD_INTERFACE = "eth0"
+
+
+def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Names, mounts and networks that pods cannot have."""
+    yield from _check_name(plan)
+    yield from _check_mounts(options)
+    yield from _check_tolerations(options)
+    yield from _check_runs(options, plan, cluster)
+    yield from _check_rdma(options, plan, cluster)
+    yield from _check_interfaces(options, plan, cluster)
+
+
+def _check_name(plan: JobPlan) -> Iterator[Problem]:
+    if not re.match(r"[a-z]", plan.name):
+        message = f"`{plan.name}` begins with a digit, and the names of a JobSet's pods must not (RFC 1035)"
+        yield Problem("HW407", JOB, ("name",), message, "begin it with a letter")
+    over = len(host_name(plan, plan.slots - 1) + _RANDOM) - _LABEL_CHARACTERS
+    if over > 0:
+        message = f"the names of its pods would have {_LABEL_CHARACTERS + over} characters, and {_LABEL_CHARACTERS} are possible"
+        yield Problem("HW407", JOB, ("name",), message, f"use at most {len(plan.name) - over} characters")
+
+
+def _check_mounts(options: KubernetesOptions) -> Iterator[Problem]:
+    path = (*_OPTIONS, "mounts")
+    yield from check_unique(CLUSTER, path, "path", [mount.path for mount in options.mounts])
+    for index, mount in enumerate(options.mounts):
+        if (mount.claim is None) == (mount.host_path is None):
+            found = "neither `claim` nor `host_path`" if mount.claim is None else "both `claim` and `host_path`"
+            yield Problem("HW210", CLUSTER, (*path, index), f"the mount of `{mount.path}` has {found}", "give one of them")
+        for taken in (CONFIG_PATH, SHM_PATH):
+            if PurePosixPath(taken).is_relative_to(mount.path):
+                message = f"a mount of `{mount.path}` would hide `{taken}`, which every pod has"
+                yield Problem("HW210", CLUSTER, (*path, index, "path"), message, "mount it elsewhere")
+
+
+def _check_tolerations(options: KubernetesOptions) -> Iterator[Problem]:
+    for index, toleration in enumerate(options.tolerations):
+        if toleration.seconds is not None and toleration.effect != "NoExecute":
+            path = (*_OPTIONS, "tolerations", index, "seconds")
+            message = f"`seconds` for the taint `{toleration.key}`, and only the effect `NoExecute` makes a pod leave"
+            yield Problem("HW210", CLUSTER, path, message, "add `effect: NoExecute`, or leave `seconds` out")
+
+
+def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    place = ("storage", [storage.path for storage in cluster.storage].index(plan.runs), "path")
+    runs = PurePosixPath(plan.runs)
+    if not runs.is_absolute():
+        message = f"`{plan.runs}` is relative, and a pod is not started from a directory of yours"
+        yield Problem("HW406", CLUSTER, place, message, "write the path that the pods have it at")
+        return
+    mount = _holder(runs, options.mounts)
+    if mount is None:
+        message = f"`{plan.runs}` lies on no mount of the pods, so the runs would go with them"
+        yield Problem("HW406", CLUSTER, place, message, "add it to `scheduler.options.mounts`, with a `claim` or a `host_path`")
+    elif mount.read_only:
+        message = f"`{plan.runs}` lies on the mount of `{mount.path}`, which is read-only"
+        yield Problem("HW406", CLUSTER, place, message, "leave `read_only` out there")
+
+
+def _holder(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
+    """The mount that `path` lies on: of several around it the innermost."""
+    around = [mount for mount in mounts if path.is_relative_to(mount.path)]
+    return max(around, key=lambda mount: len(PurePosixPath(mount.path).parts), default=None)
+
+
+def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    if needs_rdma(plan, cluster) and options.rdma is None:
+        fabric = cluster.scale_out
+        name = fabric.name if fabric else ""
+        message = f"the pods get no RDMA device, and the scale-out fabric `{name}` is RDMA"
+        hint = "name what the device plugin offers, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
+        yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
+
+
+def _check_interfaces(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    if options.host_network:
+        return
+    used = {variable.value.removeprefix("=") for variable in plan.env if variable.name.endswith("_SOCKET_IFNAME")}
+    for index, fabric in enumerate(cluster.fabrics):
+        if fabric.interface in used - {_POD_INTERFACE}:
+            message = f"pods have no interface `{fabric.interface}`: theirs to the pod network is `{_POD_INTERFACE}`"
+            hint = f"write `{_POD_INTERFACE}`, or set `host_network: true` under `scheduler.options`"
+            yield Problem("HW409", CLUSTER, ("fabrics", index, "interface"), message, hint, Severity.WARNING)

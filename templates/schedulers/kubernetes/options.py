@@ -1,0 +1,82 @@
+"""Options of Kubernetes on a cluster."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from headway.jobspec.spec.section import Name, Section
+
+Absolute = Annotated[str, StringConstraints(pattern=r"^/")]
+# Names of objects may have dots (RFC 1123 subdomain); labels, taints and resources may have a domain before a slash.
+Subdomain = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+Key = Annotated[str, StringConstraints(pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+Value = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
+ExtendedResource = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+
+
+class Mount(Section):
+    """A directory that the pods get from outside: either a claim's or the node's own."""
+
+    path: Absolute = Field(examples=["/scratch"])
+    """Where it lies in the pods."""
+    claim: Subdomain | None = Field(None, examples=["scratch"])
+    """PersistentVolumeClaim in the job's namespace that holds it."""
+    host_path: Absolute | None = Field(None, examples=["/mnt/scratch"])
+    """Directory of the node, for file systems that every node mounts itself."""
+    read_only: bool = Field(False, examples=[True])
+    """Whether the pods may only read it."""
+
+
+class Toleration(Section):
+    """A taint of nodes that the pods accept."""
+
+    key: Key = Field(examples=["nvidia.com/gpu"])
+    """Key of the taint."""
+    value: Value | None = Field(None, examples=["present"])
+    """Value of the taint; any when left out."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, examples=["NoSchedule"])
+    """Effect of the taint; any when left out."""
+    seconds: int | None = Field(None, ge=0, le=2**31 - 1, examples=[30])
+    """How long a pod stays on a node that gets the taint, where the effect is `NoExecute`; for ever when left out."""
+
+
+class Rdma(Section):
+    """The RDMA devices of a pod, as the device plugin of the cluster offers them."""
+
+    resource: ExtendedResource = Field(examples=["rdma/hca_shared_devices_a"])
+    """Name of the resource."""
+    count: int = Field(1, ge=1, le=1024, examples=[1])
+    """How many of it a pod asks for; a shared resource counts pods, not adapters."""
+
+
+class KubernetesOptions(Section):
+    """What every job of the cluster is submitted with."""
+
+    namespace: Name = Field("default", examples=["research"])
+    """Namespace of all objects."""
+    image: str = Field(pattern=r"^[^\s]+$", examples=["registry.example.com/headway:1"])
+    """Container image that holds headway and what the training needs; a digest runs the same everywhere."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])
+    """When nodes fetch the image; Kubernetes' own rule when left out."""
+    service_account: Subdomain | None = Field(None, examples=["training"])
+    """ServiceAccount of the pods; when left out each job brings its own, which may do nothing."""
+    setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
+    """Lines of POSIX shell that run first in every pod, for example to find `python3`."""
+    mounts: tuple[Mount, ...] = Field((), examples=[[{"path": "/scratch", "claim": "scratch"}]])
+    """Directories from outside; one of them must hold the runs."""
+    memory: str | None = Field(None, pattern=r"^[1-9][0-9]*([KMGT]i|[kMGT])?$", examples=["1536Gi"])
+    """Memory of one pod, /dev/shm included; without it a pod is among the first to go when its node runs short."""
+    rdma: Rdma | None = Field(None, examples=[{"resource": "rdma/hca_shared_devices_a"}])
+    """RDMA devices of one pod."""
+    host_network: bool = Field(False, examples=[True])
+    """Whether pods use their node's network, as RoCE needs where no CNI hands adapters to pods."""
+    node_selector: dict[Key, Value] = Field(default_factory=dict, examples=[{"pool": "training"}])
+    """Labels that a node must have."""
+    tolerations: tuple[Toleration, ...] = Field((), examples=[[{"key": "nvidia.com/gpu"}]])
+    """Taints of nodes that do not keep the pods away."""
+    user: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])
+    """User id of the processes; the image's when left out."""
+    group: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])
+    """Group id of the processes; the image's when left out."""
+    max_restarts: int = Field(100, ge=0, le=2**31 - 1, examples=[100])
+    """Attempts after the first; one that its time limit ends does not count."""

@@ -1,0 +1,114 @@
+"""A plan as `kubernetes/job.yaml`."""
+
+import math
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, to_json
+from headway.templates.kind import Files
+from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount, Toleration
+from headway.templates.schedulers.kubernetes.yaml_text import block, render_yaml
+from headway.templates.shell import Shell, render_shell
+
+_MANIFEST = Path(__file__).parent / "job.yaml.j2"
+_SCRIPT = Path(__file__).parent / "pod.sh.j2"
+
+CONFIG_PATH = "/etc/headway"
+SHM_PATH = "/dev/shm"  # noqa: S108 (a path of the pods)
+# The ConfigMap's literal blocks stand below `data:` and a key.
+_INDENT = 4
+_REPLICATED_JOB = "node"
+# After the workers' grace the agents, the supervisor and the kubelet need some seconds each.
+_TERMINATION_MARGIN_S = 30
+
+
+def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
+    """One manifest that can be applied as it is."""
+    script = render_shell(
+        _SCRIPT,
+        plan=plan,
+        run_name=plan.run_stem,
+        config_path=CONFIG_PATH,
+        setup=[Shell(line) for line in options.setup],
+    )
+    nodes = "".join(f"{host_name(plan, slot)}.{plan.run_stem}\n" for slot in range(plan.slots))
+    limits = _limits(options, plan)
+    text = render_yaml(
+        _MANIFEST,
+        plan=plan,
+        options=options,
+        name=plan.run_stem,
+        replicated_job=_REPLICATED_JOB,
+        config_path=CONFIG_PATH,
+        shm_path=SHM_PATH,
+        command=["/bin/sh", f"{CONFIG_PATH}/pod.sh"],
+        service_account=options.service_account or plan.run_stem,
+        brings_account=options.service_account is None,
+        script=block(script, _INDENT),
+        nodes=block(nodes, _INDENT),
+        run_json=block(to_json(plan.run), _INDENT),
+        environment=[_unexpanded(variable) for variable in plan.env],
+        tolerations=[_toleration(toleration) for toleration in options.tolerations],
+        identity=_given(runAsUser=options.user, runAsGroup=options.group),
+        requests={"cpu": plan.cpus_per_slot, **limits},
+        limits=limits,
+        locks_memory=needs_rdma(plan, cluster) or options.rdma is not None,
+        mounts=[_mount(number, mount) for number, mount in enumerate(options.mounts)],
+        volumes=[_volume(number, mount) for number, mount in enumerate(options.mounts)],
+        deadline_s=_seconds(plan.time_limit),
+        termination_s=math.ceil(plan.run.grace_s) + _TERMINATION_MARGIN_S,
+    )
+    return {PurePosixPath("kubernetes/job.yaml"): text}
+
+
+def host_name(plan: JobPlan, slot: int) -> str:
+    """The pod's host name, as JobSet forms it: set, replicated job, index of the Job, index of the pod."""
+    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-{slot}"
+
+
+def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:
+    """Whether the ranks' GPUs are to talk over RDMA adapters."""
+    return plan.gpus_per_slot > 0 and cluster.scale_out is not None and cluster.scale_out.transport != "tcp"
+
+
+def _limits(options: KubernetesOptions, plan: JobPlan) -> dict[str, Any]:
+    """What a pod gets and no more. CPU time is not among it: a limit there is kept by stopping the processes for moments."""
+    devices = {options.rdma.resource: options.rdma.count} if options.rdma else {}
+    gpus = {"nvidia.com/gpu": plan.gpus_per_slot} if plan.gpus_per_slot else {}
+    return {**_given(memory=options.memory), **gpus, **devices}
+
+
+def _toleration(toleration: Toleration) -> dict[str, Any]:
+    operator = "Exists" if toleration.value is None else "Equal"
+    more = _given(value=toleration.value, effect=toleration.effect, tolerationSeconds=toleration.seconds)
+    return {"key": toleration.key, "operator": operator, **more}
+
+
+def _mount(number: int, mount: Mount) -> dict[str, Any]:
+    return {"name": _volume_name(number), "mountPath": mount.path, "readOnly": mount.read_only}
+
+
+def _volume(number: int, mount: Mount) -> dict[str, Any]:
+    if mount.claim is not None:
+        return {"name": _volume_name(number), "persistentVolumeClaim": {"claimName": mount.claim}}
+    return {"name": _volume_name(number), "hostPath": {"path": mount.host_path, "type": "Directory"}}
+
+
+def _volume_name(number: int) -> str:
+    return f"mount-{number}"
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _unexpanded(variable: EnvVar) -> EnvVar:
+    """Its value as Kubernetes must be given it: `$(NAME)` in a value is another variable's, and `$$` is a dollar sign."""
+    return EnvVar(variable.name, variable.value.replace("$", "$$"), variable.reason, variable.source)
+
+
+def _seconds(time_limit: str | None) -> int | None:
+    if time_limit is None:
+        return None
+    hours, minutes, seconds = map(int, time_limit.split(":"))
+    return (hours * 60 + minutes) * 60 + seconds

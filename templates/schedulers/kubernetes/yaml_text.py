@@ -1,0 +1,55 @@
+"""A Jinja template as YAML text in which every value is quoted, whatever it holds."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+# Besides what JSON escapes: what YAML 1.2 (5.1) does not call printable, and characters that it reads as line breaks.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_NOT_IN_A_BLOCK = re.compile("[^\n\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+
+
+class Yaml(str):
+    """Text that is YAML already, and is printed as it is."""
+
+    __slots__ = ()
+
+
+def quote(value: Any) -> str:
+    """`value` as JSON, which is YAML too, in one line; text that is YAML already stays as it is."""
+    if isinstance(value, Yaml):
+        return value
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def comment(text: str) -> Yaml:
+    """`text` as it may stand behind `#`. Raises ValueError when it would leave the comment."""
+    if len(text.splitlines()) > 1:
+        raise ValueError(f"a comment of several lines: {text!r}")
+    return Yaml(quote(text)[1:-1] if _NOT_IN_A_BLOCK.search(text) else text)
+
+
+def block(text: str, indent: int) -> Yaml:
+    """Lines of text as they are, `indent` deep; quoted in one line where a literal block cannot hold them."""
+    if not re.match(r"[^\s]", text) or not text.endswith("\n") or text.endswith("\n\n") or _NOT_IN_A_BLOCK.search(text):
+        return Yaml(quote(text))
+    lines = [" " * indent + line if line else line for line in text.removesuffix("\n").split("\n")]
+    return Yaml("\n".join(["|", *lines]))
+
+
+def render_yaml(template: Path, **values: Any) -> str:
+    """The template filled with `values`. Raises jinja2.UndefinedError when it names one that is not there."""
+    import jinja2  # noqa: PLC0415 (checking a spec must not need it)
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        undefined=jinja2.StrictUndefined,
+        finalize=quote,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["comment"] = comment
+    return environment.get_template(template.name).render(**values)
