@@ -55,8 +55,8 @@ def facts(view: QosView) -> dict[Fact, Value]:
         "DSCP that marks": view.marks,
         "priority that marks": view.marks_priority,
         "priority of DSCP": view.priorities,
-        "queue of DSCP": view.queues,
-        "priority group of DSCP": view.groups,
+        "queue of DSCP": _of_every_dscp(view.queues),
+        "priority group of DSCP": _of_every_dscp(view.groups),
         "PFC of priority": view.pfc,
         "queue that PFC pauses for priority": view.paused_queues,
         "marking of queue": {queue: _thresholds(ecn) for queue, ecn in view.ecn.items()},
@@ -64,6 +64,11 @@ def facts(view: QosView) -> dict[Fact, Value]:
         "bandwidth of queue": {queue: "strict" if share is None else share for queue, share in view.weights.items()},
     }
     return {(name, key): value for name, values in named.items() for key, value in values.items()}
+
+
+def _of_every_dscp(places: Mapping[int, int]) -> dict[int, int | None]:
+    """A switch has to put every packet somewhere; one that says so of some DSCPs says none of the others."""
+    return {dscp: places.get(dscp) for dscp in range(64)} if places else {}
 
 
 def _statements(file: str, reading: Reading) -> Iterator[_Said]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from headway.cli.findings import Findings
 from headway.cli.search import documents_around
+from headway.infra.providers import PROVIDERS
 from headway.jobspec.check.cluster import check_cluster
 from headway.jobspec.check.job import check_job
 from headway.jobspec.check.placement import check_placement
@@ -48,10 +49,14 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class PlannedCluster:
-    """A cluster's plan, and what its renderers want besides: the options of the switches, by fabric and operating system."""
+    """A cluster's plan, and what its renderers and its provider want besides.
+
+    `switches` are the options of the switches, by fabric and operating system; `provider` is None where the cluster has none.
+    """
 
     plan: ClusterPlan
     switches: SwitchOptions
+    provider: BaseModel | None
 
     def files(self) -> Files:
         """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""
@@ -88,7 +93,7 @@ def plan_cluster(cluster: Parsed[Cluster], findings: Findings) -> PlannedCluster
     plan = resolve_cluster(cluster.spec)
     options = {place: chosen for place, (chosen, _) in _switches(cluster.document).items() if chosen is not None}
     findings.add(check_switches(plan, options), cluster=cluster.document.name)
-    return PlannedCluster(plan, options)
+    return PlannedCluster(plan, options, _provider(cluster.document)[0])
 
 
 def read_document(path: FilePath, findings: Findings) -> AnyParsed | None:
@@ -101,6 +106,7 @@ def read_document(path: FilePath, findings: Findings) -> AnyParsed | None:
     if is_cluster(parsed):
         findings.add(check_cluster(parsed), cluster=document.name)
         findings.add(_scheduler(document)[1])
+        findings.add(_provider(document)[1])
         findings.add(problem for _, problems in _switches(document).values() for problem in problems)
     elif is_job(parsed):
         findings.add(check_job(parsed), job=document.name)
@@ -146,6 +152,10 @@ _Options = tuple[BaseModel | None, list[Problem]]
 
 def _scheduler(document: Document) -> _Options:
     return choose(document, ("scheduler",), SCHEDULERS)
+
+
+def _provider(document: Document) -> _Options:
+    return choose(document, ("provider",), PROVIDERS)
 
 
 def _switches(document: Document) -> dict[tuple[str, str], _Options]:

@@ -40,7 +40,7 @@ def _check_group(path: tuple[str | int, ...], nodes: NodeGroup) -> Iterator[Prob
 def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
     for index, nodes in enumerate(cluster.nodes):
         if nodes.hosts and len(nodes.hosts) != nodes.count:
-            message = f"{len(nodes.hosts)} hosts for {nodes.count} nodes of the group `{nodes.group}`"
+            message = f"the group `{nodes.group}` has {nodes.count} nodes, and `hosts` lists {len(nodes.hosts)}"
             yield Problem("HW512", CLUSTER, ("nodes", index, "hosts"), message, "list one address for each node", at_key=True)
     if cluster.provider is not None and not any(nodes.hosts for nodes in cluster.nodes):
         message = "a provider, and no node says by which address it is reached"

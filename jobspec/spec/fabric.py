@@ -65,7 +65,7 @@ class Switches(Section):
     """BGP: AS number of all spines; the leaves count on from it. RFC 6996 keeps 4200000000 and up for private use."""
     loopbacks: Prefix = Field("10.255.0.0/16", examples=["10.255.0.0/16"])
     """Addresses of the switches themselves: the lower half for spines, the upper half for leaves."""
-    addresses: Prefix = Field("10.128.0.0/9", examples=["10.10.0.0/16"])
+    addresses: Prefix = Field("10.128.0.0/10", examples=["10.10.0.0/16"])
     """Addresses of the links to nodes, two for each: the leaf's and the adapter's."""
     os: tuple[Choice, ...] = Field(min_length=1, examples=[[{"kind": "sonic"}, {"kind": "frr"}]])
     """Operating systems that each switch's files are rendered for."""

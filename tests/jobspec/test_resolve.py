@@ -93,7 +93,11 @@ def test_roce_sets_adapters_traffic_class_and_version_and_leaves_the_gid_index_t
 
 @given(st.integers(0, 63))
 def test_the_traffic_class_carries_the_dscp_in_its_upper_six_bits(dscp: int) -> None:
-    traffic_class = int(environment(GPUS, dataclasses.replace(ROCE, qos=resolve_qos((ROCE_CLASS.model_copy(update={"dscp": dscp}),))))["NCCL_IB_TC"])
+    traffic_class = int(
+        environment(GPUS, dataclasses.replace(ROCE, qos=resolve_qos((ROCE_CLASS.model_copy(update={"dscp": dscp}),))))[
+            "NCCL_IB_TC"
+        ]
+    )
     assert traffic_class >> 2 == dscp
     assert traffic_class < 256
 

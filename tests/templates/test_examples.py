@@ -1,11 +1,13 @@
 """The stories: each renders to exactly its committed tree, twice the same, and every script of it is clean."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headway.cli.main import main
 from headway.jobspec.plan import to_json
@@ -14,7 +16,7 @@ from headway.runner.contract import RunConfig, from_json
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STORIES = sorted({path.parent.name for path in EXAMPLES.glob("*/*.yaml")})
 COMMITTED = sorted(path for path in EXAMPLES.glob("*/rendered/**/*") if path.is_file())
-SCRIPTS = [path for path in COMMITTED if path.suffix in {".sh", ".sbatch", ".env"}]
+SCRIPTS = [path for path in COMMITTED if path.suffix in {".sh", ".sbatch", ".env"} or path.read_bytes().startswith(b"#!")]
 
 needs_shellcheck = pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 
@@ -69,8 +71,16 @@ def test_run_json_is_what_the_runner_reads_and_stands_in_plan_and_script(path: P
     assert run.world_size == run.mesh.world_size
     plan = json.loads((path.parent / "plan.json").read_text())
     assert plan["run"] == json.loads(path.read_text())
-    (script,) = [script for script in SCRIPTS if script.parent.parent == path.parent and script.suffix != ".env"]
-    assert f"<<'RUN_JSON'\n{path.read_text()}RUN_JSON\n" in script.read_text()
+    assert path.read_text() in {_handed_over(script) for script in COMMITTED if script.parent.parent == path.parent}
+
+
+def _handed_over(script: Path) -> str | None:
+    """The run.json that a batch script or a manifest holds."""
+    if script.suffix == ".yaml":
+        documents = yaml.safe_load_all(script.read_text())
+        return next(document["data"]["run.json"] for document in documents if document["kind"] == "ConfigMap")
+    found = re.search(r"<<'RUN_JSON'\n(.*?)RUN_JSON\n", script.read_text(), re.DOTALL)
+    return found[1] if found else None
 
 
 @pytest.mark.parametrize("path", [path for path in COMMITTED if path.suffix == ".env"], ids=named)

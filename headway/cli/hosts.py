@@ -1,0 +1,213 @@
+"""What `up`, `preview` and `down` have in common: a cluster's document as its stack, and what is said of its hosts."""
+
+import argparse
+import importlib.util
+import signal
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from headway.cli.documents import plan_cluster, read_cluster
+from headway.cli.findings import Findings
+from headway.infra.host import HostState
+from headway.infra.providers import PROVIDERS
+from headway.infra.reach import Reach
+from headway.jobspec.suggest import listed
+
+if TYPE_CHECKING:
+    from headway.infra.stack import ClusterStack, HostChange, Outcome
+
+Report = Callable[[str, str], None]
+
+_SYMBOL = {"missing": "+", "changed": "~", "mode": "~", "extra": "-"}
+_NEEDED = ("pulumi", "paramiko")
+
+
+class StopError(Exception):
+    """The verb ends here, with this exit code; the message is for people, and empty when all is said."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class ClusterHosts:
+    """A cluster's name, the folder of its document, what its hosts are to hold, and how others are reached."""
+
+    cluster: str
+    folder: Path
+    states: list[HostState]
+    others: Reach
+
+    def stack(self, without: Collection[str] = ()) -> "ClusterStack":
+        """Raises StopError with 3 when the engine is not there, with 1 when it does not work."""
+        from headway.infra.stack import ClusterStack, NoEngineError, StackError  # noqa: PLC0415 (pulumi is an extra)
+
+        try:
+            return ClusterStack(self.cluster, self.folder, self.states, self.others, without)
+        except NoEngineError as error:
+            raise StopError(3, str(error)) from error
+        except StackError as error:
+            raise StopError(1, str(error)) from error
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """The argument that all three have."""
+    parser.add_argument("cluster", type=Path, metavar="CLUSTER", help="a Cluster document with a provider")
+
+
+def add_without(parser: argparse.ArgumentParser) -> None:
+    """For hosts that do not answer now."""
+    help_text = "leave this node as it is and do not look at it; may be given several times"
+    parser.add_argument("--without", action="append", default=[], metavar="NODE", help=help_text)
+
+
+def add_consent(parser: argparse.ArgumentParser) -> None:
+    """For what changes hosts."""
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+    help_text = "take this node, which is gone for good, out of the state first; may be given several times"
+    parser.add_argument("--forget", action="append", default=[], metavar="NODE", help=help_text)
+
+
+def read_hosts(file: Path) -> ClusterHosts:
+    """The hosts of the cluster's document. Raises StopError with 1 for mistakes in it, with 3 when a library is missing."""
+    findings = Findings()
+    cluster = read_cluster(file, findings)
+    planned = plan_cluster(cluster, findings) if cluster is not None else None
+    findings.print(sys.stderr)
+    if planned is None or findings.errors:
+        raise StopError(1)
+    if planned.provider is None or planned.plan.provider is None:
+        raise StopError(1, f"`{planned.plan.name}` has no `provider`, so it is not known how its hosts are reached")
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise StopError(3, f"this needs {' and '.join(missing)}; install headway with its extra `infra`")
+    kind = PROVIDERS[planned.plan.provider]
+    try:
+        states = kind.hosts(planned.provider, planned.plan, planned.files(), file.parent)
+    except ValueError as error:
+        raise StopError(1, str(error)) from error
+    return ClusterHosts(planned.plan.name, file.parent, states, kind.reach(planned.provider, file.parent))
+
+
+def check_known(nodes: Collection[str], known: Collection[str], option: str) -> None:
+    """Raises StopError with 2 for a node that is not there."""
+    for node in nodes:
+        if node not in known:
+            raise StopError(2, f"`{option} {node}`: there is no such node; there are {listed(known) if known else 'none'}")
+
+
+def check_reachable(states: Sequence[HostState]) -> None:
+    """Raises StopError unless every host can be reached (3) and nothing of somebody else's is in the way (1)."""
+    from headway.infra.host import ForeignError  # noqa: PLC0415
+    from headway.infra.survey import survey  # noqa: PLC0415 (paramiko is an extra)
+
+    obstacles = survey(states)
+    for obstacle in obstacles:
+        print(f"error: {obstacle}", file=sys.stderr)
+    if obstacles:
+        foreign = any(isinstance(obstacle, ForeignError) for obstacle in obstacles)
+        raise StopError(
+            1 if foreign else 3, f"nothing was changed: {counted(len(states), 'host')} looked at, {len(obstacles)} in the way"
+        )
+
+
+def carry_out(work: "Callable[[Report | None], Outcome]", title: str, hosts: int) -> "Outcome":
+    """What came of `work`, which is watched on a terminal. Raises StopError with 1 when the engine does not work."""
+    from headway.infra.stack import StackError  # noqa: PLC0415
+
+    try:
+        with _progress(title, hosts) as report, _interrupts_for_the_engine():
+            return work(report)
+    except StackError as error:
+        raise StopError(1, str(error)) from error
+
+
+@contextmanager
+def _interrupts_for_the_engine() -> Iterator[None]:
+    """An interrupt at the terminal comes to the engine too, which stops in order and unlocks the stack: we wait for that."""
+
+    def handle(_number: int, _frame: object) -> None:
+        print("stopping; what is under way is left for the next `headway up`", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(title: str, hosts: int) -> "Iterator[Report | None]":
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[host]}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=hosts, host="")
+
+        def report(host: str, op: str) -> None:
+            progress.update(task, advance=0 if op == "refresh" else 1, host=f"{host} looked at" if op == "refresh" else host)
+
+        yield report
+
+
+def print_changes(outcome: "Outcome") -> None:
+    """Each change on stdout: + missing, ~ changed, - extra, ! of a unit or of the host."""
+    for host in sorted(outcome.changes):
+        for line in _lines(outcome.changes[host]):
+            print(line)
+
+
+def print_failures(outcome: "Outcome") -> None:
+    """What went wrong, on stderr."""
+    for _, reason in sorted(outcome.failures.items()):
+        print(f"error: {reason}", file=sys.stderr)
+
+
+def _lines(change: "HostChange") -> Iterator[str]:
+    for each in change.changes:
+        note = "" if each.what in {"missing", "changed", "extra"} else f" ({each.what})"
+        yield f"{_SYMBOL.get(each.what, '!')} {change.host}:{each.subject}{note}"
+
+
+def check_consent(yes: bool) -> None:
+    """Raises StopError with 2 where nobody can be asked and nobody said yes."""
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise StopError(2, "nobody can be asked here; say `--yes`")
+
+
+def ask(question: str) -> None:
+    """Raises StopError unless the answer is yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise StopError(1, "nothing was changed")
+
+
+def forget(stack: "ClusterStack", nodes: Collection[str]) -> None:
+    """Takes the nodes out of the state. Raises StopError with 2 for one that is not in it."""
+    if nodes:
+        check_known(nodes, stack.hosts(), "--forget")
+        stack.forget(nodes)
+
+
+def counted(count: int, what: str) -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def stopping(verb: Callable[[], int]) -> int:
+    """The verb's exit code, also when it stops on its way."""
+    try:
+        return verb()
+    except StopError as stop:
+        if str(stop):
+            print(f"error: {stop}", file=sys.stderr)
+        return stop.code

@@ -1,0 +1,67 @@
+"""`headway up CLUSTER`: the cluster's hosts hold what its document says."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from headway.cli.hosts import (
+    add_cluster,
+    add_consent,
+    add_without,
+    ask,
+    carry_out,
+    check_consent,
+    check_known,
+    check_reachable,
+    counted,
+    forget,
+    print_changes,
+    print_failures,
+    read_hosts,
+    stopping,
+)
+
+if TYPE_CHECKING:
+    from headway.infra.stack import Outcome
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Only headway's own files are touched. What is there already and not headway's stops it before the first change."
+    )
+    add_cluster(parser)
+    add_consent(parser)
+    add_without(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """1 for mistakes and for hosts that could not be changed, 2 without consent, 3 when a host or a tool cannot be reached."""
+    return stopping(lambda: _up(args))
+
+
+def _up(args: argparse.Namespace) -> int:
+    check_consent(args.yes)
+    hosts = read_hosts(args.cluster)
+    check_known(args.without, [state.name for state in hosts.states], "--without")
+    states = [state for state in hosts.states if state.name not in args.without]
+    stack = hosts.stack(args.without)
+    check_reachable(states)
+    forget(stack, args.forget)
+    if not args.yes:
+        planned = carry_out(stack.preview, "looking", len(states))
+        print_changes(planned)
+        if planned.failures or not planned.changes:
+            return _ended(planned, len(states))
+        ask(f"change {counted(len(planned.changes), 'host')}?")
+    outcome = carry_out(stack.up, "changing", len(states))
+    if args.yes:
+        print_changes(outcome)
+    return _ended(outcome, len(states))
+
+
+def _ended(outcome: "Outcome", hosts: int) -> int:
+    print_failures(outcome)
+    changed = f"{len(outcome.changes)} changed" if outcome.changes else "no changes"
+    failed = f", {len(outcome.failures)} failed" if outcome.failures else ""
+    print(f"{counted(hosts, 'host')}: {changed}{failed}", file=sys.stderr)
+    return 1 if outcome.failures else 0

@@ -1,0 +1,166 @@
+"""`headway audit` and `headway check` read files back: one changed number anywhere is found, by its line where there is one."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+from headway.templates.cluster import reader_of
+from headway.templates.reading import Setting
+
+STORY = Path(__file__).parents[2] / "examples" / "two-node-roce"
+RENDERED = STORY / "rendered"
+CLUSTER = str(STORY / "slurm-cluster.yaml")
+TREE = "two-roce-nodes"
+
+# One file of each kind: the four that one QoS object becomes.
+ARTIFACTS = {
+    "nccl": f"small-llama/{TREE}/nccl.env",
+    "host": f"{TREE}/hosts/h100-1/usr/local/sbin/headway-qos",
+    "sonic": f"{TREE}/switches/rails-leaf-1/config_db.json",
+    "frr": f"{TREE}/switches/rails-leaf-1/frr.conf",
+}
+# Of a job's environment, what the cluster decides; the rest is the job's own.
+CLUSTERS_OWN = re.compile(r"NCCL_(IB|NET|SOCKET)")
+
+
+def settings(path: str) -> dict[str, Setting]:
+    reader = reader_of(Path(path))
+    assert reader is not None
+    found = reader((RENDERED / path).read_text()).settings
+    return {key: setting for key, setting in found.items() if "nccl" not in path or CLUSTERS_OWN.match(key)}
+
+
+def mutations(kind: str) -> Iterator[tuple[str, str]]:
+    """Every setting of the artifact, with the whole text in which it alone is another."""
+    path = ARTIFACTS[kind]
+    text = (RENDERED / path).read_text()
+    for key, setting in settings(path).items():
+        lines = text.split("\n")
+        line = lines[setting.line - 1]
+        changed = _changed(line, key, setting.value)
+        assert changed != line, (key, setting, line)
+        lines[setting.line - 1] = changed
+        yield key, "\n".join(lines)
+
+
+def _changed(line: str, key: str, value: str) -> str:
+    """The line with another value; a setting without one is written otherwise itself."""
+    if not value or value not in line:
+        return re.sub(r"[A-Za-z0-9](?=\W*$)", lambda last: "1" if last[0] != "1" else "2", line)
+    start = line.rindex(value) if "|" in key or key.startswith("NCCL") else line.index(value)
+    other = {"on": "off", "off": "on", "true": "false", "up": "down"}.get(value) or _other(value)
+    return line[:start] + other + line[start + len(value) :]
+
+
+def _other(value: str) -> str:
+    """Like the value, and not it: the last digit counted on by five (one would leave a traffic class its DSCP), or a letter more."""
+    last = re.search(r"\d(?=\D*$)", value)
+    return value + "x" if last is None else f"{value[: last.start()]}{(int(last[0]) + 5) % 10}{value[last.end() :]}"
+
+
+@pytest.fixture
+def rendered(tmp_path: Path) -> Path:
+    shutil.copytree(RENDERED, tmp_path / "rendered")
+    return tmp_path / "rendered"
+
+
+def audit(*words: str | Path) -> int:
+    return main(["audit", *map(str, words)])
+
+
+def test_the_committed_files_agree_with_each_other_and_with_the_cluster_file(capsys: pytest.CaptureFixture[str]) -> None:
+    folders = (RENDERED / TREE, RENDERED / "small-llama" / TREE)
+    assert audit(*folders) == 0
+    assert audit(*folders, "--cluster", CLUSTER) == 0
+    assert capsys.readouterr().out == "12 files: no problems\n" * 2
+
+
+@pytest.mark.parametrize("kind", ARTIFACTS)
+def test_every_single_value_that_is_changed_is_found_at_its_line(
+    kind: str, rendered: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = rendered / ARTIFACTS[kind]
+    missed, count = [], 0
+    for key, text in mutations(kind):
+        file.write_text(text)
+        code = audit(file, "--cluster", CLUSTER)
+        out = capsys.readouterr().out
+        count += 1
+        if code != 1 or f"--> {file}" not in out:
+            missed.append(key)
+    assert missed == []
+    assert count >= {"nccl": 6, "host": 10, "sonic": 150, "frr": 30}[kind]
+
+
+CHAIN = {
+    "nccl": r"NCCL_IB_TC$",
+    "host": r"dscp-prio|prio-pfc|default_roce_tos|cnp|enable",
+    "sonic": r"^(DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP|TC_TO_PRIORITY_GROUP_MAP|WRED_PROFILE\|.*(green|ecn)|.*pfc_enable)",
+    "frr": r"maximum-paths|router-id",
+}
+
+
+@pytest.mark.parametrize("kind", ARTIFACTS)
+def test_a_changed_link_of_the_chain_is_found_by_the_other_files_alone(
+    kind: str, rendered: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = rendered / ARTIFACTS[kind]
+    folders = (rendered / TREE, rendered / "small-llama" / TREE)
+    chain = [(key, text) for key, text in mutations(kind) if re.search(CHAIN[kind], key)]
+    missed = []
+    for key, text in chain:
+        file.write_text(text)
+        if audit(*folders) != 1:
+            missed.append(key)
+        capsys.readouterr()
+    assert missed == []
+    assert len(chain) >= 1
+
+
+def test_check_reads_the_committed_files_beside_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = tmp_path / "story"
+    shutil.copytree(STORY, story)
+    assert main(["check", str(story)]) == 0
+    capsys.readouterr()
+    leaf = story / "rendered" / TREE / "switches/rails-leaf-2/config_db.json"
+    data = json.loads(leaf.read_text())
+    (name,) = data["DSCP_TO_TC_MAP"]
+    data["DSCP_TO_TC_MAP"][name]["26"] = "0"
+    leaf.write_text(json.dumps(data))
+    assert main(["check", str(story)]) == 1
+    out = capsys.readouterr().out
+    ports = "Ethernet0, Ethernet8, Ethernet256, Ethernet264"
+    assert f"error[HW602]: {ports}: the queue of DSCP 26 is 0, and 3 in the cluster file\n  --> {leaf}\n" in out
+    assert main(["check", str(story / "job.yaml")]) == 0
+
+
+def test_a_kind_can_be_told_where_the_name_does_not(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = rendered / "running"
+    (rendered / ARTIFACTS["sonic"]).rename(odd)
+    assert audit(odd) == 1
+    assert "error[HW604]: its name does not tell what kind of file it is" in capsys.readouterr().out
+    assert audit(f"sonic:{odd}") == 0
+    assert audit(f"frr:{odd}") == 1
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"PORT": 3}', ""])
+def test_a_file_that_is_none_of_its_kind_is_one_problem(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config_db.json").write_text(content)
+    assert audit(tmp_path / "config_db.json") == 1
+    out = capsys.readouterr().out
+    assert out.count("error[HW604]: it cannot be read: ") == 1
+    assert "--> " in out
+
+
+def test_nothing_to_read_is_wrong_usage(tmp_path: Path) -> None:
+    assert audit(tmp_path) == 2
+
+
+def test_a_missing_file_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(tmp_path / "frr.conf") == 1
+    assert "it cannot be read: No such file or directory" in capsys.readouterr().out

@@ -1,0 +1,107 @@
+"""What files that were read back disagree about: told once, at the file that stands alone, or as the open link of the chain."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from headway.templates.agreement import Disagreement, disagreements
+from headway.templates.reading import EcnView, QosView, Reading, RoutingView
+
+PFC = {priority: priority == 3 for priority in range(8)}
+MARKING = {queue: EcnView(1000, 2000, 5) if queue == 3 else None for queue in range(8)}
+
+
+def nccl(dscp: int = 26) -> Reading:
+    return Reading({}, {"NCCL": QosView(marks={"collectives": dscp})})
+
+
+def host(dscp: int = 26, priority: int = 3, cnp: int = 48, reacts: bool = True) -> Reading:
+    view = QosView(
+        marks={"cnp": cnp},
+        marks_priority={"cnp": 6},
+        priorities={dscp: priority, cnp: 6},
+        pfc={each: each == priority for each in range(8)},
+        reacts={each: reacts and each == priority for each in range(8)},
+    )
+    return Reading({}, {"mlx5_0": view, "mlx5_1": view})
+
+
+def leaf(
+    queue: int = 3,
+    pauses: int = 3,
+    cnp_queue: int = 6,
+    marking: Mapping[int, EcnView | None] = MARKING,
+    pfc: Mapping[int, bool] = PFC,
+) -> Reading:
+    view = QosView(
+        priorities={26: 3, 48: 6},
+        queues={26: queue, 48: cnp_queue, 0: 0},
+        groups={26: 3, 48: 0, 0: 0},
+        pfc=pfc,
+        paused_queues={3: pauses},
+        ecn=marking,
+    )
+    return Reading({}, {"Ethernet0": view})
+
+
+def found(**readings: Reading) -> list[Disagreement]:
+    return list(disagreements(readings))
+
+
+def test_files_that_agree_say_nothing() -> None:
+    assert found(env=nccl(), one=host(), two=host(), leaf=leaf(), spine=leaf()) == []
+
+
+def test_nothing_to_compare_is_no_disagreement() -> None:
+    assert found() == []
+    assert found(env=nccl(), other=Reading({})) == []
+
+
+def test_the_file_that_stands_alone_is_told_once_for_all_its_ends() -> None:
+    (alone,) = found(one=host(cnp=50), two=host(), three=host())
+    assert (alone.file, alone.end) == ("one", "mlx5_0, mlx5_1")
+    assert alone.message == "the DSCP that marks cnp is 50, and 48 in most of the files"
+
+
+def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
+    assert [(each.file, each.end) for each in found(a=nccl(), b=nccl(), c=nccl(34))] == [("c", "NCCL")]
+
+
+@pytest.mark.parametrize(
+    ("readings", "message"),
+    [
+        ((nccl(), host(), leaf(pfc=dict.fromkeys(range(8), False))), "the PFC of priority 3 is"),
+        ((nccl(), leaf(pfc=dict.fromkeys(range(8), False))), "PFC does not pause its priority"),
+        ((nccl(), leaf(queue=5)), "travels in queue 5, and PFC pauses another"),
+        ((nccl(), leaf(pauses=4)), "travels in queue 3, and PFC pauses another"),
+        ((nccl(), leaf(marking=dict.fromkeys(range(8)))), "no packet there is marked"),
+        ((nccl(), host(priority=4), leaf()), "the priority of DSCP 26 is"),
+        ((nccl(), host(), leaf(cnp_queue=3)), "wait in queue 3 behind what they are to slow down"),
+    ],
+)
+def test_an_open_link_of_the_chain_is_found_without_any_plan(readings: tuple[Reading, ...], message: str) -> None:
+    problems = found(**{f"file{index}": reading for index, reading in enumerate(readings)})
+    assert [problem for problem in problems if message in problem.message]
+
+
+def test_senders_that_do_not_slow_down_are_found_where_others_do() -> None:
+    problems = found(env=nccl(), one=host(), two=host(reacts=False), leaf=leaf())
+    assert [(each.file, each.message.partition(",")[0]) for each in problems] == [
+        ("two", "the congestion control of priority 3 is off")
+    ]
+
+
+def test_two_files_of_one_switch_have_one_routing() -> None:
+    one = RoutingView(4200000001, "10.255.128.0", frozenset({"Ethernet256", "Ethernet264"}), 64)
+    two = RoutingView(4200000002, "10.255.128.1", frozenset({"Ethernet256"}), 2)
+    readings = {"leaf/config_db.json": Reading({}, routing=one), "leaf/frr.conf": Reading({}, routing=two)}
+    problems = list(disagreements(readings))
+    assert {problem.file for problem in problems} == {"leaf/frr.conf"}
+    assert [problem.message.split(" of BGP")[0] for problem in problems] == [
+        "the AS number",
+        "the router id",
+        "the neighbors",
+        "the number of equal paths",
+    ]
+    elsewhere = {"leaf/config_db.json": Reading({}, routing=one), "other/frr.conf": Reading({}, routing=two)}
+    assert list(disagreements(elsewhere)) == []

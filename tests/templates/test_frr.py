@@ -1,0 +1,330 @@
+"""frr.conf: what is rendered from a plan, what FRR says about it, and what is read back, also from files of others."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.jobspec.parse import read as read_spec
+from headway.jobspec.plan import ClusterPlan, SwitchPlan
+from headway.jobspec.problem import Severity
+from headway.jobspec.resolve.cluster import resolve_cluster
+from headway.jobspec.spec.cluster import Cluster
+from headway.templates.reading import RoutingView, Setting
+from headway.templates.switches.frr import FRR
+from headway.templates.switches.frr.options import FrrOptions
+from tests.real.fabric.programs import obstacle
+from tests.real.fabric.syntax import refused_lines
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm}
+nodes: [{group: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}]
+fabrics:
+  - name: rails
+    role: scale_out
+    transport: roce
+    classes: [{name: roce, carries: collectives, dscp: 26, priority: 3, lossless: true, bandwidth_percent: 60}]
+    switches: {leaves: 4, spines: 2, uplinks: 2, ports: 8, lanes: 4, addresses: 10.10.0.0/16, os: [{kind: frr}]}
+storage: [{name: runs, kind: posix, path: /runs, shared: true}]
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterPlan:
+    """Four leaves, two of which nodes hang on, and two spines, with two links between each pair."""
+    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
+    path.write_text(CLUSTER)
+    _, parsed, _ = read_spec(path)
+    assert parsed is not None
+    assert isinstance(parsed.spec, Cluster)
+    return resolve_cluster(parsed.spec)
+
+
+@pytest.fixture(scope="module")
+def leaf(cluster: ClusterPlan) -> SwitchPlan:
+    return cluster.switches[0]
+
+
+def text_of(switch: SwitchPlan, cluster: ClusterPlan, options: FrrOptions | None = None) -> str:
+    ((path, text),) = FRR.render(options or FrrOptions(), switch, cluster).items()
+    assert str(path) == FRR.file
+    return text
+
+
+def setting(text: str, key: str) -> str | None:
+    found = FRR.read(text).settings.get(key)
+    return found.value if found else None
+
+
+# --- rendered ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_reads_back_as_the_plan(cluster: ClusterPlan) -> None:
+    assert [switch.role for switch in cluster.switches] == ["leaf"] * 4 + ["spine"] * 2
+    for switch in cluster.switches:
+        ports = frozenset(port.name for port in switch.uplinks)
+        view = FRR.read(text_of(switch, cluster)).routing
+        assert view == RoutingView(switch.asn, switch.router_id, ports, len(ports))
+
+
+def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_and_nothing_by_rule(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    text = text_of(leaf, cluster)
+    announced = [line.split()[1] for line in text.splitlines() if line.startswith("  network ")]
+    assert announced == ["10.255.128.0/32", "10.10.0.0/31", "10.10.0.2/31"]
+    assert "redistribute" not in text
+    assert setting(text, f"router bgp {leaf.asn}|bgp network import-check") == "yes"
+
+
+def test_links_to_nodes_have_addresses_and_links_to_switches_only_say_that_they_are_there(
+    cluster: ClusterPlan, leaf: SwitchPlan
+) -> None:
+    settings = {
+        key: each.value for key, each in FRR.read(text_of(leaf, cluster)).settings.items() if key.startswith("interface ")
+    }
+    assert {key: value for key, value in settings.items() if key.startswith("interface Ethernet4|")} == {
+        "interface Ethernet4|description": "gpu-2 mlx5_0",
+        "interface Ethernet4|ip address 10.10.0.2/31": "yes",
+    }
+    assert {key: value for key, value in settings.items() if key.startswith("interface Ethernet16|")} == {
+        "interface Ethernet16|description": "rails-spine-1 Ethernet0",
+        "interface Ethernet16|ipv6 nd suppress-ra": "no",
+        "interface Ethernet16|ipv6 nd ra-interval": "5",
+    }
+
+
+def test_groups_of_next_hops_stay_out_of_the_kernel(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    assert setting(text_of(leaf, cluster), "zebra nexthop kernel enable") == "no"
+
+
+def test_options_set_timers_and_bfd(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    bgp = f"router bgp {leaf.asn}|neighbor FABRIC"
+    slow = text_of(leaf, cluster, FrrOptions(bfd_ms=500, bfd_multiplier=5, hold_s=30))
+    assert setting(slow, f"{bgp}|timers") == "10 30"
+    assert setting(slow, f"{bgp}|bfd profile") == "FABRIC"
+    assert setting(slow, "bfd|profile FABRIC|receive-interval") == "500"
+    assert setting(slow, "bfd|profile FABRIC|transmit-interval") == "500"
+    assert setting(slow, "bfd|profile FABRIC|detect-multiplier") == "5"
+    assert "bfd" not in text_of(leaf, cluster, FrrOptions(bfd_ms=None))
+
+
+def test_a_spine_without_leaves_still_gets_a_file(cluster: ClusterPlan) -> None:
+    lonely = dataclasses.replace(cluster.switches[-1], ports=())
+    assert FRR.read(text_of(lonely, cluster)).routing == RoutingView(lonely.asn, lonely.router_id, frozenset(), 1)
+
+
+def test_a_name_that_would_leave_its_line_is_refused(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    first, *rest = leaf.ports
+    for port in (
+        dataclasses.replace(first, peer_port="mlx5_0\nrouter bgp 1"),
+        dataclasses.replace(first, name="Ethernet0 shutdown"),
+        dataclasses.replace(first, name="!"),
+    ):
+        with pytest.raises(ValueError, match=r"a comment of several lines|not one word"):
+            text_of(dataclasses.replace(leaf, ports=(port, *rest)), cluster)
+
+
+# --- FRR's own opinion ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def vtysh_here() -> None:
+    reason = obstacle()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize(
+    "options", [FrrOptions(), FrrOptions(bfd_ms=None, hold_s=3), FrrOptions(bfd_ms=10, bfd_multiplier=255, hold_s=3600)], ids=repr
+)
+def test_vtysh_accepts_every_file(vtysh_here: None, cluster: ClusterPlan, options: FrrOptions) -> None:
+    said = {switch.name: refused_lines(text_of(switch, cluster, options)) for switch in cluster.switches}
+    assert said == {switch.name: [] for switch in cluster.switches}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("remote-as external", "remote-as extern4l"),
+        ("maximum-paths 4", "maximum-paths 257"),
+        ("ra-interval 5", "ra-interval 5s"),
+        ("detect-multiplier 3", "detect-multiplier 256"),
+    ],
+)
+def test_vtysh_names_the_line_of_a_planted_mistake(
+    vtysh_here: None, cluster: ClusterPlan, leaf: SwitchPlan, right: str, wrong: str
+) -> None:
+    text = text_of(leaf, cluster).replace(right, wrong, 1)
+    (line,) = [number for number, line in enumerate(text.splitlines(), 1) if wrong in line]
+    (said,) = refused_lines(text)
+    assert said.startswith(f"line {line}: % Unknown command")
+
+
+# --- what FRR cannot do -----------------------------------------------------------------------------------------------
+
+
+def test_classes_of_traffic_need_a_system_that_knows_queues(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    (problem,) = FRR.check(FrrOptions(), leaf, cluster)
+    assert (problem.code, problem.path, problem.severity) == (
+        "HW513",
+        ("fabrics", 0, "switches", "os", 0, "kind"),
+        Severity.WARNING,
+    )
+
+
+def test_beside_such_a_system_or_without_classes_there_is_nothing_to_say(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    (fabric,) = cluster.fabrics
+    for other in (dataclasses.replace(fabric, os=("sonic", "frr")), dataclasses.replace(fabric, qos=None)):
+        assert list(FRR.check(FrrOptions(), leaf, dataclasses.replace(cluster, fabrics=(other,)))) == []
+
+
+def test_more_uplinks_than_equal_paths_are_a_problem_of_a_leaf_only(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    (fabric,) = cluster.fabrics
+    silent = dataclasses.replace(cluster, fabrics=(dataclasses.replace(fabric, qos=None),))
+    wide = tuple(dataclasses.replace(leaf.uplinks[0], index=index, name=f"Ethernet{index}") for index in range(257))
+    (problem,) = FRR.check(FrrOptions(), dataclasses.replace(leaf, ports=wide), silent)
+    assert (problem.code, problem.path, problem.is_error) == ("HW513", ("fabrics", 0, "switches", "spines"), True)
+    assert list(FRR.check(FrrOptions(), dataclasses.replace(leaf, ports=wide[:256]), silent)) == []
+    spine = dataclasses.replace(leaf, role="spine", ports=wide)
+    assert list(FRR.check(FrrOptions(), spine, silent)) == []
+    view = FRR.read(text_of(spine, silent)).routing
+    assert view is not None
+    assert view.max_paths == 256
+
+
+# --- read back --------------------------------------------------------------------------------------------------------
+
+RUNNING = """\
+Building configuration...
+
+Current configuration:
+!
+frr version 8.4.4
+frr defaults traditional
+hostname tor7
+!
+ip prefix-list OURS seq 5 permit 10.0.0.0/8 le 32
+!
+interface swp1
+ ip address 10.1.0.0/31
+ ip address 10.1.0.2/31
+exit
+!
+router bgp 64086.59904
+ bgp router-id 10.0.0.7
+ neighbor SPINES peer-group
+ neighbor SPINES remote-as external
+ neighbor SPINES description all of them
+ neighbor 10.9.0.1 remote-as 65010
+ neighbor 10.9.0.2 remote-as 65010
+ neighbor 10.9.0.2 shutdown
+ neighbor swp51 interface peer-group SPINES
+ neighbor swp52 interface remote-as external
+ neighbor swp53 interface
+ !
+ address-family ipv4 unicast
+  redistribute connected route-map OURS
+  no neighbor swp52 activate
+  maximum-paths 64
+ exit-address-family
+ !
+ address-family ipv6 unicast
+  neighbor SPINES activate
+  maximum-paths 8
+ exit-address-family
+exit
+!
+router bgp 65100 vrf storage
+ bgp router-id 10.0.0.8
+ neighbor swp60 interface remote-as external
+exit
+!
+end
+"""
+
+
+def test_a_running_config_tells_who_can_exchange_routes() -> None:
+    """Not the group, nor who is shut down, has no AS to expect, or is taken out of the address family."""
+    reading = FRR.read(RUNNING)
+    assert reading.routing == RoutingView(4200000000, "10.0.0.7", frozenset({"10.9.0.1", "swp51"}), 64)
+    assert reading.qos == {}
+
+
+def test_settings_are_named_by_where_they_stand_and_have_their_line() -> None:
+    settings = FRR.read(RUNNING).settings
+    bgp = "router bgp 64086.59904"
+    expected = {
+        "ip prefix-list OURS seq 5 permit 10.0.0.0/8 le 32": ("yes", "ip prefix-list OURS seq 5 permit 10.0.0.0/8 le 32"),
+        "interface swp1|ip address 10.1.0.0/31": ("yes", " ip address 10.1.0.0/31"),
+        "interface swp1|ip address 10.1.0.2/31": ("yes", " ip address 10.1.0.2/31"),
+        f"{bgp}|neighbor SPINES|remote-as": ("external", " neighbor SPINES remote-as external"),
+        f"{bgp}|neighbor SPINES|description": ("all of them", " neighbor SPINES description all of them"),
+        f"{bgp}|neighbor swp51|interface peer-group": ("SPINES", " neighbor swp51 interface peer-group SPINES"),
+        f"{bgp}|address-family ipv4 unicast|neighbor swp52|activate": ("no", "  no neighbor swp52 activate"),
+        f"{bgp}|address-family ipv4 unicast|maximum-paths": ("64", "  maximum-paths 64"),
+        f"{bgp}|address-family ipv6 unicast|maximum-paths": ("8", "  maximum-paths 8"),
+        "router bgp 65100 vrf storage|bgp router-id": ("10.0.0.8", " bgp router-id 10.0.0.8"),
+    }
+    lines = RUNNING.splitlines()
+    assert {key: settings[key] for key in expected} == {
+        key: Setting(value, lines.index(line) + 1) for key, (value, line) in expected.items()
+    }
+
+
+def test_indentation_and_blanks_mean_nothing_to_frr() -> None:
+    flat = "\n".join(" ".join(line.split()) for line in RUNNING.splitlines())
+    assert FRR.read(flat) == FRR.read(RUNNING)
+    assert FRR.read(RUNNING.replace("\n", "\r\n").replace("router bgp 6", "router  bgp   6")) == FRR.read(RUNNING)
+
+
+def test_blocks_need_no_exit() -> None:
+    """FRR before 8.0 wrote none."""
+    old = "\n".join(line for line in RUNNING.splitlines() if line.strip() not in {"exit", "exit-address-family"})
+    assert FRR.read(old).routing == FRR.read(RUNNING).routing
+    text = (
+        "interface lo\n ip address 10.0.0.7/32\nip router-id 10.0.0.9\nrouter bgp 65001\n bgp log-neighbor-changes\nhostname x\n"
+    )
+    reading = FRR.read(text)
+    assert reading.settings["hostname"] == Setting("x", 6)
+    assert reading.routing == RoutingView(65001, "10.0.0.9")
+
+
+@pytest.mark.parametrize(
+    ("commands", "neighbors", "max_paths"),
+    [
+        ("neighbor e1 interface remote-as external\nmaximum-paths 4", {"e1"}, 4),
+        ("no bgp default ipv4-unicast\nneighbor e1 interface remote-as external", set(), None),
+        ("no bgp default ipv4-unicast\nneighbor e1 interface remote-as external\nneighbor e1 activate", {"e1"}, None),
+        ("neighbor G peer-group\nneighbor e1 interface peer-group G", set(), None),
+        ("neighbor G peer-group\nneighbor G remote-as external\nneighbor 10.0.0.1 peer-group G", {"10.0.0.1"}, None),
+        ("neighbor G peer-group\nneighbor G remote-as 1\nneighbor G shutdown\nneighbor e1 interface peer-group G", set(), None),
+        ("neighbor e1 interface remote-as external\nno neighbor e1 interface remote-as external", set(), None),
+        ("maximum-paths 4\nno maximum-paths 4", set(), None),
+        ("maximum-paths many", set(), None),
+    ],
+)
+def test_who_is_a_neighbor_follows_from_all_its_lines(commands: str, neighbors: set[str], max_paths: int | None) -> None:
+    text = f"router bgp 65001\n{commands}\n"
+    assert FRR.read(text).routing == RoutingView(65001, None, frozenset(neighbors), max_paths)
+
+
+def test_a_file_without_bgp_routes_nothing() -> None:
+    assert FRR.read("frr defaults datacenter\ninterface lo\n ip address 10.0.0.1/32\n").routing == RoutingView()
+    assert FRR.read("router bgp 65001 vrf storage\n neighbor e1 interface remote-as external\n").routing == RoutingView()
+
+
+@pytest.mark.parametrize("text", ["", "! nothing\n", '{"PORT": {}}\n', "NCCL_IB_TC=104\n"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="line 1: no `frr defaults`"):
+        FRR.read(text)
+
+
+@given(st.lists(st.sampled_from([*RUNNING.splitlines(), "end", "exit", " exit", "  x", "no", "neighbor", "\t"])).map("\n".join))
+def test_lines_in_any_order_are_read_without_a_failure(text: str) -> None:
+    lines = len(text.splitlines()) + 1
+    reading = FRR.read(f"{text}\ninterface lo")
+    assert all(1 <= each.line <= lines + 1 for each in reading.settings.values())
+    assert reading.routing is not None

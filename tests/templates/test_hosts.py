@@ -1,0 +1,143 @@
+"""A node's files: the script sets what the classes say, on a machine's own files, and is read back as what it does."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from headway.cli.documents import plan_cluster, read_cluster
+from headway.cli.findings import Findings
+from headway.templates.hosts.read import read
+from headway.templates.hosts.render import SCRIPT, UNIT, render_host
+from headway.templates.reading import QosView
+
+CLUSTER = """
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm}
+nodes:
+  - {group: gpu, count: 1, cpus: 8, gpu: H100, gpus: 2, nics: [mlx5_0, mlx5_1]}
+  - {group: login, count: 1, cpus: 8}
+fabrics:
+  - name: rails
+    role: scale_out
+    transport: roce
+    classes:
+      - name: roce
+        carries: collectives
+        dscp: 26
+        priority: 4
+        lossless: true
+        ecn: {min_bytes: 1000, max_bytes: 2000, percent: 5}
+      - {name: cnp, carries: cnp, dscp: 48}
+storage:
+  - {name: runs, kind: posix, path: /runs, shared: true}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[PurePosixPath, str]:
+    """The files of gpu-1."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    findings = Findings()
+    parsed = read_cluster(tmp_path / "cluster.yaml", findings)
+    planned = plan_cluster(parsed, findings) if parsed else None
+    assert planned is not None, findings.problems
+    assert render_host(planned.plan.nodes[1], planned.plan) == {}
+    return render_host(planned.plan.nodes[0], planned.plan)
+
+
+def test_script_is_read_back_as_the_classes_that_it_was_rendered_from(files: dict[PurePosixPath, str]) -> None:
+    views = read(files[SCRIPT]).qos
+    assert set(views) == {"mlx5_0", "mlx5_1"}
+    assert views["mlx5_0"] == QosView(
+        marks={"collectives": 26, "cnp": 48},
+        marks_priority={"cnp": 6},
+        priorities={26: 4, 48: 6},
+        pfc={priority: priority == 4 for priority in range(8)},
+        reacts={priority: priority == 4 for priority in range(8)},
+    )
+
+
+def test_unit_runs_the_script_before_jobs_can_start(files: dict[PurePosixPath, str]) -> None:
+    lines = files[UNIT].splitlines()
+    assert f"ExecStart={SCRIPT}" in lines
+    assert "Before=slurmd.service kubelet.service" in lines
+    assert "WantedBy=multi-user.target" in lines
+
+
+@pytest.mark.parametrize("text", ["", "echo hello\n", "set_qos 'mlx5_0\n"])
+def test_text_that_is_no_such_script_is_refused_with_its_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^line 1: "):
+        read(text)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
+@pytest.mark.parametrize("driver", ["nvidia", "kernel"])
+def test_script_writes_each_number_where_each_driver_keeps_it(
+    files: dict[PurePosixPath, str], driver: str, tmp_path: Path
+) -> None:
+    """On a copy of the tree that mlx5 has in /sys; only `dcb` and `ethtool`, which speak to the adapter, are recorded."""
+    sys_tree, programs, log = tmp_path / "sys", tmp_path / "bin", tmp_path / "log"
+    _sys_of_mlx5(sys_tree, driver)
+    programs.mkdir()
+    for name, code in (("dcb", 0), ("ethtool", 78), ("modprobe", 1), ("mountpoint", 0)):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>"{log}"\nexit {code}\n')
+        (programs / name).chmod(0o755)
+    script = tmp_path / "headway-qos"
+    script.write_text(files[SCRIPT])
+    mounted = f'mount --bind "{sys_tree}" /sys && PATH="{programs}:$PATH" bash "{script}"'
+    subprocess.run(["unshare", "--mount", "bash", "-c", mounted], check=True, capture_output=True, timeout=60)
+    for index in (0, 1):
+        assert _written(sys_tree, driver, index) == {"tos": "106", "dscp": "48", "priority": "6", **_EXTRA[driver]}
+    commands = log.read_text().splitlines()
+    for netdev in ("eth0", "eth1"):
+        assert f"dcb app replace dev {netdev} dscp-prio 26:4" in commands
+        assert f"dcb app replace dev {netdev} dscp-prio 48:6" in commands
+        assert f"dcb pfc set dev {netdev} prio-pfc all:off 4:on" in commands
+        assert f"ethtool -A {netdev} rx off tx off" in commands
+
+
+_EXTRA = {"nvidia": {"np": "1", "rp": "1", "tc": "106"}, "kernel": {}}
+
+
+def _sys_of_mlx5(root: Path, driver: str) -> None:
+    """Two adapters as NVIDIA's driver or the kernel's own shows them."""
+    for index in (0, 1):
+        bus = f"0000:{index + 1}0:00.0"
+        device = root / "devices" / bus
+        (device / "net" / f"eth{index}").mkdir(parents=True)
+        adapter = root / "class/infiniband" / f"mlx5_{index}"
+        (adapter / "tc/1").mkdir(parents=True)
+        (adapter / "device").symlink_to(f"../../../devices/{bus}")
+        (root / "kernel/config/rdma_cm" / f"mlx5_{index}" / "ports/1").mkdir(parents=True)
+        if driver == "nvidia":
+            (adapter / "tc/1/traffic_class").touch()
+            for side in ("roce_np", "roce_rp"):
+                (root / "class/net" / f"eth{index}" / "ecn" / side / "enable").mkdir(parents=True)
+                (root / "class/net" / f"eth{index}" / "ecn" / side / "enable/4").touch()
+            for name in ("cnp_dscp", "cnp_802p_prio"):
+                (root / "class/net" / f"eth{index}" / "ecn/roce_np" / name).touch()
+        else:
+            (root / "kernel/debug/mlx5" / bus / "cc_params").mkdir(parents=True)
+
+
+def _written(root: Path, driver: str, index: int) -> dict[str, str]:
+    cm = root / "kernel/config/rdma_cm" / f"mlx5_{index}" / "ports/1/default_roce_tos"
+    if driver == "kernel":
+        params = root / "kernel/debug/mlx5" / f"0000:{index + 1}0:00.0" / "cc_params"
+        places = {"tos": cm, "dscp": params / "np_cnp_dscp", "priority": params / "np_cnp_prio"}
+    else:
+        ecn = root / "class/net" / f"eth{index}" / "ecn"
+        places = {
+            "tos": cm,
+            "dscp": ecn / "roce_np/cnp_dscp",
+            "priority": ecn / "roce_np/cnp_802p_prio",
+            "np": ecn / "roce_np/enable/4",
+            "rp": ecn / "roce_rp/enable/4",
+            "tc": root / "class/infiniband" / f"mlx5_{index}" / "tc/1/traffic_class",
+        }
+    return {name: place.read_text().strip() for name, place in places.items()}

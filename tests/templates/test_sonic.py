@@ -1,0 +1,428 @@
+"""SONiC's config_db.json: its own models allow what is rendered, and reading it back says what the plan says, or what is wrong."""
+
+import json
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.jobspec.plan import ClusterPlan, QosPlan, SwitchPlan
+from headway.jobspec.problem import Severity
+from headway.jobspec.resolve.cluster import resolve_cluster
+from headway.jobspec.spec.cluster import Cluster
+from headway.templates.reading import EcnView, QosView, RoutingView
+from headway.templates.switches.sonic import SONIC
+from headway.templates.switches.sonic.options import SonicOptions
+from tests.real.sonic.yang import SonicModels, models, obstacle
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ROCE = {
+    "name": "roce",
+    "carries": "collectives",
+    "dscp": 26,
+    "lossless": True,
+    "ecn": {"min_bytes": 150000, "max_bytes": 1500000, "percent": 7},
+    "bandwidth_percent": 60,
+}
+CNP = {"name": "cnp", "carries": "cnp", "dscp": 48}
+CLASSES: dict[str, list[dict[str, Any]]] = {
+    "lossless": [ROCE, CNP],
+    "queue and priority differ": [{**ROCE, "queue": 5}, {**CNP, "queue": 7}],
+    "lossy": [{**ROCE, "lossless": False}, CNP],
+    "neither paused nor marked": [{"name": "roce", "carries": "collectives", "dscp": 26}],
+    "none": [],
+}
+
+
+def cluster(classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric: str = "rails", **switches: Any) -> ClusterPlan:
+    document = {
+        "apiVersion": "headway/v1alpha1",
+        "kind": "Cluster",
+        "name": "lab",
+        "scheduler": {"kind": "local"},
+        "nodes": [{"group": "gpu", "count": nodes, "cpus": 8, "gpu": "H100", "gpus": 2, "nics": ["mlx5_0", "mlx5_1"]}],
+        "fabrics": [
+            {"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"},
+            {
+                "name": fabric,
+                "role": "scale_out",
+                "transport": "roce",
+                "classes": [ROCE, CNP] if classes is None else classes,
+                "switches": {
+                    "leaves": 2,
+                    "spines": 2,
+                    "addresses": "10.10.0.0/16",
+                    "os": [{"kind": "frr"}, {"kind": "sonic"}],
+                    **switches,
+                },
+            },
+        ],
+    }
+    return resolve_cluster(Cluster.model_validate_json(json.dumps(document)))
+
+
+def rendered(plan: ClusterPlan, switch: SwitchPlan, options: SonicOptions | None = None) -> str:
+    return SONIC.render(options or SonicOptions(), switch, plan)[PurePosixPath(SONIC.file)]
+
+
+def leaf() -> dict[str, dict[str, Any]]:
+    """The tables of the first leaf."""
+    plan = cluster()
+    document: dict[str, dict[str, Any]] = json.loads(rendered(plan, plan.switches[0]))
+    return document
+
+
+def view_of(tables: dict[str, Any], port: str = "Ethernet0") -> QosView:
+    return SONIC.read(json.dumps(tables)).qos[port]
+
+
+@pytest.fixture(scope="module")
+def sonic_models() -> SonicModels:
+    reason = obstacle()
+    if reason is not None:
+        pytest.skip(reason)
+    return models()
+
+
+# --- what is rendered -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["dynamic", "traditional"])
+@pytest.mark.parametrize("classes", CLASSES)
+def test_sonics_models_allow_every_rendered_file(sonic_models: SonicModels, classes: str, model: str) -> None:
+    plan = cluster(CLASSES[classes])
+    options = SonicOptions.model_validate({"buffer_model": model, "bfd": False, "hold_s": 30})
+    texts = [rendered(plan, switch, options) for switch in plan.switches]
+    assert [sonic_models.complaints(text) for text in texts] == [[], [], [], []]
+
+
+def test_sonics_models_allow_a_switch_with_all_ports_in_use(sonic_models: SonicModels) -> None:
+    plan = cluster(nodes=32, spines=32)
+    text = rendered(plan, plan.switches[0])
+    assert len(json.loads(text)["PORT"]) == 64
+    assert sonic_models.complaints(text) == []
+
+
+def test_sonics_models_allow_every_committed_file(sonic_models: SonicModels) -> None:
+    committed = sorted(EXAMPLES.glob(f"*/rendered/**/{SONIC.file}"))
+    assert committed
+    assert {path: complaints for path in committed if (complaints := sonic_models.complaints(path.read_text()))} == {}
+
+
+def test_rendering_is_repeatable_and_in_natural_order() -> None:
+    plan = cluster(nodes=32)
+    text = rendered(plan, plan.switches[0])
+    assert rendered(cluster(nodes=32), plan.switches[0]) == text
+    document = json.loads(text)
+    assert list(document) == sorted(document)
+    assert list(document["PORT"]) == [port.name for port in plan.switches[0].ports]
+    assert list(document["DSCP_TO_TC_MAP"]["AZURE"]) == [str(dscp) for dscp in range(64)]
+
+
+def test_a_port_has_the_lanes_of_the_platform() -> None:
+    plan = cluster()
+    own = SonicOptions.model_validate_json(json.dumps({"lanes": [",".join(["7"] * 8)] * 64}))
+    assert leaf()["PORT"]["Ethernet256"]["lanes"] == "256,257,258,259,260,261,262,263"
+    assert json.loads(rendered(plan, plan.switches[0], own))["PORT"]["Ethernet256"]["lanes"] == "7,7,7,7,7,7,7,7"
+
+
+def test_only_the_dynamic_model_gets_buffers() -> None:
+    plan = cluster()
+    names = {
+        model: set(json.loads(rendered(plan, plan.switches[0], SonicOptions.model_validate({"buffer_model": model}))))
+        for model in ("dynamic", "traditional")
+    }
+    assert {name for name in names["dynamic"] - names["traditional"] if not name.startswith("BUFFER_")} == {
+        "DEFAULT_LOSSLESS_BUFFER_PARAMETER",
+        "LOSSLESS_TRAFFIC_PATTERN",
+        "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP",
+    }
+    assert names["traditional"] < names["dynamic"]
+
+
+# --- what is read back ------------------------------------------------------------------------------------------------
+
+
+def expected(qos: QosPlan) -> QosView:
+    """What every port does when the file says what the plan says."""
+    classes = {dscp: qos.of_dscp(dscp) for dscp in range(64)}
+    marks = {each.queue: EcnView(each.ecn.min_bytes, each.ecn.max_bytes, each.ecn.percent) for each in qos.classes if each.ecn}
+    return QosView(
+        priorities={dscp: each.priority if each else 0 for dscp, each in classes.items()},
+        queues={dscp: each.queue if each else 0 for dscp, each in classes.items()},
+        groups={dscp: each.priority_group if each else 0 for dscp, each in classes.items()},
+        pfc={priority: priority in qos.lossless_priorities for priority in range(8)},
+        paused_queues={0: 0, **{each.priority: each.queue for each in qos.classes}},
+        ecn={0: None, **{each.queue: marks.get(each.queue) for each in qos.classes}},
+        weights={0: qos.rest_percent, **{each.queue: each.bandwidth_percent for each in qos.classes}},
+    )
+
+
+@pytest.mark.parametrize("model", ["dynamic", "traditional"])
+@pytest.mark.parametrize("classes", [name for name, classes in CLASSES.items() if classes])
+def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
+    plan = cluster(CLASSES[classes])
+    qos = plan.fabric("rails").qos
+    assert qos is not None
+    for switch in plan.switches:
+        reading = SONIC.read(rendered(plan, switch, SonicOptions.model_validate({"buffer_model": model})))
+        assert reading.qos == {port.name: expected(qos) for port in switch.ports}
+        uplinks = frozenset(port.name for port in switch.uplinks)
+        assert reading.routing == RoutingView(switch.asn, switch.router_id, uplinks, len(switch.uplinks))
+
+
+def test_a_fabric_without_classes_has_ports_that_do_nothing_with_packets() -> None:
+    plan = cluster([])
+    reading = SONIC.read(rendered(plan, plan.switches[0]))
+    assert reading.qos == dict.fromkeys(["Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"], QosView())
+
+
+def test_every_setting_stands_in_its_line() -> None:
+    plan = cluster()
+    text = rendered(plan, plan.switches[0])
+    lines = text.splitlines()
+    settings = SONIC.read(text).settings
+    assert settings["PORT|Ethernet256|speed"].value == "400000"
+    assert settings["INTERFACE|Ethernet0|10.10.0.0/31"].value == ""
+    assert settings["SWITCH_HASH|GLOBAL|ecmp_hash"].value == "SRC_IP,DST_IP,IP_PROTOCOL,L4_SRC_PORT,L4_DST_PORT"
+    for place, setting in settings.items():
+        key = re.match(r'\s*"([^"]+)": ', lines[setting.line - 1])
+        assert key is not None
+        assert place.endswith(key[1])
+    assert len({setting.line for setting in settings.values()}) == len(settings)
+
+
+def test_settings_on_one_line_have_that_line() -> None:
+    text = (
+        '\n{"PORT": {"Ethernet0": {"speed": "1", "mtu": 9216, "up": true, "lists": [["{"], {"a": "b"}]}},\n"QUEUE": {}, "x": []}'
+    )
+    settings = {place: (setting.value, setting.line) for place, setting in SONIC.read(text).settings.items()}
+    assert settings == {
+        "PORT|Ethernet0|speed": ("1", 2),
+        "PORT|Ethernet0|mtu": ("9216", 2),
+        "PORT|Ethernet0|up": ("true", 2),
+        "PORT|Ethernet0|lists": ('{,{"a": "b"}', 2),
+        "QUEUE": ("", 3),
+        "x": ("", 3),
+    }
+
+
+# --- what is wrong, and the models allow it ---------------------------------------------------------------------------
+
+
+def test_a_class_whose_pause_holds_another_queue_is_visible(sonic_models: SonicModels) -> None:
+    tables = leaf()
+    tables["TC_TO_QUEUE_MAP"]["AZURE"]["3"] = "5"
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    view = view_of(tables)
+    assert (view.queues[26], view.paused_queues[3], view.pfc[3]) == (5, 3, True)
+    assert 26 not in view.priorities
+    tables["MAP_PFC_PRIORITY_TO_QUEUE"]["AZURE"]["5"] = "5"
+    assert (view_of(tables).priorities[26], view_of(tables).pfc[5]) == (5, False)
+
+
+def test_a_speed_that_no_port_has_is_visible(sonic_models: SonicModels) -> None:
+    tables = leaf()
+    tables["PORT"]["Ethernet0"]["speed"] = "999999"
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    assert SONIC.read(json.dumps(tables)).settings["PORT|Ethernet0|speed"].value == "999999"
+
+
+def test_a_paused_priority_without_a_group_of_its_own_is_visible(sonic_models: SonicModels) -> None:
+    tables = leaf()
+    del tables["TC_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"]
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    assert 26 not in view_of(tables).groups
+    tables["TC_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"] = "0"
+    assert view_of(tables).groups[26] == 0
+    assert view_of(tables).pfc[3]
+
+
+@pytest.mark.parametrize("profile", [None, "ingress_lossy_profile"])
+def test_a_paused_priority_whose_group_has_no_headroom_is_not_lossless(sonic_models: SonicModels, profile: str | None) -> None:
+    tables = leaf()
+    del tables["BUFFER_PG"]["Ethernet0|3"]
+    if profile is not None:
+        tables["BUFFER_PG"]["Ethernet0|3"] = {"profile": profile}
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    assert not view_of(tables).pfc[3]
+    assert view_of(tables, "Ethernet8").pfc[3]
+
+
+def test_a_priority_that_pauses_for_another_group_is_not_lossless(sonic_models: SonicModels) -> None:
+    tables = leaf()
+    tables["PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"] = "4"
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    assert not view_of(tables).pfc[3]
+
+
+def test_a_priority_that_pfc_leaves_out_is_not_lossless(sonic_models: SonicModels) -> None:
+    tables = leaf()
+    tables["PORT_QOS_MAP"]["Ethernet0"]["pfc_enable"] = ""
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    assert view_of(tables).pfc == dict.fromkeys(range(8), False)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "field", "value"),
+    [
+        ("WRED_PROFILE", "queue3", "wred_green_enable", "false"),
+        ("WRED_PROFILE", "queue3", "wred_green_enable", None),
+        ("WRED_PROFILE", "queue3", "ecn", "ecn_none"),
+        ("WRED_PROFILE", "queue3", "ecn", "ecn_yellow_red"),
+        ("QUEUE", "Ethernet0|3", "wred_profile", None),
+    ],
+)
+def test_a_queue_that_never_marks_is_visible(
+    sonic_models: SonicModels, table: str, row: str, field: str, value: str | None
+) -> None:
+    tables = leaf()
+    tables[table][row].pop(field)
+    if value is not None:
+        tables[table][row][field] = value
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    assert view_of(tables).ecn == {0: None, 3: None, 6: None}
+
+
+def test_a_neighbor_that_is_shut_down_is_none(sonic_models: SonicModels) -> None:
+    tables = leaf()
+    tables["BGP_NEIGHBOR"]["default|Ethernet256"]["admin_status"] = "down"
+    assert sonic_models.complaints(json.dumps(tables)) == []
+    routing = SONIC.read(json.dumps(tables)).routing
+    assert routing is not None
+    assert routing.neighbors == {"Ethernet264"}
+    tables["BGP_PEER_GROUP"]["default|FABRIC"]["admin_status"] = "down"
+    routing = SONIC.read(json.dumps(tables)).routing
+    assert routing is not None
+    assert routing.neighbors == frozenset()
+
+
+# --- what others wrote ------------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_queues_old_references_and_the_global_map_are_followed() -> None:
+    old = {
+        "DSCP_TO_TC_MAP": {"FIRST": {"26": "4", "48": "6"}, "SECOND": {"26": "3"}},
+        "TC_TO_QUEUE_MAP": {"AZURE": {"3": "3", "4": "4", "6": "6"}},
+        "MAP_PFC_PRIORITY_TO_QUEUE": {"AZURE": {"3": "3", "4": "4"}},
+        "PORT_QOS_MAP": {
+            "global": {"dscp_to_tc_map": "FIRST"},
+            "Ethernet0": {
+                "tc_to_queue_map": "[TC_TO_QUEUE_MAP|AZURE]",
+                "pfc_to_queue_map": "[MAP_PFC_PRIORITY_TO_QUEUE|AZURE]",
+                "pfc_enable": "3,4",
+            },
+            "Ethernet4": {"dscp_to_tc_map": "[DSCP_TO_TC_MAP|SECOND]", "tc_to_queue_map": "AZURE"},
+        },
+        "SCHEDULER": {"scheduler.0": {"type": "WRR", "weight": "14"}, "scheduler.1": {"type": "WRR", "weight": "15"}},
+        "WRED_PROFILE": {"LOSSLESS": {"ecn": "ecn_all", "wred_green_enable": "true", "green_max_threshold": "2097152"}},
+        "QUEUE": {
+            "Ethernet0,Ethernet4|3-4": {"wred_profile": "[WRED_PROFILE|LOSSLESS]", "scheduler": "[SCHEDULER|scheduler.1]"},
+            "Ethernet0|4": {"scheduler": "[SCHEDULER|scheduler.0]"},
+            "leaf|asic0|Ethernet4|0": {"scheduler": "scheduler.0"},
+        },
+        "BGP_NEIGHBOR": {"10.0.0.1": {"asn": "65100"}, "red|Ethernet8": {"asn": "1"}},
+        "DEVICE_METADATA": {"localhost": {"bgp_asn": "65001"}},
+        "LOOPBACK_INTERFACE": {"Loopback0": {}, "Loopback0|fc00::1/128": {}, "Loopback0|10.1.0.1/32": {}},
+    }
+    reading = SONIC.read(json.dumps(old))
+    marking = EcnView(None, 2097152, 100)
+    assert reading.qos["Ethernet0"] == QosView(
+        priorities={26: 4},
+        queues={26: 4, 48: 6},
+        pfc={priority: priority in (3, 4) for priority in range(8)},
+        paused_queues={3: 3, 4: 4},
+        ecn={3: marking, 4: marking, 6: None},
+        weights={3: 52, 4: 48},
+    )
+    assert reading.qos["Ethernet4"] == QosView(
+        queues={26: 3}, ecn={0: None, 3: marking, 4: marking}, weights={0: 32, 3: 34, 4: 34}
+    )
+    assert reading.routing == RoutingView(65001, "10.1.0.1", frozenset({"10.0.0.1"}), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", 1),
+        ("hostname leaf\n", 1),
+        ('{\n"PORT": {,}}', 2),
+        ("[]", 1),
+        ('{"PORTS": {}}', 1),
+        ('{"PORT": "Ethernet0"}', 1),
+        ("[" * 100_000, 1),
+    ],
+)
+def test_text_of_another_kind_is_refused_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(ValueError, match=f"^line {line}: "):
+        SONIC.read(text)
+
+
+WORDS = st.sampled_from(["AZURE", "[X|AZURE]", "Ethernet0", "Ethernet0|3", "Ethernet0|3-4", "default|Ethernet0", "localhost"])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS | st.integers(0, 64).map(str)
+FIELDS = WORDS | st.sampled_from(["dscp_to_tc_map", "tc_to_queue_map", "pfc_enable", "scheduler", "wred_profile", "weight", "3"])
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=3), max_leaves=4
+)
+ROWS = st.dictionaries(WORDS, st.dictionaries(FIELDS, VALUES, max_size=4) | VALUES, max_size=4)
+TABLE_NAMES = st.sampled_from([*leaf(), "global", "GLOBAL"])
+
+
+@given(st.dictionaries(TABLE_NAMES, ROWS | VALUES, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_whatever_stands_in_a_foreign_file_is_read(tables: dict[str, Any]) -> None:
+    reading = SONIC.read(json.dumps({**tables, "PORT": {"Ethernet0": {"speed": "400000"}}}, indent=1))
+    assert reading.settings["PORT|Ethernet0|speed"].value == "400000"
+    assert "Ethernet0" in reading.qos
+
+
+# --- what SONiC cannot do ---------------------------------------------------------------------------------------------
+
+
+def problems(plan: ClusterPlan, **options: Any) -> list[tuple[str, tuple[str | int, ...], Severity, str]]:
+    """Of all switches, each once."""
+    chosen = SonicOptions.model_validate_json(json.dumps(options))
+    found = dict.fromkeys(problem for switch in plan.switches for problem in SONIC.check(chosen, switch, plan))
+    return [(problem.code, problem.path, problem.severity, problem.message) for problem in found]
+
+
+def test_the_example_fabric_has_no_problem() -> None:
+    assert problems(cluster()) == []
+    assert problems(cluster(), buffer_model="traditional", lanes=["0,1,2,3,4,5,6,7"] * 64) == []
+
+
+def test_too_few_lanes_are_a_problem_of_the_options() -> None:
+    ((code, path, severity, message),) = problems(cluster(), lanes=["0,1,2,3,4,5,6,7"] * 33)
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "os", 1, "options", "lanes"), Severity.ERROR)
+    assert message == "lanes of 33 ports are given, and Ethernet264 is port 34"
+
+
+def test_lanes_of_another_number_are_a_problem_of_the_options() -> None:
+    ((_, path, _, message),) = problems(cluster(), lanes=["0,1,2,3"] * 64)
+    assert path[-1] == "lanes"
+    assert message == "`0,1,2,3` are 4 lanes for Ethernet0, and the fabric's ports have 8"
+
+
+def test_a_cable_without_a_profile_is_a_warning_in_the_traditional_model_only() -> None:
+    plan = cluster(node_metres=3, spine_metres=300)
+    assert problems(plan) == []
+    ((code, path, severity, message),) = problems(plan, buffer_model="traditional")
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "node_metres"), Severity.WARNING)
+    assert "for 3 there may be no lossless buffer" in message
+    assert problems(cluster(CLASSES["lossy"], node_metres=3), buffer_model="traditional") == []
+
+
+def test_a_name_longer_than_a_host_name_is_a_problem() -> None:
+    ((code, path, _, message), *_) = problems(cluster(fabric="f" * 60))
+    assert (code, path) == ("HW513", ("fabrics", 1, "name"))
+    assert message.endswith("has 67")
+
+
+def test_more_uplinks_than_paths_are_a_problem() -> None:
+    plan = cluster(spines=257, ports=1024)
+    ((code, path, _, message),) = problems(plan)
+    assert (code, path) == ("HW513", ("fabrics", 1, "switches", "spines"))
+    assert message == "SONiC spreads traffic over 256 paths at most, and a leaf has 257 uplinks"
