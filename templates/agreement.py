@@ -43,6 +43,7 @@ def disagreements(readings: Mapping[str, Reading], cluster: ClusterPlan | None =
     plan = cluster.scale_out.qos if cluster and cluster.scale_out else None
     said = [statement for file, reading in readings.items() for statement in _statements(file, reading)]
     agreed = _intended(plan) if plan else _majority(said)
+    said += [statement for file, reading in readings.items() for statement in _left_out(file, reading, agreed)]
     yield from _dissent(said, agreed, "the cluster file" if plan else "most of the files")
     if plan is None:
         yield from _broken_chain(said, agreed)
@@ -75,6 +76,14 @@ def _statements(file: str, reading: Reading) -> Iterator[_Said]:
     for end, view in reading.qos.items():
         for fact, value in facts(view).items():
             yield _Said(file, end, fact, value)
+
+
+def _left_out(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
+    """An end that gives priorities to some DSCPs gives none to the others; it must to those that carry something."""
+    marked = {value for fact, value in agreed.items() if fact[0] == "DSCP that marks" and isinstance(value, int)}
+    for end, view in reading.qos.items():
+        for dscp in sorted(marked - view.priorities.keys()) if view.priorities else ():
+            yield _Said(file, end, ("priority of DSCP", dscp), None)
 
 
 def _intended(plan: QosPlan) -> dict[Fact, Value]:

@@ -91,6 +91,12 @@ def test_senders_that_do_not_slow_down_are_found_where_others_do() -> None:
     ]
 
 
+def test_a_dscp_that_an_adapter_gives_no_priority_is_found() -> None:
+    silent = Reading({}, {"mlx5_0": QosView(priorities={48: 6})})
+    (alone,) = found(env=nccl(), one=host(), leaf=leaf(), two=silent)
+    assert (alone.file, alone.message) == ("two", "the priority of DSCP 26 is none, and 3 in most of the files")
+
+
 def test_two_files_of_one_switch_have_one_routing() -> None:
     one = RoutingView(4200000001, "10.255.128.0", frozenset({"Ethernet256", "Ethernet264"}), 64)
     two = RoutingView(4200000002, "10.255.128.1", frozenset({"Ethernet256"}), 2)

@@ -11,7 +11,9 @@ Absolute = Annotated[str, StringConstraints(pattern=r"^/")]
 Subdomain = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 Key = Annotated[str, StringConstraints(pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
 Value = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
-ExtendedResource = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+ExtendedResource = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
+]
 
 
 class Mount(Section):
