@@ -79,10 +79,10 @@ def _statements(file: str, reading: Reading) -> Iterator[_Said]:
 
 
 def _left_out(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
-    """An end that gives priorities to some DSCPs gives none to the others; it must to those that carry something."""
-    marked = {value for fact, value in agreed.items() if fact[0] == "DSCP that marks" and isinstance(value, int)}
+    """An end that gives priorities to some DSCPs gives none to the others; it must to the one that carries the collectives."""
+    dscp = _key(agreed.get(("DSCP that marks", "collectives")))
     for end, view in reading.qos.items():
-        for dscp in sorted(marked - view.priorities.keys()) if view.priorities else ():
+        if view.priorities and dscp not in view.priorities:
             yield _Said(file, end, ("priority of DSCP", dscp), None)
 
 

@@ -27,7 +27,7 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "check": Verb("headway.cli.check", "every problem of the documents, at its line and column"),
-    "plan": Verb("headway.cli.plan", "what a job comes to: ranks, mesh, environment, files"),
+    "plan": Verb("headway.cli.plan", "what a job or a cluster comes to: ranks, environment, classes, switches, files"),
     "render": Verb("headway.cli.render", "all files of jobs and clusters"),
     "audit": Verb("headway.cli.audit", "switch, host and NCCL settings in force, read back and compared"),
     "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),

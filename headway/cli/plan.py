@@ -1,43 +1,69 @@
-"""A job as a readable account of its plan: ranks, mesh, environment, files."""
+"""A job or a cluster as a readable account of its plan."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.cli.documents import PlannedJob, load_job_plan
-from headway.jobspec.plan import JobPlan, to_json
+from headway.cli.documents import PlannedCluster, PlannedJob, is_cluster, is_job, plan_cluster, plan_job, read_document
+from headway.cli.findings import Findings
+from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_RANKS_SHOWN = 32
+_ROWS_SHOWN = 32
 _PIPE_WIDTH = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
+    parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, as `render` writes it to plan.json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. 1 when the documents have errors."""
-    planned = load_job_plan(args.job, args.cluster)
+    planned = _planned(args.document, args.cluster)
     if planned is None:
         return 1
     if args.json:
         sys.stdout.write(to_json(planned.plan))
+        return 0
+    console = _console()
+    if isinstance(planned, PlannedJob):
+        _print_job(console, planned)
     else:
-        _print(planned)
+        _print_cluster(console, planned.plan)
+    files = sorted(planned.files())
+    if files:
+        console.print("\n[bold]files[/] (`headway render`)")
+    for path in files:
+        console.print(f"  {path}", soft_wrap=True)
     return 0
 
 
-def _print(planned: PlannedJob) -> None:
+def _planned(document: Path, cluster: Path | None) -> PlannedJob | PlannedCluster | None:
+    """The document's plan; problems go to stderr, and then there is none."""
+    findings = Findings()
+    parsed = read_document(document, findings)
+    planned: list[PlannedJob] | list[PlannedCluster | None] = []
+    if parsed is not None and is_job(parsed):
+        planned = plan_job(parsed, cluster, findings, first_only=True)
+    elif parsed is not None and is_cluster(parsed):
+        planned = [plan_cluster(parsed, findings)]
+    findings.print(sys.stderr)
+    return None if findings.errors else planned[0]
+
+
+def _console() -> "Console":
     from rich.console import Console  # noqa: PLC0415 (only a plan for people needs it)
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _print_job(console: "Console", planned: PlannedJob) -> None:
     plan = planned.plan
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
@@ -45,9 +71,49 @@ def _print(planned: PlannedJob) -> None:
     _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
-    console.print("\n[bold]files[/] (`headway render`)")
-    for path in sorted(planned.files()):
-        console.print(f"  {path}", soft_wrap=True)
+
+
+def _print_cluster(console: "Console", plan: ClusterPlan) -> None:
+    console.print(f"[bold]{plan.name}[/] ({plan.scheduler}), {plan.hash[:8]}")
+    _section(console, "nodes", _groups(plan))
+    for fabric in plan.fabrics:
+        interface = f" on {fabric.interface}" if fabric.interface else ""
+        console.print(f"\n[bold]{fabric.name}[/]: {fabric.role}, {fabric.transport}{interface}")
+        if fabric.qos is not None:
+            console.print(_classes(fabric.qos), "")
+        switches = [switch for switch in plan.switches if switch.fabric == fabric.name]
+        if switches:
+            console.print(_switches(switches))
+
+
+def _groups(plan: ClusterPlan) -> "Table":
+    table = _table("group", "nodes", "cpus", "ranks", "GPUs", "adapters")
+    for group in plan.groups:
+        gpus = f"{group.gpus} x {group.gpu}" if group.gpus else "-"
+        table.add_row(group.name, str(group.count), str(group.cpus), str(group.procs), gpus, ", ".join(group.nics) or "-")
+    return table
+
+
+def _classes(qos: QosPlan) -> "Table":
+    table = _table("class", "carries", "DSCP", "priority", "TC", "queue", "PG", "PFC", "marked from", "of a full link")
+    for each in qos.classes:
+        numbers = (each.dscp, each.priority, each.traffic_class, each.queue, each.priority_group)
+        marking = f"{each.ecn.min_bytes} to {each.ecn.max_bytes} bytes, {each.ecn.percent} %" if each.ecn else "-"
+        share = "first of all" if each.bandwidth_percent is None else f"{each.bandwidth_percent} %"
+        table.add_row(each.name, each.carries, *map(str, numbers), "yes" if each.lossless else "-", marking, share)
+    table.add_row("all else", "-", "-", "0", "0", "0", "0", "-", "-", f"{qos.rest_percent} %")
+    return table
+
+
+def _switches(switches: list[SwitchPlan]) -> "Table":
+    table = _table("switch", "AS number", "loopback", "to nodes", "to switches", "Gbit/s")
+    for switch in switches[:_ROWS_SHOWN]:
+        up = len(switch.uplinks)
+        speeds = ", ".join(sorted({str(port.gbps) for port in switch.ports}))
+        table.add_row(switch.name, str(switch.asn), switch.router_id, str(len(switch.ports) - up), str(up), speeds)
+    if len(switches) > _ROWS_SHOWN:
+        table.add_row("...", f"{len(switches) - _ROWS_SHOWN} more; --json has all")
+    return table
 
 
 def _section(console: "Console", title: str, table: "Table") -> None:
@@ -73,10 +139,10 @@ def _mesh(plan: JobPlan) -> "Table":
 
 def _ranks(plan: JobPlan) -> "Table":
     table = _table("rank", "slot", "local rank", *plan.mesh.axes)
-    for rank in plan.ranks[:_RANKS_SHOWN]:
+    for rank in plan.ranks[:_ROWS_SHOWN]:
         table.add_row(str(rank.rank), str(rank.slot), str(rank.local_rank), *map(str, rank.coords))
-    if plan.world_size > _RANKS_SHOWN:
-        table.add_row("...", f"{plan.world_size - _RANKS_SHOWN} more; --json has all")
+    if plan.world_size > _ROWS_SHOWN:
+        table.add_row("...", f"{plan.world_size - _ROWS_SHOWN} more; --json has all")
     return table
 
 

@@ -12,6 +12,8 @@ from headway.jobspec.plan import JobPlan
 from headway.runner.contract import from_json
 from tests.templates.test_slurm import CLUSTER, JOB
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -159,8 +161,20 @@ def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, c
     assert (plan["cluster"], plan["world_size"]) == ("other", 8)
     assert main(["plan", "jobs/deep/job.yaml", "--cluster", "jobs/deep/job.yaml"]) == 1
     assert "error[HW211]: this is a TrainingJob; a Cluster is wanted here" in capsys.readouterr().err
-    assert main(["plan", "cluster.yaml"]) == 1
+    assert main(["run", "cluster.yaml"]) == 1
     assert "error[HW211]: this is a Cluster; a TrainingJob is wanted here" in capsys.readouterr().err
+
+
+def test_plan_of_a_cluster_shows_classes_and_switches(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = str(EXAMPLES / "two-node-roce" / "slurm-cluster.yaml")
+    assert main(["plan", cluster]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    classes = [line[:8] for line in words if line[:1] in (["roce"], ["cnp"])]
+    assert classes == [["roce", "collectives", "26", "3", "3", "3", "3", "yes"], ["cnp", "cnp", "48", "6", "6", "6", "0", "-"]]
+    assert ["rails-leaf-2", "4200000002", "10.255.128.1", "2", "2", "400"] in words
+    assert main(["plan", cluster, "--json"]) == 0
+    committed = EXAMPLES / "two-node-roce" / "rendered" / "two-roce-nodes" / "plan.json"
+    assert capsys.readouterr().out == committed.read_text()
 
 
 @pytest.mark.parametrize(
