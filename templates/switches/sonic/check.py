@@ -10,7 +10,7 @@ from headway.templates.switches.sonic.render import MAX_PATHS
 
 _HOSTNAME_LENGTH = 63  # sonic-types.yang, hostname
 
-# pg_profile_lookup.ini of the platforms has headroom for these lengths only; for another one buffermgrd makes no lossless buffer.
+# A platform's pg_profile_lookup.ini has headroom for these lengths, as a rule; for another one buffermgrd makes no lossless buffer.
 _PROFILED_METRES = (5, 40, 300)
 
 
@@ -49,8 +49,6 @@ def _check_lanes(path: Path, options: SonicOptions, switch: SwitchPlan) -> Itera
 def _check_metres(path: Path, switch: SwitchPlan) -> Iterator[Problem]:
     for key, role in (("node_metres", "node"), ("spine_metres", "fabric")):
         for metres in sorted({port.metres for port in switch.ports if port.role == role} - set(_PROFILED_METRES)):
-            message = (
-                f"platforms know the headroom of cables of 5, 40 and 300 metres; for {metres} there may be no lossless buffer"
-            )
+            message = f"platforms know the headroom of cables of 5, 40 and 300 metres, and not for {metres} as a rule"
             hint = "write the next longer one, or add the length to the platform's pg_profile_lookup.ini"
             yield Problem("HW513", CLUSTER, (*path, key), message, hint, Severity.WARNING)

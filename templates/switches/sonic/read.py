@@ -36,17 +36,25 @@ _TABLES = {
 }
 
 # Packets that no policer has coloured are green.
-_MARKS_GREEN = {"ecn_all", "ecn_green", "ecn_green_yellow", "ecn_green_red"}
+_MARKS_GREEN = ("ecn_all", "ecn_green", "ecn_green_yellow", "ecn_green_red")
+
+# Both spellings are frrcfgd's.
+_UP, _DOWN = ("up", "true"), ("down", "false")
 
 
 def read(text: str) -> Reading:
     """Every field as a setting, a view for each port, and BGP of the default VRF; ValueError where the text is no config_db.json."""
     try:
-        document = json.loads(text)
+        return _read(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from error
     except RecursionError as error:
         raise ValueError("line 1: nested too deep for a config_db.json") from error
+
+
+def _read(text: str) -> Reading:
+    # SONiC's numbers are texts; one that is not is kept as it is written, however long
+    document = json.loads(text, parse_int=str, parse_float=str)
     tables = _tables(document)
     if not _TABLES & tables.keys():
         raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is no config_db.json")
@@ -192,32 +200,54 @@ def _weight(scheduler: Row) -> int | None:
 
 
 def _routing(tables: Tables) -> RoutingView:
-    """By the tables of frrcfgd, which have a VRF in their keys, else by those of bgpcfgd, which have none."""
-    bgp, device = _row(tables, "BGP_GLOBALS", "default"), _row(tables, "DEVICE_METADATA", "localhost")
-    families = _row(tables, "BGP_GLOBALS_AF", "default|ipv4_unicast")
-    router_id = bgp.get("router_id") or device.get("bgp_router_id") or _loopback(tables)
-    asn = _number(bgp.get("local_asn"))
+    """By the tables of the daemon that writes FRR's configuration; it ignores those of the other one."""
+    device = _row(tables, "DEVICE_METADATA", "localhost")
+    return _of_frrcfgd(tables) if device.get("frr_mgmt_framework_config") == "true" else _of_bgpcfgd(tables, device)
+
+
+def _of_frrcfgd(tables: Tables) -> RoutingView:
+    bgp = _row(tables, "BGP_GLOBALS", "default")
+    names = (key.removeprefix("default|") for key in tables.get("BGP_NEIGHBOR", {}) if key.startswith("default|"))
     return RoutingView(
-        asn=_number(device.get("bgp_asn")) if asn is None else asn,
-        router_id=router_id if isinstance(router_id, str) else None,
-        neighbors=frozenset(_neighbors(tables)),
-        max_paths=_number(families.get("max_ebgp_paths")),
+        asn=_number(bgp.get("local_asn")),
+        router_id=_address(bgp.get("router_id")),
+        neighbors=frozenset(name for name in names if _exchanges_routes(tables, name)),
+        max_paths=_number(_row(tables, "BGP_GLOBALS_AF", "default|ipv4_unicast").get("max_ebgp_paths")),
     )
+
+
+def _exchanges_routes(tables: Tables, name: str) -> bool:
+    """Whether it has an AS to expect, is not shut down, and is active for IPv4, by its own rows or its group's."""
+    own = _row(tables, "BGP_NEIGHBOR", f"default|{name}")
+    group = own.get("peer_group_name")
+    peer = {**_row(tables, "BGP_PEER_GROUP", f"default|{group}"), **own}
+    family = {
+        "admin_status": "up" if _row(tables, "BGP_GLOBALS", "default").get("default_ipv4_unicast") == "true" else "down",
+        **_row(tables, "BGP_PEER_GROUP_AF", f"default|{group}|ipv4_unicast"),
+        **_row(tables, "BGP_NEIGHBOR_AF", f"default|{name}|ipv4_unicast"),
+    }
+    has_as = "asn" in peer or "peer_type" in peer
+    return has_as and peer.get("admin_status") not in _DOWN and family["admin_status"] in _UP
+
+
+def _of_bgpcfgd(tables: Tables, device: Row) -> RoutingView:
+    """Neighbours without a VRF in their keys; the number of paths is the daemon's own."""
+    neighbors = tables.get("BGP_NEIGHBOR", {}).items()
+    return RoutingView(
+        asn=_number(device.get("bgp_asn")),
+        router_id=_address(device.get("bgp_router_id")) or _loopback(tables),
+        neighbors=frozenset(key for key, row in neighbors if "|" not in key and row.get("admin_status") not in _DOWN),
+    )
+
+
+def _address(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _loopback(tables: Tables) -> str | None:
     """Where no router ID is written bgpcfgd takes this address."""
     addresses = (key.partition("|")[2] for key in tables.get("LOOPBACK_INTERFACE", {}) if key.startswith("Loopback0|"))
     return next((address.partition("/")[0] for address in addresses if ":" not in address), None)
-
-
-def _neighbors(tables: Tables) -> Iterator[str]:
-    """Those of the default VRF that are not shut down."""
-    for key, row in tables.get("BGP_NEIGHBOR", {}).items():
-        vrf, separator, name = key.rpartition("|")
-        group = _row(tables, "BGP_PEER_GROUP", f"default|{row.get('peer_group_name')}")
-        if (not separator or vrf == "default") and {**group, **row}.get("admin_status") != "down":
-            yield name
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -239,8 +269,7 @@ def _map(tables: Tables, table: str, reference: Any) -> dict[int, int]:
 
 
 def _number(value: Any) -> int | None:
-    text = str(value).strip() if isinstance(value, str | int) else ""
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()) else None
 
 
 def _by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
