@@ -42,7 +42,9 @@ def await_own_name(host: str, patience_s: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.PREEMPTED))  # until the supervisor takes it; in a pod it has no default
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(Exit.PREEMPTED)
+    )  # until the supervisor takes it; in a pod it has no default
     parser = argparse.ArgumentParser(prog="python -m headway.runner", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("run_json", type=Path, metavar="RUN_JSON")
     parser.add_argument("--attempt", type=int, required=True)

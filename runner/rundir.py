@@ -97,7 +97,9 @@ def open_run(
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
     directory.attempt_directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.attempt_directory.mkdir(exist_ok=every_node)  # one launcher an attempt: a second one at the same moment takes another
+    directory.attempt_directory.mkdir(
+        exist_ok=every_node
+    )  # one launcher an attempt: a second one at the same moment takes another
     for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
         folder.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(config, run=name, store=dataclasses.replace(config.store, url=str(directory.root / "shared")))
