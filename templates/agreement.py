@@ -19,6 +19,9 @@ Value = int | bool | str | None
 
 _QUEUES = range(8)
 
+# FRR as Debian and SONiC build it has room for this many (--enable-multipath).
+_MOST_PATHS = 256
+
 
 @dataclass(frozen=True)
 class Disagreement:
@@ -192,9 +195,9 @@ def _routing_of(file: str, found: RoutingView, authority: str, wanted: RoutingVi
 
 
 def _too_few_paths(file: str, found: RoutingView, uplinks: int) -> Iterator[Disagreement]:
-    if found.max_paths is None or found.max_paths < uplinks:
-        message = f"BGP uses {found.max_paths or 1} equal paths of {uplinks}: ECMP leaves links idle"
-        yield Disagreement(file, "BGP", message, f"let it use {uplinks} or more")
+    if found.max_paths is not None and found.max_paths < min(uplinks, _MOST_PATHS):
+        message = f"BGP uses {found.max_paths} equal paths of {uplinks}: ECMP leaves links idle"
+        yield Disagreement(file, "BGP", message, f"let it use {min(uplinks, _MOST_PATHS)}")
 
 
 def _hint(fact: Fact) -> str:

@@ -165,6 +165,46 @@ def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, c
     assert "error[HW211]: this is a Cluster; a TrainingJob is wanted here" in capsys.readouterr().err
 
 
+FABRIC = """
+fabrics:
+  - {name: rails, role: scale_out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
+"""
+
+
+def with_adapters(name: str) -> str:
+    """The cluster with a fabric that its nodes have adapters on, so that it has files of its own."""
+    return CLUSTER.replace("name: lab", f"name: {name}").replace("procs: 2", "procs: 2, nics: [mlx5_0]") + FABRIC
+
+
+def test_a_folder_renders_its_jobs_and_the_clusters_that_have_files(repository: Path) -> None:
+    (repository / "roce.yaml").write_text(with_adapters("roce"))
+    assert main(["render", "."]) == 0
+    assert {path.split("/")[0] for path in files(repository / "rendered")} == {"roce"}
+    assert "roce/hosts/cpu-2/usr/local/sbin/headway-qos" in files(repository / "rendered")
+    assert "case/lab/slurm/job.sbatch" in files(repository / "jobs" / "deep" / "rendered")
+    assert main(["render", ".", "--check"]) == 0
+
+
+def test_the_files_of_a_cluster_that_is_called_otherwise_now_are_removed(repository: Path) -> None:
+    (repository / "roce.yaml").write_text(with_adapters("roce"))
+    assert main(["render", "."]) == 0
+    (repository / "roce.yaml").write_text(with_adapters("rails"))
+    assert main(["render", ".", "--check"]) == 1
+    assert main(["render", "."]) == 0
+    assert {path.split("/")[0] for path in files(repository / "rendered")} == {"rails"}
+
+
+def test_a_cluster_does_not_render_over_a_job_of_its_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "case.yaml").write_text(with_adapters("case"))
+    assert main(["render", "jobs", "-o", "out"]) == 0
+    before = files(repository / "out")
+    assert main(["render", "case.yaml", "-o", "out"]) == 1
+    assert "error[HW405]: `case` holds the files of a job of that name, for lab" in capsys.readouterr().err
+    assert main(["render", ".", "-o", "out"]) == 1
+    assert "error[HW405]: a job and a cluster are both called `case`" in capsys.readouterr().err
+    assert files(repository / "out") == before
+
+
 def test_plan_of_a_cluster_shows_classes_and_switches(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = str(EXAMPLES / "two-node-roce" / "slurm-cluster.yaml")
     assert main(["plan", cluster]) == 0

@@ -14,7 +14,7 @@ _MANIFEST = Path(__file__).parent / "job.yaml.j2"
 _SCRIPT = Path(__file__).parent / "pod.sh.j2"
 
 CONFIG_PATH = "/etc/headway"
-SHM_PATH = "/dev/shm"  # noqa: S108 (a path of the pods)
+SHM_PATH = "/dev/shm"
 # The ConfigMap's literal blocks stand below `data:` and a key.
 _INDENT = 4
 _REPLICATED_JOB = "node"

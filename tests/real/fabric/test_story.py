@@ -1,0 +1,163 @@
+"""The fabric of the RoCE example, run by FRR from the committed files: the kernels' routes, and packets from node to node."""
+
+import json
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from headway.jobspec.parse import read
+from headway.jobspec.plan import ClusterPlan, SwitchPlan
+from headway.jobspec.resolve.cluster import resolve_cluster
+from headway.jobspec.spec.cluster import Cluster
+from headway.templates.switches.frr import FRR
+
+from .fabric import Fabric
+from .planned import cable, planned_fabric
+from .wiring import Link, Port
+
+pytestmark = pytest.mark.slow
+
+STORY = Path(__file__).parents[3] / "examples/two-node-roce"
+RENDERED = STORY / "rendered/two-roce-nodes/switches"
+# the job's DSCP 26, as its packets' TOS byte
+TOS = 26 << 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> ClusterPlan:
+    _, parsed, problems = read(STORY / "slurm-cluster.yaml")
+    assert parsed is not None
+    assert not problems
+    assert isinstance(parsed.spec, Cluster)
+    return resolve_cluster(parsed.spec)
+
+
+@pytest.fixture(scope="module")
+def fabric(frr_here: None, cluster: ClusterPlan) -> Iterator[Fabric]:
+    """Two leaves, two spines, two nodes with two adapters; every route is there. A test that harms it mends it."""
+    files = {switch.name: {FRR.file: committed(switch)} for switch in cluster.switches}
+    with planned_fabric(cluster, files) as started:
+        wait_until_complete(started, cluster)
+        yield started
+
+
+def committed(switch: SwitchPlan) -> str:
+    return (RENDERED / switch.name / FRR.file).read_text()
+
+
+def leaves(cluster: ClusterPlan) -> list[SwitchPlan]:
+    return [switch for switch in cluster.switches if switch.role == "leaf"]
+
+
+def uplinks(switch: SwitchPlan) -> set[str]:
+    return {port.name for port in switch.uplinks}
+
+
+def networks(leaf: SwitchPlan) -> list[str]:
+    """What a leaf announces."""
+    return [f"{leaf.router_id}/32", *(port.address for port in leaf.ports if port.address)]
+
+
+def wait_until_complete(fabric: Fabric, cluster: ClusterPlan) -> None:
+    """Every leaf's kernel sends to each network of every other leaf by all uplinks, and every spine straight to its leaf."""
+    for here, there in permutations(leaves(cluster), 2):
+        for network in networks(there):
+            fabric.wait_routes(here.name, network, uplinks(here))
+    for spine in (switch for switch in cluster.switches if switch.role == "spine"):
+        for leaf in leaves(cluster):
+            down = {port.name for port in spine.ports if port.peer == leaf.name}
+            for network in networks(leaf):
+                fabric.wait_routes(spine.name, network, down)
+
+
+def adapters(cluster: ClusterPlan) -> list[Port]:
+    return [cable(link).b for link in cluster.links if link.address]
+
+
+def answers(fabric: Fabric, pairs: list[tuple[Port, Port]]) -> dict[tuple[Port, Port], list[int]]:
+    return {(a, b): fabric.probe(a, b, TOS) for a, b in pairs}
+
+
+def first_uplink(cluster: ClusterPlan) -> Link:
+    return next(cable(link) for link in cluster.links if not link.address)
+
+
+def test_every_leaf_has_every_uplink_in_its_kernel_for_every_network(fabric: Fabric, cluster: ClusterPlan) -> None:
+    first, second = leaves(cluster)
+    assert uplinks(first) == {"Ethernet256", "Ethernet264"}
+    assert networks(second) == ["10.255.128.1/32", "10.10.0.64/31", "10.10.0.66/31"]
+    assert {network: fabric.kernel_routes(first.name, network) for network in networks(second)} == {
+        network: uplinks(first) for network in networks(second)
+    }
+    assert {network: fabric.kernel_routes(second.name, network) for network in networks(first)} == {
+        network: uplinks(second) for network in networks(first)
+    }
+
+
+def test_what_frr_says_it_runs_reads_as_the_committed_file_does(fabric: Fabric, cluster: ClusterPlan) -> None:
+    """Its own text of its settings, in its own order, without what is its default."""
+    views = {switch.name: FRR.read(committed(switch)).routing for switch in cluster.switches}
+    running = {name: FRR.read(fabric.vtysh(name, "show running-config")).routing for name in views}
+    assert running == views
+
+
+def test_all_adapters_reach_each_other_and_the_mark_stays_on_the_packets(fabric: Fabric, cluster: ClusterPlan) -> None:
+    all_pairs = [(a, b) for a, b in permutations(adapters(cluster), 2) if a.device != b.device]
+    assert {(a.interface, b.interface) for a, b in all_pairs} == {
+        (a, b) for a in ("mlx5_0", "mlx5_1") for b in ("mlx5_0", "mlx5_1")
+    }
+    assert len(all_pairs) == 8
+    assert answers(fabric, all_pairs) == {pair: [TOS, TOS] for pair in all_pairs}
+
+
+def test_a_cut_link_leaves_one_path_and_comes_back_into_the_kernels_routes(fabric: Fabric, cluster: ClusterPlan) -> None:
+    (first, second), link = leaves(cluster), first_uplink(cluster)
+    across = [(a, b) for a, b in permutations(adapters(cluster), 2) if a.interface != b.interface and a.device != b.device]
+    try:
+        fabric.cut(link)
+        for network in networks(second):
+            fabric.wait_routes(first.name, network, uplinks(first) - {link.a.interface})
+        towards_the_cut = {port.name for port in second.uplinks if port.peer == link.b.device}
+        for network in networks(first):
+            fabric.wait_routes(second.name, network, uplinks(second) - towards_the_cut)
+        assert answers(fabric, across) == {pair: [TOS, TOS] for pair in across}
+    finally:
+        fabric.mend(link)
+        wait_until_complete(fabric, cluster)
+    assert answers(fabric, across) == {pair: [TOS, TOS] for pair in across}
+
+
+def test_a_link_that_fails_in_silence_is_found_by_bfd(fabric: Fabric, cluster: ClusterPlan) -> None:
+    (first, second), link = leaves(cluster), first_uplink(cluster)
+    assert bfd_states(fabric, first) == dict.fromkeys(uplinks(first), "up")
+    try:
+        fabric.silence(link)
+        for network in networks(second):
+            fabric.wait_routes(first.name, network, uplinks(first) - {link.a.interface})
+        session = json.loads(fabric.vtysh(link.b.device, f"show bgp neighbors {link.b.interface} json"))[link.b.interface]
+        assert session["lastNotificationReason"] == "Cease/BFD Down"
+    finally:
+        fabric.mend(link)
+        wait_until_complete(fabric, cluster)
+    fabric.wait("BFD", lambda: bfd_states(fabric, first), lambda states: set(states.values()) == {"up"}, 30)
+
+
+def bfd_states(fabric: Fabric, switch: SwitchPlan) -> dict[str, str]:
+    return {peer["interface"]: peer["status"] for peer in json.loads(fabric.vtysh(switch.name, "show bfd peers json"))}
+
+
+def test_only_the_planned_networks_are_announced_and_only_while_they_are_there(fabric: Fabric, cluster: ClusterPlan) -> None:
+    first, second = leaves(cluster)
+    to_node = next(cable(link) for link in cluster.links if link.a == second.name)
+    network = networks(second)[1]
+    try:
+        fabric.add_address(Port(second.name, "lo"), "192.0.2.1/32")
+        fabric.cut(to_node)
+        fabric.wait_routes(first.name, network, set())
+        assert fabric.kernel_routes(first.name, "192.0.2.1/32") == set()
+    finally:
+        fabric.mend(to_node)
+        wait_until_complete(fabric, cluster)
+    assert fabric.kernel_routes(first.name, "192.0.2.1/32") == set()

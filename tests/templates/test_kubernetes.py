@@ -1,0 +1,353 @@
+"""The manifest: what it asks Kubernetes for, that no value leaves its place, and what the script of a pod does."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.cli.documents import PlannedJob, load_job_plan
+from headway.jobspec.plan import EnvVar
+from headway.runner.contract import RunConfig, from_json
+from headway.templates.schedulers.kubernetes.render import render
+from headway.templates.schedulers.kubernetes.yaml_text import block, comment, quote
+
+Object = dict[str, Any]
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {{kind: kubernetes, options: {options}}}
+storage: [{{name: runs, kind: posix, path: {runs}, shared: true}}]
+{nodes}
+"""
+JOB = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: case
+cluster: lab
+nodes: 2
+model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}
+data: {kind: files, options: {paths: ["it's/*.txt"]}}
+batch: {global: 16, micro: 1, sequence: 128}
+optimizer: {lr: 0.003}
+steps: 100
+checkpoint: {tiers: [{kind: disk, every_steps: 10}]}
+grace_s: 12.5
+"""
+CPUS = "nodes: [{group: cpu, count: 2, cpus: 4, procs: 2}]"
+GPUS = """\
+nodes: [{group: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
+fabrics:
+  - {name: rails, role: scale_out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
+"""
+LEAST: Object = {"image": "registry.example.com/headway:1", "mounts": [{"path": "/scratch", "claim": "scratch"}]}
+# What YAML would take for something else, or a shell, or Kubernetes.
+HOSTILE = [
+    "it's",
+    'a "b" \\',
+    "a: b #c",
+    "$(HOME) $$ ${X}",
+    "- &a *a !!x %y @z `w`",
+    "yes",
+    "0x10",
+    "{",
+    "\u2028\x85\ufeff\x7f\x07",
+    "☃ 🙂",
+]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+def planned(folder: Path, options: Object, *, nodes: str = CPUS, runs: str = "/scratch/runs", job: str = JOB) -> PlannedJob:
+    (folder / "cluster.yaml").write_text(CLUSTER.format(options=json.dumps(options), runs=json.dumps(runs), nodes=nodes))
+    (folder / "job.yaml").write_text(job)
+    found = load_job_plan(folder / "job.yaml")
+    assert found is not None
+    return found
+
+
+def manifest(folder: Path, options: Object, **documents: str) -> str:
+    (text,) = [text for path, text in planned(folder, options, **documents).files().items() if path.suffix == ".yaml"]
+    return text
+
+
+def objects(text: str) -> dict[str, Object]:
+    """The manifest's objects by their kind."""
+    return {found["kind"]: found for found in yaml.safe_load_all(text)}
+
+
+def job_of(text: str) -> Object:
+    (replicated,) = objects(text)["JobSet"]["spec"]["replicatedJobs"]
+    found: Object = replicated["template"]["spec"]
+    return found
+
+
+def pod_of(text: str) -> Object:
+    found: Object = job_of(text)["template"]["spec"]
+    return found
+
+
+def container_of(text: str) -> Object:
+    (found,) = pod_of(text)["containers"]
+    container: Object = found
+    return container
+
+
+# --- what it asks for -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_one_pod_a_slot_and_restarts_as_a_whole(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST)
+    job = job_of(text)
+    assert (job["completions"], job["parallelism"], job["completionMode"], job["backoffLimit"]) == (2, 2, "Indexed", 0)
+    assert pod_of(text)["restartPolicy"] == "Never"
+    (apart,) = pod_of(text)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    name = objects(text)["JobSet"]["metadata"]["name"]
+    assert re.fullmatch(r"case-[0-9a-f]{8}", name)
+    assert apart["labelSelector"]["matchLabels"] == {"jobset.sigs.k8s.io/jobset-name": name}
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [83, 84, 85])
+    failure = objects(text)["JobSet"]["spec"]["failurePolicy"]
+    assert failure["maxRestarts"] == 100
+    assert [(rule["action"], rule["onJobFailureReasons"]) for rule in failure["rules"]] == [("FailJobSet", ["PodFailurePolicy"])]
+
+
+def test_all_objects_have_one_name_and_namespace(tmp_path: Path) -> None:
+    found = objects(manifest(tmp_path, LEAST | {"namespace": "research"}))
+    assert list(found) == ["ServiceAccount", "ConfigMap", "JobSet"]
+    assert len({each["metadata"]["name"] for each in found.values()}) == 1
+    assert {each["metadata"]["namespace"] for each in found.values()} == {"research"}
+
+
+def test_pods_get_no_token_and_no_rights(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST)
+    assert objects(text)["ServiceAccount"]["automountServiceAccountToken"] is False
+    assert pod_of(text)["automountServiceAccountToken"] is False
+    assert container_of(text)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_an_account_that_is_there_is_used_and_not_made(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST | {"service_account": "training"})
+    assert list(objects(text)) == ["ConfigMap", "JobSet"]
+    assert pod_of(text)["serviceAccountName"] == "training"
+
+
+def test_cpu_time_is_asked_for_and_not_limited(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST)
+    assert container_of(text)["resources"] == {"requests": {"cpu": 4}}
+    text = manifest(tmp_path, LEAST | {"memory": "64Gi"})
+    assert container_of(text)["resources"] == {"requests": {"cpu": 4, "memory": "64Gi"}, "limits": {"memory": "64Gi"}}
+
+
+def test_gpus_and_rdma_devices_are_whole_and_may_lock_memory(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST | {"rdma": {"resource": "rdma/shared", "count": 2}}, nodes=GPUS)
+    devices = {"nvidia.com/gpu": 8, "rdma/shared": 2}
+    assert container_of(text)["resources"] == {"requests": {"cpu": 96, **devices}, "limits": devices}
+    assert container_of(text)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+
+
+def test_a_pod_has_time_to_save_when_it_is_told_to_end(tmp_path: Path) -> None:
+    assert pod_of(manifest(tmp_path, LEAST))["terminationGracePeriodSeconds"] == 13 + 30
+
+
+def test_a_time_limit_ends_an_attempt_and_does_not_use_up_restarts(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST, job=JOB + 'time_limit: "01:30:05"\n')
+    assert job_of(text)["activeDeadlineSeconds"] == 5405
+    rules = objects(text)["JobSet"]["spec"]["failurePolicy"]["rules"]
+    assert ("RestartJobSetAndIgnoreMaxRestarts", ["DeadlineExceeded"]) in [
+        (rule["action"], rule["onJobFailureReasons"]) for rule in rules
+    ]
+    assert "activeDeadlineSeconds" not in job_of(manifest(tmp_path, LEAST))
+
+
+def test_mounts_are_claims_or_directories_of_the_node(tmp_path: Path) -> None:
+    mounts = [*LEAST["mounts"], {"path": "/data", "host_path": "/mnt/data", "read_only": True}]
+    text = manifest(tmp_path, LEAST | {"mounts": mounts})
+    volumes = {volume.pop("name"): volume for volume in pod_of(text)["volumes"]}
+    mounted = {
+        each["mountPath"]: (volumes[each["name"]], each.get("readOnly", False)) for each in container_of(text)["volumeMounts"]
+    }
+    assert mounted["/scratch"] == ({"persistentVolumeClaim": {"claimName": "scratch"}}, False)
+    assert mounted["/data"] == ({"hostPath": {"path": "/mnt/data", "type": "Directory"}}, True)
+    assert mounted["/dev/shm"] == ({"emptyDir": {"medium": "Memory"}}, False)
+    assert mounted["/etc/headway"] == ({"configMap": {"name": objects(text)["JobSet"]["metadata"]["name"]}}, True)
+
+
+def test_where_and_as_whom_pods_run_is_optional(tmp_path: Path) -> None:
+    options: Object = {
+        "node_selector": {"pool": "training", "fast": "true"},
+        "tolerations": [{"key": "a/b"}, {"key": "c", "value": "d", "effect": "NoExecute", "seconds": 0}],
+        "host_network": True,
+        "image_pull_policy": "Always",
+        "user": 0,
+        "group": 7,
+    }
+    pod = pod_of(manifest(tmp_path, LEAST | options))
+    assert pod["nodeSelector"] == {"pool": "training", "fast": "true"}
+    assert pod["tolerations"] == [
+        {"key": "a/b", "operator": "Exists"},
+        {"key": "c", "operator": "Equal", "value": "d", "effect": "NoExecute", "tolerationSeconds": 0},
+    ]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["securityContext"] == {"runAsUser": 0, "runAsGroup": 7}
+    assert pod["containers"][0]["imagePullPolicy"] == "Always"
+    without = pod_of(manifest(tmp_path, LEAST))
+    assert not {"nodeSelector", "tolerations", "hostNetwork", "dnsPolicy", "securityContext"} & set(without)
+    assert "imagePullPolicy" not in without["containers"][0]
+
+
+def test_the_runner_is_told_by_a_configuration_that_cannot_change(tmp_path: Path) -> None:
+    plan = planned(tmp_path, LEAST).plan
+    config = objects(manifest(tmp_path, LEAST))["ConfigMap"]
+    assert config["immutable"] is True
+    assert from_json(RunConfig, config["data"]["run.json"]) == plan.run
+    stem = plan.run_stem
+    assert config["data"]["nodes"] == f"{stem}-node-0-0.{stem}\n{stem}-node-0-1.{stem}\n"
+
+
+def test_every_variable_stands_under_its_reason_and_source(tmp_path: Path) -> None:
+    plan = planned(tmp_path, LEAST, nodes=GPUS).plan
+    text = manifest(tmp_path, LEAST, nodes=GPUS)
+    environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
+    for variable in plan.env:
+        assert environment[variable.name] == variable.value
+        lines = [line.strip() for line in text.splitlines()]
+        at = lines.index(f'- name: "{variable.name}"')
+        assert lines[at - 2 : at] == [f"# {variable.reason}", f"#   {variable.source}"]
+
+
+# --- no value leaves its place ----------------------------------------------------------------------------------------
+
+
+def test_rendering_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    assert manifest(tmp_path, LEAST, nodes=GPUS) == manifest(tmp_path, LEAST, nodes=GPUS)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_values_arrive_as_they_are(value: str, tmp_path: Path) -> None:
+    found = planned(tmp_path, LEAST)
+    run = dataclasses.replace(found.plan.run, data=dataclasses.replace(found.plan.run.data, options={"paths": [value]}))  # type: ignore[type-var]
+    variable = EnvVar("HOSTILE", value, value if len(value.splitlines()) == 1 else "why", "where")
+    plan = dataclasses.replace(found.plan, run=run, runs=f"/scratch/{value}", env=(variable,))
+    (text,) = render(found.scheduler, plan, found.cluster).values()  # type: ignore[arg-type]
+    data = objects(text)["ConfigMap"]["data"]
+    assert from_json(RunConfig, data["run.json"]) == run
+    environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
+    assert environment["HOSTILE"] == value.replace("$", "$$"), "Kubernetes makes one dollar sign of two"
+    done = run_script(data, tmp_path / "pod")
+    assert done.calls[0].startswith(f"-m headway.runner.rundir open /scratch/{value} case-")
+
+
+@given(texts)
+def test_quoted_text_reads_back_as_it_was(text: str) -> None:
+    assert yaml.safe_load(f"a: {quote(text)}\nb: {quote({text: [text, 1, None]})}") == {"a": text, "b": {text: [text, 1, None]}}
+
+
+@given(st.lists(texts, max_size=4).map("\n".join), st.sampled_from(["", "\n", "\n\n"]))
+def test_blocks_read_back_as_they_were(text: str, end: str) -> None:
+    assert yaml.safe_load(f"a:\n  b: {block(text + end, 4)}\n  # comment\n  c: 1\n") == {"a": {"b": text + end, "c": 1}}
+
+
+@given(texts)
+def test_a_comment_stays_on_its_line_or_is_refused(text: str) -> None:
+    if len(text.splitlines()) > 1:
+        with pytest.raises(ValueError, match="several lines"):
+            comment(text)
+    else:
+        assert yaml.safe_load(f"# {comment(text)}\na: 1") == {"a": 1}
+
+
+# --- the script of a pod ----------------------------------------------------------------------------------------------
+
+PYTHON = """\
+#!/bin/sh
+printf '%s\\n' "$*" >>"$CALLS"
+case "$2 $3" in
+"headway.runner.rundir open") cat >"$STDIN"; [ -z "${TAKEN:-}" ] || exit 75; printf '%s\\n' "$4/run.json" ;;
+*) echo "pid=$$ nodes=$HEADWAY_NODES setup=${FROM_SETUP:-}" >>"$CALLS"; exit "${CODE:-0}" ;;
+esac
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """How the script ended and what it called."""
+
+    code: int
+    pid: int
+    calls: list[str]
+    stdin: str
+
+
+def prepare(data: Mapping[str, str], folder: Path) -> Path:
+    """The script with its ConfigMap in `folder`, and a stand-in for python3 in `folder/tools`."""
+    (folder / "tools").mkdir(parents=True)
+    for name, text in data.items():
+        (folder / name).write_text(text.replace("/etc/headway/", f"{folder}/") if name == "pod.sh" else text)
+    (folder / "tools/python3").write_text(PYTHON)
+    (folder / "tools/python3").chmod(0o755)
+    return folder / "pod.sh"
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    own = {"PATH": f"{folder}/tools:{os.environ['PATH']}", "CALLS": f"{folder}/calls", "STDIN": f"{folder}/stdin"}
+    return own | {"HEADWAY_JOBSET_UID": "eb8cef16-08f0-4272-8881-787a1070b367", "HEADWAY_ATTEMPT": "3"} | variables
+
+
+def run_script(data: Mapping[str, str], folder: Path, **variables: str) -> Done:
+    script = prepare(data, folder)
+    with subprocess.Popen(["sh", str(script)], env=environment(folder, **variables), stdout=subprocess.DEVNULL) as process:
+        code = process.wait(30)
+    calls = (folder / "calls").read_text().split("\n")[:-1]
+    return Done(code, process.pid, calls, (folder / "stdin").read_text())
+
+
+def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
+    data = objects(manifest(tmp_path, LEAST | {"setup": ["export FROM_SETUP='a b'"]}))["ConfigMap"]["data"]
+    done = run_script(data, tmp_path / "pod", CODE="82")
+    assert done.code == 82
+    assert [re.sub(r"case-[0-9a-f]{8}", "case-HASH", call) for call in done.calls] == [
+        "-m headway.runner.rundir open /scratch/runs case-HASH-eb8cef1608f042728881787a1070b367 --attempt 3 --every-node",
+        "-m headway.runner /scratch/runs/run.json --attempt 3",
+        f"pid={done.pid} nodes=case-HASH-node-0-0.case-HASH,case-HASH-node-0-1.case-HASH setup=a b",
+    ]
+    assert done.stdin == data["run.json"]
+
+
+def test_an_attempt_that_cannot_be_opened_starts_no_runner(tmp_path: Path) -> None:
+    done = run_script(objects(manifest(tmp_path, LEAST))["ConfigMap"]["data"], tmp_path / "pod", TAKEN="1")
+    assert (done.code, len(done.calls)) == (75, 1)
+
+
+def test_a_signal_before_the_runner_is_there_ends_the_pod_as_asked_to_stop(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"
+    setup = [f": >{folder}/ready", f"while [ ! -e {folder}/go ]; do sleep 0.02; done"]
+    script = prepare(objects(manifest(tmp_path, LEAST | {"setup": setup}))["ConfigMap"]["data"], folder)
+    with subprocess.Popen(["sh", str(script)], env=environment(folder)) as process:
+        until = time.monotonic() + 30
+        while not (folder / "ready").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 82
+    assert not (folder / "calls").exists()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
+def test_the_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
+    script = prepare(objects(manifest(tmp_path, LEAST))["ConfigMap"]["data"], tmp_path / "pod")
+    command = ["shellcheck", "--shell=sh", "--severity=style", str(script)]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
