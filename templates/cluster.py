@@ -1,7 +1,7 @@
 """A cluster's plan as the whole tree of its files, and which of them can be read back."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 
 from pydantic import BaseModel
 
@@ -49,7 +49,7 @@ def readers_by_kind() -> Mapping[str, Reader]:
     return {"host": read_host, "nccl": read_environment, **{name: kind.read for name, kind in SWITCHES.items()}}
 
 
-def reader_of(path: PurePosixPath) -> Reader | None:
+def reader_of(path: PurePath) -> Reader | None:
     """What reads a file of this name; None for a name that no kind gives to its files."""
     readers = {SCRIPT.name: read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)

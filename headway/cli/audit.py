@@ -56,7 +56,7 @@ def audit(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Itera
 
 def read_file(path: Path, kind: str | None, findings: Findings) -> Reading | None:
     """What the file configures, by its kind or its name; None, with a problem, where it cannot be read."""
-    reader = readers_by_kind()[kind] if kind else reader_of(PurePosixPath(path.as_posix()))
+    reader = readers_by_kind()[kind] if kind else reader_of(path)
     if reader is None:
         hint = f"say which kind it is, for example `{next(iter(readers_by_kind()))}:{path}`"
         findings.add([Problem("HW604", str(path), (), "its name does not tell what kind of file it is", hint)])
@@ -96,7 +96,7 @@ def _files(path: Path) -> list[Path]:
     """The file, or those below the folder whose names tell their kind."""
     if not path.is_dir():
         return [path]
-    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(PurePosixPath(file.as_posix())) is not None]
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None]
 
 
 def _changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:

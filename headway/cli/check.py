@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from headway.cli.audit import audit, read_file
 from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
@@ -56,7 +56,7 @@ def _check_plans(document: AnyParsed, findings: Findings) -> None:
 
 
 def _read_back(folder: Path, cluster: ClusterPlan, findings: Findings) -> None:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and reader_of(PurePosixPath(file.as_posix()))]
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and reader_of(file)]
     readings = {str(file): read_file(file, None, findings) for file in files}
     findings.add(audit({file: reading for file, reading in readings.items() if reading is not None}, cluster))
 

@@ -17,7 +17,7 @@ PORTS = 8  # four nodes a leaf
 def cluster(nodes: int, rails: int, *, leaves: int, spines: int, uplinks: int = 1) -> ClusterPlan:
     switches = {"leaves": leaves, "spines": spines, "uplinks": uplinks, "ports": PORTS, "os": [{"kind": "frr"}]}
     gpus = {"group": "gpu", "count": nodes, "cpus": 8, "gpu": "H100", "gpus": rails, "nics": [f"mlx5_{i}" for i in range(rails)]}
-    roce = {"name": "rails", "role": "scale_out", "transport": "roce", "switches": switches}
+    roce: dict[str, object] = {"name": "rails", "role": "scale_out", "transport": "roce", "switches": switches}
     roce["classes"] = [{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]
     document = {
         "apiVersion": "headway/v1alpha1",
