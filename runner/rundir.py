@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.runner.checkpoint.posix import create_exclusive, write_atomic
+from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, Verdict, from_json, settled, to_json
 
 HANDLE_SCHEMA = "headway.handle/1"

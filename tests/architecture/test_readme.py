@@ -29,7 +29,8 @@ def test_a_command_of_the_readme_ends_well(command: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)]+)\)", README))
 def test_a_link_of_the_readme_leads_somewhere(path: str) -> None:
-    assert (ROOT / path).exists()
+    headings = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^## (.*)", README, re.MULTILINE)}
+    assert path in headings if path.startswith("#") else (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("path", re.findall(r"examples/[\w./-]+[\w]", README))

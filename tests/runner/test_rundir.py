@@ -1,16 +1,19 @@
 """The run directory: what an attempt finds there, and what a batch script reads back from it."""
 
+import dataclasses
 import io
 import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from headway.runner import rundir
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
+from headway.runner.contract import ATTEMPT_TAKEN, Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
 from headway.runner.rundir import RunDirectory, open_run, read_verdict, suspects
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
@@ -71,6 +74,41 @@ def test_two_runs_have_two_secrets_and_no_other_file_holds_them(tmp_path: Path) 
     assert one.secret() != two.secret()
     others = [path for path in one.root.rglob("*") if path.is_file() and path != one.secret_file]
     assert all(one.secret().hex() not in path.read_text() for path in others)
+
+
+# --- opened by every node ---------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_open_an_attempt_at_once_all_find_the_same(tmp_path: Path) -> None:
+    nodes = 8
+    together = threading.Barrier(nodes)
+
+    def opened(_: int) -> tuple[RunDirectory, list[bytes], int]:
+        together.wait()
+        directory = open_run(tmp_path / "runs", NAME, CONFIG, 0, every_node=True)
+        files = [path.read_bytes() for path in (directory.secret_file, directory.handle, directory.run_json)]
+        return directory, files, directory.run_json.stat().st_mtime_ns
+
+    with ThreadPoolExecutor(nodes) as pool:
+        first, *others = pool.map(opened, range(nodes))
+    assert all(other == first for other in others)
+    assert {path.name for path in first[0].root.iterdir()} == {"attempts", "handle.json", "secret", "shared"}
+    assert [path.name for path in first[0].attempt_directory.iterdir() if path.is_file()] == ["run.json"]
+
+
+def test_a_late_node_does_not_change_when_the_attempt_began(tmp_path: Path) -> None:
+    first = open_run(tmp_path, NAME, CONFIG, 0, every_node=True)
+    os.utime(first.run_json, ns=(1, 1))
+    assert open_run(tmp_path, NAME, CONFIG, 0, every_node=True).run_json.stat().st_mtime_ns == 1
+
+
+@pytest.mark.parametrize("every_node", [False, True])
+def test_an_attempt_is_opened_with_one_configuration(tmp_path: Path, every_node: bool) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0)
+    before = directory.run_json.read_bytes()
+    with pytest.raises(FileExistsError):
+        open_run(tmp_path, NAME, dataclasses.replace(CONFIG, steps=11), 0, every_node=every_node)
+    assert directory.run_json.read_bytes() == before
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -143,6 +181,19 @@ def test_open_prints_where_the_attempts_run_json_is(
     printed = Path(capsys.readouterr().out.rstrip("\n"))
     assert printed == (tmp_path / NAME / "attempts" / "2" / "run.json").resolve()
     assert from_json(RunConfig, printed.read_text()).run == NAME
+
+
+def test_an_attempt_that_somebody_has_opened_is_refused_unless_every_node_opens_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = []
+    for more in ((), (), ("--every-node",)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+        codes.append(rundir.main(["open", str(tmp_path), NAME, "--attempt", "0", *more]))
+    assert codes == [0, ATTEMPT_TAKEN, 0]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [str(tmp_path / NAME / "attempts/0/run.json")] * 2
+    assert printed.err == f"attempt 0 of run `{NAME}` has been opened before\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["close"], ["exit-code", "run.json"], ["open", "runs", "name"]])

@@ -1,0 +1,275 @@
+"""A rendered manifest on a real Kubernetes: what its controllers make of it, and pods that train as `headway run` does."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headway.cli.documents import load_job_plan
+from headway.templates.schedulers.kubernetes.yaml_text import quote
+from tests.faults.processes import companions, processes_of, worker
+from tests.faults.runs import LIMIT_S, Run, headway, only_run, wait_for_step, wait_until
+
+from .control_plane import ControlPlane, KubectlError, Object
+from .image import IMAGE
+from .node import RealNodes
+
+pytestmark = pytest.mark.slow
+
+JOB = (Path(__file__).parents[3] / "examples/two-node-slurm/job.yaml").read_text()
+STEPS = list(range(1, 31))
+END_S = 300  # two attempts, and the half minute in which the second node may still come back
+CPU_NODES = "nodes: [{group: cpu, count: 2, cpus: 1, procs: 1}]"
+GPU_NODES = """\
+nodes: [{group: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
+fabrics:
+  - {name: rails, role: scale_out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
+  - {name: admin, role: management, transport: tcp, interface: bond0}
+"""
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: pods
+scheduler: {{kind: kubernetes, options: {options}}}
+storage: [{{name: runs, kind: posix, path: {runs}, shared: true}}]
+{nodes}
+"""
+NOWHERE: Object = {
+    "image": IMAGE,
+    "mounts": [{"path": "/scratch", "claim": "scratch"}],
+    "node_selector": {"no-node-has-this": "true"},
+}
+EVERYTHING: Object = {
+    "image": "registry.example.com/headway@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+    "image_pull_policy": "IfNotPresent",
+    "service_account": "default",
+    "setup": ["ulimit -l"],
+    "mounts": [{"path": "/scratch", "claim": "scratch"}, {"path": "/data", "host_path": "/mnt/data", "read_only": True}],
+    "memory": "1536Gi",
+    "rdma": {"resource": "rdma/hca_shared_devices_a"},
+    "host_network": True,
+    "node_selector": {"pool": "training"},
+    "tolerations": [
+        {"key": "nvidia.com/gpu"},
+        {"key": "pool", "value": "training", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "seconds": 30},
+    ],
+    "user": 1000,
+    "group": 1000,
+}
+
+
+def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str = "/scratch/runs", job: str = JOB) -> str:
+    """The job's manifest on a cluster with these options; the documents are left in `folder`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cluster.yaml").write_text(CLUSTER.format(options=quote(options), runs=quote(runs), nodes=nodes))
+    (folder / "job.yaml").write_text(re.sub(r"cluster: .*", "cluster: pods", job))
+    planned = load_job_plan(folder / "job.yaml")
+    assert planned is not None
+    (text,) = [text for path, text in planned.files().items() if path.suffix == ".yaml"]
+    return text
+
+
+def jobset(plane: ControlPlane, namespace: str) -> Object:
+    (found,) = plane.objects("jobsets", "-n", namespace)
+    return found
+
+
+def await_state(plane: ControlPlane, namespace: str, state: str) -> Object:
+    """The JobSet's status in the end, which must be `state`."""
+
+    def status() -> Object:
+        found: Object = jobset(plane, namespace).get("status", {})
+        return found
+
+    ended = plane.wait(f"{state} JobSet", status, lambda found: "terminalState" in found, END_S)
+    assert ended["terminalState"] == state, plane.situation()
+    return ended
+
+
+def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
+    """The two pods of an attempt by their index, once both are there."""
+    selector = f"--selector=jobset.sigs.k8s.io/restart-attempt={attempt}"
+    found = plane.wait(
+        f"pods of attempt {attempt}",
+        lambda: plane.objects("pods", "-n", namespace, selector),
+        lambda pods: len(pods) == 2,
+        LIMIT_S,
+    )
+    return sorted(found, key=lambda pod: str(pod["spec"]["hostname"]))
+
+
+# --- what the API server and the controllers make of it ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "nodes"), [(NOWHERE, CPU_NODES), (EVERYTHING, CPU_NODES), (EVERYTHING, GPU_NODES)])
+def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: Path, options: Object, nodes: str) -> None:
+    text = manifest(tmp_path, options, nodes=nodes)
+    stored = control_plane.dry_run(text)
+    assert [each["kind"] for each in stored] == [each["kind"] for each in yaml.safe_load_all(text)]
+
+
+def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path: Path) -> None:
+    hostile = 'it\'s "a": #b $(HOME) $$ {x} \\ \u2028\x85\ufeff\x7f\U0001f642'
+    options = NOWHERE | {"setup": [f": '{hostile}'", "- &a *a !!b", "\tindented", "yes"]}
+    text = manifest(tmp_path, options, runs='/scratch/{it\'s} "a": #b \x07\u2028')
+    stored = {each["kind"]: each for each in control_plane.dry_run(text)}
+    rendered = {each["kind"]: each for each in yaml.safe_load_all(text)}
+    assert stored["ConfigMap"]["data"] == rendered["ConfigMap"]["data"]
+    assert hostile in stored["ConfigMap"]["data"]["pod.sh"]
+
+
+@pytest.mark.parametrize("options", [NOWHERE, EVERYTHING])
+def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
+    control_plane: ControlPlane, tmp_path: Path, options: Object
+) -> None:
+    with control_plane.namespace() as namespace:
+        unplaced = options | {"namespace": namespace, "node_selector": NOWHERE["node_selector"]}
+        control_plane.apply(manifest(tmp_path, unplaced))
+        pods = pods_of(control_plane, namespace, 0)
+        assert [pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in pods] == ["0", "1"]
+        (told,) = [each["data"] for each in control_plane.objects("configmaps", "-n", namespace) if "pod.sh" in each["data"]]
+        assert told["nodes"].splitlines() == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
+        (service,) = control_plane.objects("services", "-n", namespace)
+        assert service["metadata"]["name"] == pods[0]["spec"]["subdomain"]
+        assert service["metadata"]["ownerReferences"][0]["kind"] == "JobSet"
+        assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
+        for pod in pods:
+            (container,) = pod["spec"]["containers"]
+            assert not [mount for mount in container["volumeMounts"] if "serviceaccount" in mount["mountPath"]]
+            assert "jobset.sigs.k8s.io/jobset-uid" in pod["metadata"]["labels"]
+
+
+def end_pod(plane: ControlPlane, pod: Object, exit_code: int) -> None:
+    """Says what a kubelet says of a pod that has ended."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    ended = {"name": "runner", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 0}
+    state = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
+    phase = "Failed" if exit_code else "Succeeded"
+    patch = {"status": {"phase": phase, "containerStatuses": [ended | {"state": state}]}}
+    plane.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
+
+
+@pytest.mark.parametrize("code", [83, 84, 85])
+def test_a_verdict_to_stop_ends_the_jobset(control_plane: ControlPlane, tmp_path: Path, code: int) -> None:
+    with control_plane.namespace() as namespace:
+        control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}))
+        end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], code)
+        ended = await_state(control_plane, namespace, "Failed")
+        assert ended["restarts"] == 0
+
+
+@pytest.mark.parametrize("code", [80, 81, 82, 1, 137])
+def test_any_other_failure_starts_the_next_attempt_of_the_same_run(
+    control_plane: ControlPlane, tmp_path: Path, code: int
+) -> None:
+    with control_plane.namespace() as namespace:
+        control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace, "max_restarts": 1}))
+        first = pods_of(control_plane, namespace, 0)
+        end_pod(control_plane, first[0], code)
+        second = pods_of(control_plane, namespace, 1)
+        uids = {pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-uid"] for pod in first + second}
+        assert uids == {jobset(control_plane, namespace)["metadata"]["uid"]}
+        for pod in second:
+            end_pod(control_plane, pod, 0)
+        assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
+
+
+def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_plane: ControlPlane, tmp_path: Path) -> None:
+    with control_plane.namespace() as namespace:
+        job = JOB.replace("00:30:00", "00:00:02")
+        control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace, "max_restarts": 0}, job=job))
+        end_pod(control_plane, pods_of(control_plane, namespace, 1)[0], 81)
+        ended = await_state(control_plane, namespace, "Failed")
+        assert (ended["restarts"], ended.get("restartsCountTowardsMax", 0)) == (1, 0)
+
+
+def test_a_changed_configuration_of_the_same_name_is_refused(control_plane: ControlPlane, tmp_path: Path) -> None:
+    with control_plane.namespace() as namespace:
+        text = manifest(tmp_path, NOWHERE | {"namespace": namespace})
+        control_plane.apply(text)
+        control_plane.apply(text)
+        with pytest.raises(KubectlError, match="immutable"):
+            control_plane.apply(text.replace('"steps": 30', '"steps": 31'))
+
+
+# --- training in pods -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same job on this machine: two slots with one rank each."""
+    runs = tmp_path_factory.mktemp("local")
+    manifest(runs / "documents", NOWHERE)
+    done = headway("run", runs / "documents/job.yaml", runs=runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return only_run(runs)
+
+
+@pytest.fixture
+def runs(real_nodes: RealNodes, request: pytest.FixtureRequest) -> Path:
+    """Where the test's run lies: below the folder that both nodes see."""
+    folder: Path = real_nodes.runs / request.node.name
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane, real_nodes: RealNodes, runs: Path, tmp_path: Path) -> Iterator[str]:
+    """The namespace of the job, submitted to nodes whose pods find this machine's Python by the option `setup`."""
+    mounts = [{"path": str(m.path), "host_path": str(m.host_path), "read_only": m.read_only} for m in real_nodes.mounts]
+    with control_plane.namespace() as name:
+        options = {"namespace": name, "image": IMAGE, "image_pull_policy": "Never", "mounts": mounts}
+        options["setup"] = [f"PATH={sys.prefix}/bin:$PATH"]
+        control_plane.apply(manifest(tmp_path, options, runs=str(runs)))
+        yield name
+        control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
+
+
+def test_pods_end_in_the_state_of_a_local_run(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
+    assert await_state(control_plane, namespace, "Completed")["restarts"] == 0
+    run, pods = only_run(runs), pods_of(control_plane, namespace, 0)
+    uid = jobset(control_plane, namespace)["metadata"]["uid"]
+    assert run.directory.name == f"{jobset(control_plane, namespace)['metadata']['name']}-{uid.replace('-', '')}"
+    (start,) = run.journal("start")
+    assert [node["host"] for node in start["nodes"]] == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    assert run.hashes() == local.hashes()
+    assert run.steps() == STEPS
+
+
+def test_a_killed_worker_is_replaced_inside_its_pod(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
+    worker(wait_for_step(runs, 14).directory, rank=1).kill()
+    assert await_state(control_plane, namespace, "Completed")["restarts"] == 0
+    run = only_run(runs)
+    (failure,) = run.journal("failure")
+    assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
+    assert run.hashes() == local.hashes()
+
+
+def test_a_killed_pod_is_followed_by_a_further_attempt_of_the_same_run(
+    control_plane: ControlPlane, namespace: str, local: Run, runs: Path
+) -> None:
+    run = wait_for_step(runs, 14)
+    (first,) = [each for each in companions(run.directory, "headway.runner") if each.environment["JOB_COMPLETION_INDEX"] == "1"]
+    first.kill()
+    assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
+    assert run.verdict(attempt=1)["verdict"] == "completed"
+    assert run.hashes() == local.hashes()
+    assert run.steps()[-1] == STEPS[-1]
+
+
+def test_a_deleted_pod_saves_where_it_stands(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
+    name = pods_of(control_plane, namespace, 0)[1]["metadata"]["name"]
+    run = wait_for_step(runs, 14)
+    control_plane.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+    assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
+    assert run.verdict(attempt=0)["verdict"] == "preempted"
+    assert run.journal("claim")[1]["base"]["step"] >= 14, "it saved where it stood"
+    assert run.hashes() == local.hashes()
+    assert run.steps() == STEPS
+    wait_until(lambda: not processes_of(run.directory), "the end of every process")

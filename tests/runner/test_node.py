@@ -1,0 +1,75 @@
+"""The process of a node before and after its supervisor: its own name, an early signal, and what it ends with."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.runner.__main__ import await_own_name
+from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.contract import Exit, Mesh, RunConfig, Trainer, Verdict, to_json
+from headway.runner.rundir import RunDirectory, open_run
+
+CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
+# Of TEST-NET-1 (RFC 5737): an address of no machine, as the name of a pod may still be another's.
+ELSEWHERE = "192.0.2.1"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_an_own_name_is_found_at_once(host: str) -> None:
+    assert await_own_name(host, 0) == ""
+
+
+def test_a_name_that_leads_elsewhere_is_waited_for_and_then_named() -> None:
+    wrong = await_own_name(ELSEWHERE, 0.3)
+    assert wrong.startswith(f"after 0 s `{ELSEWHERE}` is no name of this machine: ")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return open_run(tmp_path, "case-0123abcd-1", CONFIG, 0)
+
+
+def start(directory: RunDirectory, host: str) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "headway.runner", str(directory.run_json), "--attempt", "0"]
+    environment = {**os.environ, "HEADWAY_NODES": host}
+    return subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_name_is_waited_for_ends_as_asked_to_stop(directory: RunDirectory) -> None:
+    with start(directory, ELSEWHERE) as process:
+        until = time.monotonic() + 60
+        while not catches(process.pid, signal.SIGTERM):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == Exit.PREEMPTED
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal (proc(5), SigCgt)."""
+    (mask,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:")]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+# Found by every Python of the node at its start: its agent ends at once, each time.
+NO_AGENT = "import os, sys\nif 'headway.runner.agent.main' in sys.orig_argv:\n    os._exit(1)\n"
+
+
+@pytest.mark.slow
+def test_the_verdict_is_what_a_node_ends_with_whatever_became_of_its_agent(
+    directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_AGENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    verdict = Verdict("case-0123abcd-1", 0, 1, "unverified", "decided before", int(Exit.UNVERIFIED))
+    write_atomic(directory.verdict, to_json(verdict).encode())
+    with start(directory, "127.0.0.1") as process:
+        said = process.communicate(timeout=60)[1]
+    assert "headway.runner.agent.main: exit code 1, restart 21" in said, "which by itself ends with 81"
+    assert process.returncode == Exit.UNVERIFIED
