@@ -1,23 +1,26 @@
 """Whether files that were read back agree: the chain DSCP -> priority -> queue -> PFC -> CNP, and each switch's routing.
 
-Every view of every file is a set of facts. A fact has one value, which the plan says, or else most of the files; a file that
-says another one disagrees. What the facts come to must then be a chain: what carries the collectives is paused and marked, and
-the notifications travel apart from it.
+Every view of every file is a set of facts. With a cluster each fact has to be what its plan says. Without one it has to be what
+most files say, and every end must keep its part of the chain: what carries the collectives is paused and marked, and the
+notifications travel apart from it.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
 
-from headway.jobspec.plan import ClusterPlan, QosPlan
+from headway.jobspec.plan import ClusterPlan, QosPlan, SwitchPlan
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
 # What is said of what, for example ("queue of DSCP", 26).
 Fact = tuple[str, str | int]
 Value = int | bool | str | None
 
-_QUEUES = range(8)
+_EIGHT = range(8)
+_COLLECTIVES: Fact = ("DSCP that marks", "collectives")
+_CNP: Fact = ("DSCP that marks", "cnp")
 
 # FRR as Debian and SONiC build it has room for this many (--enable-multipath).
 _MOST_PATHS = 256
@@ -25,12 +28,13 @@ _MOST_PATHS = 256
 
 @dataclass(frozen=True)
 class Disagreement:
-    """In `file`, at `end` (a port, an adapter), something is not as it must be."""
+    """In `file`, at `end` (a port, an adapter), something is not as it must be; `doubtful` where somebody may have meant it."""
 
     file: str
     end: str
     message: str
     hint: str
+    doubtful: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,16 @@ class _Said:
 
 def disagreements(readings: Mapping[str, Reading], cluster: ClusterPlan | None = None) -> Iterator[Disagreement]:
     """What is wrong between the files, each by its name; with a cluster, what is not as it says."""
-    plan = cluster.scale_out.qos if cluster and cluster.scale_out else None
-    said = [statement for file, reading in readings.items() for statement in _statements(file, reading)]
-    agreed = _intended(plan) if plan else _majority(said)
-    said += [statement for file, reading in readings.items() for statement in _left_out(file, reading, agreed)]
-    yield from _dissent(said, agreed, "the cluster file" if plan else "most of the files")
-    if plan is None:
-        yield from _broken_chain(said, agreed)
-    yield from _routing(readings, cluster)
+    if cluster is not None:
+        yield from _against(readings, cluster)
+    else:
+        yield from _among(readings)
+        yield from _pairs(readings)
+
+
+def carries_collectives(readings: Iterable[Reading]) -> bool:
+    """Whether any file says which DSCP the collectives have; without it the chain has no beginning."""
+    return any("collectives" in view.marks for reading in readings for view in reading.qos.values())
 
 
 def facts(view: QosView) -> dict[Fact, Value]:
@@ -81,21 +87,48 @@ def _statements(file: str, reading: Reading) -> Iterator[_Said]:
             yield _Said(file, end, fact, value)
 
 
-def _left_out(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
-    """An end that gives priorities to some DSCPs gives none to the others; it must to the one that carries the collectives."""
-    dscp = _key(agreed.get(("DSCP that marks", "collectives")))
-    for end, view in reading.qos.items():
-        if view.priorities and dscp not in view.priorities:
-            yield _Said(file, end, ("priority of DSCP", dscp), None)
+def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Disagreement]:
+    """Each file by itself: whatever it says, and must say, is the cluster's; every end is there."""
+    switches = {switch.name: switch for switch in cluster.switches}
+    intended = cache(_intended)
+    for file, reading in readings.items():
+        switch = switches.get(PurePosixPath(file).parent.name)
+        fabric = cluster.fabric(switch.fabric) if switch else cluster.scale_out
+        if fabric is not None and fabric.qos is not None:
+            agreed = intended(fabric.qos)
+            said = [*_statements(file, reading), *_unsaid(file, reading, agreed)]
+            yield from _dissent(said, agreed, dict.fromkeys(agreed, "the cluster file"))
+            yield from _absent(file, reading, cluster, switch)
+        if switch is not None and reading.routing is not None:
+            yield from _routing_of_plan(file, reading.routing, switch)
+
+
+def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
+    """The files against each other, then every end against the chain."""
+    said = [statement for file, reading in readings.items() for statement in _statements(file, reading)]
+    agreed, authorities = _majority(said, by_end=len(readings) == 1)
+    used = _used_priorities(agreed)
+    yield from _dissent([each for each in said if _counts(each.fact, used)], agreed, authorities)
+    yield from _chain(readings, agreed)
+
+
+def _used_priorities(agreed: Mapping[Fact, Value]) -> set[Value]:
+    """Those of the collectives, of the notifications, and of everything else, which is 0."""
+    marked = [agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed]
+    return {0, *(agreed.get(("priority of DSCP", _key(dscp))) for dscp in marked)}
+
+
+def _counts(fact: Fact, used: set[Value]) -> bool:
+    """Devices differ in the priorities that nobody uses, as switches come with PFC on 3 and 4; only used ones must agree."""
+    return fact[0] not in {"PFC of priority", "congestion control of priority"} or fact[1] in used
 
 
 def _intended(plan: QosPlan) -> dict[Fact, Value]:
     """What every file has to say that says anything of it."""
     by_queue = {each.queue: each for each in plan.classes}
     by_dscp = {dscp: plan.of_dscp(dscp) for dscp in range(64)}
-    lossless = [each for each in plan.classes if each.lossless]
     cnp = plan.carrying("cnp")
-    ecn = {queue: by_queue[queue].ecn if queue in by_queue else None for queue in _QUEUES}
+    ecn = {queue: by_queue[queue].ecn if queue in by_queue else None for queue in _EIGHT}
     return facts(
         QosView(
             marks={each.carries: each.dscp for each in plan.classes},
@@ -103,110 +136,170 @@ def _intended(plan: QosPlan) -> dict[Fact, Value]:
             priorities={each.dscp: each.priority for each in plan.classes},
             queues={dscp: each.queue if each else 0 for dscp, each in by_dscp.items()},
             groups={dscp: each.priority_group if each else 0 for dscp, each in by_dscp.items()},
-            pfc={priority: priority in plan.lossless_priorities for priority in _QUEUES},
-            paused_queues={each.priority: each.queue for each in lossless},
+            pfc={priority: priority in plan.lossless_priorities for priority in _EIGHT},
+            paused_queues={each.priority: each.queue for each in plan.classes if each.lossless},
             ecn={queue: EcnView(at.min_bytes, at.max_bytes, at.percent) if at else None for queue, at in ecn.items()},
-            reacts={priority: any(each.ecn and each.priority == priority for each in plan.classes) for priority in _QUEUES},
+            reacts={priority: any(each.ecn and each.priority == priority for each in plan.classes) for priority in _EIGHT},
             weights={0: plan.rest_percent, **{each.queue: each.bandwidth_percent for each in plan.classes}},
         )
     )
 
 
-def _majority(said: Iterable[_Said]) -> dict[Fact, Value]:
-    """What most files say, a file counting once for each value; the first of those that are equally many."""
-    votes: dict[Fact, Counter[Value]] = {}
-    for fact, value, _ in dict.fromkeys((statement.fact, statement.value, statement.file) for statement in said):
-        votes.setdefault(fact, Counter())[value] += 1
-    return {fact: counter.most_common(1)[0][0] for fact, counter in votes.items()}
+def _unsaid(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
+    """What an end has to say and does not, where it matters: a class's place, not that of everything else."""
+    wanted = [fact for fact, value in agreed.items() if value]
+    for end, view in reading.qos.items():
+        said = facts(view)
+        for fact in wanted:
+            if fact[0] in view.says and fact not in said:
+                yield _Said(file, end, fact, None)
 
 
-def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authority: str) -> Iterator[Disagreement]:
+def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPlan | None) -> Iterator[Disagreement]:
+    """Ports and adapters of the plan that the file of their switch or node leaves out."""
+    if switch is not None:
+        ends = [port.name for port in switch.ports] if reading.qos else []
+    else:
+        folders = set(PurePosixPath(file).parts)
+        is_adapters = any("congestion control of priority" in view.says for view in reading.qos.values())
+        ends = [nic for node in cluster.nodes if is_adapters and node.name in folders for nic in node.nics]
+    missing = [end for end in ends if end not in reading.qos]
+    if missing:
+        yield Disagreement(
+            file, _listed(missing), "no class of traffic is set up there", "render the file anew, and put it in force"
+        )
+
+
+def _majority(said: Iterable[_Said], by_end: bool) -> tuple[dict[Fact, Value], dict[Fact, str]]:
+    """What most files say, and who they are: a file counts once for each value. In one file, what most of its ends say."""
+    voters: dict[Fact, dict[Value, list[str]]] = {}
+    votes = dict.fromkeys((each.fact, each.value, each.end if by_end else each.file) for each in said)
+    for fact, value, voter in votes:
+        voters.setdefault(fact, {}).setdefault(value, []).append(voter)
+    agreed, authorities = {}, {}
+    for fact, by_value in voters.items():
+        (value, first), *others = Counter({value: len(names) for value, names in by_value.items()}).most_common(2)
+        agreed[fact] = value
+        tied = bool(others) and others[0][1] == first
+        authorities[fact] = by_value[value][0] if tied else f"most of the {'ends' if by_end else 'files'}"
+    return agreed, authorities
+
+
+def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: Mapping[Fact, str]) -> Iterator[Disagreement]:
     """One disagreement for each file and fact, whatever the number of its ends that say so."""
     ends: dict[tuple[str, Fact, Value], list[str]] = {}
     for statement in said:
         if statement.fact in agreed and statement.value != agreed[statement.fact]:
             ends.setdefault((statement.file, statement.fact, statement.value), []).append(statement.end)
     for (file, fact, value), names in ends.items():
-        message = f"the {fact[0]} {fact[1]} is {_word(fact, value)}, and {_word(fact, agreed[fact])} in {authority}"
+        message = f"the {fact[0]} {fact[1]} is {_word(value)}, and {_word(agreed[fact])} in {authorities[fact]}"
         yield Disagreement(file, _listed(names), message, _hint(fact))
 
 
-def _broken_chain(said: Iterable[_Said], agreed: Mapping[Fact, Value]) -> Iterator[Disagreement]:
-    """Links of the chain that all files together leave open, each told once, at the first file that shows it."""
-    dscp, cnp = agreed.get(("DSCP that marks", "collectives")), agreed.get(("DSCP that marks", "cnp"))
-    priority, queue = agreed.get(("priority of DSCP", _key(dscp))), agreed.get(("queue of DSCP", _key(dscp)))
-    reacts: Fact = ("congestion control of priority", _key(priority))
-    anyone_reacts = any(fact[0] == reacts[0] and value for fact, value in agreed.items())
-    links: tuple[tuple[Fact, Value, str], ...] = (
-        (("PFC of priority", _key(priority)), True, f"DSCP {dscp} carries the collectives, and PFC does not pause its priority"),
-        (
-            ("queue that PFC pauses for priority", _key(priority)),
-            queue,
-            f"DSCP {dscp} travels in queue {queue}, and PFC pauses another",
-        ),
-        (reacts, True if anyone_reacts else None, f"senders of DSCP {dscp} do not slow down when they are told to"),
+def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Iterator[Disagreement]:
+    """Ends that do not keep their part of the chain, a file and a message once."""
+    dscp, cnp = agreed.get(_COLLECTIVES), agreed.get(_CNP)
+    if not isinstance(dscp, int):
+        return
+    views = [view for reading in readings.values() for view in reading.qos.values()]
+    others = _Others(
+        pause=any(on for view in views for on in view.pfc.values()),
+        mark=any(ecn is not None for view in views for ecn in view.ecn.values())
+        or any(any(view.reacts.values()) for view in views),
     )
-    for fact, wanted, message in links:
-        if fact in agreed and wanted is not None and agreed[fact] != wanted:
-            yield _first(said, fact, message)
-    marking: Fact = ("marking of queue", _key(queue))
-    if marking in agreed and agreed[marking] is None:
-        yield _first(said, marking, f"DSCP {dscp} travels in queue {queue}, and no packet there is marked (ECN)")
-    cnp_queue: Fact = ("queue of DSCP", _key(cnp))
-    if cnp is not None and queue is not None and agreed.get(cnp_queue) == queue:
-        yield _first(said, cnp_queue, f"notifications (DSCP {cnp}) wait in queue {queue} behind what they are to slow down")
+    for file, reading in readings.items():
+        found: dict[tuple[str, bool], list[str]] = {}
+        for end, each in reading.qos.items():
+            for link in _open_links(each, dscp, cnp if isinstance(cnp, int) else None, others):
+                found.setdefault(link, []).append(end)
+        for (message, doubtful), ends in found.items():
+            yield Disagreement(
+                file, _listed(ends), message, "`headway render` writes the whole chain from one cluster file", doubtful
+            )
 
 
-def _first(said: Iterable[_Said], fact: Fact, message: str) -> Disagreement:
-    statement = next(statement for statement in said if statement.fact == fact)
-    return Disagreement(statement.file, statement.end, message, "`headway render` writes the whole chain from one cluster file")
+@dataclass(frozen=True)
+class _Others:
+    """Whether any end pauses, or marks, at all. Where none does, a fabric may be meant to be without."""
+
+    pause: bool
+    mark: bool
 
 
-def _routing(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Iterator[Disagreement]:
-    """Files of one folder are of one switch; where the cluster has a switch of the folder's name, they say what it says."""
-    switches = {switch.name: switch for switch in cluster.switches} if cluster else {}
-    seen: dict[str, tuple[str, RoutingView]] = {}
+def _open_links(view: QosView, dscp: int, cnp: int | None, others: _Others) -> Iterator[tuple[str, bool]]:
+    """What an end leaves open of the chain, and whether that is doubtful."""
+    if view.queues or "queue of DSCP" in view.says:
+        yield from _open_in_switch(view, dscp, cnp, others)
+    elif view.priorities or "priority of DSCP" in view.says:
+        yield from _open_in_adapter(view, dscp, others)
+
+
+def _open_in_switch(view: QosView, dscp: int, cnp: int | None, others: _Others) -> Iterator[tuple[str, bool]]:
+    queue = view.queues.get(dscp)
+    if queue is None:
+        yield f"DSCP {dscp} carries the collectives, and no queue is given to it", False
+        return
+    if not any(on and view.paused_queues.get(priority) == queue for priority, on in view.pfc.items()):
+        yield f"DSCP {dscp} carries the collectives in queue {queue}, which PFC does not pause", not others.pause
+    if view.ecn.get(queue) is None:
+        yield f"DSCP {dscp} carries the collectives in queue {queue}, and no packet there is marked (ECN)", not others.mark
+    if cnp is not None and view.queues.get(cnp) == queue:
+        yield f"notifications (DSCP {cnp}) wait in queue {queue} behind what they are to slow down", False
+
+
+def _open_in_adapter(view: QosView, dscp: int, others: _Others) -> Iterator[tuple[str, bool]]:
+    priority = view.priorities.get(dscp)
+    if priority is None:
+        yield f"DSCP {dscp} carries the collectives, and no priority is given to it", False
+        return
+    if not view.pfc.get(priority, False):
+        yield f"DSCP {dscp} carries the collectives with priority {priority}, which PFC does not pause", not others.pause
+    if others.mark and view.reacts and not view.reacts.get(priority, False):
+        yield f"senders of DSCP {dscp} do not slow down when they are told to", False
+
+
+def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
+    """Two files of different names in one folder are of one switch."""
+    seen: dict[PurePosixPath, tuple[str, RoutingView]] = {}
     for file, reading in readings.items():
         if reading.routing is None:
             continue
-        folder = PurePosixPath(file).parent
-        switch = switches.get(folder.name)
-        if switch is not None:
-            ports = frozenset(port.name for port in switch.uplinks)
-            wanted = RoutingView(switch.asn, switch.router_id, ports, reading.routing.max_paths)
-            yield from _routing_of(file, reading.routing, "the cluster file", wanted)
-            yield from _too_few_paths(file, reading.routing, len(ports))
-        other, view = seen.setdefault(str(folder), (file, reading.routing))
-        if view is not reading.routing:
+        path = PurePosixPath(file)
+        other, view = seen.setdefault(path.parent, (file, reading.routing))
+        if path.suffix != PurePosixPath(other).suffix:
             yield from _routing_of(file, reading.routing, other, view)
 
 
+def _routing_of_plan(file: str, found: RoutingView, switch: SwitchPlan) -> Iterator[Disagreement]:
+    uplinks = frozenset(port.name for port in switch.uplinks)
+    yield from _routing_of(file, found, "the cluster file", RoutingView(switch.asn, switch.router_id, uplinks))
+    wanted = min(len(uplinks), _MOST_PATHS)
+    if found.max_paths is not None and found.max_paths < wanted:
+        message = f"BGP uses {found.max_paths} equal paths of {len(uplinks)}: ECMP leaves links idle"
+        yield Disagreement(file, "BGP", message, f"let it use {wanted}")
+
+
 def _routing_of(file: str, found: RoutingView, authority: str, wanted: RoutingView) -> Iterator[Disagreement]:
+    """What both say and say differently."""
     pairs = (
-        ("AS number", found.asn, wanted.asn),
-        ("router id", found.router_id, wanted.router_id),
-        ("neighbors", _listed(sorted(found.neighbors)), _listed(sorted(wanted.neighbors))),
-        ("number of equal paths", found.max_paths, wanted.max_paths),
+        ("AS number is", found.asn, wanted.asn),
+        ("router id is", found.router_id, wanted.router_id),
+        ("neighbors are", _listed(sorted(found.neighbors)), _listed(sorted(wanted.neighbors))),
+        ("number of equal paths is", found.max_paths, wanted.max_paths),
     )
     for what, value, expected in pairs:
-        if value != expected:
-            message = f"the {what} of BGP is {value}, and {expected} in {authority}"
-            yield Disagreement(file, "BGP", message, "both files are of one switch: render them anew, or mend the cluster file")
-
-
-def _too_few_paths(file: str, found: RoutingView, uplinks: int) -> Iterator[Disagreement]:
-    if found.max_paths is not None and found.max_paths < min(uplinks, _MOST_PATHS):
-        message = f"BGP uses {found.max_paths} equal paths of {uplinks}: ECMP leaves links idle"
-        yield Disagreement(file, "BGP", message, f"let it use {min(uplinks, _MOST_PATHS)}")
+        if value and expected and value != expected:
+            hint = "both are of one switch: render them anew, or mend the cluster file"
+            yield Disagreement(file, "BGP", f"the {what} {value}, and {expected} in {authority}", hint)
 
 
 def _hint(fact: Fact) -> str:
-    senders = ("DSCP that marks", "priority that marks", "congestion control of priority")
-    device = "the sender" if fact[0] in senders else "both ends of a link"
-    return f"{device} and the switches must have one {fact[0]} {fact[1]}; `headway render` writes them all from the cluster file"
+    if fact[0] in {"DSCP that marks", "priority that marks", "congestion control of priority"}:
+        return "all senders and the switches must agree on it; `headway render` writes them all from the cluster file"
+    return "all ends that a packet passes must agree on it; `headway render` writes them all from the cluster file"
 
 
-def _word(fact: Fact, value: Value) -> str:
+def _word(value: Value) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)

@@ -32,6 +32,7 @@ class QosView:
     `pfc`: priority 0-7 -> whether it is paused and not dropped. `paused_queues`: PFC priority -> the queue that it pauses.
     `ecn`: queue of a switch -> when it marks; None is never. `reacts`: priority of an adapter -> whether marks slow it down.
     `weights`: queue -> its share of a full link; None is strict priority.
+    `says`: names of the facts (`agreement.facts`) that such an end has to state; one that is left out is missing there.
     """
 
     marks: Mapping[str, int] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class QosView:
     ecn: Mapping[int, EcnView | None] = field(default_factory=dict)
     reacts: Mapping[int, bool] = field(default_factory=dict)
     weights: Mapping[int, int | None] = field(default_factory=dict)
+    says: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

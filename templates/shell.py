@@ -4,6 +4,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from headway.templates.template import fill
+
 
 class Shell(str):
     """Text that is shell already, and is printed as it is."""
@@ -29,16 +31,4 @@ def quote(value: Any) -> str:
 
 def render_shell(template: Path, **values: Any) -> str:
     """The template filled with `values`. Raises jinja2.UndefinedError when it names one that is not there."""
-    import jinja2  # noqa: PLC0415 (checking a spec must not need it)
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
-        undefined=jinja2.StrictUndefined,
-        finalize=quote,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["comment"] = comment
-    return environment.get_template(template.name).render(**values)
+    return fill(template, quote, comment, values)

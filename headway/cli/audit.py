@@ -9,12 +9,16 @@ from headway.cli.documents import PlannedCluster, plan_cluster, read_cluster
 from headway.cli.findings import Findings, counted
 from headway.jobspec.document import Document, Span
 from headway.jobspec.plan import ClusterPlan
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.placement import resolve_group
-from headway.templates.agreement import disagreements
+from headway.templates.agreement import carries_collectives, disagreements
 from headway.templates.cluster import reader_of, readers_by_kind
+from headway.templates.nccl.read import read as read_environment
 from headway.templates.reading import Reading, Setting
+
+# NCCL's variables that follow from a cluster's fabrics; how much NCCL says, for one, is the job's own business.
+_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +44,17 @@ def run(args: argparse.Namespace) -> int:
     if cluster is not None:
         findings.add(_changed_settings(readings, cluster))
     findings.print(sys.stdout, args.color)
-    print(f"{counted(len(readings), 'file')}: {counted(findings.errors, 'problem') if findings.errors else 'no problems'}")
+    print(f"{counted(len(readings), 'file')}: {findings.counts('problem')}")
+    if cluster is None and not carries_collectives(readings.values()):
+        print("No file says which DSCP the collectives have, so their way was not followed: give a job's environment too.")
     return 1 if findings.errors else 0
 
 
 def audit(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Iterator[Problem]:
     """Where the files disagree about the classes of traffic and about routing, and a job's variables with its cluster."""
     for found in disagreements(readings, cluster):
-        yield Problem("HW602", found.file, (), f"{found.end}: {found.message}", found.hint)
+        severity = Severity.WARNING if found.doubtful else Severity.ERROR
+        yield Problem("HW602", found.file, (), f"{found.end}: {found.message}", found.hint, severity)
     if cluster is not None:
         for file, reading in readings.items():
             if "NCCL" in reading.qos:
@@ -93,34 +100,69 @@ def _kind_and_path(word: str) -> tuple[str | None, Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or those below the folder whose names tell their kind."""
+    """The file, or those below the folder whose names tell their kind and that set anything of it."""
     if not path.is_dir():
         return [path]
-    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None]
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None and not _is_silent(file)]
+
+
+def _is_silent(file: Path) -> bool:
+    """Whether it is a batch script or some program's environment that sets nothing of NCCL."""
+    if reader_of(file) is not read_environment:
+        return False
+    try:
+        return b"NCCL_" not in file.read_bytes()
+    except OSError:
+        return False
 
 
 def _changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:
-    """Every setting of a file that is not as the cluster's own file of that name has it."""
-    rendered = {str(path): text for path, text in cluster.files().items()}
+    """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
+    rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
+    by_tail = {path.parts[2:]: path for path in rendered}
     for file, reading in readings.items():
-        name = next((name for name in rendered if _is_same_file(file, name)), None)
-        reader = reader_of(PurePosixPath(name)) if name else None
-        if name is not None and reader is not None:
-            yield from _changes(file, reading, reader(rendered[name]))
+        if "NCCL" in reading.qos:
+            continue
+        parts = PurePosixPath(Path(file).resolve().as_posix()).parts
+        tails = [parts[-length:] for length in {len(tail) for tail in by_tail}]
+        path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, rendered)
+        reader = reader_of(path) if path is not None else None
+        if path is not None and reader is not None:
+            yield from _changes(file, reading, reader(rendered[path]))
+        else:
+            hint = "name it as `headway render` does, in a folder with its device's name"
+            message = "nothing that the cluster file renders to is this file's; only its classes of traffic were compared"
+            yield Problem("HW605", file, (), message, hint)
+
+
+def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
+    """The rendered file of the switch whose name the file says it has."""
+    names = {"config_db.json": "DEVICE_METADATA|localhost|hostname", "frr.conf": "hostname"}
+    for path in rendered:
+        setting = reading.settings.get(names.get(path.name, ""))
+        if setting is not None and setting.value == path.parent.name:
+            return path
+    return None
 
 
 def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Iterator[Problem]:
-    """NCCL's variables that the cluster decides; a job may set others besides."""
+    """NCCL's variables that the cluster decides, where the file sets any; a job may set others besides."""
+    if not any(name.startswith("NCCL_") for name in reading.settings):
+        return
     variables = resolve_environment(cluster, resolve_group(cluster))
-    wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith("NCCL_")}
+    wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS)}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
-    yield from _changes(file, Reading(found), Reading(wanted))
+    yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
 
 
-def _is_same_file(file: str, rendered: str) -> bool:
-    """Whether the paths end alike: in the file's own folder and name, or for a host in the whole path on it."""
-    wanted = PurePosixPath(rendered).parts[2:]
-    return PurePosixPath(Path(file).resolve().as_posix()).parts[-len(wanted) :] == wanted
+def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> Mapping[str, Setting]:
+    """`found` with the traffic class as it is wanted, if only its two ECN bits differ: the DSCP is compared with the other files'."""
+    traffic_class = found.get("NCCL_IB_TC")
+    if traffic_class is None or not all(each["NCCL_IB_TC"].value.isdecimal() for each in (found, wanted)):
+        return found
+    if int(traffic_class.value) >> 2 != int(wanted["NCCL_IB_TC"].value) >> 2:
+        return found
+    return {**found, "NCCL_IB_TC": Setting(wanted["NCCL_IB_TC"].value, traffic_class.line)}
 
 
 def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         if parsed is not None:
             _check_plans(parsed, findings)
     findings.print(sys.stdout, args.color)
-    print(_summary(len(files), findings))
+    print(f"{counted(len(files), 'document')}: {findings.counts('error')}")
     return 1 if findings.errors else 0
 
 
@@ -59,9 +59,3 @@ def _read_back(folder: Path, cluster: ClusterPlan, findings: Findings) -> None:
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and reader_of(file)]
     readings = {str(file): read_file(file, None, findings) for file in files}
     findings.add(audit({file: reading for file, reading in readings.items() if reading is not None}, cluster))
-
-
-def _summary(documents: int, findings: Findings) -> str:
-    counts = [counted(findings.errors, "error")] if findings.errors else []
-    counts += [counted(findings.warnings, "warning")] if findings.warnings else []
-    return f"{counted(documents, 'document')}: {', '.join(counts) or 'no problems'}"

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headway.cli.hosts import (
     add_cluster,
@@ -16,7 +18,13 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
+from headway.infra.host import HostState
 from headway.jobspec.suggest import listed
+
+if TYPE_CHECKING:
+    from headway.infra.stack import Outcome
+
+_SHOWN = 8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +42,29 @@ def _down(args: argparse.Namespace) -> int:
     check_consent(args.yes)
     hosts = read_hosts(args.cluster)
     stack = hosts.stack()
-    forget(stack, args.forget)
+    forget(stack, args.forget, [state.name for state in hosts.states])
     known = stack.hosts()
-    if known and not args.yes:
-        ask(f"take headway's files from {counted(len(known), 'host')}, {listed(known)}?")
+    # A run that was cut off in its first work on a host has left files there, and the engine's state does not have it.
+    others = [state for state in hosts.states if state.name not in {*known, *args.forget}]
+    names = sorted([*known, *(state.name for state in others)])
+    if not args.yes:
+        shown = listed(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
+        ask(f"take headway's files from {counted(len(names), 'host')}, {shown}?")
     outcome = carry_out(stack.down, "removing", len(known))
+    _sweep(others, outcome)
     print_changes(outcome)
     print_failures(outcome)
     left = f", {len(outcome.failures)} failed; a host that is gone for good: `--forget NODE`" if outcome.failures else ""
-    print(f"{counted(len(known), 'host')}: headway's files are gone from {len(outcome.changes)}{left}", file=sys.stderr)
+    print(f"{counted(len(names), 'host')}: headway's files were taken from {len(outcome.changes)}{left}", file=sys.stderr)
     return 1 if outcome.failures else 0
+
+
+def _sweep(others: Sequence[HostState], outcome: "Outcome") -> None:
+    from headway.infra.stack import HostChange  # noqa: PLC0415 (pulumi is an extra)
+    from headway.infra.survey import sweep  # noqa: PLC0415 (paramiko is an extra)
+
+    for found in sweep(others):
+        if found.error is not None:
+            outcome.failures[found.host] = str(found.error)
+        elif found.changes:
+            outcome.changes[found.host] = HostChange(found.host, "delete", found.changes)

@@ -29,6 +29,12 @@ class Findings:
         self.problems += located
         return located
 
+    def counts(self, what: str) -> str:
+        """How many errors, by the name `what`, and warnings, in words."""
+        errors = [counted(self.errors, what)] if self.errors else []
+        warnings = [counted(self.warnings, "warning")] if self.warnings else []
+        return ", ".join(errors + warnings) or "no problems"
+
     def errors_in(self, name: str) -> int:
         """Errors in the document `name`."""
         return sum(problem.is_error for problem in set(self.problems) if problem.document == name)

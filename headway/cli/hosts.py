@@ -4,7 +4,7 @@ import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from headway.cli.documents import plan_cluster, read_cluster
 from headway.cli.findings import Findings
-from headway.infra.host import HostState
+from headway.infra.host import Change, ForeignError, HostState
 from headway.infra.providers import PROVIDERS
 from headway.infra.reach import Reach
 from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:
-    from headway.infra.stack import ClusterStack, HostChange, Outcome
+    from headway.infra.stack import ClusterStack, Outcome
+    from headway.infra.survey import Found
 
 Report = Callable[[str, str], None]
 
@@ -100,22 +101,24 @@ def check_known(nodes: Collection[str], known: Collection[str], option: str) -> 
     """Raises StopError with 2 for a node that is not there."""
     for node in nodes:
         if node not in known:
-            raise StopError(2, f"`{option} {node}`: there is no such node; there are {listed(known) if known else 'none'}")
+            raise StopError(
+                2, f"`{option} {node}`: there is no such node; there are {listed(sorted(known)) if known else 'none'}"
+            )
 
 
-def check_reachable(states: Sequence[HostState]) -> None:
-    """Raises StopError unless every host can be reached (3) and nothing of somebody else's is in the way (1)."""
-    from headway.infra.host import ForeignError  # noqa: PLC0415
+def look(states: Sequence[HostState]) -> "Mapping[str, Found]":
+    """What was found on each host. Raises StopError if one cannot be reached (3), or if something of somebody else's is there (1)."""
     from headway.infra.survey import survey  # noqa: PLC0415 (paramiko is an extra)
 
-    obstacles = survey(states)
-    for obstacle in obstacles:
-        print(f"error: {obstacle}", file=sys.stderr)
-    if obstacles:
-        foreign = any(isinstance(obstacle, ForeignError) for obstacle in obstacles)
-        raise StopError(
-            1 if foreign else 3, f"nothing was changed: {counted(len(states), 'host')} looked at, {len(obstacles)} in the way"
-        )
+    found = {each.host: each for each in survey(states)}
+    errors = [each.error for each in found.values() if each.error is not None]
+    for error in errors:
+        print(f"error: {error}", file=sys.stderr)
+    if errors:
+        foreign = any(isinstance(error, ForeignError) for error in errors)
+        message = f"nothing was changed: {counted(len(states), 'host')} looked at, {len(errors)} in the way"
+        raise StopError(1 if foreign else 3, message)
+    return found
 
 
 def carry_out(work: "Callable[[Report | None], Outcome]", title: str, hosts: int) -> "Outcome":
@@ -134,7 +137,7 @@ def _interrupts_for_the_engine() -> Iterator[None]:
     """An interrupt at the terminal comes to the engine too, which stops in order and unlocks the stack: we wait for that."""
 
     def handle(_number: int, _frame: object) -> None:
-        print("stopping; what is under way is left for the next `headway up`", file=sys.stderr)
+        print("stopping: what is under way is brought to its end, the rest is left to the next run", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, handle)
     try:
@@ -159,11 +162,15 @@ def _progress(title: str, hosts: int) -> "Iterator[Report | None]":
         yield report
 
 
-def print_changes(outcome: "Outcome") -> None:
-    """Each change on stdout: + missing, ~ changed, - extra, ! of a unit or of the host."""
-    for host in sorted(outcome.changes):
-        for line in _lines(outcome.changes[host]):
-            print(line)
+def print_changes(outcome: "Outcome", found: "Mapping[str, Found] | None" = None) -> None:
+    """Each change on stdout: + missing, ~ changed, - extra, ! of a unit or of the host.
+
+    Of a host that is new to the engine it knows nothing; what was `found` there does.
+    """
+    for host, change in sorted(outcome.changes.items()):
+        looked_at = (found or {}).get(host) if change.op == "create" else None
+        for each in looked_at.changes if looked_at else change.changes:
+            print(_line(host, each))
 
 
 def print_failures(outcome: "Outcome") -> None:
@@ -172,10 +179,9 @@ def print_failures(outcome: "Outcome") -> None:
         print(f"error: {reason}", file=sys.stderr)
 
 
-def _lines(change: "HostChange") -> Iterator[str]:
-    for each in change.changes:
-        note = "" if each.what in {"missing", "changed", "extra"} else f" ({each.what})"
-        yield f"{_SYMBOL.get(each.what, '!')} {change.host}:{each.subject}{note}"
+def _line(host: str, change: Change) -> str:
+    note = "" if change.what in {"missing", "changed", "extra"} else f" ({change.what})"
+    return f"{_SYMBOL.get(change.what, '!')} {host}:{change.subject}{note}"
 
 
 def check_consent(yes: bool) -> None:
@@ -191,10 +197,10 @@ def ask(question: str) -> None:
         raise StopError(1, "nothing was changed")
 
 
-def forget(stack: "ClusterStack", nodes: Collection[str]) -> None:
-    """Takes the nodes out of the state. Raises StopError with 2 for one that is not in it."""
+def forget(stack: "ClusterStack", nodes: Collection[str], others: Collection[str] = ()) -> None:
+    """Takes the nodes out of the state. Raises StopError with 2 for one that is neither in it nor one of the `others`."""
     if nodes:
-        check_known(nodes, stack.hosts(), "--forget")
+        check_known(nodes, {*stack.hosts(), *others}, "--forget")
         stack.forget(nodes)
 
 

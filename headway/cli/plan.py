@@ -36,11 +36,6 @@ def run(args: argparse.Namespace) -> int:
         _print_job(console, planned)
     else:
         _print_cluster(console, planned.plan)
-    files = sorted(planned.files())
-    if files:
-        console.print("\n[bold]files[/] (`headway render`)")
-    for path in files:
-        console.print(f"  {path}", soft_wrap=True)
     return 0
 
 
@@ -71,6 +66,9 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
     _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
+    console.print("\n[bold]files[/] (`headway render`)")
+    for path in sorted(planned.files()):
+        console.print(f"  {path}", soft_wrap=True)
 
 
 def _print_cluster(console: "Console", plan: ClusterPlan) -> None:

@@ -8,8 +8,8 @@ from headway.cli.hosts import (
     add_without,
     carry_out,
     check_known,
-    check_reachable,
     counted,
+    look,
     print_changes,
     print_failures,
     read_hosts,
@@ -33,9 +33,9 @@ def _preview(args: argparse.Namespace) -> int:
     check_known(args.without, [state.name for state in hosts.states], "--without")
     states = [state for state in hosts.states if state.name not in args.without]
     stack = hosts.stack(args.without)
-    check_reachable(states)
+    found = look(states)
     outcome = carry_out(stack.preview, "looking", len(states))
-    print_changes(outcome)
+    print_changes(outcome, found)
     print_failures(outcome)
     changed = counted(len(outcome.changes), "host") if outcome.changes else "none"
     print(f"{counted(len(states), 'host')} looked at, {changed} to be changed", file=sys.stderr)

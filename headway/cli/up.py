@@ -12,9 +12,9 @@ from headway.cli.hosts import (
     carry_out,
     check_consent,
     check_known,
-    check_reachable,
     counted,
     forget,
+    look,
     print_changes,
     print_failures,
     read_hosts,
@@ -44,24 +44,28 @@ def _up(args: argparse.Namespace) -> int:
     hosts = read_hosts(args.cluster)
     check_known(args.without, [state.name for state in hosts.states], "--without")
     states = [state for state in hosts.states if state.name not in args.without]
+    names = [state.name for state in states]
     stack = hosts.stack(args.without)
-    check_reachable(states)
+    found = look(states)
     forget(stack, args.forget)
     if not args.yes:
         planned = carry_out(stack.preview, "looking", len(states))
-        print_changes(planned)
+        print_changes(planned, found)
         if planned.failures or not planned.changes:
-            return _ended(planned, len(states))
+            return _ended(planned, names)
         ask(f"change {counted(len(planned.changes), 'host')}?")
     outcome = carry_out(stack.up, "changing", len(states))
     if args.yes:
-        print_changes(outcome)
-    return _ended(outcome, len(states))
+        print_changes(outcome, found)
+    return _ended(outcome, names)
 
 
-def _ended(outcome: "Outcome", hosts: int) -> int:
+def _ended(outcome: "Outcome", hosts: list[str]) -> int:
     print_failures(outcome)
+    for host in outcome.failures:
+        if host not in hosts:
+            print(f"`{host}` is no longer of this cluster; if it is gone for good: `--forget {host}`", file=sys.stderr)
     changed = f"{len(outcome.changes)} changed" if outcome.changes else "no changes"
     failed = f", {len(outcome.failures)} failed" if outcome.failures else ""
-    print(f"{counted(hosts, 'host')}: {changed}{failed}", file=sys.stderr)
+    print(f"{counted(len(hosts), 'host')}: {changed}{failed}", file=sys.stderr)
     return 1 if outcome.failures else 0

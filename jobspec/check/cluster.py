@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from headway.jobspec.check.fabric import check_adapters, check_cabling, check_fabrics, check_scale_out
-from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.names import check_unique, is_host
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.jobspec.spec.cluster import Cluster, NodeGroup
@@ -37,7 +37,23 @@ def _check_group(path: tuple[str | int, ...], nodes: NodeGroup) -> Iterator[Prob
         yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` stands without `gpu`", hint, at_key=True)
 
 
+def _check_adapters_apart(cluster: Cluster) -> Iterator[Problem]:
+    for index, nodes in enumerate(cluster.nodes):
+        yield from check_unique(CLUSTER, ("nodes", index, "nics"), None, nodes.nics)
+
+
 def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
+    taken: dict[str, str] = {}
+    for index, nodes in enumerate(cluster.nodes):
+        for place, host in enumerate(nodes.hosts):
+            if not is_host(host):
+                message = f"`{host}` is neither a host name nor an IPv4 address, with a port from 1 to 65535 if with one"
+                hint = "write it as `10.0.0.11`, `gpu1.example.com` or `gpu1:2222`"
+                yield Problem("HW512", CLUSTER, ("nodes", index, "hosts", place), message, hint)
+            other = taken.setdefault(host, f"{nodes.group}-{place + 1}")
+            if other != f"{nodes.group}-{place + 1}":
+                message = f"`{host}` is the node `{other}` already"
+                yield Problem("HW209", CLUSTER, ("nodes", index, "hosts", place), message, "give each node its own address")
     for index, nodes in enumerate(cluster.nodes):
         if nodes.hosts and len(nodes.hosts) != nodes.count:
             message = f"the group `{nodes.group}` has {nodes.count} nodes, and `hosts` lists {len(nodes.hosts)}"
@@ -72,6 +88,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("fabrics", "nodes"), check_adapters),
     (("fabrics", "nodes"), check_scale_out),
     (("fabrics", "nodes"), check_cabling),
+    (("nodes",), _check_adapters_apart),
     (("nodes",), _check_hosts),
     (("storage",), _check_storage_names),
     (("storage",), _check_shared_storage),

@@ -23,10 +23,14 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_cabling(cluster: Cluster) -> Iterator[Problem]:
-    """The switches have the ports and addresses for the nodes."""
-    for index, fabric in enumerate(cluster.fabrics):
-        if fabric.switches is not None:
-            yield from check_switches(("fabrics", index, "switches"), fabric.switches, cluster.nodes)
+    """The switches have the ports and addresses for the nodes. Adapters do not say which fabric they are on, so one has switches."""
+    switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
+    for index, switches in switched:
+        yield from check_switches(("fabrics", index, "switches"), switches, cluster.nodes)
+    for index, _ in switched[1:]:
+        message = f"the nodes' adapters hang on the switches of `{cluster.fabrics[switched[0][0]].name}` already"
+        hint = "only one fabric of a cluster can have `switches` so far"
+        yield Problem("HW514", CLUSTER, ("fabrics", index, "switches"), message, hint, at_key=True)
 
 
 def check_adapters(cluster: Cluster) -> Iterator[Problem]:
@@ -54,7 +58,7 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
     if (transport == "nvlink") != (fabric.role == "scale_up"):
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale_up`, and `scale_up` is `nvlink`")
-    if transport == "roce" and not any(each.carries == "collectives" for each in fabric.classes):
+    if transport == "roce" and fabric.role == "scale_out" and not any(each.carries == "collectives" for each in fabric.classes):
         hint = "say how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
         yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no class that carries collectives", hint)
     if transport == "tcp" and fabric.interface is None:

@@ -1,6 +1,8 @@
-"""Names that must differ within a list."""
+"""Names: those that must differ within a list, and those of hosts."""
 
+import re
 from collections.abc import Iterator, Sequence
+from ipaddress import AddressValueError, IPv4Address
 
 from headway.jobspec.document import Path
 from headway.jobspec.problem import Problem
@@ -12,3 +14,21 @@ def check_unique(document: str, path: Path, key: str | None, names: Sequence[str
         if name in names[:index]:
             place = (*path, index) if key is None else (*path, index, key)
             yield Problem("HW209", document, place, f"`{name}` is used twice in `{path[-1]}`", "give each a name of its own")
+
+
+def is_host(text: str) -> bool:
+    """Whether it is a host name (RFC 1123) or an IPv4 address, with `:PORT` behind it or not."""
+    name, colon, port = text.partition(":")
+    if colon and not 1 <= int(port) <= 65535:
+        return False
+    if re.fullmatch(r"[0-9.]+", name):
+        return _is_address(name)
+    return all(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?", label) for label in name.split("."))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        IPv4Address(text)
+    except AddressValueError:
+        return False
+    return True

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem
-from headway.jobspec.resolve.qos import priority_of, queue_of
+from headway.jobspec.resolve.qos import priority_of, queue_of, share_of
 from headway.jobspec.spec.fabric import TrafficClass
 
 _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
@@ -40,7 +40,10 @@ def _check_apart(
 
 
 def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
-    if each.priority is None and priority_of(each) == 0:
+    if each.dscp == 0:
+        message = "DSCP 0 is what packets have that nobody has marked"
+        yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a DSCP of its own, for example 26")
+    elif each.priority is None and priority_of(each) == 0:
         message = f"DSCP {each.dscp} has the upper bits of priority 0, which is for what is in no class"
         yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a `priority` from 1 to 7")
     if each.ecn is not None and each.ecn.min_bytes > each.ecn.max_bytes:
@@ -53,7 +56,7 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
 
 def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
     """Something is left for what is in no class."""
-    total = sum(each.bandwidth_percent or 0 for each in classes)
+    total = sum(share_of(each) or 0 for each in classes)
     if total > 99:
         message = f"the classes take {total} % of a link, and nothing is left for all other traffic"
         yield Problem("HW508", CLUSTER, path, message, "let the shares sum to 99 or less", at_key=True)

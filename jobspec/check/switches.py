@@ -9,7 +9,8 @@ from headway.jobspec.resolve.links import nodes_per_leaf
 from headway.jobspec.spec.cluster import NodeGroup
 from headway.jobspec.spec.fabric import Switches
 
-_LAST_ASN = 4294967294
+# RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
+_RESERVED_ASNS = (23456, 65535, 4294967295)
 
 
 def check_switches(path: Path, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -17,9 +18,10 @@ def check_switches(path: Path, switches: Switches, groups: Sequence[NodeGroup]) 
     yield from _check_leaves(path, switches, groups)
     yield from _check_ports(path, switches)
     yield from _check_pools(path, switches)
-    if switches.asn + switches.leaves > _LAST_ASN:
-        message = f"AS numbers end at {_LAST_ASN}, and {switches.leaves} leaves count on from {switches.asn}"
-        yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start lower, for example at 4200000000")
+    for reserved in _RESERVED_ASNS:
+        if switches.asn <= reserved <= switches.asn + switches.leaves:
+            message = f"{switches.leaves} leaves count on from {switches.asn}, over the reserved AS number {reserved}"
+            yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start elsewhere, for example at 4200000000")
 
 
 def leaves_wanted(switches: Switches, groups: Sequence[NodeGroup]) -> int:
@@ -69,8 +71,17 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
         hint = "write the network's first address and its prefix length, for example `10.255.0.0/16`"
         yield Problem("HW511", CLUSTER, path, f"`{text}` is not an IPv4 network", hint)
         return None
+    if not _is_unicast(network):
+        message = f"`{text}` is not for the addresses of devices: it is loopback, multicast, link-local or reserved"
+        yield Problem("HW511", CLUSTER, path, message, "take one of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16, or of your own")
+        return None
     if network.num_addresses < wanted:
         message = f"`{text}` has {network.num_addresses} addresses, and {wanted} are wanted"
         yield Problem("HW511", CLUSTER, path, message, "take a shorter prefix")
         return None
     return network
+
+
+def _is_unicast(network: IPv4Network) -> bool:
+    special = (IPv4Network(each) for each in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"))
+    return not any(network.overlaps(each) for each in special)

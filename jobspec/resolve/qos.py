@@ -3,6 +3,9 @@
 from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
 from headway.jobspec.spec.fabric import TrafficClass
 
+# What NVIDIA's `nv set qos roce` gives RoCE (docs.nvidia.com, Cumulus Linux, RDMA over Converged Ethernet).
+_SHARE = 50
+
 
 def resolve_qos(classes: tuple[TrafficClass, ...]) -> QosPlan:
     """The classes with their priorities, queues and buffers decided; the rest gets what share of a link they leave."""
@@ -20,6 +23,13 @@ def queue_of(traffic: TrafficClass) -> int:
     return priority_of(traffic) if traffic.queue is None else traffic.queue
 
 
+def share_of(traffic: TrafficClass) -> int | None:
+    """Its share of a full link in percent. Notifications are few and go first; collectives would leave nothing to the rest."""
+    if traffic.bandwidth_percent is None and traffic.carries != "cnp":
+        return _SHARE
+    return traffic.bandwidth_percent
+
+
 def _class(traffic: TrafficClass) -> ClassPlan:
     """A lossless class has a buffer of its own at the way in; all that may be dropped shares buffer 0."""
     priority = priority_of(traffic)
@@ -33,5 +43,5 @@ def _class(traffic: TrafficClass) -> ClassPlan:
         priority_group=priority if traffic.lossless else 0,
         lossless=traffic.lossless,
         ecn=EcnPlan(**traffic.ecn.model_dump()) if traffic.ecn else None,
-        bandwidth_percent=traffic.bandwidth_percent,
+        bandwidth_percent=share_of(traffic),
     )

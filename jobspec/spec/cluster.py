@@ -8,7 +8,8 @@ from headway.jobspec.choice import Choice
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.section import API_VERSION, Name, Section
 
-Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?$")]
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$", max_length=259)]
+Adapter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
 
 
 class NodeGroup(Section):
@@ -26,7 +27,7 @@ class NodeGroup(Section):
     """Name of the GPU model."""
     gpus: int | None = Field(None, ge=1, le=64, examples=[8])
     """GPUs in one node, each of which runs one rank."""
-    nics: tuple[str, ...] = Field((), examples=[["mlx5_0", "mlx5_1"]])
+    nics: tuple[Adapter, ...] = Field((), examples=[["mlx5_0", "mlx5_1"]])
     """RDMA adapters of one node, by the names that `ibv_devices` prints; adapter i is on rail i."""
     hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
     """Addresses by which the nodes are reached over SSH, in their order, with `:PORT` where it is not 22."""

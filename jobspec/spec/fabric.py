@@ -39,7 +39,7 @@ class TrafficClass(Section):
     ecn: Ecn | None = Field(None, examples=[{"min_bytes": 1048576, "max_bytes": 2097152, "percent": 5}])
     """When switches mark its packets; they never do when left out."""
     bandwidth_percent: int | None = Field(None, ge=1, le=99, examples=[60])
-    """Its share of a link that is full; when left out it goes before everything that has a share."""
+    """Its share of a link that is full. When left out, 50 for collectives; `cnp` goes before everything that has a share."""
 
 
 class Switches(Section):

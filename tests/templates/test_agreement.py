@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headway.templates.agreement import Disagreement, disagreements
+from headway.templates.agreement import Disagreement, carries_collectives, disagreements
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
 PFC = {priority: priority == 3 for priority in range(8)}
@@ -71,30 +71,56 @@ def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
     ("readings", "message"),
     [
         ((nccl(), host(), leaf(pfc=dict.fromkeys(range(8), False))), "the PFC of priority 3 is"),
-        ((nccl(), leaf(pfc=dict.fromkeys(range(8), False))), "PFC does not pause its priority"),
-        ((nccl(), leaf(queue=5)), "travels in queue 5, and PFC pauses another"),
-        ((nccl(), leaf(pauses=4)), "travels in queue 3, and PFC pauses another"),
-        ((nccl(), leaf(marking=dict.fromkeys(range(8)))), "no packet there is marked"),
+        ((nccl(), host(), leaf(pfc=dict.fromkeys(range(8), False))), "in queue 3, which PFC does not pause"),
+        ((nccl(), leaf(queue=5)), "in queue 5, which PFC does not pause"),
+        ((nccl(), leaf(pauses=4)), "in queue 3, which PFC does not pause"),
+        ((nccl(), host(), leaf(marking=dict.fromkeys(range(8)))), "no packet there is marked"),
+        ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, and no queue is given to it"),
+        ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, and no priority is given to it"),
         ((nccl(), host(priority=4), leaf()), "the priority of DSCP 26 is"),
         ((nccl(), host(), leaf(cnp_queue=3)), "wait in queue 3 behind what they are to slow down"),
     ],
 )
 def test_an_open_link_of_the_chain_is_found_without_any_plan(readings: tuple[Reading, ...], message: str) -> None:
     problems = found(**{f"file{index}": reading for index, reading in enumerate(readings)})
-    assert [problem for problem in problems if message in problem.message]
+    assert [problem for problem in problems if message in problem.message and not problem.doubtful]
+
+
+def test_a_fabric_without_pfc_or_without_ecn_anywhere_is_only_doubtful() -> None:
+    lossy = leaf(pfc=dict.fromkeys(range(8), False), marking=dict.fromkeys(range(8)))
+    assert [(each.doubtful, each.file) for each in found(env=nccl(), one=lossy)] == [(True, "one"), (True, "one")]
+
+
+def test_priorities_that_nobody_uses_may_differ() -> None:
+    both = {priority: priority in (3, 4) for priority in range(8)}
+    assert found(env=nccl(), one=host(), leaf=leaf(pfc=both)) == []
+
+
+def test_two_files_that_differ_are_told_by_name_and_one_of_three_by_number() -> None:
+    (tied,) = found(one=nccl(26), two=nccl(34))
+    assert (tied.file, tied.message) == ("two", "the DSCP that marks collectives is 34, and 26 in one")
+
+
+def test_a_port_that_differs_from_the_others_of_its_file_is_the_one_that_is_told() -> None:
+    odd = QosView(queues={26: 4})
+    same = QosView(queues={26: 3})
+    reading = Reading({}, {"Ethernet0": odd, "Ethernet8": same, "Ethernet16": same})
+    assert {(each.end, each.message) for each in found(leaf=reading)} == {
+        ("Ethernet0", "the queue of DSCP 26 is 4, and 3 in most of the ends")
+    }
+
+
+def test_without_a_file_that_marks_the_collectives_the_chain_has_no_beginning() -> None:
+    assert not carries_collectives([leaf()])
+    assert carries_collectives([leaf(), nccl()])
 
 
 def test_senders_that_do_not_slow_down_are_found_where_others_do() -> None:
     problems = found(env=nccl(), one=host(), two=host(reacts=False), leaf=leaf())
     assert [(each.file, each.message.partition(",")[0]) for each in problems] == [
-        ("two", "the congestion control of priority 3 is off")
+        ("two", "the congestion control of priority 3 is off"),
+        ("two", "senders of DSCP 26 do not slow down when they are told to"),
     ]
-
-
-def test_a_dscp_that_an_adapter_gives_no_priority_is_found() -> None:
-    silent = Reading({}, {"mlx5_0": QosView(priorities={48: 6})})
-    (alone,) = found(env=nccl(), one=host(), leaf=leaf(), two=silent)
-    assert (alone.file, alone.message) == ("two", "the priority of DSCP 26 is none, and 3 in most of the files")
 
 
 def test_two_files_of_one_switch_have_one_routing() -> None:
@@ -103,11 +129,15 @@ def test_two_files_of_one_switch_have_one_routing() -> None:
     readings = {"leaf/config_db.json": Reading({}, routing=one), "leaf/frr.conf": Reading({}, routing=two)}
     problems = list(disagreements(readings))
     assert {problem.file for problem in problems} == {"leaf/frr.conf"}
-    assert [problem.message.split(" of BGP")[0] for problem in problems] == [
-        "the AS number",
-        "the router id",
-        "the neighbors",
-        "the number of equal paths",
+    assert [problem.message for problem in problems] == [
+        "the AS number is 4200000002, and 4200000001 in leaf/config_db.json",
+        "the router id is 10.255.128.1, and 10.255.128.0 in leaf/config_db.json",
+        "the neighbors are Ethernet256, and Ethernet256, Ethernet264 in leaf/config_db.json",
+        "the number of equal paths is 2, and 64 in leaf/config_db.json",
     ]
+    unsaid = {"leaf/config_db.json": Reading({}, routing=RoutingView()), "leaf/frr.conf": Reading({}, routing=one)}
+    assert list(disagreements(unsaid)) == []
+    leaves = {"x/leaf-1.json": Reading({}, routing=one), "x/leaf-2.json": Reading({}, routing=two)}
+    assert list(disagreements(leaves)) == []
     elsewhere = {"leaf/config_db.json": Reading({}, routing=one), "other/frr.conf": Reading({}, routing=two)}
     assert list(disagreements(elsewhere)) == []

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from headway.templates.template import fill
+
 # Besides what JSON escapes: what YAML 1.2 (5.1) does not call printable, and characters that it reads as line breaks.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _NOT_IN_A_BLOCK = re.compile("[^\n\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
@@ -40,16 +42,4 @@ def block(text: str, indent: int) -> Yaml:
 
 def render_yaml(template: Path, **values: Any) -> str:
     """The template filled with `values`. Raises jinja2.UndefinedError when it names one that is not there."""
-    import jinja2  # noqa: PLC0415 (checking a spec must not need it)
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
-        undefined=jinja2.StrictUndefined,
-        finalize=quote,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["comment"] = comment
-    return environment.get_template(template.name).render(**values)
+    return fill(template, quote, comment, values)

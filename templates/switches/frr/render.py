@@ -7,8 +7,10 @@ from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.templates.kind import Files
 from headway.templates.shell import Shell, comment
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.template import fill
 
 FILE = "frr.conf"
+_TEMPLATE = Path(__file__).parent / f"{FILE}.j2"
 
 # FRR is compiled for so many: `configure --enable-multipath=256` in Debian, 512 in SONiC. It refuses a line that asks for more.
 MAX_PATHS = 256
@@ -16,32 +18,15 @@ MAX_PATHS = 256
 
 def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
     """One file for `vtysh -b`. Raises ValueError when a name of the plan would leave its line."""
-    text = _render(
-        Path(__file__).parent / f"{FILE}.j2",
-        switch=switch,
-        cluster=cluster,
-        options=options,
-        keepalive_s=options.hold_s // 3,
-        addressed=[port for port in switch.ports if port.address],
-        max_paths=min(len(switch.uplinks), MAX_PATHS) or 1,
-    )
-    return {PurePosixPath(FILE): text}
-
-
-def _render(template: Path, **values: Any) -> str:
-    import jinja2  # noqa: PLC0415 (checking a spec must not need it)
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
-        undefined=jinja2.StrictUndefined,
-        finalize=_word,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["comment"] = comment
-    return environment.get_template(template.name).render(**values)
+    values = {
+        "switch": switch,
+        "cluster": cluster,
+        "options": options,
+        "keepalive_s": options.hold_s // 3,
+        "addressed": [port for port in switch.ports if port.address],
+        "max_paths": min(len(switch.uplinks), MAX_PATHS) or 1,
+    }
+    return {PurePosixPath(FILE): fill(_TEMPLATE, _word, comment, values)}
 
 
 def _word(value: Any) -> str:

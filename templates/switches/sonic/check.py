@@ -24,9 +24,18 @@ def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> It
     if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:
         message = f"SONiC spreads traffic over {MAX_PATHS} paths at most, and a leaf has {len(switch.uplinks)} uplinks"
         yield Problem("HW513", CLUSTER, (*at, "switches", "spines"), message, "take fewer spines or uplinks")
+    yield from _check_watchdog((*at, "classes"), fabric)
     yield from _check_lanes((*at, "switches", "os", fabric.os.index("sonic")), options, switch)
     if options.buffer_model == "traditional" and _is_lossless(fabric):
         yield from _check_metres((*at, "switches"), switch)
+
+
+def _check_watchdog(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
+    """SONiC's PFC watchdog looks at the queue of the priority's number (sonic-swss, pfcwdorch.cpp), whatever the maps say."""
+    for index, each in enumerate(fabric.qos.classes if fabric.qos else ()):
+        if each.lossless and each.queue != each.priority:
+            message = f"SONiC's PFC watchdog would watch queue {each.priority}, and `{each.name}` is paused in queue {each.queue}"
+            yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, f"leave `queue` out, or let it be {each.priority}")
 
 
 def _is_lossless(fabric: FabricPlan) -> bool:

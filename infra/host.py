@@ -1,0 +1,226 @@
+"""What a host is to hold, what it holds, and the difference: plain records and pure functions."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from headway.infra.reach import Reach
+
+MANIFEST = "/etc/headway/managed.json"
+OWN_FOLDER = str(PurePosixPath(MANIFEST).parent)
+MANIFEST_SCHEMA = "headway.managed/1"
+UNIT_FOLDER = PurePosixPath("/etc/systemd/system")
+
+# What can stand at a path, besides a file. A file is `MODE OWNER:GROUP SHA256`.
+ABSENT, FOLDER, OTHER = "absent", "folder", "no file"
+# Words of `systemctl is-enabled` for a unit that is started as it should be.
+ENABLED = frozenset({"enabled", "static", "alias", "indirect", "generated"})
+FAILED = "failed"
+
+
+class ForeignError(Exception):
+    """A host has something of somebody else's where headway's files belong; nothing was written there."""
+
+
+@dataclass(frozen=True)
+class HostFile:
+    """A file of root's."""
+
+    text: str
+    mode: int
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def print(self) -> str:
+        """What a look at the host says of this file."""
+        return f"{self.mode:04o} 0:0 {self.sha256}"
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What a host of a cluster is to hold: files by absolute path, and which of them are systemd units to be enabled."""
+
+    cluster: str
+    reach: Reach
+    files: Mapping[str, HostFile]
+    units: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.reach.name
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What headway has put on a host, as the host itself remembers it. `restart`: units that must still be; `finished`: nothing is.
+
+    `folders` are those that headway made, the outer ones first.
+    """
+
+    cluster: str
+    files: Mapping[str, str]
+    folders: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+    finished: bool = True
+    schema: str = MANIFEST_SCHEMA
+
+
+@dataclass(frozen=True)
+class HostView:
+    """What a look at a host found: at each path, of each unit, and the manifest; `live` where systemd runs."""
+
+    paths: Mapping[str, str]
+    units: Mapping[str, str]
+    manifest: Manifest | None
+    live: bool
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last change was brought to its end."""
+        return self.manifest is not None and self.manifest.finished
+
+
+@dataclass(frozen=True, order=True)
+class Change:
+    """A path or a unit, and what is the matter: `missing`, `changed`, `extra`, `mode`, `not enabled`, `failed`, `unfinished`."""
+
+    subject: str
+    what: str
+
+
+def is_file(found: str) -> bool:
+    """Whether a look at a path found a regular file."""
+    return len(found.split()) == 3
+
+
+def changes(wanted: HostState, view: HostView) -> list[Change]:
+    """What must be done to the host, by path."""
+    manifest = view.manifest
+    ours = manifest.files if manifest is not None else {}
+    extra = [Change(path, "extra") for path in ours if path not in wanted.files and view.paths.get(path) != ABSENT]
+    files = [
+        Change(path, what)
+        for path, file in wanted.files.items()
+        if (what := _difference(file.print, view.paths.get(path, ABSENT))) is not None
+    ]
+    words = {unit: view.units.get(unit) for unit in wanted.units}
+    units = [Change(unit, FAILED if word == FAILED else "not enabled") for unit, word in words.items() if word not in ENABLED]
+    found = sorted(extra + files + units)
+    if not found and (not view.finished or set(ours) != set(wanted.files)):
+        return [Change(MANIFEST, "unfinished")]
+    return found
+
+
+def _difference(wanted: str, found: str) -> str | None:
+    if found == ABSENT:
+        return "missing"
+    if found == wanted:
+        return None
+    return "mode" if is_file(found) and _content(found) == _content(wanted) else "changed"
+
+
+def check_ours(wanted: HostState, view: HostView) -> None:
+    """Raises ForeignError if the host is another cluster's, or if a wanted path holds what is not ours and not wanted."""
+    manifest = view.manifest
+    if manifest is not None and manifest.cluster != wanted.cluster:
+        raise ForeignError(
+            f"{wanted.reach}: this host belongs to the cluster `{manifest.cluster}` ({MANIFEST}); `headway down` that one first"
+        )
+    ours = manifest.files if manifest is not None else {}
+    foreign = [
+        path
+        for path, file in sorted(wanted.files.items())
+        if (found := view.paths[path]) in {FOLDER, OTHER} or (path not in ours and _is_foreign(file, found))
+    ]
+    if foreign:
+        raise ForeignError(
+            f"{wanted.reach}: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} there already, and not headway's; "
+            f"move away what is not needed"
+        )
+
+
+def _is_foreign(file: HostFile, found: str) -> bool:
+    return found != ABSENT and _content(found) != file.sha256
+
+
+def _content(found: str) -> str:
+    """The SHA-256 of a file that a look found."""
+    return found.rpartition(" ")[2]
+
+
+def intent(wanted: HostState, view: HostView) -> Manifest:
+    """The manifest to be written before the first change: whatever happens then, the host knows what may be ours."""
+    old = view.manifest or Manifest(wanted.cluster, {})
+    # headway's own folder is there before the manifest that could say who made it
+    made = [folder for folder in folders_of(wanted) if view.paths[folder] == ABSENT or folder == OWN_FOLDER]
+    return Manifest(
+        cluster=wanted.cluster,
+        files={**old.files, **{path: file.sha256 for path, file in wanted.files.items()}},
+        folders=tuple(sorted({*old.folders, *made})),
+        units=tuple(sorted({*old.units, *wanted.units})),
+        restart=tuple(sorted({*old.restart, *_touched(wanted, view)})),
+        finished=False,
+    )
+
+
+def _touched(wanted: HostState, view: HostView) -> Iterator[str]:
+    """Units that failed, and those whose own file changes, or one that it names."""
+    changed = {path for path, file in wanted.files.items() if view.paths[path] != file.print}
+    for unit in wanted.units:
+        path = str(UNIT_FOLDER / unit)
+        text = wanted.files[path].text
+        if view.units.get(unit) == FAILED or path in changed or any(other in text for other in changed):
+            yield unit
+
+
+def settled(wanted: HostState, begun: Manifest) -> Manifest:
+    """The manifest once all is done. Folders that are not needed any more are gone if they were empty."""
+    return replace(
+        begun,
+        files={path: file.sha256 for path, file in wanted.files.items()},
+        folders=tuple(folder for folder in begun.folders if folder in folders_of(wanted)),
+        units=tuple(sorted(wanted.units)),
+        restart=(),
+        finished=True,
+    )
+
+
+def folders_of(wanted: HostState) -> list[str]:
+    """Every folder above the files and the manifest, the outer ones first."""
+    parents = {str(parent) for path in (*wanted.files, MANIFEST) for parent in PurePosixPath(path).parents}
+    return sorted(parents - {"/"})
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """The manifest as it stands on the host, for people too."""
+    return json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
+
+
+def read_manifest(text: str) -> Manifest:
+    """Raises ValueError when the text is no manifest of this version."""
+    try:
+        data = json.loads(text)
+        if data["schema"] != MANIFEST_SCHEMA:
+            raise ValueError(f"its schema is `{data['schema']}`, this headway reads `{MANIFEST_SCHEMA}`")
+        return manifest_from(data)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is no manifest: {error!r}") from error
+
+
+def manifest_from(data: Mapping[str, Any]) -> Manifest:
+    """The manifest as JSON data. Raises KeyError or TypeError when the data is none."""
+    return Manifest(
+        cluster=data["cluster"],
+        files=dict(data["files"]),
+        folders=tuple(data["folders"]),
+        units=tuple(data["units"]),
+        restart=tuple(data["restart"]),
+        finished=data["finished"],
+    )

@@ -1,0 +1,16 @@
+"""The Pulumi program: hosts in, resources out."""
+
+from collections.abc import Callable, Sequence
+
+from headway.infra.host import HostState
+from headway.infra.providers.onprem.provider import Host
+
+
+def program(hosts: Sequence[HostState]) -> Callable[[], None]:
+    """What the engine runs: one resource for each host."""
+
+    def declare() -> None:
+        for state in hosts:
+            Host(state)
+
+    return declare

@@ -1,0 +1,26 @@
+"""What the folder of a provider exports: its options, and what its hosts are to hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from headway.infra.host import HostState
+from headway.infra.reach import Reach
+from headway.jobspec.plan import ClusterPlan
+from headway.templates.kind import Files
+
+
+@dataclass(frozen=True)
+class ProviderKind:
+    """A provider. `hosts` gets options that `options` has validated, the cluster's rendered files, and the folder of its document.
+
+    It raises ValueError, which says what is missing, when a host with files cannot be reached by what the plan says. `reach` is
+    how hosts are reached that the plan no longer has: its name and address are empty.
+    """
+
+    options: type[BaseModel]
+    hosts: Callable[[Any, ClusterPlan, Files, Path], list[HostState]]
+    reach: Callable[[Any, Path], Reach]

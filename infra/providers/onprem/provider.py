@@ -1,0 +1,123 @@
+"""A host as a resource of Pulumi: one for a host, because each call to the provider takes its time, whatever it changes.
+
+The engine starts this module in a process of its own. How hosts are reached now is not in the state, which says how they were
+reached last: it comes in the file that $HEADWAY_REACHES names, and who has other keys or another address changes no state.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pulumi import ResourceOptions
+from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+
+from headway.infra.host import Change, HostFile, HostState, HostView, Manifest, changes, is_file, manifest_from
+from headway.infra.providers.onprem.converge import clear, converge, look
+from headway.infra.reach import Reach
+from headway.infra.ssh import connect
+
+REACHES = "HEADWAY_REACHES"
+
+Props = Mapping[str, Any]
+
+
+class HostProvider(ResourceProvider):
+    """Create, update and delete make the host so; read looks at it. It holds nothing, so the state holds only its name."""
+
+    serialize_as_secret_always = False
+
+    def create(self, props: Props) -> CreateResult:
+        return CreateResult(props["name"], _converged(props))
+
+    def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
+        return UpdateResult(_converged(news))
+
+    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
+        return DiffResult(changes=bool(differences(olds, news)))
+
+    def read(self, id_: str, props: Props) -> ReadResult:
+        """The host as it is. One that has nothing of headway's is gone; one that does not answer is an error."""
+        last = view_of(props)
+        with connect(_reach(props)) as ssh:
+            view = look(ssh, last.paths, last.units)
+        if view.manifest is None and not any(is_file(found) for found in view.paths.values()):
+            return ReadResult("", {})
+        return ReadResult(id_, {**props, "view": asdict(view)})
+
+    def delete(self, _id: str, props: Props) -> None:
+        with connect(_reach(props)) as ssh:
+            clear(ssh, props["cluster"])
+
+
+class Host(Resource, module="headway", name="Host"):
+    """What a host is to hold."""
+
+    def __init__(self, state: HostState, options: ResourceOptions | None = None) -> None:
+        super().__init__(HostProvider(), state.name, props_of(state), options)
+
+
+def props_of(state: HostState) -> dict[str, Any]:
+    """The state as plain JSON data, without the ways to our keys."""
+    files = {path: {"text": file.text, "mode": f"{file.mode:04o}"} for path, file in state.files.items()}
+    return {"cluster": state.cluster, **_place(state.reach), "files": files, "units": list(state.units)}
+
+
+def state_of(props: Props) -> HostState:
+    """What `props_of` was made from."""
+    files = {path: HostFile(file["text"], int(file["mode"], 8)) for path, file in props["files"].items()}
+    return HostState(props["cluster"], _last_reach(props), files, tuple(props["units"]))
+
+
+def view_of(props: Props) -> HostView:
+    """What was on the host when it was last looked at."""
+    view = props["view"]
+    manifest = manifest_from(view["manifest"]) if view["manifest"] else None
+    return HostView(view["paths"], view["units"], manifest, view["live"])
+
+
+def differences(olds: Props, news: Props) -> list[Change]:
+    """What an update changes: `olds` are the outputs of the last look, `news` the inputs."""
+    found = changes(state_of(news), view_of(olds))
+    moved = _last_reach(olds) != _last_reach(news)
+    return [*found, Change(str(_last_reach(news)), "moved")] if moved else found
+
+
+def put_by(news: Props) -> list[Change]:
+    """What a new host gets."""
+    return changes(state_of(news), HostView({}, {}, Manifest(news["cluster"], {}), live=False))
+
+
+def files_on(olds: Props) -> list[Change]:
+    """What is taken from a host."""
+    manifest = view_of(olds).manifest
+    return [] if manifest is None else [Change(path, "extra") for path in sorted(manifest.files)]
+
+
+def write_reaches(path: Path, reaches: Mapping[str, Reach], others: Reach) -> None:
+    """How the provider's process is to reach each host, and those that only the state knows (as `others`, at their own address)."""
+    path.write_text(json.dumps({"hosts": {name: asdict(reach) for name, reach in reaches.items()}, "others": asdict(others)}))
+
+
+def _converged(props: Props) -> dict[str, Any]:
+    state = state_of(props)
+    with connect(_reach(props)) as ssh:
+        view = converge(ssh, state)
+    return {"cluster": state.cluster, **_place(state.reach), "view": asdict(view)}
+
+
+def _place(reach: Reach) -> Props:
+    return {"name": reach.name, "address": reach.address, "port": reach.port, "user": reach.user}
+
+
+def _last_reach(props: Props) -> Reach:
+    # A number comes through the engine as a float.
+    return Reach(props["name"], props["address"], int(props["port"]), props["user"])
+
+
+def _reach(props: Props) -> Reach:
+    known, last = json.loads(Path(os.environ[REACHES]).read_text()), _last_reach(props)
+    now, others = known["hosts"].get(last.name), known["others"]
+    return Reach(**now) if now else replace(last, identity=others["identity"], known_hosts=others["known_hosts"])

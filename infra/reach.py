@@ -1,0 +1,18 @@
+"""How a host is reached over SSH; a plain record, so that plans and options need no SSH library."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where a host's sshd is and as whom we come. Without `identity` an agent has the key; `known_hosts` is a file."""
+
+    name: str
+    address: str
+    port: int = 22
+    user: str = "root"
+    identity: str | None = None
+    known_hosts: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.user}@{self.address}:{self.port})"

@@ -1,0 +1,231 @@
+"""A host over SSH: its key is checked, ours is an agent's or a named file, every wait has an end, and a write is all or nothing."""
+
+import hashlib
+import shlex
+import socket
+import threading
+from base64 import b64encode
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import NoReturn, Self
+
+import paramiko
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from headway.infra.reach import Reach
+
+CONNECT_S = 10.0
+COMMAND_S = 60.0
+USER_KNOWN_HOSTS, SYSTEM_KNOWN_HOSTS = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
+
+# Beside the file, for a rename. Its name is fixed, so that what a cut connection leaves is replaced by the next attempt; with
+# noclobber the shell creates it exclusively and follows no link. Only a whole text has its checksum. sync of coreutils is fsync.
+_PUT = """
+set -eu
+path=$1 mode=$2 sum=$3
+new="${path%/*}/.${path##*/}.headway-new"
+rm -f -- "$new"
+trap 'rm -f -- "$new"' EXIT
+umask 077
+set -C
+cat >"$new"
+[ "$(sha256sum <"$new")" = "$sum  -" ] || { echo 'the text did not come through whole' >&2; exit 1; }
+chmod "$mode" "$new"
+chown 0:0 "$new"
+sync "$new"
+mv -fT -- "$new" "$path"
+trap - EXIT
+sync "${path%/*}/"
+"""
+
+
+class SshError(Exception):
+    """A host that cannot be reached, or a command that failed on it; the message begins with the host."""
+
+
+class ConnectError(SshError):
+    """There is no connection: the address, the host's key, or ours."""
+
+
+class Ssh:
+    """`with connect(reach) as ssh:`; a user other than root works through `sudo -n`."""
+
+    def __init__(self, client: paramiko.SSHClient, reach: Reach) -> None:
+        self._client, self.reach = client, reach
+        self._prefix = [] if reach.user == "root" else ["sudo", "-n", "--"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._client.close()
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S) -> str:
+        """What the command prints. Raises SshError with its code and its standard error, or after `timeout_s`."""
+        code, output, errors = self._execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s)
+        if code:
+            raise SshError(f"{self.reach}: `{_title(argv)}` ended with {code}: {errors.strip() or output.strip()}")
+        return output
+
+    def read(self, path: str) -> str | None:
+        """The file's text; None when there is no such file."""
+        code = 'if [ -e "$1" ]; then printf +; cat -- "$1"; fi'
+        text = self.run(["sh", "-c", code, "read", path])
+        return text[1:] if text else None
+
+    def put(self, path: str, text: str, mode: int) -> None:
+        """Makes `path`, whose folder is there, a file of root's with this text: a reader finds the old one or the new one."""
+        data = text.encode()
+        self.run(["sh", "-c", _PUT, "put", path, f"{mode:04o}", hashlib.sha256(data).hexdigest()], stdin=data)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Files and links that are there, and what an interrupted `put` left of them."""
+        doomed = [each for path in paths for each in (path, str(temporary_name(path)))]
+        self.run(["xargs", "-0r", "rm", "-f", "--"], stdin="\0".join(doomed).encode())
+
+    def _execute(self, command: str, stdin: bytes, timeout_s: float) -> tuple[int, str, str]:
+        channel = self._open(timeout_s)
+        overdue = threading.Event()
+
+        def end() -> None:
+            overdue.set()
+            channel.close()
+
+        watchdog = threading.Timer(timeout_s, end)
+        watchdog.start()
+        try:
+            channel.exec_command(command)
+            with suppress(OSError):  # a command that ends without reading its input says why by itself
+                channel.sendall(stdin)
+                channel.shutdown_write()
+            output, errors = channel.makefile("rb").read(), channel.makefile_stderr("rb").read()
+            code = channel.recv_exit_status()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if not overdue.is_set():
+                raise SshError(f"{self.reach}: the connection was lost: {error}") from error
+        finally:
+            watchdog.cancel()
+            channel.close()
+        if overdue.is_set():
+            raise SshError(f"{self.reach}: no answer within {timeout_s:g} s to `{command[:60]}`")
+        if code < 0:
+            raise SshError(f"{self.reach}: the connection was lost, or a signal ended `{command[:60]}`")
+        return code, output.decode(errors="replace"), errors.decode(errors="replace")
+
+    def _open(self, timeout_s: float) -> paramiko.Channel:
+        transport = self._client.get_transport()
+        if transport is None:
+            raise SshError(f"{self.reach}: the connection is closed")
+        try:
+            return transport.open_session(timeout=timeout_s)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise SshError(f"{self.reach}: the connection was lost: {error}") from error
+
+
+def connect(reach: Reach) -> Ssh:
+    """A connection to a host whose key is in the known hosts. Raises ConnectError, which says what to do."""
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(_Refuse(reach))
+    try:
+        for file in _known_hosts(reach):
+            client.load_host_keys(str(file))
+        client.connect(
+            reach.address,
+            port=reach.port,
+            username=reach.user,
+            key_filename=None if reach.identity is None else str(Path(reach.identity).expanduser()),
+            allow_agent=reach.identity is None,
+            look_for_keys=False,
+            timeout=CONNECT_S,
+            banner_timeout=CONNECT_S,
+            auth_timeout=CONNECT_S,
+            channel_timeout=CONNECT_S,
+        )
+        _without_delay(client)
+    except BaseException as error:
+        client.close()
+        if isinstance(error, paramiko.SSHException | OSError | EOFError):
+            raise ConnectError(f"{reach}: {_reason(error, reach)}") from error
+        raise
+    return Ssh(client, reach)
+
+
+def temporary_name(path: str) -> PurePosixPath:
+    """Where `put` writes the new text of `path` before it takes the old one's place."""
+    file = PurePosixPath(path)
+    return file.with_name(f".{file.name}.headway-new")
+
+
+def _without_delay(client: paramiko.SSHClient) -> None:
+    """A command is several small messages; with Nagle's algorithm each pair of them waits 40 ms for an acknowledgement."""
+    transport = client.get_transport()
+    if transport is not None and isinstance(transport.sock, socket.socket):
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class _Refuse(paramiko.MissingHostKeyPolicy):
+    """Nobody is trusted at first sight."""
+
+    def __init__(self, reach: Reach) -> None:
+        self.reach = reach
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> NoReturn:
+        file = self.reach.known_hosts or USER_KNOWN_HOSTS
+        raise ConnectError(
+            f"{self.reach}: no key of this host is known; it showed {_fingerprint(key)}. "
+            f"If its console shows the same (`ssh-keygen -lf /etc/ssh/ssh_host_{_kind(key)}_key.pub`), "
+            f"add this line to {file}: {hostname} {key.get_name()} {key.get_base64()}"
+        )
+
+
+def _known_hosts(reach: Reach) -> list[Path]:
+    """The file that is named, which must be there, else those of ssh that are there."""
+    if reach.known_hosts is not None:
+        return [Path(reach.known_hosts).expanduser()]
+    return [path for path in (Path(USER_KNOWN_HOSTS).expanduser(), Path(SYSTEM_KNOWN_HOSTS)) if path.is_file()]
+
+
+def _reason(error: Exception, reach: Reach) -> str:
+    file = reach.known_hosts or USER_KNOWN_HOSTS
+    match error:
+        case paramiko.BadHostKeyException():
+            return (
+                f"the host showed {_fingerprint(error.key)}, and {file} has {_fingerprint(error.expected_key)}: "
+                f"either somebody else answers there, or the host was set up anew; "
+                f"in that case remove the old line (`ssh-keygen -R '{error.hostname}' -f {file}`) and add the new one"
+            )
+        case paramiko.PasswordRequiredException():
+            return f"the key {reach.identity} has a passphrase: load it into an agent (`ssh-add`) and leave `identity` out"
+        case paramiko.AuthenticationException():
+            ours = f"the key {reach.identity}" if reach.identity else "any key of the agent (or there is no agent: SSH_AUTH_SOCK)"
+            return f"sshd does not accept {ours} for `{reach.user}`"
+        case FileNotFoundError():
+            return f"the file {error.filename} is not there"
+        case TimeoutError():
+            return f"no connection within {CONNECT_S:g} s"
+        case NoValidConnectionsError():
+            return f"no connection: {'; '.join(map(_words, error.errors.values()))}"
+        case paramiko.SSHException() if reach.identity is None and "No authentication methods" in str(error):
+            return "no agent offers a key (SSH_AUTH_SOCK): start one and `ssh-add` the key, or name its file as `identity`"
+    return f"no connection: {error}"
+
+
+def _words(error: Exception) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)
+
+
+def _fingerprint(key: paramiko.PKey) -> str:
+    digest = b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+    return f"{key.get_name()} SHA256:{digest}"
+
+
+def _kind(key: paramiko.PKey) -> str:
+    return key.get_name().removeprefix("ssh-").split("-")[0]
+
+
+def _title(argv: Sequence[str]) -> str:
+    """The command for a message: of a script, what it is called and what it works on."""
+    words = ["sh", *argv[3:]] if list(argv[:2]) == ["sh", "-c"] else list(argv)
+    return shlex.join(words[:4])

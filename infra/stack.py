@@ -1,0 +1,225 @@
+"""A cluster's hosts as a stack of Pulumi: previewed, brought up, taken down, through its Automation API."""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pulumi import automation as auto
+from pulumi.automation.events import EngineEvent, StepEventMetadata
+
+from headway.infra.host import Change, HostState
+from headway.infra.program import program
+from headway.infra.providers.onprem.provider import REACHES, differences, files_on, put_by, write_reaches
+from headway.infra.reach import Reach
+
+PROJECT = "headway"
+TYPE = "pulumi-python:dynamic/headway:Host"
+ENGINE = "https://www.pulumi.com/docs/iac/download-install/"
+
+_PASSPHRASES = {"PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"}
+_CHANGES = ("create", "update", "delete")
+# What a line of a traceback with our own exception looks like; the text behind it is for people.
+_OUR_ERROR = re.compile(r"^headway\.[\w.]+Error: (.*)", re.MULTILINE | re.DOTALL)
+_COLOUR = re.compile(r"<\{%.*?%\}>")
+
+Progress = Callable[[str, str], None]
+
+
+class StackError(Exception):
+    """The engine did not do its work; the message says why."""
+
+
+class NoEngineError(StackError):
+    """The engine is not on this machine."""
+
+
+@dataclass(frozen=True)
+class HostChange:
+    """What was, or would be, done to a host (`create`, `update`, `delete`), and to what on it."""
+
+    host: str
+    op: str
+    changes: tuple[Change, ...]
+
+
+@dataclass
+class Outcome:
+    """Changes, and what went wrong, by host, in the order in which they came."""
+
+    changes: dict[str, HostChange] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class ClusterStack:
+    """The stack of a cluster. Its state is in $PULUMI_BACKEND_URL, else in `.headway/pulumi` below `folder`, that of its file.
+
+    `others` says by whose keys hosts are reached that are no longer the cluster's; hosts `without` stay as they are.
+    """
+
+    def __init__(
+        self, cluster: str, folder: Path, hosts: Sequence[HostState], others: Reach, without: Collection[str] = ()
+    ) -> None:
+        engine = shutil.which("pulumi")
+        if engine is None:
+            raise NoEngineError(f"Pulumi's engine, the program `pulumi`, is not on PATH; {ENGINE} says how to install it")
+        self.cluster = cluster
+        work = _work_folder(folder)
+        reaches = work / f"reaches-{cluster}.json"
+        write_reaches(reaches, {state.name: state.reach for state in hosts}, others)
+        self._environment = _environment(work)
+        self._excluded = [f"urn:pulumi:{cluster}::{PROJECT}::{TYPE}::{host}" for host in without] or None
+        options = auto.LocalWorkspaceOptions(
+            work_dir=str(work),
+            env_vars={**self._environment, REACHES: str(reaches)},
+            project_settings=auto.ProjectSettings(name=PROJECT, runtime="python", main=str(work)),
+        )
+        with self._explained(_Watch(None)):
+            self._stack = auto.create_or_select_stack(cluster, project_name=PROJECT, program=program(hosts), opts=options)
+
+    def preview(self, progress: Progress | None = None) -> Outcome:
+        """What `up` would do. Every host is looked at, none is changed."""
+        watch = _Watch(progress)
+        with self._explained(watch):
+            self._stack.preview(refresh=True, exclude=self._excluded, on_event=watch)
+        return watch.outcome
+
+    def up(self, progress: Progress | None = None) -> Outcome:
+        """Looks at every host and makes it hold what it is to hold."""
+        watch = _Watch(progress)
+        with self._explained(watch):
+            self._stack.up(refresh=True, exclude=self._excluded, continue_on_error=True, on_event=watch)
+        return watch.outcome
+
+    def down(self, progress: Progress | None = None) -> Outcome:
+        """Takes from every host what is headway's, and forgets the stack when nothing is left."""
+        watch = _Watch(progress)
+        with self._explained(watch):
+            self._stack.destroy(continue_on_error=True, on_event=watch)
+        if not watch.outcome.failures:
+            self._stack.workspace.remove_stack(self.cluster)
+        return watch.outcome
+
+    def hosts(self) -> list[str]:
+        """The hosts that the state knows."""
+        return [host for resource in self._resources() if (host := _host(resource["urn"])) is not None]
+
+    def forget(self, hosts: Collection[str]) -> None:
+        """Takes hosts that are gone for good out of the state; nothing is done to them."""
+        state = self._stack.export_stack()
+        kept = [resource for resource in self._resources() if _host(resource["urn"]) not in hosts]
+        self._stack.import_stack(auto.Deployment(state.version, {**(state.deployment or {}), "resources": kept}))
+
+    def _resources(self) -> list[dict[str, Any]]:
+        return list((self._stack.export_stack().deployment or {}).get("resources") or [])
+
+    @contextmanager
+    def _explained(self, watch: "_Watch") -> Iterator[None]:
+        """Failures of hosts are the outcome's; whatever else the engine ends with is a StackError."""
+        try:
+            yield
+        except auto.ConcurrentUpdateError as error:
+            raise StackError(f"{_lock(str(error))}. {self._how_to_cancel()}") from error
+        except auto.CommandError as error:
+            if not watch.outcome.failures:
+                raise StackError(_last_words(watch.complaints, str(error))) from error
+
+    def _how_to_cancel(self) -> str:
+        backend = shlex.quote(self._environment["PULUMI_BACKEND_URL"])
+        command = f"PULUMI_BACKEND_URL={backend} pulumi cancel --yes --stack organization/{PROJECT}/{self.cluster}"
+        return f"If no other `headway` works on it, one was killed in its work; remove its lock and run this again: {command}"
+
+
+class _Watch:
+    """Gathers what the engine says of the hosts."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.outcome = Outcome()
+        self.complaints: list[str] = []
+        self._progress = progress
+
+    def __call__(self, event: EngineEvent) -> None:
+        if event.resource_pre_event is not None:
+            self._take(event.resource_pre_event.metadata)
+        if event.res_outputs_event is not None:
+            self._report(event.res_outputs_event.metadata)
+        if event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
+            host = _host(event.diagnostic_event.urn or "")
+            text = _COLOUR.sub("", event.diagnostic_event.message).strip()
+            if host is None:
+                self.complaints.append(text)
+            else:
+                self.outcome.changes.pop(host, None)
+                self.outcome.failures[host] = _for_people(text)
+
+    def _take(self, step: StepEventMetadata) -> None:
+        host = _host(step.urn)
+        if host is not None and step.op in _CHANGES:
+            self.outcome.changes[host] = HostChange(host, str(step.op.value), _changes(step))
+
+    def _report(self, step: StepEventMetadata) -> None:
+        host = _host(step.urn)
+        if host is not None and self._progress is not None:
+            self._progress(host, str(step.op.value))
+
+
+def _changes(step: StepEventMetadata) -> tuple[Change, ...]:
+    olds = (step.old.outputs if step.old else None) or {}
+    news = (step.new.inputs if step.new else None) or {}
+    match step.op.value:
+        case "create":
+            return tuple(put_by(news))
+        case "delete":
+            return tuple(files_on(olds))
+    return tuple(differences(olds, news))
+
+
+def _host(urn: str) -> str | None:
+    """The host that a resource stands for."""
+    kind, name = urn.rsplit("::", 2)[-2:] if urn.count("::") >= 3 else ("", "")
+    return name if kind == TYPE else None
+
+
+def _for_people(text: str) -> str:
+    found = _OUR_ERROR.findall(text)
+    return found[-1].strip().splitlines()[0] if found else text
+
+
+def _lock(text: str) -> str:
+    found = re.search(r"the stack is currently locked by.*?(?=\n\s*\n|\Z)", text, re.DOTALL)
+    return " ".join(found[0].split()).rstrip(".") if found else "another update of this cluster is under way"
+
+
+def _last_words(complaints: list[str], text: str) -> str:
+    errors = [line.strip() for line in text.splitlines() if line.strip().startswith("error:")]
+    words = [each.removeprefix("error:").strip() for each in (*complaints, *errors)]
+    return "the engine ended with: " + ("; ".join(dict.fromkeys(words)) or text)
+
+
+def _work_folder(folder: Path) -> Path:
+    """`.headway/pulumi`, for this user only; git is told to leave it alone."""
+    own = folder.absolute() / ".headway"
+    work = own / "pulumi"
+    work.mkdir(parents=True, exist_ok=True)
+    own.chmod(0o700)
+    (own / ".gitignore").write_text("*\n")
+    return work
+
+
+def _environment(work: Path) -> Mapping[str, str]:
+    """What the engine is started with. Nothing in the state is secret, hence no passphrase is asked for."""
+    passphrase = {} if _PASSPHRASES & os.environ.keys() else {"PULUMI_CONFIG_PASSPHRASE": ""}
+    return {
+        **passphrase,
+        "PULUMI_BACKEND_URL": os.environ.get("PULUMI_BACKEND_URL") or f"file://{work}",
+        "PULUMI_PYTHON_CMD": sys.executable,
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # Older plugins start the `python3` of PATH; it must be the one that has headway.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    }

@@ -1,0 +1,54 @@
+"""All hosts at once, without the engine: a look before the first is changed, and a sweep of what its state does not know."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headway.infra.host import Change, ForeignError, HostState, changes, check_ours
+from headway.infra.providers.onprem.converge import clear, look_for
+from headway.infra.ssh import Ssh, SshError, connect
+
+_AT_ONCE = 32
+
+HostError = SshError | ForeignError
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found on, or done to, a host: its changes, or why there are none."""
+
+    host: str
+    changes: tuple[Change, ...] = ()
+    error: HostError | None = None
+
+
+def survey(hosts: Sequence[HostState]) -> list[Found]:
+    """What would have to be done to each host; an error where it cannot be reached, or where something is in the way."""
+    return _on_each(hosts, _look)
+
+
+def sweep(hosts: Sequence[HostState]) -> list[Found]:
+    """Takes from each host what its manifest says is the cluster's."""
+    return _on_each(hosts, _clear)
+
+
+def _on_each(hosts: Sequence[HostState], work: Callable[[Ssh, HostState], list[Change]]) -> list[Found]:
+    def one(state: HostState) -> Found:
+        try:
+            with connect(state.reach) as ssh:
+                return Found(state.name, tuple(work(ssh, state)))
+        except (SshError, ForeignError) as error:
+            return Found(state.name, error=error)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(one, hosts))
+
+
+def _look(ssh: Ssh, state: HostState) -> list[Change]:
+    view = look_for(ssh, state)
+    check_ours(state, view)
+    return changes(state, view)
+
+
+def _clear(ssh: Ssh, state: HostState) -> list[Change]:
+    return [Change(path, "extra") for path in clear(ssh, state.cluster)]

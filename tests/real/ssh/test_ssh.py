@@ -1,0 +1,180 @@
+"""A real sshd: who it is is checked, who we are is a key, and what is written is there whole or not at all."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.infra.reach import Reach
+from headway.infra.ssh import ConnectError, SshError, connect
+from tests.real.slurm.leftovers import leftovers, pid_namespace
+from tests.real.slurm.machine import leashed
+
+from .hosts import OPERATOR, SshHosts
+from .programs import unified_hierarchy
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def reach(hosts: SshHosts, name: str = "n1") -> Reach:
+    host = hosts.hosts[name]
+    return Reach(name, "127.0.0.1", host.port, "root", str(hosts.identity), str(hosts.known_hosts))
+
+
+@pytest.mark.parametrize("user", ["root", OPERATOR])
+def test_commands_and_files_are_roots_also_through_sudo(ssh_hosts: SshHosts, user: str) -> None:
+    path = ssh_hosts.hosts["n1"].path("/etc/a file 'with' $signs")
+    with connect(replace(reach(ssh_hosts), user=user)) as ssh:
+        assert ssh.run(["id", "--user"]) == "0\n"
+        assert ssh.read("/etc/a file 'with' $signs") is None
+        ssh.put("/etc/a file 'with' $signs", "first\n", 0o644)
+        ssh.put("/etc/a file 'with' $signs", "größer\n", 0o750)
+        assert ssh.read("/etc/a file 'with' $signs") == "größer\n"
+        assert (path.stat().st_mode & 0o7777, path.stat().st_uid, path.stat().st_gid) == (0o750, 0, 0)
+        ssh.remove(["/etc/a file 'with' $signs", "/etc/never was"])
+    assert not path.exists()
+
+
+def test_a_megabyte_goes_both_ways(ssh_hosts: SshHosts) -> None:
+    text = "".join(f"line {number}\n" for number in range(100_000))
+    with connect(reach(ssh_hosts)) as ssh:
+        ssh.put("/etc/large", text, 0o600)
+        assert ssh.read("/etc/large") == text
+        ssh.remove(["/etc/large"])
+
+
+def test_a_failing_command_is_told_with_host_command_code_and_reason(ssh_hosts: SshHosts) -> None:
+    expected = r"n1 \(root@127\.0\.0\.1:\d+\): `ls /never/was` ended with 2: .*No such file or directory"
+    with connect(reach(ssh_hosts)) as ssh, pytest.raises(SshError, match=expected):
+        ssh.run(["ls", "/never/was"])
+
+
+def test_a_command_that_does_not_end_is_given_up(ssh_hosts: SshHosts) -> None:
+    with connect(reach(ssh_hosts)) as ssh:
+        with pytest.raises(SshError, match=r"no answer within 0\.5 s to `sleep 600`"):
+            ssh.run(["sleep", "600"], timeout_s=0.5)
+        assert ssh.run(["echo", "goes on"]) == "goes on\n"
+
+
+def test_a_text_that_comes_through_in_part_changes_nothing(ssh_hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ssh_hosts.hosts["n1"].path("/etc/put")
+    with connect(reach(ssh_hosts)) as ssh:
+        ssh.run(["mkdir", "/etc/put"])
+        ssh.put("/etc/put/file", "old\n", 0o644)
+        run = ssh.run
+        monkeypatch.setattr(ssh, "run", lambda argv, stdin=b"": run(argv, stdin=stdin[:-1]))
+        with pytest.raises(SshError, match="did not come through whole"):
+            ssh.put("/etc/put/file", "a new text\n", 0o644)
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {"file": "old\n"}
+        run(["rm", "-r", "/etc/put"])
+
+
+def test_a_link_in_the_place_of_the_new_text_is_not_followed(ssh_hosts: SshHosts) -> None:
+    folder = ssh_hosts.hosts["n1"].path("/etc/put")
+    with connect(reach(ssh_hosts)) as ssh:
+        ssh.run(["mkdir", "/etc/put"])
+        ssh.run(["ln", "-s", "victim", "/etc/put/.file.headway-new"])
+        ssh.put("/etc/put/file", "new\n", 0o644)
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {"file": "new\n"}
+        ssh.run(["rm", "-r", "/etc/put"])
+
+
+# --- who is who -------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_nobody_knows_is_refused_with_the_line_to_add(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.touch()
+    stranger = replace(reach(ssh_hosts), known_hosts=str(known))
+    with pytest.raises(ConnectError, match=r"no key of this host is known; it showed ssh-ed25519 SHA256:") as refused:
+        connect(stranger)
+    assert str(refused.value).endswith(f"add this line to {known}: {ssh_hosts.hosts['n1'].known_hosts_line}")
+    known.write_text(str(refused.value).rpartition(f"{known}: ")[2] + "\n")
+    with connect(stranger) as ssh:
+        assert ssh.run(["true"]) == ""
+
+
+def test_a_host_with_another_key_is_refused_with_both(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{ssh_hosts.hosts['n1'].port} {ssh_hosts.hosts['n2'].host_key}\n")
+    with pytest.raises(ConnectError, match=r"showed ssh-ed25519 SHA256:\S+, and \S+ has ssh-ed25519 SHA256:.*ssh-keygen -R"):
+        connect(replace(reach(ssh_hosts), known_hosts=str(known)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"identity": "/never/was"}, "the file /never/was is not there"),
+        ({"known_hosts": "/never/was"}, "the file /never/was is not there"),
+        ({"identity": None}, "no agent offers a key"),
+        ({"user": "nobody-here"}, "sshd does not accept the key .* for `nobody-here`"),
+        ({"port": 1}, "no connection: Connection refused"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_why_there_is_no_connection_is_said(
+    ssh_hosts: SshHosts, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], reason: str
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with pytest.raises(ConnectError, match=f"^n1 .*{reason}"):
+        connect(replace(reach(ssh_hosts), **change))  # type: ignore[arg-type]
+
+
+# --- the hosts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_has_its_own_files_and_first_process(ssh_hosts: SshHosts) -> None:
+    firsts = {name: host.run("cat", "/proc/1/comm").stdout.strip() for name, host in ssh_hosts.hosts.items()}
+    assert firsts == {"n1": "bash", "n2": "bash", "n3": "systemd"}
+    ssh_hosts.hosts["n1"].run("touch", "/usr/local/of-n1")
+    assert ssh_hosts.hosts["n1"].path("/usr/local/of-n1").exists()
+    assert not ssh_hosts.hosts["n2"].path("/usr/local/of-n1").exists()
+    assert not Path("/usr/local/of-n1").exists()
+    ssh_hosts.hosts["n1"].run("rm", "/usr/local/of-n1")
+
+
+def test_hosts_leave_nothing_also_beside_others(ssh_hosts: SshHosts) -> None:
+    with SshHosts({"other": True}) as second:
+        root, namespace = second.root, pid_namespace(second.hosts["other"].machine.pid)
+        assert ssh_hosts.hosts["n1"].run("hostname").stdout == "n1\n"
+        assert any("sshd" in line for line in leftovers(root, {namespace}))
+    assert leftovers(root, {namespace}) == []
+    assert not group_of(root).exists()
+
+
+HOLDS_HOSTS = """
+import json, signal
+from tests.real.ssh.hosts import SshHosts
+
+with SshHosts({"a": True, "b": False}) as hosts:
+    print(json.dumps([str(hosts.root), *(host.machine.pid for host in hosts.hosts.values())]), flush=True)
+    signal.pause()
+"""
+
+
+def test_hosts_of_a_killed_process_leave_nothing(ssh_here: None) -> None:
+    command = leashed([sys.executable, "-c", HOLDS_HOSTS])
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            folder, *pids = json.loads(holder.stdout.readline())
+            namespaces = {pid_namespace(pid) for pid in pids}
+            assert leftovers(Path(folder), namespaces) != []
+        finally:
+            holder.kill()
+    deadline = time.monotonic() + 30
+    while leftovers(Path(folder), namespaces) or group_of(Path(folder)).exists():
+        assert time.monotonic() < deadline, leftovers(Path(folder), namespaces)
+        time.sleep(0.05)
+
+
+def group_of(root: Path) -> Path:
+    hierarchy = unified_hierarchy()
+    assert hierarchy is not None
+    return hierarchy / root.name
