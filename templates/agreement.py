@@ -19,6 +19,7 @@ Fact = tuple[str, str | int]
 Value = int | bool | str | None
 
 _EIGHT = range(8)
+_CHAIN_HINT = "`headway render` writes the whole chain from one cluster file"
 _COLLECTIVES: Fact = ("DSCP that marks", "collectives")
 _CNP: Fact = ("DSCP that marks", "cnp")
 
@@ -39,8 +40,10 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class _Said:
+    """What some ends of a file say alike."""
+
     file: str
-    end: str
+    ends: tuple[str, ...]
     fact: Fact
     value: Value
 
@@ -81,10 +84,21 @@ def _of_every_dscp(places: Mapping[int, int]) -> dict[int, int | None]:
     return {dscp: places.get(dscp) for dscp in range(64)} if places else {}
 
 
-def _statements(file: str, reading: Reading) -> Iterator[_Said]:
+def _distinct(reading: Reading) -> list[tuple[QosView, tuple[str, ...]]]:
+    """The views of the file, each with its ends: the ports of a switch are mostly alike, and there are thousands of them."""
+    found: list[tuple[QosView, list[str]]] = []
     for end, view in reading.qos.items():
+        ends = next((ends for other, ends in found if other == view), None)
+        if ends is None:
+            found.append((view, ends := []))
+        ends.append(end)
+    return [(view, tuple(ends)) for view, ends in found]
+
+
+def _statements(file: str, reading: Reading) -> Iterator[_Said]:
+    for view, ends in _distinct(reading):
         for fact, value in facts(view).items():
-            yield _Said(file, end, fact, value)
+            yield _Said(file, ends, fact, value)
 
 
 def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Disagreement]:
@@ -148,11 +162,11 @@ def _intended(plan: QosPlan) -> dict[Fact, Value]:
 def _unsaid(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
     """What an end has to say and does not, where it matters: a class's place, not that of everything else."""
     wanted = [fact for fact, value in agreed.items() if value]
-    for end, view in reading.qos.items():
+    for view, ends in _distinct(reading):
         said = facts(view)
         for fact in wanted:
             if fact[0] in view.says and fact not in said:
-                yield _Said(file, end, fact, None)
+                yield _Said(file, ends, fact, None)
 
 
 def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPlan | None) -> Iterator[Disagreement]:
@@ -173,7 +187,7 @@ def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPla
 def _majority(said: Iterable[_Said], by_end: bool) -> tuple[dict[Fact, Value], dict[Fact, str]]:
     """What most files say, and who they are: a file counts once for each value. In one file, what most of its ends say."""
     voters: dict[Fact, dict[Value, list[str]]] = {}
-    votes = dict.fromkeys((each.fact, each.value, each.end if by_end else each.file) for each in said)
+    votes = dict.fromkeys((each.fact, each.value, voter) for each in said for voter in (each.ends if by_end else (each.file,)))
     for fact, value, voter in votes:
         voters.setdefault(fact, {}).setdefault(value, []).append(voter)
     agreed, authorities = {}, {}
@@ -190,7 +204,7 @@ def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: M
     ends: dict[tuple[str, Fact, Value], list[str]] = {}
     for statement in said:
         if statement.fact in agreed and statement.value != agreed[statement.fact]:
-            ends.setdefault((statement.file, statement.fact, statement.value), []).append(statement.end)
+            ends.setdefault((statement.file, statement.fact, statement.value), []).extend(statement.ends)
     for (file, fact, value), names in ends.items():
         message = f"the {fact[0]} {fact[1]} is {_word(value)}, and {_word(agreed[fact])} in {authorities[fact]}"
         yield Disagreement(file, _listed(names), message, _hint(fact))
@@ -209,13 +223,11 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
     )
     for file, reading in readings.items():
         found: dict[tuple[str, bool], list[str]] = {}
-        for end, each in reading.qos.items():
-            for link in _open_links(each, dscp, cnp if isinstance(cnp, int) else None, others):
-                found.setdefault(link, []).append(end)
-        for (message, doubtful), ends in found.items():
-            yield Disagreement(
-                file, _listed(ends), message, "`headway render` writes the whole chain from one cluster file", doubtful
-            )
+        for view, ends in _distinct(reading):
+            for link in _open_links(view, dscp, cnp if isinstance(cnp, int) else None, others):
+                found.setdefault(link, []).extend(ends)
+        for (message, doubtful), names in found.items():
+            yield Disagreement(file, _listed(names), message, _CHAIN_HINT, doubtful)
 
 
 @dataclass(frozen=True)
