@@ -1,7 +1,7 @@
 """Rendered files as a tree on disk: written whole file by whole file, or compared with what is there."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,25 +15,50 @@ class Difference:
 
 
 def write_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath]) -> list[Difference]:
-    """Makes the folders `trees` below `root` hold exactly `files`; files elsewhere stay. Returns what was different before."""
+    """Makes the folders `trees` below `root` hold exactly `files`; files elsewhere stay. Returns what was different before.
+
+    None of the folders may be `blocked`.
+    """
     differences = compare_tree(root, files, trees)
-    for difference in differences:
-        if difference.what == "extra":
-            (root / difference.path).unlink()
-        else:
-            write_file(root / difference.path, files[difference.path])
+    remove_files(root, [difference.path for difference in differences if difference.what == "extra"])
     for tree in trees:
         _remove_empty(root / tree, root)
+    for difference in differences:
+        if difference.what != "extra":
+            write_file(root / difference.path, files[difference.path])
     return differences
+
+
+def remove_files(root: Path, files: Iterable[PurePosixPath]) -> None:
+    """Removes the files, and of the folders around them, up to `root`, those that hold nothing else."""
+    for file in files:
+        (root / file).unlink()
+        _remove_empty((root / file).parent, root)
 
 
 def compare_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath]) -> list[Difference]:
     """How the folders `trees` below `root` differ from `files`, by path."""
-    found = {path for tree in trees for path in _files_below(root, tree)}
+    found = {path for tree in trees for path in files_below(root, tree)}
     extra = [Difference(path, "extra") for path in found - files.keys()]
     missing = [Difference(path, "missing") for path in files.keys() - found]
     changed = [Difference(path, "changed") for path in files.keys() & found if not _holds(root / path, files[path])]
     return sorted(extra + missing + changed, key=lambda difference: difference.path)
+
+
+def files_below(root: Path, tree: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Files and links of the folder, relative to `root`."""
+    for path in (root / tree).rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield PurePosixPath(path.relative_to(root).as_posix())
+
+
+def blocked(root: Path, tree: PurePosixPath) -> Path | None:
+    """What stands in the place of the folder, or of one above it, and is none: a file, or below `root` a symbolic link."""
+    below = [root.joinpath(*tree.parts[: depth + 1]) for depth in range(len(tree.parts))]
+    for path in (*reversed(root.parents), root, *below):
+        if os.path.lexists(path) and (not path.is_dir() or (path in below and path.is_symlink())):
+            return path
+    return None
 
 
 def write_file(path: Path, text: str) -> None:
@@ -46,13 +71,6 @@ def write_file(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _files_below(root: Path, tree: PurePosixPath) -> Iterable[PurePosixPath]:
-    """Files and links of the folder, relative to `root`."""
-    for path in (root / tree).rglob("*"):
-        if path.is_symlink() or not path.is_dir():
-            yield PurePosixPath(path.relative_to(root).as_posix())
 
 
 def _holds(path: Path, text: str) -> bool:

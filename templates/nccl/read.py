@@ -1,12 +1,28 @@
-"""What a job's environment tells NCCL about QoS: `nccl.env`, an nccl.conf, a batch script that exports variables."""
+"""What a job's environment tells NCCL about QoS: `nccl.env`, an nccl.conf, a batch script, a Kubernetes manifest."""
 
 import re
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 
+from headway.templates.commands import Command, commands
+from headway.templates.nccl.manifest import containers
 from headway.templates.reading import QosView, Reading, Setting
 
-_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Z][A-Z0-9_]*)=(.*)")
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
+
+# `-x NAME=VALUE` and the like are two words; these are one, or hold several assignments behind commas.
+_OPTION = re.compile(r"(?:--?[a-z][a-z-]*=?|Environment=)(?=[A-Z])")
+_LISTS = ("--export", "--env")
+
+# NAME VALUE: the C shell, and MPICH.
+_SETS_NEXT = {"setenv", "-genv", "-env"}
+
+# Their words are shown or compared, and set nothing.
+_SETS_NOTHING = {"echo", "printf", "[", "[[", "test", "grep", "sed", "awk"}
+
+# strtoll with base 0.
+_NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
 
 def read(text: str) -> Reading:
@@ -14,33 +30,68 @@ def read(text: str) -> Reading:
 
     ValueError when it sets none.
     """
-    settings = dict(_variables(text))
+    settings: dict[str, Setting] = {}
+    # A comment to the shell, and options to sbatch.
+    for command in commands(re.sub(r"(?m)^#SBATCH\b", "sbatch", text)):
+        if command.words[0] == "unset":
+            settings = {name: setting for name, setting in settings.items() if name not in command.words}
+        settings.update(_variables(command))
     if not settings:
         raise ValueError("line 1: no `NAME=VALUE` in it")
+    return Reading(settings, {"NCCL": _view(settings)})
+
+
+def read_manifest(text: str) -> Reading:
+    """The variables of all containers of a Kubernetes manifest, the last one counting; those that mark otherwise are ends besides.
+
+    ValueError, with the line, where it is no YAML or sets none.
+    """
+    environments = list(containers(text))
+    settings = {name: setting for _, environment in environments for name, setting in environment.items()}
+    if not settings:
+        raise ValueError("line 1: no container's `env` in it")
+    views = {"NCCL": _view(settings)}
+    for container, environment in environments:
+        view = _view(environment)
+        if view.marks and view != views["NCCL"]:
+            views[f"NCCL of {container}"] = view
+    return Reading(settings, views)
+
+
+def _variables(command: Command) -> Iterator[tuple[str, Setting]]:
+    words = command.words
+    if PurePosixPath(words[0]).name in _SETS_NOTHING:
+        return
+    for before, word, line in zip(("", *words), words, command.lines, strict=False):
+        for assignment in _assignments(before, word):
+            found = _ASSIGNMENT.fullmatch(assignment)
+            if found:
+                yield found[1], Setting(found[2], line)
+    for before, name, value, line in zip(words, words[1:], words[2:], command.lines[1:], strict=False):
+        if before in _SETS_NEXT and _NAME.fullmatch(name):
+            yield name, Setting(value, line)
+
+
+def _assignments(before: str, word: str) -> list[str]:
+    """What may be assignments in the word, given the one before it."""
+    option = _OPTION.match(word)
+    text = word[option.end() :] if option else word
+    is_list = before in _LISTS or (option is not None and option[0].rstrip("=") in _LISTS)
+    return text.split(",") if is_list else [text]
+
+
+def _view(settings: Mapping[str, Setting]) -> QosView:
     traffic_class = settings.get("NCCL_IB_TC")
     value = _integer(traffic_class.value) if traffic_class else None
-    view = QosView(marks={} if value is None else {"collectives": value >> 2})
-    return Reading(settings, {"NCCL": view})
-
-
-def _variables(text: str) -> Iterator[tuple[str, Setting]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        found = _ASSIGNMENT.match(line)
-        if found:
-            yield found[1], Setting(_value(found[2]), number)
-
-
-def _value(text: str) -> str:
-    """What a shell would assign; as it stands where the quotes do not close."""
-    try:
-        return "".join(shlex.split(text, comments=True)[:1])
-    except ValueError:
-        return text.strip()
+    # -1 is NCCL's word for unset; verbs keep the lowest byte
+    return QosView(marks={} if value in {None, -1} else {"collectives": (value & 0xFF) >> 2})
 
 
 def _integer(text: str) -> int | None:
-    """NCCL reads its numbers by strtoll with base 0 (src/misc/param.cc)."""
-    try:
-        return int(text, 0)
-    except ValueError:
+    """NCCL reads its numbers by strtoll with base 0 (src/misc/param.cc): 0x is hexadecimal, a leading 0 octal, the rest ignored."""
+    found = _NUMBER.match(text)
+    if found is None:
         return None
+    sign, hexadecimal, octal, decimal = found.groups()
+    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    return -value if sign == "-" else value

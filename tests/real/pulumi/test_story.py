@@ -27,6 +27,11 @@ COMMAND_S = 120.0
 SCRIPT, UNIT_FILE, UNIT = "/usr/local/sbin/headway-qos", "/etc/systemd/system/headway-qos.service", "headway-qos.service"
 LINK = "/etc/systemd/system/multi-user.target.wants/headway-qos.service"
 
+WAITS = """#!/bin/sh
+[ "$1" != enable ] || until [ -e /var/lib/go ]; do sleep 0.05; done
+exec /usr/bin/systemctl "$@"
+"""
+
 CLUSTER = """
 apiVersion: headway/v1alpha1
 kind: Cluster
@@ -150,14 +155,16 @@ def test_hosts_are_made_so_drift_is_mended_and_a_change_goes_where_it_belongs(la
 
 def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -> None:
     lab.host(2).path(UNIT_FILE).write_text("somebody else's\n")
-    before = lab.listings()
-    for words in (("preview",), ("up", "--yes")):
-        refused = lab.headway(*words)
-        assert ended(refused, 1) == []
-        assert f"{UNIT_FILE} is there already, and not headway's" in refused.stderr
-        assert "nothing was changed" in refused.stderr
-    assert lab.listings() == before
-    lab.host(2).path(UNIT_FILE).unlink()
+    try:
+        before = lab.listings()
+        for words in (("preview",), ("up", "--yes")):
+            refused = lab.headway(*words)
+            assert ended(refused, 1) == []
+            assert f"{UNIT_FILE} is there already, and not headway's" in refused.stderr
+            assert "nothing was changed" in refused.stderr
+        assert lab.listings() == before
+    finally:
+        lab.host(2).path(UNIT_FILE).unlink()
 
 
 def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> None:
@@ -198,33 +205,41 @@ def test_a_host_that_is_off_stops_it_is_left_out_by_name_and_forgotten_when_it_i
 
 
 def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_next_run_converges(lab: Lab) -> None:
-    waits = '#!/bin/sh\n[ "$1" != enable ] || until [ -e /var/lib/go ]; do sleep 0.05; done\nexec /usr/bin/systemctl "$@"\n'
-    own = lab.host(1).path("/usr/local/bin")
-    own.mkdir()
-    (own / "systemctl").write_text(waits)
-    (own / "systemctl").chmod(0o755)
-    with subprocess.Popen(lab.command("up", "--yes"), cwd=lab.folder, env=dict(lab.env), stderr=subprocess.PIPE) as working:
-        try:
-            wait_for("the files of n-1", lambda: lab.host(1).path(UNIT_FILE).exists())
-            wait_for("n-2", lambda: is_finished(lab.host(2)))
-            os.kill(engine_in(working.pid), signal.SIGKILL)
-            assert working.wait(COMMAND_S) == 1
-        finally:
-            working.kill()
-    lab.host(1).path("/var/lib/go").touch()
-    assert not is_finished(lab.host(1))
+    with waiting_to_enable(lab.host(1)) as go:
+        with subprocess.Popen(lab.command("up", "--yes"), cwd=lab.folder, env=dict(lab.env), stderr=subprocess.PIPE) as working:
+            try:
+                wait_for("the files of n-1", lambda: lab.host(1).path(UNIT_FILE).exists())
+                wait_for("n-2", lambda: is_finished(lab.host(2)))
+                os.kill(engine_in(working.pid), signal.SIGKILL)
+                assert working.wait(COMMAND_S) == 1
+            finally:
+                working.kill()
+        assert not is_finished(lab.host(1))
+        go.touch()
 
-    locked = lab.headway("up", "--yes")
-    assert ended(locked, 1) == []
-    assert "currently locked by 1 lock(s)" in locked.stderr
-    cancel = locked.stderr.strip().splitlines()[-1].rpartition("run this again: ")[2]
-    bare = {name: lab.env[name] for name in ("PATH", "PULUMI_HOME")}
-    subprocess.run(["bash", "-c", cancel], env=bare, cwd="/", check=True, capture_output=True, timeout=COMMAND_S)
-    ended(lab.headway("up", "--yes"), 0)
-    assert is_finished(lab.host(1))
-    assert lab.host(1).path(LINK).is_symlink()
-    assert ended(lab.headway("up", "--yes"), 0) == []
-    lab.host(1).run("rm", "-r", "/usr/local/bin", "/var/lib/go")
+        locked = lab.headway("up", "--yes")
+        assert ended(locked, 1) == []
+        assert "currently locked by 1 lock(s)" in locked.stderr
+        cancel = locked.stderr.strip().splitlines()[-1].rpartition("run this again: ")[2]
+        bare = {name: lab.env[name] for name in ("PATH", "PULUMI_HOME")}
+        subprocess.run(["bash", "-c", cancel], env=bare, cwd="/", check=True, capture_output=True, timeout=COMMAND_S)
+        ended(lab.headway("up", "--yes"), 0)
+        assert is_finished(lab.host(1))
+        assert lab.host(1).path(LINK).is_symlink()
+        assert ended(lab.headway("up", "--yes"), 0) == []
+
+
+@contextlib.contextmanager
+def waiting_to_enable(host: SshHost) -> Iterator[Path]:
+    """No unit is enabled on the host before the file is there."""
+    own = host.path("/usr/local/bin")
+    own.mkdir()
+    (own / "systemctl").write_text(WAITS)
+    (own / "systemctl").chmod(0o755)
+    try:
+        yield host.path("/var/lib/go")
+    finally:
+        host.run("rm", "-rf", "/usr/local/bin", "/var/lib/go")
 
 
 def is_finished(host: SshHost) -> bool:
