@@ -25,7 +25,7 @@ help:
 	@touch $@
 
 .venv/dev.stamp: .venv/runner.stamp
-	$(PIP_INSTALL) --editable '.[runner,dev]'
+	$(PIP_INSTALL) --editable '.[runner,infra,dev]'
 	@touch $@
 
 venv: .venv/dev.stamp

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headway.cli.findings import counted
 from headway.cli.hosts import (
     add_cluster,
     add_consent,
     ask,
     carry_out,
     check_consent,
-    counted,
     forget,
     print_changes,
     print_failures,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from headway.cli.documents import plan_cluster, read_cluster
-from headway.cli.findings import Findings
+from headway.cli.findings import Findings, counted
 from headway.infra.host import Change, ForeignError, HostState
 from headway.infra.providers import PROVIDERS
 from headway.infra.reach import Reach
@@ -202,11 +202,6 @@ def forget(stack: "ClusterStack", nodes: Collection[str], others: Collection[str
     if nodes:
         check_known(nodes, {*stack.hosts(), *others}, "--forget")
         stack.forget(nodes)
-
-
-def counted(count: int, what: str) -> str:
-    """`1 host`, `2 hosts`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def stopping(verb: Callable[[], int]) -> int:

@@ -3,12 +3,12 @@
 import argparse
 import sys
 
+from headway.cli.findings import counted
 from headway.cli.hosts import (
     add_cluster,
     add_without,
     carry_out,
     check_known,
-    counted,
     look,
     print_changes,
     print_failures,

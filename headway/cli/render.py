@@ -1,28 +1,46 @@
 """Jobs and clusters as their files, written or compared with what is there."""
 
 import argparse
+import json
+import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 
 from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings
 from headway.cli.search import documents_below
-from headway.infra.tree import Difference, compare_tree, write_tree
-from headway.jobspec.parse import AnyParsed
+from headway.infra.tree import Difference, blocked, compare_tree, files_below, remove_files, write_tree
+from headway.jobspec.load import load_file
+from headway.jobspec.parse import AnyParsed, kind_of
 from headway.jobspec.problem import Problem
+from headway.templates.hosts.render import SCRIPT, UNIT
 from headway.templates.kind import Files
+from headway.templates.switches import SWITCHES
 
 _SYMBOL = {"missing": "+", "changed": "~", "extra": "-"}
+# A plan of ours also after a merge that has left its marks in the text.
+_PLAN = re.compile(rb'"schema": "headway\.(job|cluster)-plan/')
+# Below its folder, what a job and what a cluster are rendered to.
+_JOB_FILES = ("plan.json", "run.json", "nccl.env", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch")
+_CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switches/*/{kind.file}" for kind in SWITCHES.values()))
 
 
 @dataclass
 class Output:
-    """What belongs into one folder of rendered files: the files, and the folders in it that they fill."""
+    """What belongs into one folder of rendered files: the files, the folders in it that they fill, and the files that go."""
 
+    root: Path
     files: Files = field(default_factory=dict)
     trees: list[PurePosixPath] = field(default_factory=list)
+    stale: list[PurePosixPath] = field(default_factory=list)
+
+
+# By the folder's real path: one folder may be reached under several names.
+_Outputs = dict[str, Output]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,41 +56,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes or compares the tree of every job and cluster; with errors nothing is written."""
     findings = Findings()
-    documents = [document for path in args.paths for document in _documents(path, findings)]
+    searched = [file for path in args.paths if path.is_dir() for file in documents_below(path)]
+    files = _once([*searched, *(path for path in args.paths if not path.is_dir())], args.output)
+    documents = [parsed for file in files if (parsed := read_document(file, findings)) is not None]
     outputs = _outputs(documents, args, findings)
     if args.output is None and args.cluster is None:
-        _add_stale(outputs, [path for path in args.paths if path.is_dir()])
+        _add_stale(outputs, searched)
     findings.print(sys.stderr)
     if findings.errors:
         return 1
     if not documents:
         print(f"headway: no headway documents below {', '.join(map(str, args.paths))}", file=sys.stderr)
         return 2
-    differences = {root: _apply(root, output, args.check) for root, output in outputs.items()}
+    differences = {output.root: _apply(output, args.check) for output in outputs.values()}
     _report(differences, sum(len(output.files) for output in outputs.values()), args.check)
     return 1 if args.check and any(differences.values()) else 0
 
 
-def _documents(path: Path, findings: Findings) -> Iterator[AnyParsed]:
-    """The document in the file, or every one in and below the folder."""
-    for file in documents_below(path) if path.is_dir() else [path]:
-        parsed = read_document(file, findings)
-        if parsed is not None:
-            yield parsed
+def _once(files: list[Path], output: Path | None) -> list[Path]:
+    """The files without those that are another one under a second name and render into the same folder."""
+    known: dict[tuple[str, str], Path] = {}
+    for file in files:
+        known.setdefault((os.path.realpath(file), os.path.realpath(output or file.parent)), file)
+    return list(known.values())
 
 
-def _outputs(documents: list[AnyParsed], args: argparse.Namespace, findings: Findings) -> dict[Path, Output]:
+def _outputs(documents: list[AnyParsed], args: argparse.Namespace, findings: Findings) -> _Outputs:
     """What goes into each folder of rendered files."""
-    outputs: dict[Path, Output] = {}
+    outputs: _Outputs = {}
     for document in documents:
         name = document.document.name
-        root = args.output or Path(name).parent / "rendered"
+        output = _output(outputs, args.output or Path(name).parent / "rendered")
         for tree, files in _trees(document, args.cluster, findings):
-            output = outputs.setdefault(root, Output())
-            findings.add(_obstacle(tree, output, root, name))
+            obstacles = chain(_rivals(tree, output), _occupants(tree, files, output.root))
+            findings.add(Problem("HW405", name, ("name",), message, hint) for message, hint in islice(obstacles, 1))
             output.trees.append(tree)
             output.files |= files
     return outputs
+
+
+def _output(outputs: _Outputs, root: Path) -> Output:
+    return outputs.setdefault(os.path.realpath(root), Output(root))
 
 
 def _trees(document: AnyParsed, cluster_file: Path | None, findings: Findings) -> Iterator[tuple[PurePosixPath, Files]]:
@@ -87,34 +111,98 @@ def _trees(document: AnyParsed, cluster_file: Path | None, findings: Findings) -
             yield PurePosixPath(cluster.plan.name), files
 
 
-def _add_stale(outputs: dict[Path, Output], folders: list[Path]) -> None:
-    """Trees that an earlier name of a job or a cluster has left below the folders: nothing renders into them any more."""
-    for root in (root for folder in folders for root in folder.rglob("rendered") if root.is_dir()):
-        output = outputs.setdefault(root, Output())
-        plans = (*root.glob("*/plan.json"), *root.glob("*/*/plan.json"))
-        trees = {PurePosixPath(plan.parent.relative_to(root).as_posix()) for plan in plans}
-        output.trees += sorted(trees - set(output.trees))
+def _add_stale(outputs: _Outputs, searched: list[Path]) -> None:
+    """Files that an earlier name of a job or a cluster has left beside the documents: nothing renders into their trees any more."""
+    known = set(map(os.path.realpath, searched))
+    for folder in {os.path.realpath(file.parent): file.parent for file in searched}.values():
+        output = _output(outputs, folder / "rendered")
+        stale = [] if output.root.is_symlink() else [tree for tree in _planned_trees(output.root) if tree not in output.trees]
+        kept = _names([file for file in folder.iterdir() if os.path.realpath(file) not in known]) if stale else set()
+        for tree in (tree for tree in stale if tree.parts[0] not in kept):
+            output.stale += [file for file in files_below(output.root, tree) if _is_rendered(file, tree)]
 
 
-def _obstacle(tree: PurePosixPath, output: Output, root: Path, document: str) -> Iterator[Problem]:
-    """Another tree in the place of this one, or in it."""
+def _planned_trees(root: Path) -> Iterator[PurePosixPath]:
+    """The folders below `root` whose plan says that a job or a cluster has been rendered there."""
+    for file in (*root.glob("*/plan.json"), *root.glob("*/*/plan.json")):
+        tree = PurePosixPath(file.parent.relative_to(root).as_posix())
+        if _planned_tree(file) == tree and not blocked(root, tree):
+            yield tree
+
+
+def _planned_tree(file: Path) -> PurePosixPath | None:
+    """Where the plan in the file is rendered to; None when it is no plan of headway's."""
+    try:
+        plan = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(plan, dict):
+        return None
+    schema = str(plan.get("schema"))
+    if schema.startswith("headway.job-plan/"):
+        return PurePosixPath(str(plan.get("name")), str(plan.get("cluster")))
+    return PurePosixPath(str(plan.get("name"))) if schema.startswith("headway.cluster-plan/") else None
+
+
+def _names(files: list[Path]) -> set[str]:
+    """The names of the documents among files that the search passes by: by their own path they can be rendered all the same."""
+    documents = [load_file(file)[0] for file in files if file.is_file()]
+    return {str(document.value(("name",))) for document in documents if kind_of(document) is not None}
+
+
+def _is_rendered(file: PurePosixPath, tree: PurePosixPath) -> bool:
+    """Whether a job or a cluster in the folder `tree` has such a file; anything else there is somebody's own."""
+    names = _JOB_FILES if len(tree.parts) == 2 else _CLUSTER_FILES
+    return any(PurePosixPath("/", file.relative_to(tree)).match(f"/{name}") for name in names)
+
+
+def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
+    """Trees of other documents in the place of this one, or in it: what is wrong, and what to do."""
     if tree in output.trees:
         kind = "cluster" if len(tree.parts) == 1 else "job"
         message = f"another {kind} called `{tree.parts[0]}` also renders into `{tree}`"
-        yield Problem("HW405", document, ("name",), message, "rename one of them, or give each a folder of its own by `-o`")
+        yield message, "rename one of them, or give each a folder of its own by `-o`"
     for other in (other for other in output.trees if other.parts[0] == tree.parts[0] and len(other.parts) != len(tree.parts)):
         message = f"a job and a cluster are both called `{tree.parts[0]}`: one renders into `{tree}`, the other into `{other}`"
-        yield Problem("HW405", document, ("name",), message, "rename one of them")
-    below = [path.parent.name for path in (root / tree).glob("*/plan.json")] if len(tree.parts) == 1 else []
-    if below and not any(len(other.parts) == 2 and other.parts[0] == tree.parts[0] for other in output.trees):
-        message = f"`{tree}` holds the files of a job of that name, for {', '.join(sorted(below))}"
-        yield Problem(
-            "HW405", document, ("name",), message, "rename the cluster, or remove the job's files if there is no such job"
-        )
+        yield message, "rename one of them"
 
 
-def _apply(root: Path, output: Output, check_only: bool) -> list[Difference]:
-    return compare_tree(root, output.files, output.trees) if check_only else write_tree(root, output.files, output.trees)
+def _occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[str, str]]:
+    """What is on the disk in the place of the tree and is not of its making: what is wrong, and what to do."""
+    if obstacle := blocked(root, tree):
+        what = "a symbolic link" if obstacle.is_symlink() else "a file"
+        yield f"`{obstacle}` is {what}, where a folder of rendered files goes", "move it away, or give another folder by `-o`"
+        return
+    if len(tree.parts) == 1 and (jobs := sorted(path.parent.name for path in (root / tree).glob("*/plan.json"))):
+        message = f"`{tree}` holds the files of a job of that name, for {', '.join(jobs)}"
+        yield message, "rename the cluster, or remove the job's files if there is no such job"
+    if len(tree.parts) == 2 and _kind_of_tree(root / tree.parts[0]) == "cluster":
+        message = f"`{tree.parts[0]}` holds the files of a cluster of that name"
+        yield message, "rename the job, or remove the cluster's files if there is no such cluster"
+    if _kind_of_tree(root / tree) != ("cluster" if len(tree.parts) == 1 else "job"):
+        foreign = [difference.path for difference in compare_tree(root, files, [tree]) if difference.what != "missing"]
+        for path in foreign:
+            yield (
+                f"`{root / path}` is not headway's: there is no plan.json of headway's in `{tree}`",
+                "move it away, or give another folder by `-o`",
+            )
+
+
+def _kind_of_tree(folder: Path) -> str | None:
+    """Whether a `job` or a `cluster` has been rendered into the folder itself; None when neither."""
+    file = folder / "plan.json"
+    found = _PLAN.search(file.read_bytes()) if file.is_file() else None
+    return found and found.group(1).decode()
+
+
+def _apply(output: Output, check_only: bool) -> list[Difference]:
+    """Writes or compares; returns what was different before."""
+    apply = compare_tree if check_only else write_tree
+    differences = apply(output.root, output.files, output.trees)
+    if not check_only:
+        remove_files(output.root, output.stale)
+    stale = [Difference(path, "extra") for path in output.stale]
+    return sorted(differences + stale, key=lambda difference: difference.path)
 
 
 def _report(differences: dict[Path, list[Difference]], files: int, check_only: bool) -> None:

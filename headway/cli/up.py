@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from headway.cli.findings import counted
 from headway.cli.hosts import (
     add_cluster,
     add_consent,
@@ -12,7 +13,6 @@ from headway.cli.hosts import (
     carry_out,
     check_consent,
     check_known,
-    counted,
     forget,
     look,
     print_changes,

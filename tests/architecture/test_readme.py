@@ -27,7 +27,7 @@ def test_a_command_of_the_readme_ends_well(command: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^)]+)\)", README))
+@pytest.mark.parametrize("path", re.findall(r"\]\(([^):]+)\)", README))
 def test_a_link_of_the_readme_leads_somewhere(path: str) -> None:
     headings = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^## (.*)", README, re.MULTILINE)}
     assert path in headings if path.startswith("#") else (ROOT / path).exists()

@@ -123,7 +123,10 @@ def _drop(ssh: Ssh, manifest: Manifest, view: HostView, kept: HostState | None =
 
 
 def _start(ssh: Ssh, wanted: HostState, begun: Manifest, view: HostView) -> None:
-    """Enables the units, and restarts those that changed where systemd runs."""
+    """Enables the units, and where systemd runs puts those in force that changed.
+
+    By a reload where a unit can: a restart would also restart what requires it, slurmd for one.
+    """
     if view.live:
         ssh.run(["systemctl", "daemon-reload"])
     if units := [unit for unit in wanted.units if view.units.get(unit) not in ENABLED]:
@@ -131,7 +134,7 @@ def _start(ssh: Ssh, wanted: HostState, begun: Manifest, view: HostView) -> None
     if view.live:
         for unit in begun.restart:
             if unit in wanted.units:
-                ssh.run(["systemctl", "restart", "--", unit], timeout_s=START_S)
+                ssh.run(["systemctl", "reload-or-restart", "--", unit], timeout_s=START_S)
 
 
 def _manifest(ssh: Ssh) -> Manifest | None:

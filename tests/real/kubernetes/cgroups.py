@@ -10,7 +10,7 @@ SWEEP = """
 read -r
 for _ in {1..400}; do
     find "$@" -depth -type d -exec rmdir {} + 2>/dev/null
-    ls -d "$@" >/dev/null 2>&1 || exit 0
+    [[ -n $(ls -d "$@" 2>/dev/null) ]] || exit 0
     sleep 0.05
 done
 exit 1
