@@ -41,7 +41,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW402": "several Cluster documents of one name",
         "HW403": "the job wants more nodes than the cluster's group has",
         "HW404": "a time limit that the scheduler does not keep (warning)",
-        "HW405": "two jobs that render into the same folder",
+        "HW405": "something else in the place of a job's or a cluster's rendered files",
         "HW406": "runs that lie on no mount of the pods",
         "HW407": "a job's name that Kubernetes does not take",
         "HW408": "GPU nodes on an RDMA fabric, and pods that get no RDMA device (warning)",

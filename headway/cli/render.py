@@ -23,7 +23,7 @@ from headway.templates.switches import SWITCHES
 
 _SYMBOL = {"missing": "+", "changed": "~", "extra": "-"}
 # A plan of ours also after a merge that has left its marks in the text.
-_PLAN = re.compile(rb'"schema": "headway\.(job|cluster)-plan/')
+_PLAN = re.compile(rb'"schema"\s*:\s*"headway\.(job|cluster)-plan/')
 # Below its folder, what a job and what a cluster are rendered to.
 _JOB_FILES = ("plan.json", "run.json", "nccl.env", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch")
 _CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switches/*/{kind.file}" for kind in SWITCHES.values()))
@@ -180,12 +180,11 @@ def _occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[
         message = f"`{tree.parts[0]}` holds the files of a cluster of that name"
         yield message, "rename the job, or remove the cluster's files if there is no such cluster"
     if _kind_of_tree(root / tree) != ("cluster" if len(tree.parts) == 1 else "job"):
-        foreign = [difference.path for difference in compare_tree(root, files, [tree]) if difference.what != "missing"]
-        for path in foreign:
-            yield (
-                f"`{root / path}` is not headway's: there is no plan.json of headway's in `{tree}`",
-                "move it away, or give another folder by `-o`",
+        for difference in (found for found in compare_tree(root, files, [tree]) if found.what != "missing"):
+            message = (
+                f"`{root / difference.path}` may be somebody's own: no plan.json in `{tree}` says that headway has put it there"
             )
+            yield message, "move it away or remove it, or give another folder by `-o`"
 
 
 def _kind_of_tree(folder: Path) -> str | None:

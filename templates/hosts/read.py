@@ -1,99 +1,314 @@
-"""What a `headway-qos` script really does to each adapter."""
+"""What a script or a systemd unit really does to each adapter: a `headway-qos`, or one that somebody else wrote.
+
+Read are iproute2's `dcb`, NVIDIA's `mlnx_qos` and `cma_roce_tos`, and numbers written into mlx5's files. What a variable holds is not
+followed: such a number is unknown, and such an adapter is `host`.
+"""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
+from headway.templates.commands import Command, commands
 from headway.templates.reading import QosView, Reading, Setting
 
 _PRIORITIES = range(8)
+_DSCPS = range(64)
+
+# The end of what names no adapter, as the commands inside of `set_qos` do not.
+_HOST = "host"
+
+_PROGRAMS = {"dcb", "mlnx_qos", "cma_roce_tos", "ethtool", "echo", "printf", "tee", "set_qos", "cma_tos", "if_there", "either"}
+
+# The long names of mlnx_qos, and which options of it and of cma_roce_tos have a word behind them.
+_MLNX_QOS = {"-i": "--interface", "-f": "--pfc"}
+_VALUED = re.compile(
+    r"(--(?:interface|pfc|trust|dscp2prio|prio_tc|tsa|tcbw|ratelimit|dcbx|cable_len|prio2buffer|buffer_size)|-[a-zA-Z])=?(.*)"
+)
+
+_FACTS = {"dscp-prio": "priority of DSCP", "prio-pfc": "PFC of priority"}
+_OUR_FACTS = {*_FACTS.values(), "DSCP that marks", "priority that marks", "congestion control of priority"}
+
+# What a function is called with; no call is followed but those of headway-qos.
+_PARAMETER = re.compile(r"\$\{?[0-9]\}?")
+
+
+@dataclass
+class _End:
+    """An adapter as the commands before have left it. `is_classed`: one of them was of its classes of traffic."""
+
+    settings: dict[str, Setting] = field(default_factory=dict)
+    is_classed: bool = False
 
 
 @dataclass(frozen=True)
-class _Command:
-    words: tuple[str, ...]
-    line: int
+class _Change:
+    """The setting `key` becomes `value`; without one it is taken back, and with a `|` at its end all that begin so."""
+
+    end: str
+    key: str
+    value: str | None
 
 
 def read(text: str) -> Reading:
-    """The settings of the script, and one view an adapter; ValueError with the line where it is no such script."""
-    commands = list(_commands(text))
-    adapters = [command.words[1] for command in commands if command.words[0] == "set_qos" and len(command.words) == 2]
-    if not adapters:
-        raise ValueError("line 1: no `set_qos ADAPTER`, so this is no headway-qos script")
-    settings = _settings(commands)
-    view = _view(settings)
-    return Reading(settings, dict.fromkeys(adapters, view))
+    """The settings, and one view an adapter; ValueError, with the line, where no command sets QoS.
+
+    In a headway-qos script the settings of all its adapters are the same, and have no adapter in their keys.
+    """
+    found = [replace(command, words=_call(command.words)) for command in commands(text)]
+    adapters = [(command.words[1], command.line) for command in found if _is_set_qos(command.words)]
+    ends = _ends(found)
+    if not adapters and not ends:
+        raise ValueError(
+            "line 1: no command (dcb, mlnx_qos, cma_roce_tos) that sets QoS of an adapter, and no file of mlx5 written"
+        )
+    views = {end: _view(state) for end, state in ends.items() if end != _HOST or not adapters}
+    views.update({adapter: _our_view(ends.get(_HOST, _End())) for adapter, _ in adapters})
+    settings = {
+        key if end == _HOST else f"{end}|{key}": setting for end, state in ends.items() for key, setting in state.settings.items()
+    }
+    settings.update({f"adapter|{index}": Setting(adapter, line) for index, (adapter, line) in enumerate(adapters)})
+    return Reading(settings, views)
 
 
-def _commands(text: str) -> Iterator[_Command]:
-    """The lines that are commands, in words."""
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
-        if words:
-            yield _Command(tuple(words), number)
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _settings(commands: list[_Command]) -> dict[str, Setting]:
-    settings: dict[str, Setting] = {}
-    adapters = 0
-    for command in commands:
-        for key, value in _pairs(command.words):
-            settings[key] = Setting(value, command.line)
-        if command.words[0] == "set_qos" and len(command.words) == 2:
-            settings[f"adapter|{adapters}"] = Setting(command.words[1], command.line)
-            adapters += 1
-    return settings
+def _call(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The first program that is known here, by its name, and its arguments: without `sudo`, `ExecStart=` and the like."""
+    names = [PurePosixPath(re.sub(r"^Exec\w+=[-@:+!]*", "", word)).name for word in words]
+    start = next((index for index, name in enumerate(names) if name in _PROGRAMS), len(words))
+    return (*names[start : start + 1], *words[start + 1 :])
 
 
-def _pairs(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Settings of one command: where in the adapter -> value."""
-    match words:
-        case ("dcb", "app", "replace" | "add", "dev", _, "dscp-prio", *pairs):
-            yield from ((f"dscp-prio|{dscp}", priority) for dscp, _, priority in (pair.partition(":") for pair in pairs))
-        case ("dcb", "pfc", "set", "dev", _, "prio-pfc", *pairs):
-            yield from ((f"prio-pfc|{priority}", state) for priority, _, state in (pair.partition(":") for pair in pairs))
-        case ("ethtool", "-A", _, *pauses):
-            yield from ((f"pause|{way}", state) for way, state in zip(pauses[::2], pauses[1:4:2], strict=False))
-        case ("cma_tos", _, value):
-            yield "default_roce_tos", value
-        case ("if_there", file, value):
-            yield file.partition("$netdev/")[2] or file.partition("$adapter/")[2], value
-        case ("either", file, _, value):
-            yield file.partition("$netdev/")[2], value
+def _is_set_qos(words: tuple[str, ...]) -> bool:
+    return len(words) == 2 and words[0] == "set_qos" and _is_literal(words[1])
 
 
-def _view(settings: Mapping[str, Setting]) -> QosView:
-    values = {key: int(setting.value) for key, setting in settings.items() if re.fullmatch(r"\d{1,9}", setting.value)}
-    marks = {}
-    if "default_roce_tos" in values:
-        marks["collectives"] = values["default_roce_tos"] >> 2
+def _is_literal(name: str) -> bool:
+    return re.fullmatch(r"[\w.:-]+", name, re.ASCII) is not None
+
+
+def _named(name: str) -> str:
+    return name if _is_literal(name) else _HOST
+
+
+def _ends(found: list[Command]) -> dict[str, _End]:
+    ends: dict[str, _End] = {}
+    shown = ""
+    for command in found:
+        for change in _changes(command, shown):
+            _apply(change, ends.setdefault(change.end, _End()), command)
+        shown = command.words[-1] if command.words[:1] in {("echo",), ("printf",)} else ""
+    return {end: state for end, state in ends.items() if state.is_classed or state.settings.keys() - {"pause|rx", "pause|tx"}}
+
+
+def _apply(change: _Change, end: _End, command: Command) -> None:
+    end.is_classed |= command.words[0] in {"dcb", "mlnx_qos"}
+    if change.value is None:
+        for key in [key for key in end.settings if key == change.key or (change.key[-1] == "|" and key.startswith(change.key))]:
+            del end.settings[key]
+    elif _is_unknown(change.value):
+        end.settings.setdefault(change.key, Setting(change.value, command.line))
+    else:
+        end.settings[change.key] = Setting(change.value, command.line)
+
+
+def _is_unknown(value: str) -> bool:
+    return "$" in value or "`" in value
+
+
+def _changes(command: Command, shown: str) -> Iterator[_Change]:
+    """What the command sets, given the words that come to it through a pipe."""
+    match command.words:
+        case ("dcb", *arguments):
+            yield from _of_dcb(arguments)
+        case ("mlnx_qos", *arguments):
+            yield from _of_mlnx_qos(_options(arguments))
+        case ("cma_roce_tos", *arguments):
+            options = dict(_options(arguments))
+            if "-t" in options:
+                yield _Change(_named(options.get("-d", "")), "default_roce_tos", options["-t"])
+        case ("ethtool", "-A", device, *pauses):
+            for way, state in zip(pauses[::2], pauses[1:4:2], strict=False):
+                yield _Change(_named(device), f"pause|{way}", state)
+        case ("cma_tos", adapter, value):
+            yield _Change(_named(adapter), "default_roce_tos", value)
+        case ("if_there", file, value) | ("either", file, _, value):
+            yield from _of_file(file, value)
+        case ("echo" | "printf", *_, value) if command.target is not None and not _PARAMETER.fullmatch(value):
+            yield from _of_file(command.target, value)
+        case ("tee", *files) if command.piped and shown:
+            for file in files:
+                yield from _of_file(file, shown)
+
+
+def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
+    """`dcb app` and `dcb pfc`, whatever options stand before them."""
+    while arguments and arguments[0] not in {"app", "pfc"}:
+        arguments = arguments[1:]
+    match arguments:
+        case ("app", "flush", "dev", device, *selectors) if not selectors or "dscp-prio" in selectors:
+            yield _Change(_named(device), "dscp-prio|", None)
+            yield _Change(_named(device), "trust", None)
+        case ("app", "add" | "replace" | "del" as verb, "dev", device, *parameters):
+            for dscp, priority in _pairs(parameters, "dscp-prio"):
+                yield from _of_dscp(_named(device), dscp, None if verb == "del" else priority)
+        case ("pfc", "set", "dev", device, *parameters):
+            for priority, state in _pairs(parameters, "prio-pfc"):
+                if priority == "all":
+                    yield _Change(_named(device), "prio-pfc|", None)
+                yield _Change(_named(device), f"prio-pfc|{priority}", state)
+
+
+def _pairs(parameters: list[str], name: str) -> Iterator[tuple[str, str]]:
+    """The `KEY:VALUE` words behind the parameter of this name."""
+    current = ""
+    for word in parameters:
+        key, colon, value = word.partition(":")
+        if not colon:
+            current = word
+        elif current == name:
+            yield key, value
+
+
+def _of_dscp(end: str, dscp: str, priority: str | None) -> Iterator[_Change]:
+    number = _dscp(dscp)
+    key = f"dscp-prio|{dscp if number is None else number}"
+    yield _Change(end, key, priority)
+
+
+def _of_mlnx_qos(options: list[tuple[str, str]]) -> Iterator[_Change]:
+    end = _named(next((value for name, value in options if name == "--interface"), ""))
+    for name, value in options:
+        match name, value.split(","):
+            case "--trust", _:
+                if value == "pcp":
+                    yield _Change(end, "dscp-prio|", None)
+                yield _Change(end, "trust", value)
+            case "--pfc", states if len(states) == 1:
+                yield _Change(end, "prio-pfc|all", value)
+            case "--pfc", states:
+                yield _Change(end, "prio-pfc|all", None)
+                for priority, state in enumerate(states[:8]):
+                    yield _Change(end, f"prio-pfc|{priority}", state)
+            case "--dscp2prio", ["set", dscp, priority]:
+                yield from _of_dscp(end, dscp, priority)
+            case "--dscp2prio", ["del", dscp, _]:
+                yield from _of_dscp(end, dscp, "0")
+
+
+def _options(arguments: list[str]) -> list[tuple[str, str]]:
+    """Each option that has a value, by its long name where it has one: `-i eth0`, `-ieth0`, `--pfc LIST`, `--pfc=LIST`."""
+    options, waiting = [], ""
+    for word in arguments:
+        found = _VALUED.fullmatch(word)
+        name = _MLNX_QOS.get(found[1], found[1]) if found else ""
+        if found and found[2]:
+            options.append((name, found[2]))
+        elif waiting and not found:
+            options.append((waiting, word))
+        waiting = name if found and not found[2] else ""
+    return options
+
+
+def _of_file(file: str, value: str) -> Iterator[_Change]:
+    """What a file of mlx5 holds, by the end of its path: what stands before it may be a variable."""
+    match ["", *file.split("/")]:
+        case [*_, adapter, "tc", port, "traffic_class"]:
+            yield _Change(_named(adapter), f"tc/{port}/traffic_class", value)
+        case [*_, adapter, "ports", _, "default_roce_tos"]:
+            yield _Change(_named(adapter), "default_roce_tos", value)
+        case [*_, device, "ecn", "roce_np" | "roce_rp" as side, "enable", priority]:
+            yield _Change(_named(device), f"ecn/{side}/enable/{priority}", value)
+        case [*_, "roce_np" | "roce_rp" as side, "enable", priority]:
+            yield _Change(_HOST, f"ecn/{side}/enable/{priority}", value)
+        case [*_, device, "ecn", "roce_np", "cnp_dscp" | "cnp_802p_prio" as name]:
+            yield _Change(_named(device), f"ecn/roce_np/{name}", value)
+        case [*_, "roce_np", "cnp_dscp" | "cnp_802p_prio" as name]:
+            yield _Change(_HOST, f"ecn/roce_np/{name}", value)
+        case [*_, device, "cc_params", "np_cnp_dscp"]:
+            yield _Change(_named(device), "ecn/roce_np/cnp_dscp", value)
+        case [*_, device, "cc_params", "np_cnp_prio"]:
+            yield _Change(_named(device), "ecn/roce_np/cnp_802p_prio", value)
+
+
+# --- what they come to ------------------------------------------------------------------------------------------------
+
+
+def _our_view(end: _End) -> QosView:
+    """Of an adapter that `set_qos` sets up: what it does not name is off."""
+    view = _view(end)
+    return replace(
+        view, reacts={priority: view.reacts.get(priority, False) for priority in _PRIORITIES}, says=frozenset(_OUR_FACTS)
+    )
+
+
+def _view(end: _End) -> QosView:
+    values = {key: value for key, setting in end.settings.items() if (value := _number(setting.value)) is not None}
+    tos = values.get("default_roce_tos", values.get("tc/1/traffic_class"))
+    marks = {} if tos is None else {"collectives": (tos & 0xFF) >> 2}
     if "ecn/roce_np/cnp_dscp" in values:
         marks["cnp"] = values["ecn/roce_np/cnp_dscp"]
-    priorities = {int(key.partition("|")[2]): value for key, value in values.items() if re.fullmatch(r"dscp-prio\|\d+", key)}
     return QosView(
         marks=marks,
-        priorities=priorities,
-        pfc=_pfc(settings),
-        reacts={
-            priority: values.get(f"ecn/roce_np/enable/{priority}") == 1 and values.get(f"ecn/roce_rp/enable/{priority}") == 1
-            for priority in _PRIORITIES
-        },
         marks_priority={"cnp": values["ecn/roce_np/cnp_802p_prio"]} if "ecn/roce_np/cnp_802p_prio" in values else {},
+        priorities=_priorities(end.settings, values),
+        pfc=_pfc(end.settings),
+        reacts=dict(_reacts(values)),
+        says=frozenset(_must_say(end)),
     )
+
+
+def _must_say(end: _End) -> Iterator[str]:
+    """What a set of classes needs, but for what the commands take from variables."""
+    for kind, fact in _FACTS.items():
+        of_it = [f"{key}{setting.value}" for key, setting in end.settings.items() if key.startswith(kind)]
+        if end.is_classed and not any(map(_is_unknown, of_it)):
+            yield fact
+
+
+def _priorities(settings: Mapping[str, Setting], values: Mapping[str, int]) -> dict[int, int]:
+    """mlx5 gives each DSCP its upper three bits, from when it trusts a packet's DSCP."""
+    trusted = settings.get("trust")
+    priorities = {dscp: dscp >> 3 for dscp in _DSCPS} if trusted is not None and trusted.value == "dscp" else {}
+    return priorities | {
+        int(key.partition("|")[2]): value for key, value in values.items() if re.fullmatch(r"dscp-prio\|[0-9]+", key)
+    }
 
 
 def _pfc(settings: Mapping[str, Setting]) -> dict[int, bool]:
     """PFC of each priority: the word for all of them, then each one's own."""
-    if "prio-pfc|all" not in settings:
-        return {
-            priority: settings[f"prio-pfc|{priority}"].value == "on"
-            for priority in _PRIORITIES
-            if f"prio-pfc|{priority}" in settings
-        }
-    default = settings["prio-pfc|all"]
-    return {priority: settings.get(f"prio-pfc|{priority}", default).value == "on" for priority in _PRIORITIES}
+    default = settings.get("prio-pfc|all")
+    stated = {priority: settings.get(f"prio-pfc|{priority}", default) for priority in _PRIORITIES}
+    return {
+        priority: setting.value in {"on", "1"}
+        for priority, setting in stated.items()
+        if setting is not None and not _is_unknown(setting.value)
+    }
+
+
+def _reacts(values: Mapping[str, int]) -> Iterator[tuple[int, bool]]:
+    """Priorities of which it is said. Both sides have to be on: the one that answers marks, and the one that slows down."""
+    for priority in _PRIORITIES:
+        sides = [values.get(f"ecn/{side}/enable/{priority}") for side in ("roce_np", "roce_rp")]
+        if any(side is not None for side in sides):
+            yield priority, all(side == 1 for side in sides)
+
+
+def _dscp(word: str) -> int | None:
+    """A number, or a name of /etc/iproute2/rt_dsfield: CS3, AF31, EF."""
+    named = re.fullmatch(r"CS([0-7])|AF([1-4])([1-3])|(EF)", word)
+    if named is None:
+        return _number(word)
+    if named[4]:
+        return 46
+    return int(named[1]) << 3 if named[1] else int(named[2]) << 3 | int(named[3]) << 1
+
+
+def _number(text: str) -> int | None:
+    """As iproute2 and the kernel read it: 0x is hexadecimal, a leading 0 octal."""
+    if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,8}|0[0-7]{0,9}|[1-9][0-9]{0,8}", text):
+        return None
+    base = 16 if text[1:2] in {"x", "X"} else 8 if text[0] == "0" else 10
+    return int(text, base)

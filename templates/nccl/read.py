@@ -11,9 +11,11 @@ from headway.templates.reading import QosView, Reading, Setting
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
-# `-x NAME=VALUE` and the like are two words; these are one, or hold several assignments behind commas.
+# `-xNAME=VALUE`, `--env=NAME=VALUE`; Environment is systemd's.
 _OPTION = re.compile(r"(?:--?[a-z][a-z-]*=?|Environment=)(?=[A-Z])")
-_LISTS = ("--export", "--env")
+
+# What stands between several assignments of one word: Slurm splits at every comma, containers' runtimes between assignments.
+_LISTS = {"--export": ",", "--env": r",(?=[A-Z][A-Z0-9_]*=)"}
 
 # NAME VALUE: the C shell, and MPICH.
 _SETS_NEXT = {"setenv", "-genv", "-env"}
@@ -21,7 +23,6 @@ _SETS_NEXT = {"setenv", "-genv", "-env"}
 # Their words are shown or compared, and set nothing.
 _SETS_NOTHING = {"echo", "printf", "[", "[[", "test", "grep", "sed", "awk"}
 
-# strtoll with base 0.
 _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
 
@@ -76,21 +77,26 @@ def _assignments(before: str, word: str) -> list[str]:
     """What may be assignments in the word, given the one before it."""
     option = _OPTION.match(word)
     text = word[option.end() :] if option else word
-    is_list = before in _LISTS or (option is not None and option[0].rstrip("=") in _LISTS)
-    return text.split(",") if is_list else [text]
+    separator = _LISTS.get(option[0].rstrip("=") if option else before)
+    return re.split(separator, text) if separator else [text]
 
 
 def _view(settings: Mapping[str, Setting]) -> QosView:
     traffic_class = settings.get("NCCL_IB_TC")
     value = _integer(traffic_class.value) if traffic_class else None
-    # -1 is NCCL's word for unset; verbs keep the lowest byte
-    return QosView(marks={} if value in {None, -1} else {"collectives": (value & 0xFF) >> 2})
+    if value is None or value == -1:  # NCCL's word for unset
+        return QosView()
+    # verbs keep the lowest byte
+    return QosView(marks={"collectives": (value & 0xFF) >> 2})
 
 
 def _integer(text: str) -> int | None:
-    """NCCL reads its numbers by strtoll with base 0 (src/misc/param.cc): 0x is hexadecimal, a leading 0 octal, the rest ignored."""
+    """NCCL reads its numbers by strtoll with base 0 (src/misc/param.cc): 0x is hexadecimal, a leading 0 octal, the rest ignored.
+
+    None where a shell or Kubernetes puts in what is not known here.
+    """
     found = _NUMBER.match(text)
-    if found is None:
+    if found is None or "$" in text or "`" in text:
         return None
     sign, hexadecimal, octal, decimal = found.groups()
     value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)

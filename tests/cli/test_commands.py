@@ -1,15 +1,20 @@
 """The verbs: exit codes, what goes to which stream, which documents they find, and what they import."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headway.cli.main import VERBS, main
 from headway.jobspec.plan import JobPlan
 from headway.runner.contract import from_json
+from headway.templates.schedulers import SCHEDULERS
+from headway.templates.switches import SWITCHES
 from tests.templates.test_slurm import CLUSTER, JOB
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -291,11 +296,222 @@ def test_a_folder_is_not_fine_when_a_document_in_it_lost_its_version(
 def test_a_tree_that_nothing_renders_any_more_is_drift_and_goes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(repository)]) == 0
     stale = next(repository.rglob("plan.json")).parent
-    moved = stale.parent.parent / "renamed" / stale.name
-    moved.parent.mkdir()
-    stale.rename(moved)
+    (repository / "jobs" / "deep" / "job.yaml").write_text(JOB.replace("name: case", "name: renamed"))
     assert main(["render", "--check", str(repository)]) == 1
-    assert f"- {moved / 'plan.json'}" in capsys.readouterr().out
+    assert f"- {stale / 'plan.json'}" in capsys.readouterr().out
     assert main(["render", str(repository)]) == 0
-    assert not moved.exists()
+    assert not stale.parent.exists()
+    assert (stale.parent.parent / "renamed" / stale.name / "plan.json").is_file()
     assert main(["render", "--check", str(repository)]) == 0
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {name: (root / name).read_bytes() for name in files(root)}
+
+
+@pytest.mark.parametrize("story", ["quickstart", "two-node-roce", "two-node-slurm"])
+def test_of_a_story_whose_names_have_all_changed_nothing_old_stays(story: str, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / story, tmp_path / story)
+    for document in (tmp_path / story).glob("*.yaml"):
+        document.write_text(re.sub(r"^(name|cluster): (\S+)$", r"\1: new-\2", document.read_text(), flags=re.MULTILINE))
+        document.write_text(
+            re.sub(r"^cluster: \[(\S+), (\S+)\]$", r"cluster: [new-\1, new-\2]", document.read_text(), flags=re.M)
+        )
+    assert main(["render", str(tmp_path)]) == 0
+    assert {path.name[:4] for path in (tmp_path / story / "rendered").iterdir()} == {"new-"}
+
+
+def test_the_examples_hold_a_job_of_every_scheduler_and_the_files_of_every_switch() -> None:
+    names = {path.parent.name for path in EXAMPLES.rglob("*")} | {path.name for path in EXAMPLES.rglob("*")}
+    assert names >= {*SCHEDULERS, *(kind.file for kind in SWITCHES.values())}
+
+
+def test_hidden_folders_and_trees_without_a_document_are_left_alone(repository: Path) -> None:
+    shutil.copytree(EXAMPLES / "two-node-roce", repository / ".worktrees" / "feature")
+    shutil.copytree(EXAMPLES / "two-node-roce" / "rendered", repository / "archive" / "rendered")
+    before = contents(repository)
+    assert main(["render", ".", "--check"]) == 1
+    assert main(["render", "."]) == 0
+    assert before.items() < contents(repository).items()
+    assert main(["render", ".", "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        '{"name": "prod", "cluster": "eu", "format_version": "1.2"}',
+        '{"name": "prod", "cluster": "eu", "schema": "other.job-plan/1"}',
+        '{"name": "case", "cluster": "eu", "schema": "headway.job-plan/1"}',
+        '{"name": "prod", "cluster": "lab", "schema": "headway.job-plan/1"}',
+        '{"name": "prod", "schema": "headway.cluster-plan/2"}',
+        '["headway.job-plan/1"]',
+        "{",
+        "",
+    ],
+)
+def test_a_plan_that_is_not_headways_for_that_place_keeps_its_folder(plan: str, repository: Path) -> None:
+    folder = repository / "jobs" / "deep" / "rendered" / "prod" / "eu"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(plan)
+    (folder / "run.json").write_text("{}")
+    assert main(["render", "."]) == 0
+    assert contents(folder) == {"plan.json": plan.encode(), "run.json": b"{}"}
+    assert main(["render", ".", "--check"]) == 0
+
+
+def test_of_a_stale_tree_only_what_headway_renders_goes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "roce.yaml").write_text(with_adapters("roce"))
+    assert main(["render", "."]) == 0
+    own = ["case/lab/notes.md", "case/lab/slurm/slurm-1.out", "case/lab/slurm/old/job.sbatch"]
+    kept = [repository / "jobs" / "deep" / "rendered" / name for name in own]
+    kept += [repository / "rendered" / "roce" / name for name in ("terraform.tfstate", "hosts/cpu-1/etc/hosts", "run.json")]
+    for path in kept:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("own\n")
+    (repository / "roce.yaml").write_text(with_adapters("rails"))
+    (repository / "jobs" / "deep" / "job.yaml").write_text(JOB.replace("name: case", "name: new"))
+    capsys.readouterr()
+    assert main(["render", "."]) == 0
+    assert "- jobs/deep/rendered/case/lab/slurm/job.sbatch\n" in capsys.readouterr().out
+    left = [path for path in repository.rglob("*") if path.is_file() and {"case", "roce"} & set(path.parts)]
+    assert sorted(left) == sorted(kept)
+    assert main(["render", ".", "--check"]) == 0
+
+
+@pytest.mark.parametrize("name", ["roce.txt", "roce.json"])
+def test_what_was_rendered_by_file_stays_where_the_search_passes_its_document_by(name: str, repository: Path) -> None:
+    text = with_adapters("roce")
+    (repository / name).write_text(json.dumps(yaml.safe_load(text)) if name.endswith("json") else text)
+    assert main(["render", name]) == 0
+    before = contents(repository / "rendered" / "roce")
+    assert len(before) == 5
+    assert main(["render", "."]) == 0
+    assert contents(repository / "rendered" / "roce") == before
+    (repository / name).unlink()
+    assert main(["render", "."]) == 0
+    assert not (repository / "rendered" / "roce").exists()
+
+
+def test_a_linked_folder_of_rendered_files_keeps_what_no_document_here_renders(repository: Path) -> None:
+    shutil.copytree(EXAMPLES / "two-node-roce" / "rendered", repository.parent / "shared")
+    before = contents(repository.parent / "shared")
+    (repository / "jobs" / "deep" / "rendered").symlink_to(repository.parent / "shared")
+    assert main(["render", "."]) == 0
+    assert before.items() < contents(repository.parent / "shared").items()
+
+
+def test_a_document_that_is_reached_twice_is_rendered_once(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "jobs" / "deep" / "again.yaml").symlink_to("job.yaml")
+    paths = ["jobs", "jobs/deep", str(repository / "jobs"), "jobs/deep/job.yaml", "jobs/../jobs/deep/again.yaml"]
+    assert main(["render", *paths]) == 0
+    assert capsys.readouterr().err == "4 files rendered, 4 written or removed\n"
+    assert main(["render", "--check", *paths]) == 0
+    assert main(["render", "-o", "out", *paths]) == 0
+
+
+def test_a_linked_document_renders_beside_itself_too(repository: Path) -> None:
+    (repository / "job.yaml").symlink_to("jobs/deep/job.yaml")
+    assert main(["render", "."]) == 0
+    assert files(repository / "rendered") == files(repository / "jobs" / "deep" / "rendered")
+
+
+def test_one_folder_under_two_names_holds_the_trees_of_both(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "jobs" / "deep" / "other.txt").write_text(JOB.replace("name: case", "name: other"))
+    (repository / "jobs" / "deep" / "again.txt").write_text(JOB)
+    paths = ["jobs", str(repository / "jobs" / "deep" / "other.txt")]
+    assert main(["render", *paths]) == 0
+    assert {path.name for path in (repository / "jobs" / "deep" / "rendered").iterdir()} == {"case", "other"}
+    assert main(["render", "--check", *paths]) == 0
+    assert main(["render", "jobs", str(repository / "jobs" / "deep" / "again.txt")]) == 1
+    assert "error[HW405]: another job called `case` also renders into `case/lab`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cluster", ["hosts", "switches", "lab"])
+def test_a_job_does_not_render_into_a_cluster_of_its_name(
+    cluster: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "big.yaml").write_text(with_adapters("big"))
+    assert main(["render", "big.yaml"]) == 0
+    (repository / "lab.yaml").write_text(CLUSTER.replace("name: lab", f"name: {cluster}"))
+    (repository / "cluster.yaml").unlink()
+    (repository / "job.yaml").write_text(JOB.replace("name: case", "name: big").replace("cluster: lab", f"cluster: {cluster}"))
+    before = contents(repository)
+    for words in (["render", "job.yaml"], ["render", "job.yaml", "--check"]):
+        assert main(words) == 1
+        err = capsys.readouterr().err
+        assert "error[HW405]: `big` holds the files of a cluster of that name" in err
+        assert err.count("error[") == 1
+    assert contents(repository) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("rendered", "dangling"),
+        ("rendered", "file"),
+        *(
+            (place, what)
+            for place in ("rendered/case", "rendered/case/lab", "rendered/roce")
+            for what in ("link", "dangling", "file")
+        ),
+    ],
+)
+def test_a_link_or_a_file_in_the_place_of_a_tree_is_refused_and_nothing_written(
+    place: str, what: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = repository.parent / "target"
+    shutil.copytree(EXAMPLES / "two-node-roce" / "rendered" / "two-roce-pods", target / "lab")
+    shutil.copy(target / "lab" / "plan.json", target / "plan.json")
+    (repository / "jobs" / "deep" / "job.yaml").rename(repository / "job.yaml")
+    (repository / "roce.yaml").write_text(with_adapters("roce"))
+    obstacle = repository / place
+    obstacle.parent.mkdir(parents=True, exist_ok=True)
+    if what == "file":
+        obstacle.write_text("own\n")
+    else:
+        obstacle.symlink_to(target if what == "link" else "nowhere")
+    documents = ["roce.yaml"] if place == "rendered/roce" else ["job.yaml"]
+    before = contents(repository.parent)
+    for words in (["render", *documents], ["render", "--check", *documents], ["render", "."]):
+        assert main(words) == 1
+        found = capsys.readouterr()
+        kind = "a file" if what == "file" else "a symbolic link"
+        assert f"error[HW405]: `{place}` is {kind}, where a folder of rendered files goes" in found.err
+        assert (found.out, "Traceback" in found.err) == ("", False)
+        assert contents(repository.parent) == before
+
+
+def test_a_folder_below_a_file_is_no_output(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "out").write_text("own\n")
+    assert main(["render", ".", "-o", "out/below"]) == 1
+    assert "error[HW405]: `out` is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "run.json", "plan.json", "slurm/mine"])
+def test_a_folder_of_somebodys_own_does_not_become_a_tree(
+    name: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = repository / "case" / "lab" / name
+    own.parent.mkdir(parents=True)
+    own.write_text("{}")
+    for words in (["render", "jobs", "-o", "."], ["render", "jobs", "-o", ".", "--check"]):
+        assert main(words) == 1
+        err = capsys.readouterr().err
+        assert f"error[HW405]: `case/lab/{name}` may be somebody's own" in err
+        assert err.count("error[") == 1
+    assert contents(repository / "case") == {f"lab/{name}": b"{}"}
+
+
+@pytest.mark.parametrize("edit", ["removed", "conflict"])
+def test_a_plan_that_is_gone_or_in_conflict_is_rendered_again(edit: str, repository: Path) -> None:
+    assert main(["render", "."]) == 0
+    plan = repository / "jobs" / "deep" / "rendered" / "case" / "lab" / "plan.json"
+    if edit == "removed":
+        plan.unlink()
+    else:
+        plan.write_text(f"<<<<<<< HEAD\n=======\n>>>>>>> other\n{plan.read_text()}")
+        (plan.parent / "run.json").write_text("<<<<<<< HEAD\n")
+    assert main(["render", "."]) == 0
+    assert main(["render", ".", "--check"]) == 0

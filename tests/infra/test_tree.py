@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from headway.infra.tree import Difference, compare_tree, write_file, write_tree
+from headway.infra.tree import Difference, blocked, compare_tree, remove_files, write_file, write_tree
 
 JOB = PurePosixPath("job/cluster")
 FILES = {JOB / "plan.json": "{}\n", JOB / "slurm" / "job.sbatch": "#!/bin/bash\n"}
@@ -68,3 +68,49 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         write_file(path, "new\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
     assert path.read_text() == "old\n"
+
+
+@pytest.mark.parametrize("file", [JOB / "slurm", JOB / "plan.json" / "deep" / "file"])
+def test_a_file_in_a_folders_place_and_a_folder_in_a_files_place_give_way(file: PurePosixPath, tmp_path: Path) -> None:
+    write_file(tmp_path / file, "old\n")
+    assert Difference(file, "extra") in write_tree(tmp_path, FILES, [JOB])
+    assert tree(tmp_path) == {path.as_posix(): text for path, text in FILES.items()}
+
+
+def test_a_linked_folder_in_a_tree_gives_way_and_keeps_its_files(tmp_path: Path) -> None:
+    write_file(tmp_path / "elsewhere" / "job.sbatch", "own\n")
+    (tmp_path / JOB).mkdir(parents=True)
+    (tmp_path / JOB / "slurm").symlink_to(tmp_path / "elsewhere")
+    assert Difference(JOB / "slurm", "extra") in write_tree(tmp_path, FILES, [JOB])
+    assert (tmp_path / "elsewhere" / "job.sbatch").read_text() == "own\n"
+    assert compare_tree(tmp_path, FILES, [JOB]) == []
+
+
+def test_removed_files_take_along_the_folders_that_they_leave_empty(tmp_path: Path) -> None:
+    for name in ("a/b/c", "a/b/d", "a/kept", "f/g"):
+        write_file(tmp_path / "root" / name, "")
+    remove_files(tmp_path / "root", [PurePosixPath(name) for name in ("a/b/c", "a/b/d", "f/g")])
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["root", "root/a", "root/a/kept"]
+
+
+@pytest.mark.parametrize("obstacle", ["above", "above/root", "above/root/job", "above/root/job/cluster"])
+def test_a_file_in_the_way_of_a_tree_blocks_it(obstacle: str, tmp_path: Path) -> None:
+    assert blocked(tmp_path / "above" / "root", JOB) is None
+    write_file(tmp_path / obstacle, "")
+    assert blocked(tmp_path / "above" / "root", JOB) == tmp_path / obstacle
+
+
+@pytest.mark.parametrize("target", [".", "nowhere"])
+@pytest.mark.parametrize("obstacle", ["job", "job/cluster"])
+def test_a_link_below_the_root_blocks_a_tree(obstacle: str, target: str, tmp_path: Path) -> None:
+    (tmp_path / obstacle).parent.mkdir(exist_ok=True)
+    (tmp_path / obstacle).symlink_to(target)
+    assert blocked(tmp_path, JOB) == tmp_path / obstacle
+
+
+def test_a_root_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "root").symlink_to("folder")
+    assert blocked(tmp_path / "root", JOB) is None
+    (tmp_path / "folder").rmdir()
+    assert blocked(tmp_path / "root", JOB) == tmp_path / "root"

@@ -59,7 +59,51 @@ def test_script_is_read_back_as_the_classes_that_it_was_rendered_from(files: dic
         priorities={26: 4, 48: 6},
         pfc={priority: priority == 4 for priority in range(8)},
         reacts={priority: priority == 4 for priority in range(8)},
+        says=frozenset(
+            {
+                "DSCP that marks",
+                "priority that marks",
+                "priority of DSCP",
+                "PFC of priority",
+                "congestion control of priority",
+            }
+        ),
     )
+    assert views["mlx5_1"] == views["mlx5_0"]
+
+
+def test_settings_of_the_script_are_one_for_all_its_adapters_and_stand_in_their_lines(files: dict[PurePosixPath, str]) -> None:
+    lines = files[SCRIPT].splitlines()
+    settings = read(files[SCRIPT]).settings
+    assert {key: setting.value for key, setting in settings.items()} == {
+        "dscp-prio|26": "4",
+        "dscp-prio|48": "6",
+        "pause|rx": "off",
+        "pause|tx": "off",
+        "prio-pfc|all": "off",
+        "prio-pfc|4": "on",
+        "default_roce_tos": "106",
+        "tc/1/traffic_class": "106",
+        "ecn/roce_np/enable/4": "1",
+        "ecn/roce_rp/enable/4": "1",
+        "ecn/roce_np/cnp_dscp": "48",
+        "ecn/roce_np/cnp_802p_prio": "6",
+        "adapter|0": "mlx5_0",
+        "adapter|1": "mlx5_1",
+    }
+    assert all(setting.value in lines[setting.line - 1] for setting in settings.values())
+
+
+def test_an_adapter_that_a_line_more_sets_otherwise_is_an_end_of_its_own(files: dict[PurePosixPath, str]) -> None:
+    reading = read(files[SCRIPT] + "dcb app replace dev eth0 dscp-prio 26:2\n")
+    assert set(reading.qos) == {"mlx5_0", "mlx5_1", "eth0"}
+    assert (reading.qos["mlx5_0"].priorities[26], reading.qos["eth0"].priorities) == (4, {26: 2})
+    assert reading.settings["eth0|dscp-prio|26"].value == "2"
+
+
+def test_a_flush_takes_back_the_priorities_before_it(files: dict[PurePosixPath, str]) -> None:
+    later = files[SCRIPT].replace("  dcb app add dev", '  dcb app flush dev "$netdev" dscp-prio\n  dcb app add dev')
+    assert set(read(later).qos["mlx5_0"].priorities) == {48}
 
 
 def test_unit_runs_the_script_before_jobs_can_start(files: dict[PurePosixPath, str]) -> None:
@@ -95,8 +139,9 @@ def test_script_writes_each_number_where_each_driver_keeps_it(
         assert _written(sys_tree, driver, index) == {"tos": "106", "dscp": "48", "priority": "6", **_EXTRA[driver]}
     commands = log.read_text().splitlines()
     for netdev in ("eth0", "eth1"):
-        assert f"dcb app replace dev {netdev} dscp-prio 26:4" in commands
-        assert f"dcb app replace dev {netdev} dscp-prio 48:6" in commands
+        flush, *added = [command for command in commands if command.startswith("dcb app") and f" dev {netdev} " in command]
+        assert flush == f"dcb app flush dev {netdev} dscp-prio"
+        assert added == [f"dcb app add dev {netdev} dscp-prio 26:4", f"dcb app add dev {netdev} dscp-prio 48:6"]
         assert f"dcb pfc set dev {netdev} prio-pfc all:off 4:on" in commands
         assert f"ethtool -A {netdev} rx off tx off" in commands
 

@@ -35,6 +35,18 @@ _TABLES = {
     "BGP_NEIGHBOR",
 }
 
+# What a port has to state that is up, or has rows of its own.
+_FACTS = frozenset(
+    {
+        "queue of DSCP",
+        "priority group of DSCP",
+        "PFC of priority",
+        "queue that PFC pauses for priority",
+        "marking of queue",
+        "bandwidth of queue",
+    }
+)
+
 # Packets that no policer has coloured are green.
 _MARKS_GREEN = ("ecn_all", "ecn_green", "ecn_green_yellow", "ecn_green_red")
 
@@ -59,7 +71,12 @@ def _read(text: str) -> Reading:
     if not _TABLES & tables.keys():
         raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is no config_db.json")
     queues, groups = _by_port(tables, "QUEUE"), _by_port(tables, "BUFFER_PG")
-    views = {port: _view(tables, port, queues.get(port, {}), groups.get(port, {})) for port in _ports(tables, queues)}
+    maps = _maps(tables)
+    views = {
+        port: _view(tables, port, maps.get(port, {}), queues.get(port, {}), groups.get(port, {}))
+        for port in dict.fromkeys((*tables.get("PORT", {}), *maps, *queues))
+        if port not in {"global", "CPU"}
+    }
     return Reading(_settings(text, document), views, _routing(tables))
 
 
@@ -116,15 +133,18 @@ def _places(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
 # --- what happens to packets ------------------------------------------------------------------------------------------
 
 
-def _ports(tables: Tables, queues: Mapping[str, object]) -> list[str]:
-    """The ports of the table, and those that have maps or queues without standing in it."""
-    named = [*tables.get("PORT", {}), *tables.get("PORT_QOS_MAP", {}), *queues]
-    return [port for port in dict.fromkeys(named) if port not in {"global", "CPU"}]
+def _maps(tables: Tables) -> dict[str, Row]:
+    """Port -> its row of maps. Old releases wrote several ports behind commas, as for QUEUE; those of fewer ports come last."""
+    found: dict[str, Row] = {}
+    for key, row in sorted(tables.get("PORT_QOS_MAP", {}).items(), key=lambda each: -each[0].count(",")):
+        for port in key.split(","):
+            found[port] = {**found.get(port, {}), **row}
+    return found
 
 
-def _view(tables: Tables, port: str, rows: Mapping[int, Row], buffers: Mapping[int, Row]) -> QosView:
-    """What the port does, given its rows of QUEUE and of BUFFER_PG."""
-    maps = {**_row(tables, "PORT_QOS_MAP", "global"), **_row(tables, "PORT_QOS_MAP", port)}
+def _view(tables: Tables, port: str, own: Row, rows: Mapping[int, Row], buffers: Mapping[int, Row]) -> QosView:
+    """What the port does, given its rows of PORT_QOS_MAP, QUEUE and BUFFER_PG."""
+    maps = {**_row(tables, "PORT_QOS_MAP", "global"), **own}
     classes = _map(tables, "DSCP_TO_TC_MAP", maps.get("dscp_to_tc_map"))
     queues = _through(classes, _map(tables, "TC_TO_QUEUE_MAP", maps.get("tc_to_queue_map")))
     groups = _through(classes, _map(tables, "TC_TO_PRIORITY_GROUP_MAP", maps.get("tc_to_pg_map")))
@@ -138,6 +158,7 @@ def _view(tables: Tables, port: str, rows: Mapping[int, Row], buffers: Mapping[i
         paused_queues=paused,
         ecn={queue: _marking(tables, rows.get(queue, {})) for queue in sorted({*queues.values(), *rows})},
         weights=_weights(tables, rows),
+        says=_FACTS if own or rows or _row(tables, "PORT", port).get("admin_status") == "up" else frozenset(),
     )
 
 
