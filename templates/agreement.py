@@ -121,20 +121,21 @@ def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
     """The files against each other, then every end against the chain."""
     said = [statement for file, reading in readings.items() for statement in _statements(file, reading)]
     agreed, authorities = _majority(said, by_end=len(readings) == 1)
-    used = _used_priorities(agreed)
-    yield from _dissent([each for each in said if _counts(each.fact, used)], agreed, authorities)
+    yield from _dissent([each for each in said if _counts(each.fact, agreed)], agreed, authorities)
     yield from _chain(readings, agreed)
 
 
-def _used_priorities(agreed: Mapping[Fact, Value]) -> set[Value]:
-    """Those of the collectives, of the notifications, and of everything else, which is 0."""
-    marked = [agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed]
-    return {0, *(agreed.get(("priority of DSCP", _key(dscp))) for dscp in marked)}
+def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
+    """Devices differ in what nobody uses, as switches come with PFC on 3 and 4, and mlx5 with a priority for every DSCP.
 
-
-def _counts(fact: Fact, used: set[Value]) -> bool:
-    """Devices differ in the priorities that nobody uses, as switches come with PFC on 3 and 4; only used ones must agree."""
-    return fact[0] not in {"PFC of priority", "congestion control of priority"} or fact[1] in used
+    Used are the collectives' DSCP and priority, those of the notifications, and of everything else, which are 0.
+    """
+    dscps = {0, *(agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed)}
+    if fact[0] == "priority of DSCP":
+        return fact[1] in dscps
+    if fact[0] in {"PFC of priority", "congestion control of priority"}:
+        return fact[1] in {0, *(agreed.get(("priority of DSCP", _key(dscp))) for dscp in dscps)}
+    return True
 
 
 def _intended(plan: QosPlan) -> dict[Fact, Value]:

@@ -11,6 +11,7 @@ from headway.templates.hosts.read import read as read_host
 from headway.templates.hosts.render import SCRIPT, render_host
 from headway.templates.kind import Files
 from headway.templates.nccl.read import read as read_environment
+from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
 from headway.templates.switches import SWITCHES
 
@@ -46,12 +47,19 @@ def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Pro
 
 def readers_by_kind() -> Mapping[str, Reader]:
     """What reads a file of each kind."""
-    return {"host": read_host, "nccl": read_environment, **{name: kind.read for name, kind in SWITCHES.items()}}
+    return {
+        "host": read_host,
+        "nccl": read_environment,
+        "manifest": read_manifest,
+        **{name: kind.read for name, kind in SWITCHES.items()},
+    }
 
 
 def reader_of(path: PurePath) -> Reader | None:
     """What reads a file of this name; None for a name that no kind gives to its files."""
     readers = {SCRIPT.name: read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
+    if path.parts[-2:] == ("kubernetes", "job.yaml"):
+        return read_manifest
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
 
 

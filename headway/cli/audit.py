@@ -15,6 +15,7 @@ from headway.jobspec.resolve.placement import resolve_group
 from headway.templates.agreement import carries_collectives, disagreements
 from headway.templates.cluster import reader_of, readers_by_kind
 from headway.templates.nccl.read import read as read_environment
+from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading, Setting
 
 # NCCL's variables that follow from a cluster's fabrics; how much NCCL says, for one, is the job's own business.
@@ -108,7 +109,7 @@ def _files(path: Path) -> list[Path]:
 
 def _is_silent(file: Path) -> bool:
     """Whether it is a batch script or some program's environment that sets nothing of NCCL."""
-    if reader_of(file) is not read_environment:
+    if reader_of(file) not in {read_environment, read_manifest}:
         return False
     try:
         return b"NCCL_" not in file.read_bytes()

@@ -164,3 +164,56 @@ def test_nothing_to_read_is_wrong_usage(tmp_path: Path) -> None:
 def test_a_missing_file_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(tmp_path / "frr.conf") == 1
     assert "it cannot be read: No such file or directory" in capsys.readouterr().out
+
+
+def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = tmp_path / "story"
+    shutil.copytree(STORY, story)
+    manifest = story / "rendered/small-llama/two-roce-pods/kubernetes/job.yaml"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('value: "104"', 'value: "136"'))
+    assert manifest.read_text() != text
+    assert main(["check", str(story / "job.yaml")]) == 1
+    out = capsys.readouterr().out
+    assert f"the DSCP that marks collectives is 34, and 26 in the cluster file\n  --> {manifest}\n" in out
+
+
+def test_the_two_ecn_bits_of_a_traffic_class_are_the_jobs_own(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rendered / ARTIFACTS["nccl"]
+    file.write_text(file.read_text().replace("NCCL_IB_TC=104", "NCCL_IB_TC=106").replace("NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"))
+    assert audit(file, "--cluster", CLUSTER) == 0
+    assert capsys.readouterr().out == "1 file: no problems\n"
+
+
+def test_a_file_is_found_by_the_name_of_its_device_and_told_when_it_has_none(
+    rendered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched = tmp_path / "leaf.json"
+    fetched.write_text((rendered / ARTIFACTS["sonic"]).read_text().replace('"speed": "400000"', '"speed": "200000"', 1))
+    assert audit(f"sonic:{fetched}", "--cluster", CLUSTER) == 1
+    assert "|speed` is 200000, and 400000 by the cluster file" in capsys.readouterr().out
+    fetched.write_text(fetched.read_text().replace("rails-leaf-1", "tor17"))
+    assert audit(f"sonic:{fetched}", "--cluster", CLUSTER) == 1
+    assert "error[HW605]: nothing that the cluster file renders to is this file's" in capsys.readouterr().out
+
+
+def test_what_is_left_out_is_found_like_what_is_wrong(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rendered / ARTIFACTS["host"]
+    text = file.read_text()
+    for line in ("dcb pfc", "dcb app add", "set_qos mlx5_1", "cma_tos ", "cnp_dscp"):
+        file.write_text("\n".join(each for each in text.split("\n") if line not in each))
+        assert audit(file, "--cluster", CLUSTER) == 1, line
+    capsys.readouterr()
+
+
+def test_a_folder_is_read_past_the_files_that_say_nothing_of_nccl(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (rendered / "conda.env").write_text("PATH=/opt\n")
+    (rendered / "plain.sbatch").write_text("#!/bin/bash\nsrun hostname\n")
+    assert audit(rendered / TREE, rendered / "small-llama" / TREE, rendered / "conda.env") == 0
+    assert capsys.readouterr().out == "13 files: no problems\n"
+    assert audit(rendered) == 0
+
+
+def test_without_an_environment_the_chain_is_said_to_have_no_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(RENDERED / ARTIFACTS["sonic"]) == 0
+    assert "No file says which DSCP the collectives have" in capsys.readouterr().out

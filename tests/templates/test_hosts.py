@@ -124,26 +124,42 @@ def test_text_that_is_no_such_script_is_refused_with_its_line(text: str) -> None
 def test_script_writes_each_number_where_each_driver_keeps_it(
     files: dict[PurePosixPath, str], driver: str, tmp_path: Path
 ) -> None:
-    """On a copy of the tree that mlx5 has in /sys; only `dcb` and `ethtool`, which speak to the adapter, are recorded."""
-    sys_tree, programs, log = tmp_path / "sys", tmp_path / "bin", tmp_path / "log"
+    sys_tree = tmp_path / "sys"
     _sys_of_mlx5(sys_tree, driver)
-    programs.mkdir()
-    for name, code in (("dcb", 0), ("ethtool", 78), ("modprobe", 1), ("mountpoint", 0)):
-        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>"{log}"\nexit {code}\n')
-        (programs / name).chmod(0o755)
-    script = tmp_path / "headway-qos"
-    script.write_text(files[SCRIPT])
-    mounted = f'mount --bind "{sys_tree}" /sys && PATH="{programs}:$PATH" bash "{script}"'
-    subprocess.run(["unshare", "--mount", "bash", "-c", mounted], check=True, capture_output=True, timeout=60)
+    assert _run(files[SCRIPT], sys_tree, tmp_path).returncode == 0
     for index in (0, 1):
         assert _written(sys_tree, driver, index) == {"tos": "106", "dscp": "48", "priority": "6", **_EXTRA[driver]}
-    commands = log.read_text().splitlines()
+    commands = (tmp_path / "log").read_text().splitlines()
     for netdev in ("eth0", "eth1"):
         flush, *added = [command for command in commands if command.startswith("dcb app") and f" dev {netdev} " in command]
         assert flush == f"dcb app flush dev {netdev} dscp-prio"
         assert added == [f"dcb app add dev {netdev} dscp-prio 26:4", f"dcb app add dev {netdev} dscp-prio 48:6"]
         assert f"dcb pfc set dev {netdev} prio-pfc all:off 4:on" in commands
         assert f"ethtool -A {netdev} rx off tx off" in commands
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
+def test_an_adapter_that_is_missing_leaves_no_other_one_without_and_fails_the_unit(
+    files: dict[PurePosixPath, str], tmp_path: Path
+) -> None:
+    sys_tree = tmp_path / "sys"
+    _sys_of_mlx5(sys_tree, "nvidia")
+    (sys_tree / "class/infiniband/mlx5_0/device").unlink()
+    done = _run(files[SCRIPT], sys_tree, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "headway-qos: no adapter mlx5_0, or it has no network interface\n")
+    assert _written(sys_tree, "nvidia", 1) == {"tos": "106", "dscp": "48", "priority": "6", **_EXTRA["nvidia"]}
+
+
+def _run(text: str, sys_tree: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
+    """The script with `sys_tree` in the place of /sys; `dcb` and `ethtool`, which speak to the adapter, write into `log`."""
+    programs, script = scratch / "bin", scratch / "headway-qos"
+    programs.mkdir()
+    for name, code in (("dcb", 0), ("ethtool", 78), ("modprobe", 1), ("mountpoint", 0)):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>"{scratch / "log"}"\nexit {code}\n')
+        (programs / name).chmod(0o755)
+    script.write_text(text)
+    mounted = f'mount --bind "{sys_tree}" /sys && PATH="{programs}:$PATH" bash "{script}"'
+    return subprocess.run(["unshare", "--mount", "bash", "-c", mounted], check=False, capture_output=True, text=True, timeout=60)
 
 
 _EXTRA = {"nvidia": {"np": "1", "rp": "1", "tc": "106"}, "kernel": {}}

@@ -147,6 +147,18 @@ def test_only_the_dynamic_model_gets_buffers() -> None:
 # --- what is read back ------------------------------------------------------------------------------------------------
 
 
+SAYS = frozenset(
+    {
+        "queue of DSCP",
+        "priority group of DSCP",
+        "PFC of priority",
+        "queue that PFC pauses for priority",
+        "marking of queue",
+        "bandwidth of queue",
+    }
+)
+
+
 def expected(qos: QosPlan) -> QosView:
     """What every port does when the file says what the plan says."""
     classes = {dscp: qos.of_dscp(dscp) for dscp in range(64)}
@@ -159,6 +171,7 @@ def expected(qos: QosPlan) -> QosView:
         paused_queues={0: 0, **{each.priority: each.queue for each in qos.classes}},
         ecn={0: None, **{each.queue: marks.get(each.queue) for each in qos.classes}},
         weights={0: qos.rest_percent, **{each.queue: each.bandwidth_percent for each in qos.classes}},
+        says=SAYS,
     )
 
 
@@ -178,7 +191,7 @@ def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
 def test_a_fabric_without_classes_has_ports_that_do_nothing_with_packets() -> None:
     plan = cluster([])
     reading = SONIC.read(rendered(plan, plan.switches[0]))
-    assert reading.qos == dict.fromkeys(["Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"], QosView())
+    assert reading.qos == dict.fromkeys(["Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"], QosView(says=SAYS))
 
 
 def test_every_setting_stands_in_its_line() -> None:
@@ -351,11 +364,36 @@ def test_ranges_of_queues_old_references_and_the_global_map_are_followed() -> No
         paused_queues={3: 3, 4: 4},
         ecn={3: marking, 4: marking, 6: None},
         weights={3: 52, 4: 48},
+        says=SAYS,
     )
     assert reading.qos["Ethernet4"] == QosView(
-        queues={26: 3}, ecn={0: None, 3: marking, 4: marking}, weights={0: 32, 3: 34, 4: 34}
+        queues={26: 3}, ecn={0: None, 3: marking, 4: marking}, weights={0: 32, 3: 34, 4: 34}, says=SAYS
     )
     assert reading.routing == RoutingView(65001, "10.1.0.1", frozenset({"10.0.0.1"}), None)
+
+
+def test_ports_behind_commas_in_a_row_of_maps_are_each_of_them() -> None:
+    tables = leaf()
+    ports = tables["PORT_QOS_MAP"]
+    listed, alone = json.loads(json.dumps(tables)), json.loads(json.dumps(tables))
+    listed["PORT_QOS_MAP"] = {"Ethernet0,Ethernet8,Ethernet256,Ethernet264": ports["Ethernet0"]}
+    assert SONIC.read(json.dumps(listed)).qos == SONIC.read(json.dumps(tables)).qos
+    listed["PORT_QOS_MAP"]["Ethernet8"] = {"pfc_enable": "4"}
+    alone["PORT_QOS_MAP"]["Ethernet8"]["pfc_enable"] = "4"
+    assert SONIC.read(json.dumps(listed)).qos == SONIC.read(json.dumps(alone)).qos
+
+
+def test_only_a_port_that_is_up_or_has_rows_of_its_own_must_say_anything() -> None:
+    tables = leaf()
+    tables["PORT"]["Ethernet16"] = {"speed": "400000"}
+    tables["PORT"]["Ethernet24"] = {"speed": "400000", "admin_status": "up"}
+    tables["QUEUE"]["Ethernet32|3"] = {}
+    views = SONIC.read(json.dumps(tables)).qos
+    assert {port: bool(view.says) for port, view in views.items() if port not in leaf()["PORT"]} == {
+        "Ethernet16": False,
+        "Ethernet24": True,
+        "Ethernet32": True,
+    }
 
 
 @pytest.mark.parametrize(
