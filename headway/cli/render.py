@@ -1,9 +1,7 @@
 """Jobs and clusters as their files, written or compared with what is there."""
 
 import argparse
-import json
 import os
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,21 +10,14 @@ from pathlib import Path, PurePosixPath
 
 from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings
+from headway.cli.ownership import occupants, stale_files
 from headway.cli.search import documents_below
-from headway.infra.tree import Difference, blocked, compare_tree, files_below, remove_files, write_tree
-from headway.jobspec.load import load_file
-from headway.jobspec.parse import AnyParsed, kind_of
+from headway.infra.tree import Difference, compare_tree, remove_files, write_tree
+from headway.jobspec.parse import AnyParsed
 from headway.jobspec.problem import Problem
-from headway.templates.hosts.render import SCRIPT, UNIT
 from headway.templates.kind import Files
-from headway.templates.switches import SWITCHES
 
 _SYMBOL = {"missing": "+", "changed": "~", "extra": "-"}
-# A plan of ours also after a merge that has left its marks in the text.
-_PLAN = re.compile(rb'"schema"\s*:\s*"headway\.(job|cluster)-plan/')
-# Below its folder, what a job and what a cluster are rendered to.
-_JOB_FILES = ("plan.json", "run.json", "nccl.env", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch")
-_CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switches/*/{kind.file}" for kind in SWITCHES.values()))
 
 
 @dataclass
@@ -88,7 +79,7 @@ def _outputs(documents: list[AnyParsed], args: argparse.Namespace, findings: Fin
         name = document.document.name
         output = _output(outputs, args.output or Path(name).parent / "rendered")
         for tree, files in _trees(document, args.cluster, findings):
-            obstacles = chain(_rivals(tree, output), _occupants(tree, files, output.root))
+            obstacles = chain(_rivals(tree, output), occupants(tree, files, output.root))
             findings.add(Problem("HW405", name, ("name",), message, hint) for message, hint in islice(obstacles, 1))
             output.trees.append(tree)
             output.files |= files
@@ -112,48 +103,12 @@ def _trees(document: AnyParsed, cluster_file: Path | None, findings: Findings) -
 
 
 def _add_stale(outputs: _Outputs, searched: list[Path]) -> None:
-    """Files that an earlier name of a job or a cluster has left beside the documents: nothing renders into their trees any more."""
+    """Files that an earlier name of a job or a cluster has left beside the documents."""
     known = set(map(os.path.realpath, searched))
     for folder in {os.path.realpath(file.parent): file.parent for file in searched}.values():
         output = _output(outputs, folder / "rendered")
-        stale = [] if output.root.is_symlink() else [tree for tree in _planned_trees(output.root) if tree not in output.trees]
-        kept = _names([file for file in folder.iterdir() if os.path.realpath(file) not in known]) if stale else set()
-        for tree in (tree for tree in stale if tree.parts[0] not in kept):
-            output.stale += [file for file in files_below(output.root, tree) if _is_rendered(file, tree)]
-
-
-def _planned_trees(root: Path) -> Iterator[PurePosixPath]:
-    """The folders below `root` whose plan says that a job or a cluster has been rendered there."""
-    for file in (*root.glob("*/plan.json"), *root.glob("*/*/plan.json")):
-        tree = PurePosixPath(file.parent.relative_to(root).as_posix())
-        if _planned_tree(file) == tree and not blocked(root, tree):
-            yield tree
-
-
-def _planned_tree(file: Path) -> PurePosixPath | None:
-    """Where the plan in the file is rendered to; None when it is no plan of headway's."""
-    try:
-        plan = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(plan, dict):
-        return None
-    schema = str(plan.get("schema"))
-    if schema.startswith("headway.job-plan/"):
-        return PurePosixPath(str(plan.get("name")), str(plan.get("cluster")))
-    return PurePosixPath(str(plan.get("name"))) if schema.startswith("headway.cluster-plan/") else None
-
-
-def _names(files: list[Path]) -> set[str]:
-    """The names of the documents among files that the search passes by: by their own path they can be rendered all the same."""
-    documents = [load_file(file)[0] for file in files if file.is_file()]
-    return {str(document.value(("name",))) for document in documents if kind_of(document) is not None}
-
-
-def _is_rendered(file: PurePosixPath, tree: PurePosixPath) -> bool:
-    """Whether a job or a cluster in the folder `tree` has such a file; anything else there is somebody's own."""
-    names = _JOB_FILES if len(tree.parts) == 2 else _CLUSTER_FILES
-    return any(PurePosixPath("/", file.relative_to(tree)).match(f"/{name}") for name in names)
+        unread = [file for file in folder.iterdir() if os.path.realpath(file) not in known]
+        output.stale += stale_files(output.root, output.trees, unread)
 
 
 def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
@@ -165,33 +120,6 @@ def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
     for other in (other for other in output.trees if other.parts[0] == tree.parts[0] and len(other.parts) != len(tree.parts)):
         message = f"a job and a cluster are both called `{tree.parts[0]}`: one renders into `{tree}`, the other into `{other}`"
         yield message, "rename one of them"
-
-
-def _occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[str, str]]:
-    """What is on the disk in the place of the tree and is not of its making: what is wrong, and what to do."""
-    if obstacle := blocked(root, tree):
-        what = "a symbolic link" if obstacle.is_symlink() else "a file"
-        yield f"`{obstacle}` is {what}, where a folder of rendered files goes", "move it away, or give another folder by `-o`"
-        return
-    if len(tree.parts) == 1 and (jobs := sorted(path.parent.name for path in (root / tree).glob("*/plan.json"))):
-        message = f"`{tree}` holds the files of a job of that name, for {', '.join(jobs)}"
-        yield message, "rename the cluster, or remove the job's files if there is no such job"
-    if len(tree.parts) == 2 and _kind_of_tree(root / tree.parts[0]) == "cluster":
-        message = f"`{tree.parts[0]}` holds the files of a cluster of that name"
-        yield message, "rename the job, or remove the cluster's files if there is no such cluster"
-    if _kind_of_tree(root / tree) != ("cluster" if len(tree.parts) == 1 else "job"):
-        for difference in (found for found in compare_tree(root, files, [tree]) if found.what != "missing"):
-            message = (
-                f"`{root / difference.path}` may be somebody's own: no plan.json in `{tree}` says that headway has put it there"
-            )
-            yield message, "move it away or remove it, or give another folder by `-o`"
-
-
-def _kind_of_tree(folder: Path) -> str | None:
-    """Whether a `job` or a `cluster` has been rendered into the folder itself; None when neither."""
-    file = folder / "plan.json"
-    found = _PLAN.search(file.read_bytes()) if file.is_file() else None
-    return found and found.group(1).decode()
 
 
 def _apply(output: Output, check_only: bool) -> list[Difference]:

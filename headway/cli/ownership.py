@@ -1,0 +1,91 @@
+"""What stands in a folder of rendered files: whose it is, what of it nothing renders any more, and what is in the way."""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
+
+from headway.infra.tree import blocked, compare_tree, files_below
+from headway.jobspec.load import load_file
+from headway.jobspec.parse import kind_of
+from headway.templates.hosts.render import SCRIPT, UNIT
+from headway.templates.kind import Files
+from headway.templates.switches import SWITCHES
+
+# A plan of ours also after a merge that has left its marks in the text.
+_PLAN = re.compile(rb'"schema"\s*:\s*"headway\.(job|cluster)-plan/')
+# Below its folder, what a job and what a cluster are rendered to.
+_JOB_FILES = ("plan.json", "run.json", "nccl.env", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch")
+_CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switches/*/{kind.file}" for kind in SWITCHES.values()))
+
+
+def stale_files(root: Path, trees: Collection[PurePosixPath], unread: Collection[Path]) -> list[PurePosixPath]:
+    """Files in `root` that an earlier name of a job or a cluster has left: nothing renders into their trees any more.
+
+    `trees` are rendered into now; a tree stays, too, if one of the files `unread` beside the documents is what it was rendered from.
+    """
+    stale = [] if root.is_symlink() else [tree for tree in _planned_trees(root) if tree not in trees]
+    kept = _names(unread) if stale else set()
+    gone = [tree for tree in stale if tree.parts[0] not in kept]
+    return [file for tree in gone for file in files_below(root, tree) if _is_rendered(file, tree)]
+
+
+def occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[str, str]]:
+    """What is on the disk in the place of the tree and is not of its making: what is wrong, and what to do."""
+    if obstacle := blocked(root, tree):
+        what = "a symbolic link" if obstacle.is_symlink() else "a file"
+        yield f"`{obstacle}` is {what}, where a folder of rendered files goes", "move it away, or give another folder by `-o`"
+        return
+    if len(tree.parts) == 1 and (jobs := sorted(path.parent.name for path in (root / tree).glob("*/plan.json"))):
+        message = f"`{tree}` holds the files of a job of that name, for {', '.join(jobs)}"
+        yield message, "rename the cluster, or remove the job's files if there is no such job"
+    if len(tree.parts) == 2 and _kind_of_tree(root / tree.parts[0]) == "cluster":
+        message = f"`{tree.parts[0]}` holds the files of a cluster of that name"
+        yield message, "rename the job, or remove the cluster's files if there is no such cluster"
+    if _kind_of_tree(root / tree) != ("cluster" if len(tree.parts) == 1 else "job"):
+        for difference in (found for found in compare_tree(root, files, [tree]) if found.what != "missing"):
+            message = (
+                f"`{root / difference.path}` may be somebody's own: no plan.json in `{tree}` says that headway has put it there"
+            )
+            yield message, "move it away or remove it, or give another folder by `-o`"
+
+
+def _planned_trees(root: Path) -> Iterator[PurePosixPath]:
+    """The folders below `root` whose plan says that a job or a cluster has been rendered there."""
+    for file in (*root.glob("*/plan.json"), *root.glob("*/*/plan.json")):
+        tree = PurePosixPath(file.parent.relative_to(root).as_posix())
+        if _planned_tree(file) == tree and not blocked(root, tree):
+            yield tree
+
+
+def _planned_tree(file: Path) -> PurePosixPath | None:
+    """Where the plan in the file is rendered to; None when it is no plan of headway's."""
+    try:
+        plan = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(plan, dict):
+        return None
+    schema = str(plan.get("schema"))
+    if schema.startswith("headway.job-plan/"):
+        return PurePosixPath(str(plan.get("name")), str(plan.get("cluster")))
+    return PurePosixPath(str(plan.get("name"))) if schema.startswith("headway.cluster-plan/") else None
+
+
+def _names(files: Collection[Path]) -> set[str]:
+    """The names of the documents among files that the search passes by: by their own path they can be rendered all the same."""
+    documents = [load_file(file)[0] for file in files if file.is_file()]
+    return {str(document.value(("name",))) for document in documents if kind_of(document) is not None}
+
+
+def _is_rendered(file: PurePosixPath, tree: PurePosixPath) -> bool:
+    """Whether a job or a cluster in the folder `tree` has such a file; anything else there is somebody's own."""
+    names = _JOB_FILES if len(tree.parts) == 2 else _CLUSTER_FILES
+    return any(PurePosixPath("/", file.relative_to(tree)).match(f"/{name}") for name in names)
+
+
+def _kind_of_tree(folder: Path) -> str | None:
+    """Whether a `job` or a `cluster` has been rendered into the folder itself; None when neither."""
+    file = folder / "plan.json"
+    found = _PLAN.search(file.read_bytes()) if file.is_file() else None
+    return found and found.group(1).decode()
