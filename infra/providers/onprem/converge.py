@@ -129,7 +129,8 @@ def _start(ssh: Ssh, wanted: HostState, begun: Manifest, view: HostView) -> None
     """
     if view.live:
         ssh.run(["systemctl", "daemon-reload"])
-    if units := [unit for unit in wanted.units if view.units.get(unit) not in ENABLED]:
+    # One that is enabled already may have a new [Install] section.
+    if units := [unit for unit in wanted.units if view.units.get(unit) not in ENABLED or unit in begun.restart]:
         ssh.run(["systemctl", "enable", "--", *units])
     if view.live:
         for unit in begun.restart:

@@ -270,7 +270,7 @@ def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_b
     # n3 runs systemd, which starts the unit; there is no adapter
     failed = lab.headway("up", "--yes")
     assert ended(failed, 1) == made("n-1")
-    assert re.search(r"error: n-2 .*`systemctl restart -- headway-qos\.service` ended with 1: Job for headway-qos", failed.stderr)
+    assert re.search(r"error: n-2 .*`systemctl reload-or-restart -- headway-qos\.service` ended with 1: Job for headway-qos", failed.stderr)
     assert failed.stderr.endswith("2 hosts: 1 changed, 1 failed\n")
     assert ended(lab.headway("preview"), 1) == [f"! n-2:{UNIT} (failed)"]
     assert ended(lab.headway("down", "--yes"), 0) == [*all_of("n-1", "-"), *all_of("n-2", "-")]

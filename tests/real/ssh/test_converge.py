@@ -223,14 +223,36 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
 
 def test_a_unit_that_fails_is_told_and_started_again_by_the_next_run(ssh_hosts: SshHosts, live_host: SshHost) -> None:
     state = wanted(ssh_hosts, live_host, script=f"echo tried >>{RAN}; exit 1")
-    with pytest.raises(SshError, match=r"`systemctl restart -- qos.service` ended with 1"):
+    with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` ended with 1"):
         brought(state)
     assert found(state) == [Change(UNIT, "failed")]
-    with pytest.raises(SshError, match=r"`systemctl restart -- qos.service` ended with 1"):
+    with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` ended with 1"):
         brought(state)
     assert runs(live_host) == 2
     brought(wanted(ssh_hosts, live_host))
     assert found(wanted(ssh_hosts, live_host)) == []
+
+
+def test_a_change_is_put_in_force_without_a_restart_of_what_requires_the_unit(ssh_hosts: SshHosts, live_host: SshHost) -> None:
+    """As slurmd requires headway-qos: the jobs of a node must not notice."""
+    job = "/etc/systemd/system/job.service"
+    unit = SERVICE.replace("[Install]", f"ExecReload={SCRIPT}\n[Install]\nRequiredBy=job.service")
+    state = wanted(ssh_hosts, live_host)
+    first = replace(state, files={**state.files, UNIT_FILE: HostFile(unit, 0o644)})
+    live_host.path(job).write_text("[Service]\nExecStart=/bin/sleep infinity\n")
+    try:
+        brought(first)
+        live_host.run("systemctl", "start", "job.service")
+        pid = live_host.run("systemctl", "show", "--property=MainPID", "job.service").stdout
+        assert pid != "MainPID=0\n"
+        script = HostFile(f"#!/bin/sh\necho changed >>{RAN}\n", 0o755)
+        brought(replace(first, files={**first.files, SCRIPT: script}))
+        assert runs(live_host) == 2
+        assert live_host.run("systemctl", "show", "--property=MainPID", "job.service").stdout == pid
+    finally:
+        live_host.run("systemctl", "stop", "job.service")
+        live_host.path(job).unlink()
+        live_host.run("systemctl", "daemon-reload")
 
 
 def test_an_enabled_unit_runs_when_the_host_starts_again(ssh_hosts: SshHosts, live_host: SshHost) -> None:
