@@ -14,5 +14,10 @@ class Reach:
     identity: str | None = None
     known_hosts: str | None = None
 
+    @property
+    def place(self) -> str:
+        """Which machine it is. A node's name goes on to another machine when one before it leaves the cluster; this does not."""
+        return f"{self.address}:{self.port}"
+
     def __str__(self) -> str:
         return f"{self.name} ({self.user}@{self.address}:{self.port})"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pulumi import automation as auto
@@ -16,7 +17,7 @@ from pulumi.automation.events import EngineEvent, StepEventMetadata
 
 from headway.infra.host import Change, HostState
 from headway.infra.program import program
-from headway.infra.providers.onprem.provider import REACHES, differences, files_on, put_by, write_reaches
+from headway.infra.providers.onprem.provider import REACHES, differences, files_on, put_by, reaches_text
 from headway.infra.reach import Reach
 
 PROJECT = "headway"
@@ -42,7 +43,7 @@ class NoEngineError(StackError):
 
 @dataclass(frozen=True)
 class HostChange:
-    """What was, or would be, done to a host (`create`, `update`, `delete`), and to what on it."""
+    """What was, or would be, done to a host (`create`, `update`, `delete`), and to what on it. `host` is its name for people."""
 
     host: str
     op: str
@@ -51,7 +52,7 @@ class HostChange:
 
 @dataclass
 class Outcome:
-    """Changes, and what went wrong, by host, in the order in which they came."""
+    """Changes, and what went wrong, by the place of the host, in the order in which they came."""
 
     changes: dict[str, HostChange] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -71,50 +72,71 @@ class ClusterStack:
             raise NoEngineError(f"Pulumi's engine, the program `pulumi`, is not on PATH; {ENGINE} says how to install it")
         self.cluster = cluster
         work = _work_folder(folder)
-        reaches = work / f"reaches-{cluster}.json"
-        write_reaches(reaches, {state.name: state.reach for state in hosts}, others)
         self._environment = _environment(work)
-        self._excluded = [f"urn:pulumi:{cluster}::{PROJECT}::{TYPE}::{host}" for host in without] or None
+        self._here = {state.reach.place for state in hosts}
+        self._excluded = [self._urn(state.reach.place) for state in hosts if state.name in without]
+        # A file of this run alone: another run beside it, a preview for one, may be of a changed document.
+        self._reaches = NamedTemporaryFile("w", dir=work, prefix="reaches-", suffix=".json")  # noqa: SIM115 (it goes with the stack)
+        self._reaches.write(reaches_text([state.reach for state in hosts], others))
+        self._reaches.flush()
         options = auto.LocalWorkspaceOptions(
             work_dir=str(work),
-            env_vars={**self._environment, REACHES: str(reaches)},
+            env_vars={**self._environment, REACHES: self._reaches.name},
             project_settings=auto.ProjectSettings(name=PROJECT, runtime="python", main=str(work)),
         )
-        with self._explained(_Watch(None)):
+        with self._explained(_Watch(None, self._here)):
             self._stack = auto.create_or_select_stack(cluster, project_name=PROJECT, program=program(hosts), opts=options)
 
-    def preview(self, progress: Progress | None = None) -> Outcome:
-        """What `up` would do. Every host is looked at, none is changed."""
-        watch = _Watch(progress)
+    def preview(self, progress: Progress | None = None, forgotten: Collection[str] = ()) -> Outcome:
+        """What `up` would do once the hosts `forgotten` are. Every other one is looked at, none is changed."""
+        watch = _Watch(progress, self._here)
+        excluded = [*self._excluded, *(resource["urn"] for resource in self._called(forgotten))]
         with self._explained(watch):
-            self._stack.preview(refresh=True, exclude=self._excluded, on_event=watch)
+            self._stack.preview(refresh=True, exclude=excluded or None, on_event=watch)
         return watch.outcome
 
     def up(self, progress: Progress | None = None) -> Outcome:
         """Looks at every host and makes it hold what it is to hold."""
-        watch = _Watch(progress)
+        watch = _Watch(progress, self._here)
         with self._explained(watch):
-            self._stack.up(refresh=True, exclude=self._excluded, continue_on_error=True, on_event=watch)
+            self._stack.up(refresh=True, exclude=self._excluded or None, continue_on_error=True, on_event=watch)
         return watch.outcome
 
     def down(self, progress: Progress | None = None) -> Outcome:
         """Takes from every host what is headway's, and forgets the stack when nothing is left."""
-        watch = _Watch(progress)
+        watch = _Watch(progress, self._here)
         with self._explained(watch):
             self._stack.destroy(continue_on_error=True, on_event=watch)
         if not watch.outcome.failures:
             self._stack.workspace.remove_stack(self.cluster)
         return watch.outcome
 
-    def hosts(self) -> list[str]:
-        """The hosts that the state knows."""
-        return [host for resource in self._resources() if (host := _host(resource["urn"])) is not None]
+    def hosts(self) -> dict[str, str]:
+        """The hosts that the state knows: place -> name of the node that it was."""
+        found = {_host(resource["urn"]): _node(resource) for resource in self._resources()}
+        return {place: name for place, name in found.items() if place is not None}
 
     def forget(self, hosts: Collection[str]) -> None:
-        """Takes hosts that are gone for good out of the state; nothing is done to them."""
+        """Takes hosts, by place or name, that are gone for good out of the state; nothing is done to them."""
+        if not hosts:
+            return
         state = self._stack.export_stack()
-        kept = [resource for resource in self._resources() if _host(resource["urn"]) not in hosts]
-        self._stack.import_stack(auto.Deployment(state.version, {**(state.deployment or {}), "resources": kept}))
+        gone = {resource["urn"] for resource in self._called(hosts)}
+        kept = [resource for resource in self._resources() if resource["urn"] not in gone]
+        with self._explained(_Watch(None, self._here)):
+            self._stack.import_stack(auto.Deployment(state.version, {**(state.deployment or {}), "resources": kept}))
+
+    def _called(self, hosts: Collection[str]) -> list[dict[str, Any]]:
+        """The resources of hosts, by place or name. Of two with one name it is the one that is no longer of the cluster."""
+        found = []
+        for host in hosts:
+            named = [each for each in self._resources() if host in {_host(each["urn"]), _node(each)} and _host(each["urn"])]
+            gone = [each for each in named if _host(each["urn"]) not in self._here]
+            found += gone or named
+        return found
+
+    def _urn(self, place: str) -> str:
+        return f"urn:pulumi:{self.cluster}::{PROJECT}::{TYPE}::{place}"
 
     def _resources(self) -> list[dict[str, Any]]:
         return list((self._stack.export_stack().deployment or {}).get("resources") or [])
@@ -137,12 +159,12 @@ class ClusterStack:
 
 
 class _Watch:
-    """Gathers what the engine says of the hosts."""
+    """Gathers what the engine says of the hosts; `here` are the places of those that the document has."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None, here: Collection[str]) -> None:
         self.outcome = Outcome()
         self.complaints: list[str] = []
-        self._progress = progress
+        self._progress, self._here = progress, here
 
     def __call__(self, event: EngineEvent) -> None:
         if event.resource_pre_event is not None:
@@ -161,12 +183,17 @@ class _Watch:
     def _take(self, step: StepEventMetadata) -> None:
         host = _host(step.urn)
         if host is not None and step.op in _CHANGES:
-            self.outcome.changes[host] = HostChange(host, str(step.op.value), _changes(step))
+            self.outcome.changes[host] = HostChange(self._name(host, step), str(step.op.value), _changes(step))
 
     def _report(self, step: StepEventMetadata) -> None:
         host = _host(step.urn)
         if host is not None and self._progress is not None:
-            self._progress(host, str(step.op.value))
+            self._progress(self._name(host, step), str(step.op.value))
+
+    def _name(self, place: str, step: StepEventMetadata) -> str:
+        """The node's name; of a machine that has left, whose name another one may have now, its place too."""
+        name = str(((step.new.inputs if step.new else None) or (step.old.outputs if step.old else None) or {}).get("name", place))
+        return name if place in self._here else f"{name} ({place})"
 
 
 def _changes(step: StepEventMetadata) -> tuple[Change, ...]:
@@ -184,6 +211,11 @@ def _host(urn: str) -> str | None:
     """The host that a resource stands for."""
     kind, name = urn.rsplit("::", 2)[-2:] if urn.count("::") >= 3 else ("", "")
     return name if kind == TYPE else None
+
+
+def _node(resource: Mapping[str, Any]) -> str:
+    """The name of the node that a host was when it was last looked at."""
+    return str((resource.get("outputs") or {}).get("name", ""))
 
 
 def _for_people(text: str) -> str:
@@ -206,9 +238,12 @@ def _work_folder(folder: Path) -> Path:
     """`.headway/pulumi`, for this user only; git is told to leave it alone."""
     own = folder.absolute() / ".headway"
     work = own / "pulumi"
-    work.mkdir(parents=True, exist_ok=True)
-    own.chmod(0o700)
-    (own / ".gitignore").write_text("*\n")
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        own.chmod(0o700)
+        (own / ".gitignore").write_text("*\n")
+    except OSError as error:
+        raise StackError(f"the state cannot be kept in {work}: {error.strerror}") from error
     return work
 
 

@@ -12,7 +12,7 @@ from headway.cli.hosts import (
     ask,
     carry_out,
     check_consent,
-    forget,
+    check_forgotten,
     print_changes,
     print_failures,
     read_hosts,
@@ -42,14 +42,15 @@ def _down(args: argparse.Namespace) -> int:
     check_consent(args.yes)
     hosts = read_hosts(args.cluster)
     stack = hosts.stack()
-    forget(stack, args.forget, [state.name for state in hosts.states])
-    known = stack.hosts()
+    check_forgotten(stack, args.forget, [state.name for state in hosts.states])
+    known = {place: name for place, name in stack.hosts().items() if not {place, name} & set(args.forget)}
     # A run that was cut off in its first work on a host has left files there, and the engine's state does not have it.
-    others = [state for state in hosts.states if state.name not in {*known, *args.forget}]
-    names = sorted([*known, *(state.name for state in others)])
+    others = [state for state in hosts.states if not {state.reach.place, state.name} & {*known, *args.forget}]
+    names = sorted([*known.values(), *(state.name for state in others)])
     if not args.yes:
         shown = listed(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
         ask(f"take headway's files from {counted(len(names), 'host')}, {shown}?")
+    stack.forget(args.forget)
     outcome = carry_out(stack.down, "removing", len(known))
     _sweep(others, outcome)
     print_changes(outcome)
@@ -63,8 +64,8 @@ def _sweep(others: Sequence[HostState], outcome: "Outcome") -> None:
     from headway.infra.stack import HostChange  # noqa: PLC0415 (pulumi is an extra)
     from headway.infra.survey import sweep  # noqa: PLC0415 (paramiko is an extra)
 
-    for found in sweep(others):
+    for state, found in zip(others, sweep(others), strict=True):
         if found.error is not None:
-            outcome.failures[found.host] = str(found.error)
+            outcome.failures[state.reach.place] = str(found.error)
         elif found.changes:
-            outcome.changes[found.host] = HostChange(found.host, "delete", found.changes)
+            outcome.changes[state.reach.place] = HostChange(state.name, "delete", found.changes)

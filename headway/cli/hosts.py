@@ -73,7 +73,7 @@ def add_without(parser: argparse.ArgumentParser) -> None:
 def add_consent(parser: argparse.ArgumentParser) -> None:
     """For what changes hosts."""
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-    help_text = "take this node, which is gone for good, out of the state first; may be given several times"
+    help_text = "take this node (or ADDRESS:PORT), which is gone for good, out of the state first; may be given several times"
     parser.add_argument("--forget", action="append", default=[], metavar="NODE", help=help_text)
 
 
@@ -107,10 +107,13 @@ def check_known(nodes: Collection[str], known: Collection[str], option: str) -> 
 
 
 def look(states: Sequence[HostState]) -> "Mapping[str, Found]":
-    """What was found on each host. Raises StopError if one cannot be reached (3), or if something of somebody else's is there (1)."""
+    """What was found on each host, by its place.
+
+    Raises StopError if one cannot be reached (3), or if something of somebody else's is there (1).
+    """
     from headway.infra.survey import survey  # noqa: PLC0415 (paramiko is an extra)
 
-    found = {each.host: each for each in survey(states)}
+    found = dict(zip((state.reach.place for state in states), survey(states), strict=True))
     errors = [each.error for each in found.values() if each.error is not None]
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
@@ -167,10 +170,10 @@ def print_changes(outcome: "Outcome", found: "Mapping[str, Found] | None" = None
 
     Of a host that is new to the engine it knows nothing; what was `found` there does.
     """
-    for host, change in sorted(outcome.changes.items()):
-        looked_at = (found or {}).get(host) if change.op == "create" else None
+    for place, change in sorted(outcome.changes.items(), key=lambda item: item[1].host):
+        looked_at = (found or {}).get(place) if change.op == "create" else None
         for each in looked_at.changes if looked_at else change.changes:
-            print(_line(host, each))
+            print(_line(change.host, each))
 
 
 def print_failures(outcome: "Outcome") -> None:
@@ -197,11 +200,11 @@ def ask(question: str) -> None:
         raise StopError(1, "nothing was changed")
 
 
-def forget(stack: "ClusterStack", nodes: Collection[str], others: Collection[str] = ()) -> None:
-    """Takes the nodes out of the state. Raises StopError with 2 for one that is neither in it nor one of the `others`."""
+def check_forgotten(stack: "ClusterStack", nodes: Collection[str], others: Collection[str] = ()) -> None:
+    """Raises StopError with 2 for a node, by name or `ADDRESS:PORT`, that is neither in the state nor one of the `others`."""
     if nodes:
-        check_known(nodes, {*stack.hosts(), *others}, "--forget")
-        stack.forget(nodes)
+        known = stack.hosts()
+        check_known(nodes, {*known, *known.values(), *others}, "--forget")
 
 
 def stopping(verb: Callable[[], int]) -> int:

@@ -12,8 +12,8 @@ from headway.cli.hosts import (
     ask,
     carry_out,
     check_consent,
+    check_forgotten,
     check_known,
-    forget,
     look,
     print_changes,
     print_failures,
@@ -44,28 +44,29 @@ def _up(args: argparse.Namespace) -> int:
     hosts = read_hosts(args.cluster)
     check_known(args.without, [state.name for state in hosts.states], "--without")
     states = [state for state in hosts.states if state.name not in args.without]
-    names = [state.name for state in states]
+    places = [state.reach.place for state in states]
     stack = hosts.stack(args.without)
     found = look(states)
-    forget(stack, args.forget)
+    check_forgotten(stack, args.forget)
     if not args.yes:
-        planned = carry_out(stack.preview, "looking", len(states))
+        planned = carry_out(lambda report: stack.preview(report, args.forget), "looking", len(states))
         print_changes(planned, found)
-        if planned.failures or not planned.changes:
-            return _ended(planned, names)
+        if planned.failures or not (planned.changes or args.forget):
+            return _ended(planned, places)
         ask(f"change {counted(len(planned.changes), 'host')}?")
+    stack.forget(args.forget)
     outcome = carry_out(stack.up, "changing", len(states))
     if args.yes:
         print_changes(outcome, found)
-    return _ended(outcome, names)
+    return _ended(outcome, places)
 
 
-def _ended(outcome: "Outcome", hosts: list[str]) -> int:
+def _ended(outcome: "Outcome", places: list[str]) -> int:
     print_failures(outcome)
-    for host in outcome.failures:
-        if host not in hosts:
-            print(f"`{host}` is no longer of this cluster; if it is gone for good: `--forget {host}`", file=sys.stderr)
+    for place in outcome.failures:
+        if place not in places:
+            print(f"`{place}` is no longer of this cluster; if it is gone for good: `--forget {place}`", file=sys.stderr)
     changed = f"{len(outcome.changes)} changed" if outcome.changes else "no changes"
     failed = f", {len(outcome.failures)} failed" if outcome.failures else ""
-    print(f"{counted(len(hosts), 'host')}: {changed}{failed}", file=sys.stderr)
+    print(f"{counted(len(places), 'host')}: {changed}{failed}", file=sys.stderr)
     return 1 if outcome.failures else 0

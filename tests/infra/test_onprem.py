@@ -73,7 +73,7 @@ def test_the_state_says_what_a_host_holds_and_not_by_whose_keys() -> None:
     assert state_of({**props, "port": 22.0}).files == state.files
 
 
-def test_a_host_that_moved_is_a_change_though_it_holds_the_same() -> None:
+def test_a_host_that_is_another_node_now_is_a_change_though_it_holds_the_same() -> None:
     (state,) = host_states(OnpremOptions(), plan("10.0.0.1"), files("gpu-1"), Path())
     news = props_of(state)
     manifest = {"cluster": "lab", "files": {}, "folders": [], "units": [], "restart": [], "finished": True}
@@ -81,8 +81,8 @@ def test_a_host_that_moved_is_a_change_though_it_holds_the_same() -> None:
     view = {"paths": {path: file.print for path, file in state.files.items()}, "units": {"qos.service": "enabled"}}
     olds = {**news, "view": {**view, "manifest": manifest, "live": False}}
     assert differences(olds, news) == []
-    assert [(each.what, each.subject) for each in differences({**olds, "address": "10.0.0.9"}, news)] == [
-        ("moved", "gpu-1 (root@10.0.0.1:22)")
+    assert [(each.what, each.subject) for each in differences({**olds, "name": "gpu-2"}, news)] == [
+        ("renamed", "gpu-1 (root@10.0.0.1:22)")
     ]
     assert [change.what for change in files_on(olds)] == ["extra"] * 3
     assert {change.what for change in put_by(news)} == {"missing", "not enabled"}

@@ -6,7 +6,7 @@ reached last: it comes in the file that $HEADWAY_REACHES names, and who has othe
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class HostProvider(ResourceProvider):
     serialize_as_secret_always = False
 
     def create(self, props: Props) -> CreateResult:
-        return CreateResult(props["name"], _converged(props))
+        return CreateResult(_last_reach(props).place, _converged(props))
 
     def update(self, _id: str, _olds: Props, news: Props) -> UpdateResult:
         return UpdateResult(_converged(news))
@@ -53,10 +53,10 @@ class HostProvider(ResourceProvider):
 
 
 class Host(Resource, module="headway", name="Host"):
-    """What a host is to hold."""
+    """What a host is to hold. It is called after its place, so that a machine stays the same resource under another node's name."""
 
     def __init__(self, state: HostState, options: ResourceOptions | None = None) -> None:
-        super().__init__(HostProvider(), state.name, props_of(state), options)
+        super().__init__(HostProvider(), state.reach.place, props_of(state), options)
 
 
 def props_of(state: HostState) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def view_of(props: Props) -> HostView:
 def differences(olds: Props, news: Props) -> list[Change]:
     """What an update changes: `olds` are the outputs of the last look, `news` the inputs."""
     found = changes(state_of(news), view_of(olds))
-    moved = _last_reach(olds) != _last_reach(news)
-    return [*found, Change(str(_last_reach(news)), "moved")] if moved else found
+    renamed = _last_reach(olds) != _last_reach(news)
+    return [*found, Change(str(_last_reach(news)), "renamed")] if renamed else found
 
 
 def put_by(news: Props) -> list[Change]:
@@ -96,9 +96,9 @@ def files_on(olds: Props) -> list[Change]:
     return [] if manifest is None else [Change(path, "extra") for path in sorted(manifest.files)]
 
 
-def write_reaches(path: Path, reaches: Mapping[str, Reach], others: Reach) -> None:
+def reaches_text(reaches: Sequence[Reach], others: Reach) -> str:
     """How the provider's process is to reach each host, and those that only the state knows (as `others`, at their own address)."""
-    path.write_text(json.dumps({"hosts": {name: asdict(reach) for name, reach in reaches.items()}, "others": asdict(others)}))
+    return json.dumps({"hosts": {reach.place: asdict(reach) for reach in reaches}, "others": asdict(others)})
 
 
 def _converged(props: Props) -> dict[str, Any]:
@@ -119,5 +119,5 @@ def _last_reach(props: Props) -> Reach:
 
 def _reach(props: Props) -> Reach:
     known, last = json.loads(Path(os.environ[REACHES]).read_text()), _last_reach(props)
-    now, others = known["hosts"].get(last.name), known["others"]
+    now, others = known["hosts"].get(last.place), known["others"]
     return Reach(**now) if now else replace(last, identity=others["identity"], known_hosts=others["known_hosts"])

@@ -178,6 +178,29 @@ def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> 
     assert lab.listings() == before
 
 
+def test_a_machine_that_goes_by_the_name_of_one_that_has_left_keeps_its_files(lab: Lab) -> None:
+    before = lab.host(1).listing()
+    ended(lab.headway("up", "--yes"), 0)
+    first, second = lab.host(1), lab.host(2)
+    lab.nodes = ["n2"]
+    lines = ended(lab.headway("up", "--yes"), 0)
+    assert [line for line in lines if line.startswith("-")] == all_of(f"n-1 (127.0.0.1:{first.port})", "-")
+    assert f"~ n-1:{SCRIPT}" in lines
+    assert first.listing() == before
+    assert "adapters of n-1 in" in second.path(SCRIPT).read_text()
+    assert second.path(LINK).is_symlink()
+    assert ended(lab.headway("up", "--yes"), 0) == []
+
+
+def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
+    ended(lab.headway("up", "--yes"), 0)
+    held = lab.host(2).listing()
+    assert ended(lab.headway("up", "--forget", "n-2"), 2) == []
+    lab.nodes = ["n1"]
+    ended(lab.headway("preview"), 1)
+    assert lab.hosts.hosts["n2"].listing() == held
+
+
 def test_a_host_that_is_off_stops_it_is_left_out_by_name_and_forgotten_when_it_is_gone(lab: Lab) -> None:
     ended(lab.headway("up", "--yes"), 0)
     held = lab.host(2).listing()
@@ -194,7 +217,7 @@ def test_a_host_that_is_off_stops_it_is_left_out_by_name_and_forgotten_when_it_i
         failed = lab.headway("up", "--yes")
         assert ended(failed, 1) == []
         assert "error: n-2 (root@127.0.0.1:" in failed.stderr
-        assert "if it is gone for good: `--forget n-2`" in failed.stderr
+        assert f"if it is gone for good: `--forget 127.0.0.1:{lab.hosts.hosts['n2'].port}`" in failed.stderr
         assert ended(lab.headway("up", "--yes", "--forget", "n-2"), 0) == []
         assert ended(lab.headway("up", "--yes"), 0) == []
     finally:
@@ -270,7 +293,9 @@ def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_b
     # n3 runs systemd, which starts the unit; there is no adapter
     failed = lab.headway("up", "--yes")
     assert ended(failed, 1) == made("n-1")
-    assert re.search(r"error: n-2 .*`systemctl reload-or-restart -- headway-qos\.service` ended with 1: Job for headway-qos", failed.stderr)
+    assert re.search(
+        r"error: n-2 .*`systemctl reload-or-restart -- headway-qos\.service` ended with 1: Job for headway-qos", failed.stderr
+    )
     assert failed.stderr.endswith("2 hosts: 1 changed, 1 failed\n")
     assert ended(lab.headway("preview"), 1) == [f"! n-2:{UNIT} (failed)"]
     assert ended(lab.headway("down", "--yes"), 0) == [*all_of("n-1", "-"), *all_of("n-2", "-")]
