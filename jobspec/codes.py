@@ -46,6 +46,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW407": "a job's name that Kubernetes does not take",
         "HW408": "GPU nodes on an RDMA fabric, and pods that get no RDMA device (warning)",
         "HW409": "an interface that pods do not have (warning)",
+        "HW410": "a user that may not lock memory for RDMA (warning)",
         "HW501": "a RoCE fabric without a class that carries collectives",
         "HW502": "an RDMA fabric, and nodes that name no adapter",
         "HW503": "a transport that does not fit the fabric's role",

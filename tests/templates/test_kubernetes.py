@@ -16,10 +16,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from headway.cli.documents import PlannedJob, load_job_plan
 from headway.jobspec.plan import EnvVar
 from headway.runner.contract import RunConfig, from_json
+from headway.templates.schedulers.kubernetes.options import KubernetesOptions
 from headway.templates.schedulers.kubernetes.render import render
 from headway.templates.schedulers.kubernetes.yaml_text import block, comment, quote
 
@@ -229,6 +231,52 @@ def test_every_variable_stands_under_its_reason_and_source(tmp_path: Path) -> No
         assert lines[at - 2 : at] == [f"# {variable.reason}", f"#   {variable.source}"]
 
 
+def test_the_head_names_what_a_namespace_must_allow_its_pods(tmp_path: Path) -> None:
+    assert "Pod Security" not in manifest(tmp_path, LEAST)
+    mounts = [*LEAST["mounts"], {"path": "/data", "host_path": "/mnt/data"}]
+    for options, nodes, wanted in (
+        (LEAST, GPUS, "IPC_LOCK"),
+        (LEAST | {"host_network": True}, CPUS, "hostNetwork"),
+        (LEAST | {"mounts": mounts}, CPUS, "hostPath"),
+        (LEAST | {"mounts": mounts, "host_network": True}, GPUS, "IPC_LOCK, hostNetwork, hostPath"),
+    ):
+        line = manifest(tmp_path, options, nodes=nodes).splitlines()[2]
+        assert line.startswith(f"# The namespace must allow its pods {wanted} (Pod Security `privileged`, not `baseline`)")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"service_account": "a..b"},
+        {"service_account": "a.-b"},
+        {"service_account": "a" * 254},
+        {"node_selector": {"a..b/x": "y"}},
+        {"tolerations": [{"key": "a..b/x"}]},
+        {"rdma": {"resource": "a..b/x"}},
+        {"mounts": [{"path": "/a", "claim": "a..b"}]},
+        {"mounts": [{"path": "/a", "host_path": "/a/../b"}]},
+        {"mounts": [{"path": "/a", "host_path": "/.."}]},
+        {"mounts": [{"path": "/a/../dev", "claim": "a"}]},
+    ],
+)
+def test_a_form_that_no_pod_can_have_is_no_option(option: Object) -> None:
+    with pytest.raises(ValidationError, match=r"string_pattern_mismatch|string_too_long"):
+        KubernetesOptions.model_validate_json(json.dumps(LEAST | option))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"service_account": "a.b-c.9"},
+        {"node_selector": {"a.b/x_y.z": "", "plain": "y"}},
+        {"rdma": {"resource": "a.b-c/x"}},
+        {"mounts": [{"path": "/", "claim": "a.b"}, {"path": "/a//b/", "host_path": "/a.b/.c/d.."}]},
+    ],
+)
+def test_a_form_that_pods_can_have_is_an_option(option: Object) -> None:
+    KubernetesOptions.model_validate_json(json.dumps(LEAST | option))
+
+
 # --- no value leaves its place ----------------------------------------------------------------------------------------
 
 
@@ -282,6 +330,13 @@ esac
 """
 
 
+SLEEP = """\
+#!/bin/sh
+echo "sleep $*" >>"$CALLS"
+[ -z "${HELD:-}" ] || exec cat "$HELD"
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Done:
     """How the script ended and what it called."""
@@ -293,12 +348,13 @@ class Done:
 
 
 def prepare(data: Mapping[str, str], folder: Path) -> Path:
-    """The script with its ConfigMap in `folder`, and a stand-in for python3 in `folder/tools`."""
+    """The script with its ConfigMap in `folder`, and stand-ins for python3 and sleep in `folder/tools`."""
     (folder / "tools").mkdir(parents=True)
     for name, text in data.items():
         (folder / name).write_text(text.replace("/etc/headway/", f"{folder}/") if name == "pod.sh" else text)
-    (folder / "tools/python3").write_text(PYTHON)
-    (folder / "tools/python3").chmod(0o755)
+    for name, text in {"python3": PYTHON, "sleep": SLEEP}.items():
+        (folder / "tools" / name).write_text(text)
+        (folder / "tools" / name).chmod(0o755)
     return folder / "pod.sh"
 
 
@@ -315,6 +371,13 @@ def run_script(data: Mapping[str, str], folder: Path, **variables: str) -> Done:
     return Done(code, process.pid, calls, (folder / "stdin").read_text())
 
 
+def wait_for_text(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists() or not path.stat().st_size:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
     data = objects(manifest(tmp_path, LEAST | {"setup": ["export FROM_SETUP='a b'"]}))["ConfigMap"]["data"]
     done = run_script(data, tmp_path / "pod", CODE="82")
@@ -327,20 +390,41 @@ def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
     assert done.stdin == data["run.json"]
 
 
-def test_an_attempt_that_cannot_be_opened_starts_no_runner(tmp_path: Path) -> None:
+def test_an_attempt_that_cannot_be_opened_starts_no_runner_and_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:
     done = run_script(objects(manifest(tmp_path, LEAST))["ConfigMap"]["data"], tmp_path / "pod", TAKEN="1")
-    assert (done.code, len(done.calls)) == (75, 1)
+    assert (done.code, len(done.calls), done.calls[-1]) == (75, 2, "sleep 60")
+
+
+def test_a_failed_setup_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"
+    script = prepare(objects(manifest(tmp_path, LEAST | {"setup": [". /nowhere/activate"]}))["ConfigMap"]["data"], folder)
+    done = subprocess.run(["sh", str(script)], env=environment(folder), stderr=subprocess.DEVNULL, check=False, timeout=30)
+    assert done.returncode not in {0, 82}
+    assert (folder / "calls").read_text() == "sleep 60\n"
+
+
+def test_a_signal_ends_the_wait_of_a_failed_pod(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"
+    script = prepare(objects(manifest(tmp_path, LEAST | {"setup": ["false"]}))["ConfigMap"]["data"], folder)
+    held, holding = os.pipe()
+    variables = environment(folder, HELD=f"/dev/fd/{held}")
+    with (
+        subprocess.Popen(["sh", str(script)], env=variables, pass_fds=[held]) as process,
+        os.fdopen(held),
+        os.fdopen(holding, "w"),
+    ):
+        wait_for_text(folder / "calls")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 82
+    assert (folder / "calls").read_text() == "sleep 60\n"
 
 
 def test_a_signal_before_the_runner_is_there_ends_the_pod_as_asked_to_stop(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
-    setup = [f": >{folder}/ready", f"while [ ! -e {folder}/go ]; do sleep 0.02; done"]
+    setup = [f"echo >{folder}/ready", f"while [ ! -e {folder}/go ]; do command -p sleep 0.02; done"]
     script = prepare(objects(manifest(tmp_path, LEAST | {"setup": setup}))["ConfigMap"]["data"], folder)
     with subprocess.Popen(["sh", str(script)], env=environment(folder)) as process:
-        until = time.monotonic() + 30
-        while not (folder / "ready").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_for_text(folder / "ready")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 82
     assert not (folder / "calls").exists()

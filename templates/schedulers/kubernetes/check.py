@@ -8,7 +8,7 @@ from headway.jobspec.check.names import check_unique
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
-from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, needs_rdma
+from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
 
 _OPTIONS = ("scheduler", "options")
 _LABEL_CHARACTERS = 63
@@ -25,6 +25,7 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from _check_tolerations(options)
     yield from _check_runs(options, plan, cluster)
     yield from _check_rdma(options, plan, cluster)
+    yield from _check_user(options, plan, cluster)
     yield from _check_interfaces(options, plan, cluster)
 
 
@@ -88,6 +89,13 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         message = f"the pods get no RDMA device, and the scale-out fabric `{name}` is RDMA"
         hint = "name what the device plugin offers, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
+
+
+def _check_user(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    if options.user and locks_memory(options, plan, cluster):
+        message = f"the user {options.user} may not lock memory, as RDMA must: of a container's users IPC_LOCK reaches root only"
+        hint = "start the nodes' container runtime with `LimitMEMLOCK=infinity`, or leave `user` out where the image's is root"
+        yield Problem("HW410", CLUSTER, (*_OPTIONS, "user"), message, hint, Severity.WARNING)
 
 
 def _check_interfaces(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

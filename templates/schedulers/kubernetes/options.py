@@ -6,14 +6,17 @@ from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.section import Name, Section
 
-Absolute = Annotated[str, StringConstraints(pattern=r"^/")]
-# Names of objects may have dots (RFC 1123 subdomain); labels, taints and resources may have a domain before a slash.
-Subdomain = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
-Key = Annotated[str, StringConstraints(pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
-Value = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
-ExtendedResource = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
-]
+# JobSet's webhook looks at none of these: it takes a wrong one, and no pod ever comes.
+# Names of objects are labels with dots between them (RFC 1123 subdomain); those of labels, taints and resources may have a domain
+# before a slash.
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+# No part of a path is `.` or `..`.
+Absolute = Annotated[str, StringConstraints(pattern=r"^(/([.]?[^/.][^/]*)?)+$")]
+Subdomain = Annotated[str, StringConstraints(pattern=f"^{_SUBDOMAIN}$", max_length=253)]
+Key = Annotated[str, StringConstraints(pattern=f"^({_SUBDOMAIN}/)?{_NAME}$")]
+Value = Annotated[str, StringConstraints(pattern=f"^({_NAME})?$")]
+ExtendedResource = Annotated[str, StringConstraints(pattern=f"^{_SUBDOMAIN}/{_NAME}$")]
 
 
 class Mount(Section):

@@ -52,7 +52,8 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         identity=_given(runAsUser=options.user, runAsGroup=options.group),
         requests={"cpu": plan.cpus_per_slot, **limits},
         limits=limits,
-        locks_memory=needs_rdma(plan, cluster) or options.rdma is not None,
+        locks_memory=locks_memory(options, plan, cluster),
+        privileges=_privileges(options, plan, cluster),
         mounts=[_mount(number, mount) for number, mount in enumerate(options.mounts)],
         volumes=[_volume(number, mount) for number, mount in enumerate(options.mounts)],
         deadline_s=_seconds(plan.time_limit),
@@ -69,6 +70,21 @@ def host_name(plan: JobPlan, slot: int) -> str:
 def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:
     """Whether the ranks' GPUs are to talk over RDMA adapters."""
     return plan.gpus_per_slot > 0 and cluster.scale_out is not None and cluster.scale_out.transport != "tcp"
+
+
+def locks_memory(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> bool:
+    """Whether the pods' processes register memory with RDMA adapters, which locks it."""
+    return needs_rdma(plan, cluster) or options.rdma is not None
+
+
+def _privileges(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> str:
+    """What the pods want that the Pod Security level `baseline` forbids."""
+    wanted = {
+        "IPC_LOCK": locks_memory(options, plan, cluster),
+        "hostNetwork": options.host_network,
+        "hostPath": any(mount.host_path for mount in options.mounts),
+    }
+    return ", ".join(name for name, is_wanted in wanted.items() if is_wanted)
 
 
 def _limits(options: KubernetesOptions, plan: JobPlan) -> dict[str, Any]:

@@ -74,6 +74,20 @@ def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str
     return text
 
 
+def job_of(text: str) -> str:
+    """The Job that is to be made of the manifest's JobSet, whose webhook does not look at all of it."""
+    (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet"]
+    (replicated,) = found["spec"]["replicatedJobs"]
+    metadata = {"name": found["metadata"]["name"], "namespace": found["metadata"]["namespace"]}
+    return json.dumps({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **replicated["template"]})
+
+
+def pod_of(text: str) -> str:
+    """A pod that is to be made of that Job."""
+    job = json.loads(job_of(text))
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": job["metadata"], "spec": job["spec"]["template"]["spec"]})
+
+
 def jobset(plane: ControlPlane, namespace: str) -> Object:
     (found,) = plane.objects("jobsets", "-n", namespace)
     return found
@@ -111,6 +125,37 @@ def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: P
     text = manifest(tmp_path, options, nodes=nodes)
     stored = control_plane.dry_run(text)
     assert [each["kind"] for each in stored] == [each["kind"] for each in yaml.safe_load_all(text)]
+    (job,) = control_plane.dry_run(job_of(text))
+    assert job["kind"] == "Job"
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused"),
+    [
+        ('"path": "/mnt/data"', '"path": "/mnt/../data"'),
+        ('serviceAccountName: "default"', 'serviceAccountName: "a..b"'),
+        ('{"pool": "training"}', '{"a..b/x": "training"}'),
+        ('"rdma/hca_shared_devices_a"', '"a..b/x"'),
+    ],
+)
+def test_what_the_options_refuse_is_refused_only_when_pods_are_made(
+    control_plane: ControlPlane, tmp_path: Path, taken: str, refused: str
+) -> None:
+    text = manifest(tmp_path, EVERYTHING)
+    assert taken in text
+    spoilt = text.replace(taken, refused)
+    control_plane.dry_run(spoilt)
+    with pytest.raises(KubectlError, match="Invalid value"):
+        control_plane.dry_run(job_of(spoilt))
+
+
+def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: ControlPlane, tmp_path: Path) -> None:
+    with control_plane.namespace() as namespace:
+        control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
+        control_plane.dry_run(pod_of(manifest(tmp_path, NOWHERE | {"namespace": namespace, "service_account": "default"})))
+        with pytest.raises(KubectlError, match="violates PodSecurity") as found:
+            control_plane.dry_run(pod_of(manifest(tmp_path, EVERYTHING | {"namespace": namespace})))
+        assert re.findall(r"IPC_LOCK|hostNetwork|hostPath", str(found.value)) == ["IPC_LOCK", "hostNetwork", "hostPath"]
 
 
 def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path: Path) -> None:
