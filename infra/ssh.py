@@ -1,6 +1,7 @@
 """A host over SSH: its key is checked, ours is an agent's or a named file, every wait has an end, and a write is all or nothing."""
 
 import hashlib
+import logging
 import shlex
 import socket
 import threading
@@ -41,6 +42,9 @@ mv -fT -- "$new" "$path"
 trap - EXIT
 sync "${path%/*}/"
 """
+
+# What goes wrong is said in one line of ours; paramiko would log a traceback of its thread to stderr besides.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class SshError(Exception):

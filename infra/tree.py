@@ -1,9 +1,11 @@
 """Rendered files as a tree on disk: written whole file by whole file, or compared with what is there."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+IsOurs = Callable[[PurePosixPath], bool]
 
 
 @dataclass(frozen=True)
@@ -14,12 +16,14 @@ class Difference:
     what: str
 
 
-def write_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath]) -> list[Difference]:
-    """Makes the folders `trees` below `root` hold exactly `files`; files elsewhere stay. Returns what was different before.
+def write_tree(
+    root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath], is_ours: IsOurs = lambda _: True
+) -> list[Difference]:
+    """Makes the folders `trees` below `root` hold `files` and of all that `is_ours` nothing else; files elsewhere stay.
 
-    None of the folders may be `blocked`.
+    None of the folders may be `blocked`. Returns what was different before.
     """
-    differences = compare_tree(root, files, trees)
+    differences = compare_tree(root, files, trees, is_ours)
     remove_files(root, [difference.path for difference in differences if difference.what == "extra"])
     for tree in trees:
         _remove_empty(root / tree, root)
@@ -36,10 +40,12 @@ def remove_files(root: Path, files: Iterable[PurePosixPath]) -> None:
         _remove_empty((root / file).parent, root)
 
 
-def compare_tree(root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath]) -> list[Difference]:
-    """How the folders `trees` below `root` differ from `files`, by path."""
+def compare_tree(
+    root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath], is_ours: IsOurs = lambda _: True
+) -> list[Difference]:
+    """How the folders `trees` below `root` differ from `files`, by path; what else lies there counts where it `is_ours`."""
     found = {path for tree in trees for path in files_below(root, tree)}
-    extra = [Difference(path, "extra") for path in found - files.keys()]
+    extra = [Difference(path, "extra") for path in found - files.keys() if is_ours(path)]
     missing = [Difference(path, "missing") for path in files.keys() - found]
     changed = [Difference(path, "changed") for path in files.keys() & found if not _holds(root / path, files[path])]
     return sorted(extra + missing + changed, key=lambda difference: difference.path)

@@ -223,12 +223,24 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
         or any(any(view.reacts.values()) for view in views),
     )
     for file, reading in readings.items():
+        if _is_unmarked(reading):
+            message = (
+                f"its RDMA traffic has no DSCP (`NCCL_IB_TC`), and other senders have {dscp}: switches treat it like all else"
+            )
+            yield Disagreement(file, "NCCL", message, _CHAIN_HINT)
         found: dict[tuple[str, bool], list[str]] = {}
         for view, ends in _distinct(reading):
             for link in _open_links(view, dscp, cnp if isinstance(cnp, int) else None, others):
                 found.setdefault(link, []).extend(ends)
         for (message, doubtful), names in found.items():
             yield Disagreement(file, _listed(names), message, _CHAIN_HINT, doubtful)
+
+
+def _is_unmarked(reading: Reading) -> bool:
+    """Whether it is the environment of a job that uses RDMA adapters and sets no traffic class."""
+    setting = reading.settings
+    uses_rdma = "NCCL_IB_HCA" in setting or ("NCCL_NET" in setting and setting["NCCL_NET"].value == "IB")
+    return uses_rdma and "NCCL_IB_TC" not in setting
 
 
 @dataclass(frozen=True)

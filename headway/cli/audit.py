@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
 from headway.cli.documents import PlannedCluster, plan_cluster, read_cluster
@@ -14,6 +15,7 @@ from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.placement import resolve_group
 from headway.templates.agreement import carries_collectives, disagreements
 from headway.templates.cluster import reader_of, readers_by_kind
+from headway.templates.hosts.render import SCRIPT
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading, Setting
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         findings.add(_changed_settings(readings, cluster))
     findings.print(sys.stdout, args.color)
     print(f"{counted(len(readings), 'file')}: {findings.counts('problem')}")
-    if cluster is None and not carries_collectives(readings.values()):
+    if readings and cluster is None and not carries_collectives(readings.values()):
         print("No file says which DSCP the collectives have, so their way was not followed: give a job's environment too.")
     return 1 if findings.errors else 0
 
@@ -65,6 +67,11 @@ def audit(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Itera
 def read_file(path: Path, kind: str | None, findings: Findings) -> Reading | None:
     """What the file configures, by its kind or its name; None, with a problem, where it cannot be read."""
     reader = readers_by_kind()[kind] if kind else reader_of(path)
+    if not path.exists():
+        findings.add(
+            [Problem("HW604", str(path), (), "there is no such file", "give a file that a device or a job has in force")]
+        )
+        return None
     if reader is None:
         hint = f"say which kind it is, for example `{next(iter(readers_by_kind()))}:{path}`"
         findings.add([Problem("HW604", str(path), (), "its name does not tell what kind of file it is", hint)])
@@ -130,10 +137,23 @@ def _changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) 
         reader = reader_of(path) if path is not None else None
         if path is not None and reader is not None:
             yield from _changes(file, reading, reader(rendered[path]))
+            if path.name == SCRIPT.name:
+                yield from _changed_script(file, Path(file).read_text(encoding="utf-8"), rendered[path])
         else:
             hint = "name it as `headway render` does, in a folder with its device's name"
             message = "nothing that the cluster file renders to is this file's; only its classes of traffic were compared"
             yield Problem("HW605", file, (), message, hint)
+
+
+def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
+    """A program does what all of its lines say, not its settings alone: the first line that is another one."""
+    pairs = enumerate(zip_longest(found.splitlines(), wanted.splitlines()), 1)
+    changed = next(((line, ours, theirs) for line, (ours, theirs) in pairs if ours != theirs), None)
+    if changed is not None:
+        line, _, expected = changed
+        message = f"the script is not the one that the cluster file renders to; it has here `{(expected or '').strip()}`"
+        hint = "put the file of `headway render` there, or mend the cluster file"
+        yield Problem("HW603", file, (), message, hint, span=Span(line - 1, 0, line, 0))
 
 
 def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
@@ -170,12 +190,19 @@ def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
     hint = "put the file of `headway render` there, or mend the cluster file"
     for key, setting in wanted.settings.items():
         if key not in found.settings:
-            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file gives {setting.value}", hint)
+            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file gives {setting.value or 'it'}", hint)
     for key, setting in found.settings.items():
         expected = wanted.settings.get(key)
         span = Span(setting.line - 1, 0, setting.line, 0)
         if expected is None:
-            yield Problem("HW603", file, (), f"`{key}` is {setting.value}, which the cluster file does not give", hint, span=span)
+            yield Problem(
+                "HW603",
+                file,
+                (),
+                f"`{key}` {f'is {setting.value}' if setting.value else 'is there'}, which the cluster file does not give",
+                hint,
+                span=span,
+            )
         elif expected.value != setting.value:
             message = f"`{key}` is {setting.value}, and {expected.value} by the cluster file"
             yield Problem("HW603", file, (), message, hint, span=span)

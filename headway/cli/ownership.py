@@ -27,7 +27,7 @@ def stale_files(root: Path, trees: Collection[PurePosixPath], unread: Collection
     stale = [] if root.is_symlink() else [tree for tree in _planned_trees(root) if tree not in trees]
     kept = _names(unread) if stale else set()
     gone = [tree for tree in stale if tree.parts[0] not in kept]
-    return [file for tree in gone for file in files_below(root, tree) if _is_rendered(file, tree)]
+    return [file for tree in gone for file in files_below(root, tree) if is_rendered(file, tree)]
 
 
 def occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _names(files: Collection[Path]) -> set[str]:
     return {str(document.value(("name",))) for document in documents if kind_of(document) is not None}
 
 
-def _is_rendered(file: PurePosixPath, tree: PurePosixPath) -> bool:
+def is_rendered(file: PurePosixPath, tree: PurePosixPath) -> bool:
     """Whether a job or a cluster in the folder `tree` has such a file; anything else there is somebody's own."""
     names = _JOB_FILES if len(tree.parts) == 2 else _CLUSTER_FILES
     return any(PurePosixPath("/", file.relative_to(tree)).match(f"/{name}") for name in names)

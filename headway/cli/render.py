@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings
-from headway.cli.ownership import occupants, stale_files
+from headway.cli.ownership import is_rendered, occupants, stale_files
 from headway.cli.search import documents_below
 from headway.infra.tree import Difference, compare_tree, remove_files, write_tree
 from headway.jobspec.parse import AnyParsed
@@ -28,6 +28,10 @@ class Output:
     files: Files = field(default_factory=dict)
     trees: list[PurePosixPath] = field(default_factory=list)
     stale: list[PurePosixPath] = field(default_factory=list)
+
+    def is_ours(self, file: PurePosixPath) -> bool:
+        """Whether headway could have put the file there; what people keep beside it is theirs."""
+        return any(is_rendered(file, tree) for tree in self.trees if file.is_relative_to(tree))
 
 
 # By the folder's real path: one folder may be reached under several names.
@@ -125,7 +129,7 @@ def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
 def _apply(output: Output, check_only: bool) -> list[Difference]:
     """Writes or compares; returns what was different before."""
     apply = compare_tree if check_only else write_tree
-    differences = apply(output.root, output.files, output.trees)
+    differences = apply(output.root, output.files, output.trees, output.is_ours)
     if not check_only:
         remove_files(output.root, output.stale)
     stale = [Difference(path, "extra") for path in output.stale]

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.qos import check_classes
-from headway.jobspec.check.switches import check_switches
+from headway.jobspec.check.switches import check_switches, in_network
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
-from headway.jobspec.spec.fabric import Fabric
+from headway.jobspec.spec.fabric import Fabric, Switches
 
 _RDMA = ("roce", "infiniband")
 
@@ -27,10 +27,21 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
         yield from check_switches(("fabrics", index, "switches"), switches, cluster.nodes)
+        yield from _check_hosts_apart(("fabrics", index, "switches"), switches, cluster)
     for index, _ in switched[1:]:
         message = f"the nodes' adapters hang on the switches of `{cluster.fabrics[switched[0][0]].name}` already"
         hint = "only one fabric of a cluster can have `switches` so far"
         yield Problem("HW514", CLUSTER, ("fabrics", index, "switches"), message, hint, at_key=True)
+
+
+def _check_hosts_apart(path: Path, switches: Switches, cluster: Cluster) -> Iterator[Problem]:
+    """Nodes are reached over SSH by addresses of another network than the fabric's."""
+    hosts = [(group, place, host) for group, nodes in enumerate(cluster.nodes) for place, host in enumerate(nodes.hosts)]
+    for group, place, host in hosts:
+        if in_network(host.partition(":")[0], switches.addresses):
+            message = f"`{host}` is of {switches.addresses}, the network of the fabric's links"
+            hint = f"give the fabric `addresses` of its own (`{'.'.join(map(str, path))}`), or the address of another interface"
+            yield Problem("HW511", CLUSTER, ("nodes", group, "hosts", place), message, hint)
 
 
 def check_adapters(cluster: Cluster) -> Iterator[Problem]:

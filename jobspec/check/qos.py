@@ -30,12 +30,13 @@ def check_classes(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Probl
 def _check_apart(
     path: Path, classes: Sequence[TrafficClass], key: str, value: Callable[[TrafficClass], object]
 ) -> Iterator[Problem]:
-    """Two classes that switches could not tell apart."""
-    first: dict[object, str] = {}
+    """Two classes that switches could not tell apart; queues that follow from one priority are told as that."""
+    first: dict[object, TrafficClass] = {}
     for index, each in enumerate(classes):
-        taken = first.setdefault(value(each), each.name)
-        if taken != each.name:
-            message = f"the classes `{taken}` and `{each.name}` have one {key}, {value(each)}"
+        other = first.setdefault(value(each), each)
+        follows = key == "queue" and priority_of(other) == priority_of(each) and each.queue is None
+        if other.name != each.name and not follows:
+            message = f"the classes `{other.name}` and `{each.name}` share the {key} {value(each)}"
             yield Problem("HW506", CLUSTER, (*path, index, key), message, f"give each a `{key}` of its own")
 
 

@@ -1,7 +1,7 @@
 """Switches: as many as the nodes and rails need, and ports and addresses for every cable."""
 
 from collections.abc import Generator, Iterator, Sequence
-from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem
@@ -39,8 +39,12 @@ def _check_leaves(path: Path, switches: Switches, groups: Sequence[NodeGroup]) -
         hint = "list the adapters that hang on it, for example `nics: [mlx5_0, mlx5_1]`"
         yield Problem("HW510", CLUSTER, (*path, "leaves"), "no node has an adapter for these switches", hint)
     elif switches.leaves < wanted or switches.leaves % rails:
-        message = f"{switches.leaves} leaves do not serve {rails} rails with {nodes_per_leaf(switches)} nodes on a leaf"
-        hint = f"the nodes need {wanted}; more must be a multiple of {rails}"
+        message = f"{switches.leaves} leaves are no multiple of the {rails} rails (`nics`)"
+        if switches.leaves < wanted:
+            message = (
+                f"{switches.leaves} leaves are too few: a leaf has room for {nodes_per_leaf(switches)} nodes, half of its `ports`"
+            )
+        hint = f"the nodes need {wanted}: one for each of the {rails} rails, for every {nodes_per_leaf(switches)} nodes"
         yield Problem("HW510", CLUSTER, (*path, "leaves"), message, hint)
 
 
@@ -59,7 +63,7 @@ def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
     loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, 2 * max(switches.spines + 1, switches.leaves))
     addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * switches.leaves * nodes_per_leaf(switches))
     if loopbacks and addresses and loopbacks.overlaps(addresses):
-        message = f"`{switches.loopbacks}` and `{switches.addresses}` overlap"
+        message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"
         yield Problem("HW511", CLUSTER, (*path, "loopbacks"), message, "give the switches and the links networks of their own")
 
 
@@ -85,3 +89,11 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
 def _is_unicast(network: IPv4Network) -> bool:
     special = (IPv4Network(each) for each in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"))
     return not any(network.overlaps(each) for each in special)
+
+
+def in_network(address: str, network: str) -> bool:
+    """Whether it is an address of the network; a name is not, and nothing is of what is no network."""
+    try:
+        return IPv4Address(address) in IPv4Network(network)
+    except ValueError:
+        return False

@@ -163,7 +163,7 @@ def test_nothing_to_read_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(tmp_path / "frr.conf") == 1
-    assert "it cannot be read: No such file or directory" in capsys.readouterr().out
+    assert "there is no such file" in capsys.readouterr().out
 
 
 def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,3 +217,19 @@ def test_a_folder_is_read_past_the_files_that_say_nothing_of_nccl(rendered: Path
 def test_without_an_environment_the_chain_is_said_to_have_no_beginning(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(RENDERED / ARTIFACTS["sonic"]) == 0
     assert "No file says which DSCP the collectives have" in capsys.readouterr().out
+
+
+def test_a_script_that_does_nothing_is_not_the_rendered_one(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rendered / ARTIFACTS["host"]
+    file.write_text(file.read_text().replace("set -euo pipefail", "exit 0"))
+    assert audit(file, "--cluster", CLUSTER) == 1
+    assert "it has here `set -euo pipefail`" in capsys.readouterr().out
+
+
+def test_a_job_that_uses_rdma_without_a_dscp_is_found_beside_hosts_that_have_one(
+    rendered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = tmp_path / "job.env"
+    env.write_text("NCCL_NET=IB\nNCCL_IB_HCA==mlx5_0\n")
+    assert audit(rendered / TREE, env) == 1
+    assert "its RDMA traffic has no DSCP (`NCCL_IB_TC`), and other senders have 26" in capsys.readouterr().out

@@ -102,16 +102,18 @@ def test_render_writes_beside_the_job_and_check_sees_every_drift(repository: Pat
     assert main(["render", ".", "--check"]) == 0
     assert capsys.readouterr().out == ""
     (tree / "run.json").unlink()
-    (tree / "extra").write_text("")
+    (tree / "local").mkdir()
+    (tree / "local" / "run.sh").write_text("")
+    (tree / "NOTES").write_text("somebody's own\n")
     (tree / "nccl.env").write_text("# edited\n")
     before = files(repository)
     assert main(["render", ".", "--check"]) == 1
     base = "jobs/deep/rendered/case/lab"
-    assert capsys.readouterr().out == f"- {base}/extra\n~ {base}/nccl.env\n+ {base}/run.json\n"
+    assert capsys.readouterr().out == f"- {base}/local/run.sh\n~ {base}/nccl.env\n+ {base}/run.json\n"
     assert files(repository) == before
     assert main(["render", "."]) == 0
     assert main(["render", ".", "--check"]) == 0
-    assert files(tree) == {"plan.json", "run.json", "nccl.env", "slurm/job.sbatch"}
+    assert files(tree) == {"plan.json", "run.json", "nccl.env", "slurm/job.sbatch", "NOTES"}
 
 
 def test_one_bad_document_keeps_every_other_from_being_written(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
