@@ -27,20 +27,20 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
         yield from check_switches(("fabrics", index, "switches"), switches, cluster.nodes)
-        yield from _check_hosts_apart(("fabrics", index, "switches"), switches, cluster)
+        yield from _check_hosts_apart(switches, cluster)
     for index, _ in switched[1:]:
         message = f"the nodes' adapters hang on the switches of `{cluster.fabrics[switched[0][0]].name}` already"
         hint = "only one fabric of a cluster can have `switches` so far"
         yield Problem("HW514", CLUSTER, ("fabrics", index, "switches"), message, hint, at_key=True)
 
 
-def _check_hosts_apart(path: Path, switches: Switches, cluster: Cluster) -> Iterator[Problem]:
+def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem]:
     """Nodes are reached over SSH by addresses of another network than the fabric's."""
     hosts = [(group, place, host) for group, nodes in enumerate(cluster.nodes) for place, host in enumerate(nodes.hosts)]
     for group, place, host in hosts:
         if in_network(host.partition(":")[0], switches.addresses):
             message = f"`{host}` is of {switches.addresses}, the network of the fabric's links"
-            hint = f"give the fabric `addresses` of its own (`{'.'.join(map(str, path))}`), or the address of another interface"
+            hint = "give the fabric's switches `addresses` of their own, or the host the address of another interface"
             yield Problem("HW511", CLUSTER, ("nodes", group, "hosts", place), message, hint)
 
 
