@@ -8,6 +8,7 @@ from pathlib import Path
 from headway.cli.audit import audit, read_file
 from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings, counted
+from headway.cli.formats import FORMATS
 from headway.cli.search import documents_below
 from headway.jobspec.parse import AnyParsed
 from headway.jobspec.plan import ClusterPlan
@@ -16,7 +17,8 @@ from headway.templates.cluster import reader_of
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a document, or a folder of documents")
-    parser.add_argument("--color", action="store_true", help="colour the kind of each problem")
+    parser.add_argument("--format", choices=["text", *FORMATS], default="text", help="who reads the problems; text is for people")
+    parser.add_argument("--color", action="store_true", help="in text, colour the kind of each problem")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,8 +35,11 @@ def run(args: argparse.Namespace) -> int:
         parsed = read_document(file, findings)
         if parsed is not None:
             _check_plans(parsed, findings)
-    findings.print(sys.stdout, args.color)
-    print(f"{counted(len(files), 'document')}: {findings.counts('error')}")
+    if args.format == "text":
+        findings.print(sys.stdout, args.color)
+        print(f"{counted(len(files), 'document')}: {findings.counts('error')}")
+    else:
+        sys.stdout.write(FORMATS[args.format](findings, len(files)))
     return 1 if findings.errors else 0
 
 

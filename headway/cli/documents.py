@@ -178,7 +178,8 @@ def _trainer(document: Document) -> _Options:
 def _data(document: Document) -> _Options:
     """The options of the data; which kinds there are is the trainer's business."""
     kind = document.value(("trainer", "kind")) if ("trainer",) in document.values else DEFAULT_TRAINER
-    return choose(document, ("data",), TRAINERS[kind].data) if kind in TRAINERS else (None, [])
+    known = isinstance(kind, str) and kind in TRAINERS
+    return choose(document, ("data",), TRAINERS[kind].data) if known else (None, [])
 
 
 def _choices(job: Parsed[TrainingJob], first_only: bool) -> range:

@@ -1,0 +1,171 @@
+"""Problems as other programs read them: JSON, SARIF 2.1.0, and GitHub's workflow commands."""
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from headway.cli.findings import Findings
+from headway.jobspec.codes import CODES
+from headway.jobspec.document import Span
+from headway.jobspec.json_text import json_text
+from headway.jobspec.problem import Problem, in_order, printable
+
+SCHEMA = "headway.problems/1"
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+ROOT = "%SRCROOT%"
+
+# What the codes of one hundred are about, as docs/problems.md has it.
+SUBJECTS: Mapping[str, str] = {
+    "HW1": "the text of a document",
+    "HW2": "one document",
+    "HW3": "layout",
+    "HW4": "a job against its cluster",
+    "HW5": "fabrics",
+    "HW6": "NCCL",
+    "HW7": "checkpoints and storage",
+}
+_WARNING = " (warning)"
+
+
+def as_json(findings: Findings, documents: int) -> str:
+    """Every problem with its place, lines and columns counted from 1; the end is the first column that is not part of it."""
+    problems = [
+        {
+            "code": problem.code,
+            "severity": problem.severity.value,
+            "file": problem.document,
+            **_position(_span(problem, findings)),
+            "path": list(problem.path),
+            "message": problem.message,
+            "hint": problem.hint,
+        }
+        for problem in _ordered(findings)
+    ]
+    return json_text({"schema": SCHEMA, "documents": documents, "problems": problems})
+
+
+def as_sarif(findings: Findings, documents: int) -> str:
+    """One SARIF run, with every code as a rule. Paths are relative to the repository's root."""
+    driver = {"name": "headway", "version": version("headway"), "rules": [_rule(code) for code in CODES]}
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": True}],
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {ROOT: {"uri": f"{_root().as_uri().rstrip('/')}/"}},
+        "results": [_result(problem, _span(problem, findings)) for problem in _ordered(findings)],
+    }
+    return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def as_github(findings: Findings, documents: int) -> str:
+    """A workflow command a line, each of which GitHub Actions shows at its place in the pull request."""
+    return "".join(f"{_command(problem, _span(problem, findings))}\n" for problem in _ordered(findings))
+
+
+# What is printed of the findings in so many documents, by the name of the format; `text` is what people read.
+FORMATS: Mapping[str, Callable[[Findings, int], str]] = {"json": as_json, "sarif": as_sarif, "github": as_github}
+
+
+def _ordered(findings: Findings) -> list[Problem]:
+    return in_order(findings.problems, findings.documents)
+
+
+def _span(problem: Problem, findings: Findings) -> Span | None:
+    document = findings.documents.get(problem.document)
+    return problem.span or (document.span(problem.path, problem.at_key) if document else None)
+
+
+def _position(span: Span | None) -> dict[str, int | None]:
+    if span is None:
+        return dict.fromkeys(("line", "column", "end_line", "end_column"))
+    return {
+        "line": span.line + 1,
+        "column": span.column + 1,
+        "end_line": span.end_line + 1,
+        "end_column": span.end_column + 1,
+    }
+
+
+def _said(problem: Problem) -> str:
+    """The message, and the hint on a line of its own."""
+    return problem.message if problem.hint is None else f"{problem.message}\nhint: {problem.hint}"
+
+
+def _root() -> Path:
+    """The root of the repository around the working directory (`.git`); the working directory itself where there is none."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def _in_repository(file: str) -> Path:
+    """The file's path from the repository's root, by which GitHub knows it; the whole path of one that lies elsewhere."""
+    path, root = Path(os.path.abspath(file)), _root()  # noqa: PTH100 (a link is known by its own name)
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def _rule(code: str) -> dict[str, Any]:
+    meaning = CODES[code].removesuffix(_WARNING)
+    sentence = f"{meaning[0].upper()}{meaning[1:]}."
+    return {
+        "id": code,
+        "shortDescription": {"text": sentence},
+        "fullDescription": {"text": f"{sentence} ({SUBJECTS[code[:3]]})"},
+        "help": {"text": f"{sentence} A result says what was found and what to do; docs/problems.md lists every code."},
+        "defaultConfiguration": {"level": "warning" if CODES[code].endswith(_WARNING) else "error"},
+    }
+
+
+def _result(problem: Problem, span: Span | None) -> dict[str, Any]:
+    location = {"artifactLocation": _artifact(problem.document), "region": _region(span)}
+    return {
+        "ruleId": problem.code,
+        "ruleIndex": list(CODES).index(problem.code),
+        "level": problem.severity.value,
+        "message": {"text": _said(problem)},
+        "locations": [{"physicalLocation": location}],
+    }
+
+
+def _artifact(file: str) -> dict[str, str]:
+    path = _in_repository(file)
+    return {"uri": path.as_uri()} if path.is_absolute() else {"uri": quote(os.fsencode(path)), "uriBaseId": ROOT}
+
+
+def _region(span: Span | None) -> dict[str, int]:
+    """GitHub's code scanning refuses a result without a line, so a problem of a whole file stands on its first."""
+    if span is None:
+        return {"startLine": 1}
+    return {
+        "startLine": span.line + 1,
+        "startColumn": span.column + 1,
+        "endLine": span.end_line + 1,
+        "endColumn": span.end_column + 1,
+    }
+
+
+def _command(problem: Problem, span: Span | None) -> str:
+    properties = {"file": str(_in_repository(problem.document)), **_annotated(span), "title": problem.code}
+    written = ",".join(f"{key}={_property(printable(str(value)))}" for key, value in properties.items())
+    said = "\n".join(printable(line) for line in _said(problem).splitlines())
+    return f"::{problem.severity} {written}::{_data(said)}"
+
+
+def _annotated(span: Span | None) -> dict[str, int]:
+    """The place of an annotation: GitHub takes columns only where they are on one line."""
+    if span is None:
+        return {}
+    if span.line == span.end_line:
+        return {"line": span.line + 1, "col": span.column + 1, "endLine": span.line + 1, "endColumn": span.end_column + 1}
+    last = span.end_line if span.end_column else span.end_line - 1
+    return {"line": span.line + 1, "endLine": last + 1}
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

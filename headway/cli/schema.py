@@ -1,0 +1,24 @@
+"""The language of the documents as JSON Schema, for editors and other checkers of YAML."""
+
+import argparse
+import json
+
+from headway.infra.providers import PROVIDERS
+from headway.jobspec.parse import MODELS
+from headway.jobspec.schema import Tables, document_schema
+from headway.templates.schedulers import SCHEDULERS
+from headway.templates.switches import SWITCHES
+from headway.templates.trainers import TRAINERS
+
+TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, {name: trainer.data for name, trainer in TRAINERS.items()})
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    kinds = ", ".join(MODELS)
+    parser.add_argument("kind", nargs="?", choices=list(MODELS), metavar="KIND", help=f"{kinds}; all of them when left out")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the schema."""
+    print(json.dumps(document_schema(TABLES, args.kind), indent=2))
+    return 0

@@ -1,0 +1,304 @@
+"""`headway schema`: it takes and refuses exactly the documents that headway's own reading takes and refuses."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from headway.cli.documents import read_document
+from headway.cli.findings import Findings
+from headway.cli.main import main
+from headway.cli.schema import TABLES
+from headway.jobspec.load import load_file
+from headway.jobspec.parse import MODELS
+from headway.jobspec.schema import document_schema
+
+ROOT = Path(__file__).parents[2]
+ERRORS = ROOT / "tests" / "errors"
+# What is wrong with a document by itself, field by field; a field that needs another one (HW209 and up) no schema can tell.
+BY_FIELD = {f"HW{number}" for number in range(201, 209)}
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: full
+scheduler: SCHEDULER
+provider: {kind: onprem, options: {user: headway, identity: id, known_hosts: hosts}}
+nodes:
+  - {group: gpu, count: 2, cpus: 96, procs: null, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0], hosts: [10.0.0.1, 10.0.0.2:22]}
+fabrics:
+  - name: rails
+    role: scale_out
+    transport: roce
+    classes:
+      - name: roce
+        carries: collectives
+        dscp: 26
+        priority: 3
+        queue: 3
+        lossless: true
+        ecn: {min_bytes: 1, max_bytes: 2, percent: 5}
+        bandwidth_percent: 60
+    switches:
+      leaves: 1
+      spines: 1
+      uplinks: 1
+      asn: 4200000000
+      loopbacks: 10.255.0.0/16
+      os:
+        - {kind: sonic, options: {platform: a, hwsku: b, buffer_model: dynamic, lanes: ["1,2"], bfd: true, hold_s: 9}}
+        - {kind: frr, options: {bfd_ms: null, bfd_multiplier: 3}}
+  - {name: admin, role: management, transport: tcp, interface: eth0}
+storage:
+  - {name: runs, kind: posix, path: runs, shared: true}
+"""
+SLURM = "{kind: slurm, options: {partition: main, account: null, exclusive: true, setup: [a]}}"
+LOCAL = "{kind: local}"
+KUBERNETES = """
+  kind: kubernetes
+  options:
+    namespace: research
+    image: registry.example.com/headway:1
+    image_pull_policy: Never
+    service_account: training.eu
+    mounts: [{path: /scratch, claim: scratch, read_only: false}, {path: /data, host_path: /mnt}]
+    memory: 16Gi
+    rdma: {resource: rdma/hca, count: 1}
+    node_selector: {example.com/pool: training}
+    tolerations: [{key: nvidia.com/gpu, value: present, effect: NoSchedule, seconds: 30}]
+    user: 1000
+    max_restarts: 3
+"""
+JOB = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: full
+cluster: [one, other]
+nodes: 2
+model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176, dropout: 0, tie_embeddings: true}
+layout: {pp: 1, dp_shard: null, tp: 2}
+data: {kind: files, options: {paths: [a, b], limit_bytes: 8}}
+batch: {global: 16, micro: 2, sequence: 128}
+optimizer: {lr: 0.003, beta1: 0.9, eps: 1.0e-8, min_lr_ratio: 1}
+trainer: {kind: builtin, options: {}}
+steps: 100
+seed: 1
+checkpoint: {tiers: [{kind: disk, every_steps: 10}], keep: 2}
+restart: {budget: 3, refill_steps: 100, no_progress: 3}
+time_limit: "01:30:00"
+grace_s: 30
+"""
+DOCUMENTS = {
+    "slurm": CLUSTER.replace("SCHEDULER", SLURM),
+    "local": CLUSTER.replace("SCHEDULER", LOCAL),
+    "kubernetes": CLUSTER.replace("SCHEDULER", KUBERNETES),
+    "job": JOB,
+}
+VALUES: list[Any] = ["8", 8, 0, -1, 8.5, 10**13, True, None, "", "a b", [], [1], {}, {"a": 1}, {"kind": "local"}]
+_DELETED = object()
+
+VALIDATORS = {kind: Draft202012Validator(document_schema(TABLES, kind)) for kind in (None, *MODELS)}
+
+
+def fails(data: Any, kind: str | None = None) -> bool:
+    return not VALIDATORS[kind].is_valid(data)
+
+
+def codes(path: Path) -> set[str]:
+    findings = Findings()
+    read_document(path, findings)
+    return {problem.code for problem in findings.problems}
+
+
+def documents_of_examples() -> list[Path]:
+    return [path for path in (ROOT / "examples").rglob("*.yaml") if "rendered" not in path.parts]
+
+
+@pytest.mark.parametrize("kind", [None, *MODELS])
+def test_the_schema_is_a_valid_one_and_complete(kind: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", *([kind] if kind else [])]) == 0
+    text = capsys.readouterr().out
+    schema = json.loads(text)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(schema)
+    referred = set(re.findall(r'"\$ref": "#/\$defs/([^"]+)"', text))
+    assert referred == schema["$defs"].keys()
+    assert "Choice" not in referred
+
+
+def sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What describes a mapping with fields: the document, the sections, the options, the choices."""
+    for name, definition in {"the document": schema, **schema["$defs"]}.items():
+        if "properties" in definition:
+            yield name, definition
+
+
+def described(info: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """Pydantic leaves out what the section that the field refers to says in the same words."""
+    section = schema["$defs"][info["$ref"].rsplit("/")[-1]] if "$ref" in info else info
+    return bool(info.get("description") or section.get("description"))
+
+
+def examples_by_kind(section: dict[str, Any], field: str) -> bool:
+    """Whether each kind of a choice has examples of its own options."""
+    branches = [branch["then"].get("properties", {}).get(field, {}) for branch in section.get("allOf", [])]
+    return bool(branches) and all(branch.get("examples") for branch in branches)
+
+
+@pytest.mark.parametrize("kind", [None, *MODELS])
+def test_every_field_has_its_description_and_examples(kind: str | None) -> None:
+    bare, counted = [], 0
+    schema = document_schema(TABLES, kind)
+    for name, section in sections(schema):
+        for field, info in section["properties"].items():
+            counted += 1
+            if not described(info, schema) or not (info.get("examples") or examples_by_kind(section, field)):
+                bare.append((name, field))
+    assert bare == []
+    assert counted > {None: 110, "Cluster": 70, "TrainingJob": 45}[kind]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_one_kind_by_itself_is_judged_as_among_all(kind: str) -> None:
+    alone, among = document_schema(TABLES, kind), document_schema(TABLES)["$defs"]
+    assert {key: value for key, value in alone.items() if key not in {"$schema", "$defs"}} == among[kind]
+    assert alone["$defs"].items() <= among.items()
+
+
+def test_the_options_of_every_kind_are_in_it() -> None:
+    definitions = document_schema(TABLES)["$defs"]
+    assert {model.__name__ for model in TABLES.options()} <= definitions.keys()
+    assert definitions["scheduler"]["properties"]["kind"]["enum"] == list(TABLES.schedulers)
+    assert definitions["SlurmOptions"]["properties"].keys() == TABLES.schedulers["slurm"].options.model_fields.keys()
+
+
+@pytest.mark.parametrize("path", documents_of_examples(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_document_of_the_examples_is_valid(path: Path) -> None:
+    data = load_file(path)[0].data
+    assert not fails(data)
+    assert {kind for kind in MODELS if not fails(data, kind)} == {data["kind"]}
+
+
+GOLDEN = {path.stem: set(re.findall(r"\[(HW\d+)\]", path.read_text())) for path in sorted(ERRORS.glob("*.txt"))}
+
+
+@pytest.mark.parametrize("case", [case for case, found in GOLDEN.items() if not any(code < "HW2" for code in found)])
+def test_a_document_with_a_known_message_fails_exactly_when_a_field_is_wrong(case: str) -> None:
+    path = ERRORS / f"{case}.yaml"
+    assert fails(load_file(path)[0].data) == bool(codes(path) & BY_FIELD)
+    assert codes(path) & BY_FIELD == GOLDEN[case] & BY_FIELD
+
+
+def test_the_five_mistakes_fail_where_they_are() -> None:
+    data = load_file(ERRORS / "five-mistakes.yaml")[0].data
+    assert fails(data)
+    places = {tuple(error.absolute_path) for error in VALIDATORS["TrainingJob"].iter_errors(data)}
+    assert places == {("model",), ("data", "kind"), ("batch", "sequence"), ("optimizer",)}
+
+
+def mutations(data: Any, part: str | None) -> Iterator[tuple[str, Any]]:
+    """The document with one value (of that part) another or gone, or with a key that nobody knows."""
+    paths = [path for path in _paths(data) if part in {None, path[0]}]
+    for path in paths:
+        for value in (*VALUES, _DELETED):
+            changed = copy.deepcopy(data)
+            owner = _at(changed, path[:-1])
+            if value is _DELETED:
+                del owner[path[-1]]
+            else:
+                owner[path[-1]] = value
+            yield f"{path} {'deleted' if value is _DELETED else value!r}", changed
+    for path in [(), *paths]:
+        changed = copy.deepcopy(data)
+        if isinstance(_at(changed, path), dict):
+            _at(changed, path)["unknown_"] = 1
+            yield f"{path} unknown", changed
+
+
+def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = list(data) if isinstance(data, dict) else list(range(len(data))) if isinstance(data, list) else []
+    return [found for key in keys for found in [(*path, key), *_paths(data[key], (*path, key))]]
+
+
+def _at(data: Any, path: tuple[Any, ...]) -> Any:
+    for segment in path:
+        data = data[segment]
+    return data
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "least"),
+    [("slurm", None, 1000), ("job", None, 500), ("kubernetes", "scheduler", 300), ("local", "scheduler", 20)],
+)
+def test_one_changed_value_anywhere_is_judged_as_headway_judges_it(
+    name: str, part: str | None, least: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "document.yaml"
+    file.write_text(DOCUMENTS[name])
+    data = load_file(file)[0].data
+    assert not fails(data)
+    assert codes(file) & BY_FIELD == set()
+    differences, refused = [], 0
+    for change, changed in mutations(data, part):
+        file.write_text(json.dumps(changed))
+        wrong = bool(codes(file) & BY_FIELD)
+        refused += wrong
+        if fails(changed) != wrong:
+            differences.append(change)
+    assert differences == []
+    assert refused >= least
+
+
+def test_a_whole_number_with_a_point_is_all_that_json_schema_cannot_tell(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("steps: 100\n", "steps: 100.0\n"))
+    assert codes(tmp_path / "job.yaml") == {"HW203"}
+    assert not fails(load_file(tmp_path / "job.yaml")[0].data)
+
+
+PAGE = (ROOT / "docs" / "editors.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "two-node-slurm", tmp_path / "story")
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", "-euc", f"set -o pipefail\n{script}"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "problems.json").read_text()) == {
+        "schema": "headway.problems/1",
+        "documents": 3,
+        "problems": [],
+    }
+
+
+def test_the_files_that_the_page_for_editors_shows_can_be_read() -> None:
+    shown = re.findall(r"```(?:json|yaml)\n(.*?)```", PAGE, re.DOTALL)
+    assert len([yaml.safe_load(text) for text in shown]) == 5
+
+
+def test_another_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["schema", "Job"])
+    assert left.value.code == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert "'Cluster', 'TrainingJob'" in found.err
+
+
+def test_it_imports_none_of_the_heavy_libraries() -> None:
+    absent = {"torch", "numpy", "pulumi", "paramiko", "jinja2", "rich"}
+    program = f"import sys\nfrom headway.cli.main import main\nmain(['schema'])\nprint(sorted({absent} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,119 @@
+"""The schema from tables of kinds that are made up: options follow from the kind, and data from the trainer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from pydantic import Field
+
+from headway.jobspec.schema import Tables, document_schema
+from headway.jobspec.spec.section import Section
+from tests.jobspec.test_spec import JOB
+
+
+class Nothing(Section):
+    """No options."""
+
+
+class Path(Section):
+    """Options with one that is wanted."""
+
+    path: str = Field(examples=["/data"])
+    """Where."""
+
+
+def _number() -> type[Section]:
+    class Path(Section):
+        """Options of another kind, under the same name."""
+
+        path: int = Field(1, examples=[1])
+        """Which."""
+
+    return Path
+
+
+@dataclass(frozen=True)
+class Made:
+    options: type[Section]
+
+
+TABLES = Tables(
+    schedulers={"plain": Made(Nothing), "path": Made(Path)},
+    providers={},
+    switches={"plain": Made(Nothing)},
+    trainers={"builtin": Made(Nothing), "other": Made(Nothing)},
+    data={"builtin": {"python_stdlib": Made(Nothing), "files": Made(Path)}, "other": {"files": Made(_number())}},
+)
+VALIDATOR = Draft202012Validator(document_schema(TABLES))
+
+
+def valid(text: str, **changes: Any) -> bool:
+    return VALIDATOR.is_valid({**yaml.safe_load(text), **changes})
+
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: case
+scheduler: {kind: plain}
+nodes: [{group: cpu, count: 1, cpus: 1}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "fine"),
+    [
+        ({"kind": "plain"}, True),
+        ({"kind": "plain", "options": {}}, True),
+        ({"kind": "plain", "options": {"path": "a"}}, False),
+        ({"kind": "path"}, False),
+        ({"kind": "path", "options": {}}, False),
+        ({"kind": "path", "options": {"path": "a"}}, True),
+        ({"kind": "path", "options": {"path": 1}}, False),
+        ({"kind": "path", "options": None}, False),
+        ({"kind": "path", "options": {"path": "a"}, "more": 1}, False),
+        ({"kind": "slurm"}, False),
+        ({"options": {}}, False),
+        ("plain", False),
+        (None, False),
+    ],
+)
+def test_options_are_those_of_the_kind(scheduler: Any, fine: bool) -> None:
+    assert valid(CLUSTER, scheduler=scheduler) == fine
+
+
+@pytest.mark.parametrize(
+    ("job", "fine"),
+    [
+        ({"data": {"kind": "python_stdlib"}}, True),
+        ({"data": {"kind": "files", "options": {"path": "a"}}}, True),
+        ({"data": {"kind": "files", "options": {"path": 1}}}, False),
+        ({"trainer": {"kind": "builtin"}, "data": {"kind": "files", "options": {"path": 1}}}, False),
+        ({"trainer": {"kind": "other"}, "data": {"kind": "files", "options": {"path": 1}}}, True),
+        ({"trainer": {"kind": "other"}, "data": {"kind": "files", "options": {"path": "a"}}}, False),
+        ({"trainer": {"kind": "other"}, "data": {"kind": "python_stdlib"}}, False),
+    ],
+)
+def test_kinds_of_data_are_those_of_the_trainer(job: dict[str, Any], fine: bool) -> None:
+    assert valid(JOB, **job) == fine
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fine"), [("lab", True), (["lab", "other"], True), ([], False), ("Lab", False), ([1], False), (None, False)]
+)
+def test_a_cluster_is_a_name_or_a_list_of_names(cluster: Any, fine: bool) -> None:
+    assert valid(JOB, cluster=cluster) == fine
+
+
+@pytest.mark.parametrize("head", [{"kind": "Job"}, {"kind": None}, {"apiVersion": "headway/v2"}, {"apiVersion": "apps/v1"}])
+def test_a_document_of_another_kind_or_version_is_none(head: dict[str, Any]) -> None:
+    assert valid(CLUSTER)
+    assert not valid(CLUSTER, **head)
+
+
+def test_the_schema_of_one_kind_holds_nothing_of_another() -> None:
+    definitions = {kind: set(document_schema(TABLES, kind)["$defs"]) for kind in ("Cluster", "TrainingJob")}
+    assert "scheduler" in definitions["Cluster"] - definitions["TrainingJob"]
+    assert {"trainer", "data.other"} <= definitions["TrainingJob"] - definitions["Cluster"]
