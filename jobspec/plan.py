@@ -9,6 +9,9 @@ from headway.runner.contract import Mesh, RunConfig
 JOB_PLAN_SCHEMA = "headway.job-plan/1"
 CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/2"
 
+# The two lowest bits of the traffic class byte; 10 says that the sender understands marks.
+_ECT0 = 2
+
 
 @dataclass(frozen=True)
 class EnvVar:
@@ -87,6 +90,11 @@ class ClassPlan:
     lossless: bool
     ecn: EcnPlan | None
     bandwidth_percent: int | None
+
+    @property
+    def tos(self) -> int:
+        """The IP traffic class byte of its packets: the DSCP, and ECT(0) where switches mark them (RFC 3168)."""
+        return self.dscp << 2 | (_ECT0 if self.ecn else 0)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> 
     """The problems without repetitions, by document, line and column."""
 
     def key(problem: Problem) -> tuple[str, int, int, str]:
-        span = _span(problem, documents.get(problem.document))
+        span = span_of(problem, documents.get(problem.document))
         return (problem.document, span.line if span else -1, span.column if span else -1, problem.code)
 
     return sorted(dict.fromkeys(problems), key=key)
@@ -61,7 +61,7 @@ def show(problem: Problem, document: Document | None, colour: bool = False) -> s
     """The problem as text of several lines, without a line break at the end."""
     label = f"{problem.severity}[{problem.code}]"
     head = f"{_COLOUR[problem.severity]}{label}{_RESET}" if colour else label
-    span = _span(problem, document)
+    span = span_of(problem, document)
     lines = [f"{head}: {printable(problem.message)}", f"  --> {printable(problem.document)}{_position(span)}"]
     if document is not None and span is not None:
         lines += _excerpt(document, span)
@@ -75,7 +75,8 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _span(problem: Problem, document: Document | None) -> Span | None:
+def span_of(problem: Problem, document: Document | None) -> Span | None:
+    """Where the problem is; None where nobody knows."""
     if problem.span is not None or document is None:
         return problem.span
     return document.span(problem.path, problem.at_key)

@@ -20,6 +20,8 @@ from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading, Setting
 
+_HINT = "put the file of `headway render` there, or mend the cluster file"
+
 # NCCL's variables that follow from a cluster's fabrics; how much NCCL says, for one, is the job's own business.
 _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
 
@@ -152,8 +154,7 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
     if changed is not None:
         line, _, expected = changed
         message = f"the script is not the one that the cluster file renders to; it has here `{(expected or '').strip()}`"
-        hint = "put the file of `headway render` there, or mend the cluster file"
-        yield Problem("HW603", file, (), message, hint, span=Span(line - 1, 0, line, 0))
+        yield Problem("HW603", file, (), message, _HINT, span=Span(line - 1, 0, line, 0))
 
 
 def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
@@ -187,10 +188,9 @@ def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> M
 
 
 def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
-    hint = "put the file of `headway render` there, or mend the cluster file"
     for key, setting in wanted.settings.items():
         if key not in found.settings:
-            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file gives {setting.value or 'it'}", hint)
+            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file gives {setting.value or 'it'}", _HINT)
     for key, setting in found.settings.items():
         expected = wanted.settings.get(key)
         span = Span(setting.line - 1, 0, setting.line, 0)
@@ -200,9 +200,9 @@ def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
                 file,
                 (),
                 f"`{key}` {f'is {setting.value}' if setting.value else 'is there'}, which the cluster file does not give",
-                hint,
+                _HINT,
                 span=span,
             )
         elif expected.value != setting.value:
             message = f"`{key}` is {setting.value}, and {expected.value} by the cluster file"
-            yield Problem("HW603", file, (), message, hint, span=span)
+            yield Problem("HW603", file, (), message, _HINT, span=span)

@@ -11,7 +11,7 @@ from headway.cli.findings import Findings
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Span
 from headway.jobspec.json_text import json_text
-from headway.jobspec.problem import Problem, in_order, printable
+from headway.jobspec.problem import Problem, in_order, printable, span_of
 
 SCHEMA = "headway.problems/1"
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -74,8 +74,7 @@ def _ordered(findings: Findings) -> list[Problem]:
 
 
 def _span(problem: Problem, findings: Findings) -> Span | None:
-    document = findings.documents.get(problem.document)
-    return problem.span or (document.span(problem.path, problem.at_key) if document else None)
+    return span_of(problem, findings.documents.get(problem.document))
 
 
 def _position(span: Span | None) -> dict[str, int | None]:

@@ -13,9 +13,6 @@ from headway.templates.shell import render_shell
 SCRIPT = PurePosixPath("/usr/local/sbin/headway-qos")
 UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
 
-# RFC 3168: the two lowest bits of the traffic class byte; 10 says that the sender understands marks.
-_ECT0 = 2
-
 
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
     """The node's files; none where no class of traffic is planned for its adapters."""
@@ -26,7 +23,6 @@ def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
 
 
 def _script(node: NodePlan, cluster: ClusterPlan, qos: QosPlan) -> str:
-    collectives = qos.carrying("collectives")
     return render_shell(
         Path(__file__).parent / "headway-qos.j2",
         node=node,
@@ -34,8 +30,7 @@ def _script(node: NodePlan, cluster: ClusterPlan, qos: QosPlan) -> str:
         classes=qos.classes,
         lossless=qos.lossless_priorities,
         marked=[each for each in qos.classes if each.ecn],
-        collectives=collectives,
-        tos=collectives.dscp << 2 | (_ECT0 if collectives.ecn else 0) if collectives else None,
+        collectives=qos.carrying("collectives"),
         cnp=qos.carrying("cnp"),
     )
 
