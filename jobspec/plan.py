@@ -1,13 +1,16 @@
 """Finished plans: every default filled in, every rank, path and variable decided; renderers only print them."""
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from headway.jobspec.json_text import json_text
+from headway.jobspec.resolve.model import ModelSizes
 from headway.runner.contract import Mesh, RunConfig
 
-JOB_PLAN_SCHEMA = "headway.job-plan/1"
-CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/2"
+JOB_PLAN_SCHEMA = "headway.job-plan/2"
+CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/3"
 
 # The two lowest bits of the traffic class byte; 10 says that the sender understands marks.
 _ECT0 = 2
@@ -34,8 +37,22 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class DiskPlan:
+    """A local disk: its directory, its room, and how many bytes a second it takes and gives, where the cluster file says."""
+
+    path: str
+    size_bytes: int
+    write_bytes_s: int | None
+    read_bytes_s: int | None
+
+
+@dataclass(frozen=True)
 class GroupPlan:
-    """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores."""
+    """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
+
+    Jobs may plan with `count` less `spares` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
+    the adapters on the fabric between the nodes, in the order of their rails.
+    """
 
     name: str
     count: int
@@ -44,6 +61,15 @@ class GroupPlan:
     gpu: str | None
     gpus: int
     nics: tuple[str, ...]
+    spares: int = 0
+    arch: str = "x86_64"
+    host_memory_bytes: int | None = None
+    disks: tuple[DiskPlan, ...] = ()
+    nvlink_domain: int = 0
+    imex: bool = False
+    nic: str | None = None
+    nic_gbps: float | None = None
+    hourly_cost: float | None = None
 
     @property
     def backend(self) -> str:
@@ -53,7 +79,7 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """A node: the `index`-th of its group. `host` and `port` are where SSH answers; None when the cluster file does not say."""
+    """A node: the `index`-th of its group. `host` and `port` are where SSH answers; None when no document says."""
 
     name: str
     group: str
@@ -61,6 +87,7 @@ class NodePlan:
     host: str | None
     port: int
     nics: tuple[str, ...]
+    serial: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +149,9 @@ class QosPlan:
 class FabricPlan:
     """A network with one role. `qos` is None where no class is planned.
 
-    `addresses` is the network that the adapters' addresses are of; `os` are the kinds of files that its switches get.
+    Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
+    the same between a pod and the tier above it. `congestion` is None where nothing is said. `addresses` is the network that the
+    adapters' addresses are of; `os` are the kinds of files that its switches get.
     """
 
     name: str
@@ -132,6 +161,14 @@ class FabricPlan:
     qos: QosPlan | None
     addresses: str | None
     os: tuple[str, ...]
+    shape: str | None = None
+    rails: int = 1
+    planes: int = 1
+    pods: int = 1
+    leaf_oversubscription: float = 1.0
+    spine_oversubscription: float = 1.0
+    congestion: str | None = None
+    balancing: str = "ecmp"
 
 
 @dataclass(frozen=True)
@@ -154,7 +191,10 @@ class PortPlan:
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too."""
+    """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
+
+    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory says.
+    """
 
     name: str
     fabric: str
@@ -163,6 +203,9 @@ class SwitchPlan:
     asn: int
     router_id: str
     ports: tuple[PortPlan, ...]
+    host: str | None = None
+    ssh_port: int = 22
+    serial: str | None = None
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
@@ -185,12 +228,27 @@ class LinkPlan:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """A place for files."""
+    """A place for files: `path` of a file system, `url` of an object store, for the nodes of `groups`."""
 
     name: str
     kind: str
-    path: str
+    path: str | None
     shared: bool
+    url: str | None = None
+    groups: tuple[str, ...] = ()
+    write_bytes_s: int | None = None
+    read_bytes_s: int | None = None
+    capacity_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class FailurePlan:
+    """Mean times in seconds, as far as they were observed on the cluster."""
+
+    node_mtbf_s: float | None = None
+    job_mtbf_s: float | None = None
+    rack_mtbf_s: float | None = None
+    repair_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -207,7 +265,13 @@ class ClusterPlan:
     switches: tuple[SwitchPlan, ...]
     links: tuple[LinkPlan, ...]
     storage: tuple[StoragePlan, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    failures: FailurePlan = field(default_factory=FailurePlan)
     schema: str = CLUSTER_PLAN_SCHEMA
+
+    def group(self, name: str) -> GroupPlan:
+        """The group of nodes of this name; KeyError when there is none."""
+        return {group.name: group for group in self.groups}[name]
 
     def fabric(self, name: str) -> FabricPlan:
         """The fabric of this name; KeyError when there is none."""
@@ -221,8 +285,20 @@ class ClusterPlan:
 
 
 @dataclass(frozen=True)
+class MountPlan:
+    """A directory of the nodes, inside the job's containers."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True)
 class JobPlan:
-    """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds."""
+    """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds.
+
+    `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the spec) and image.
+    """
 
     name: str
     cluster: str
@@ -241,7 +317,11 @@ class JobPlan:
     env: tuple[EnvVar, ...]
     runs: str
     time_limit: str | None
+    code: Mapping[str, str | None]
+    model: ModelSizes | None
+    mounts: tuple[MountPlan, ...]
     run: RunConfig
+    spec: Mapping[str, Any]
     schema: str = JOB_PLAN_SCHEMA
 
     @property

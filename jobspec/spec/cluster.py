@@ -1,49 +1,16 @@
 """The Cluster document: what the platform's owner says about the machines."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from headway.jobspec.choice import Choice
 from headway.jobspec.spec.fabric import Fabric
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.spec.operation import Failures, Health, Versions
 from headway.jobspec.spec.section import API_VERSION, Name, Section
-
-Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$", max_length=259)]
-Adapter = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
-
-
-class NodeGroup(Section):
-    """Nodes that are alike."""
-
-    group: Name = Field(examples=["gpu"])
-    """Name of the group."""
-    count: int = Field(ge=1, le=100_000, examples=[2])
-    """Nodes in the group."""
-    cpus: int = Field(ge=1, le=4096, examples=[96])
-    """CPU cores that a job gets on one node."""
-    procs: int | None = Field(None, ge=1, le=1024, examples=[2])
-    """Ranks that one node of a group without GPUs runs; 1 when left out."""
-    gpu: str | None = Field(None, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", examples=["H100-SXM-80"])
-    """Name of the GPU model."""
-    gpus: int | None = Field(None, ge=1, le=64, examples=[8])
-    """GPUs in one node, each of which runs one rank."""
-    nics: tuple[Adapter, ...] = Field((), examples=[["mlx5_0", "mlx5_1"]])
-    """RDMA adapters of one node, by the names that `ibv_devices` prints; adapter i is on rail i."""
-    hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
-    """Addresses by which the nodes are reached over SSH, in their order, with `:PORT` where it is not 22."""
-
-
-class Storage(Section):
-    """A place for files."""
-
-    name: Name = Field(examples=["scratch"])
-    """Name of the storage."""
-    kind: Literal["posix"] = Field(examples=["posix"])
-    """How it is reached; `posix` is a mounted file system."""
-    path: str = Field(min_length=1, examples=["/scratch/runs"])
-    """Directory; a relative one counts from where the job is submitted."""
-    shared: bool = Field(False, examples=[True])
-    """Whether every node sees the same files. The first shared storage holds the runs."""
+from headway.jobspec.spec.storage import Storage
+from headway.jobspec.spec.written import Bases
 
 
 class Cluster(Section):
@@ -55,15 +22,27 @@ class Cluster(Section):
     """Kind of document."""
     name: Name = Field(examples=["two-h100-nodes"])
     """Name of the cluster: a DNS label, lower case."""
+    extends: Bases = Field((), examples=["base.yaml"])
+    """A Cluster document that this one extends, by its path from here, or a list of which later ones win."""
+    partial: bool = Field(False, examples=[True])
+    """Whether this document is only a base for others, and may lack what they add."""
     scheduler: Choice = Field(examples=[{"kind": "slurm"}])
     """What starts jobs."""
     provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])
     """How `headway up` reaches the machines."""
-    nodes: tuple[NodeGroup, ...] = Field(min_length=1, examples=[[{"group": "gpu", "count": 2, "cpus": 96}]])
-    """Groups of nodes; a job runs on the first."""
+    nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=1024, examples=[[{"group": "gpu", "count": 2, "cpus": 96}]])
+    """Groups of nodes; a job that names none runs on the first."""
     fabrics: tuple[Fabric, ...] = Field(
-        (), examples=[[{"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"}]]
+        (), max_length=32, examples=[[{"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"}]]
     )
     """Networks, each with its role."""
-    storage: tuple[Storage, ...] = Field((), examples=[[{"name": "runs", "kind": "posix", "path": "runs", "shared": True}]])
+    storage: tuple[Storage, ...] = Field(
+        (), max_length=64, examples=[[{"name": "runs", "kind": "posix", "path": "runs", "shared": True}]]
+    )
     """Places for files."""
+    versions: Versions = Field(default_factory=Versions, examples=[{"driver": "570.124.06", "cuda": "12.8", "nccl": "2.27.3"}])
+    """Software on the nodes; what is said is checked against each other and against the GPUs."""
+    health: Health | None = Field(None, examples=[{"timeout": "30s", "drain_at_most": 4}])
+    """When a node is taken out."""
+    failures: Failures = Field(default_factory=Failures, examples=[{"node_mtbf": "300d"}])
+    """Failures that were observed here."""

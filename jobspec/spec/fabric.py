@@ -6,6 +6,9 @@ from pydantic import Field, StringConstraints
 
 from headway.jobspec.choice import Choice
 from headway.jobspec.spec.section import Name, Section
+from headway.jobspec.units import BitRate, Bytes, Metres
+
+GBPS = 1_000_000_000
 
 Prefix = Annotated[str, StringConstraints(pattern=r"^[0-9.]+/[0-9]{1,2}$")]
 
@@ -13,12 +16,12 @@ Prefix = Annotated[str, StringConstraints(pattern=r"^[0-9.]+/[0-9]{1,2}$")]
 class Ecn(Section):
     """From which length of a queue on a switch marks packets, so that their senders slow down."""
 
-    min_bytes: int = Field(ge=1, le=1 << 40, examples=[1048576])
-    """Queue length at which marking begins, in bytes."""
-    max_bytes: int = Field(ge=1, le=1 << 40, examples=[2097152])
-    """Queue length at which the marked share has grown to `percent`; above it every packet is marked, in bytes."""
+    min: Bytes = Field(ge=1, le=1 << 40, examples=["1MiB"])
+    """Queue length at which marking begins."""
+    max: Bytes = Field(ge=1, le=1 << 40, examples=["2MiB"])
+    """Queue length at which the marked share has grown to `percent`; above it every packet is marked."""
     percent: int = Field(ge=1, le=100, examples=[5])
-    """Share of the packets that is marked at `max_bytes`."""
+    """Share of the packets that is marked at `max`."""
 
 
 class TrafficClass(Section):
@@ -36,30 +39,34 @@ class TrafficClass(Section):
     """Egress queue of the switches; the priority's number when left out. Queue 0 takes what is in no class."""
     lossless: bool = Field(False, examples=[True])
     """Whether a full buffer pauses the sender (PFC) where it would drop."""
-    ecn: Ecn | None = Field(None, examples=[{"min_bytes": 1048576, "max_bytes": 2097152, "percent": 5}])
+    ecn: Ecn | None = Field(None, examples=[{"min": "1MiB", "max": "2MiB", "percent": 5}])
     """When switches mark its packets; they never do when left out."""
     bandwidth_percent: int | None = Field(None, ge=1, le=99, examples=[60])
     """Its share of a link that is full. When left out, 50 for collectives; `cnp` goes before everything that has a share."""
 
 
 class Switches(Section):
-    """Leaves and spines of one fabric. Adapter i of every node hangs on a leaf of rail i."""
+    """Leaves and spines of one fabric. The adapter of rail i of every node hangs on a leaf of rail i."""
 
+    model: str | None = Field(None, examples=["SN5600"])
+    """Model of the switches in the catalogue (docs/models.md)."""
     leaves: int = Field(ge=1, le=16384, examples=[2])
-    """Number of leaves: a multiple of the rails, that is, of the adapters of a node."""
+    """Number of leaves: a multiple of the rails."""
     spines: int = Field(ge=1, le=4096, examples=[2])
-    """Number of spines; every leaf is linked to every spine."""
+    """Number of spines: a multiple of the planes; every leaf is linked to every spine of its plane."""
     uplinks: int = Field(1, ge=1, le=64, examples=[1])
     """Links between a leaf and a spine."""
     ports: int = Field(64, ge=2, le=1024, examples=[64])
     """Ports of a switch. The lower half of a leaf is for nodes, the upper half for spines."""
-    gbps: int = Field(400, ge=1, le=1600, examples=[400])
-    """Speed of every link."""
+    spine_ports: int | None = Field(None, ge=2, le=4096, examples=[576])
+    """Ports of a spine that has more than a leaf, a chassis for one; `ports` when left out."""
+    speed: BitRate = Field(400 * GBPS, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["400Gb/s"])
+    """Speed of every link, in whole Gb/s."""
     lanes: int = Field(8, ge=1, le=8, examples=[8])
     """Lanes of a port."""
-    node_metres: int = Field(5, ge=1, le=2000, examples=[5])
+    node_cable: Metres = Field(5, ge=1, le=2000, examples=["5m"])
     """Length of the cables between nodes and leaves; lossless queues need room for what is on the cable."""
-    spine_metres: int = Field(40, ge=1, le=2000, examples=[40])
+    spine_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])
     """Length of the cables between leaves and spines."""
     asn: int = Field(4200000000, ge=1, le=4294967294, examples=[4200000000])
     """BGP: AS number of all spines; the leaves count on from it. RFC 6996 keeps 4200000000 and up for private use."""
@@ -67,8 +74,17 @@ class Switches(Section):
     """Addresses of the switches themselves: the lower half for spines, the upper half for leaves."""
     addresses: Prefix = Field("10.128.0.0/10", examples=["10.10.0.0/16"])
     """Addresses of the links to nodes, two for each: the leaf's and the adapter's."""
-    os: tuple[Choice, ...] = Field(min_length=1, examples=[[{"kind": "sonic"}, {"kind": "frr"}]])
+    os: tuple[Choice, ...] = Field(min_length=1, max_length=8, examples=[[{"kind": "sonic"}, {"kind": "frr"}]])
     """Operating systems that each switch's files are rendered for."""
+
+
+class Oversubscription(Section):
+    """How much more can come in from below than goes up, tier by tier; 1 is none."""
+
+    leaf: float = Field(1.0, ge=1, le=64, examples=[1.5])
+    """Speed of a leaf's links to nodes, over that of its links to spines."""
+    spine: float = Field(1.0, ge=1, le=64, examples=[7.0])
+    """Speed of what a pod can send, over what leaves it."""
 
 
 class Fabric(Section):
@@ -78,12 +94,30 @@ class Fabric(Section):
     """Name of the fabric."""
     role: Literal["scale_up", "scale_out", "storage", "management"] = Field(examples=["scale_out"])
     """What it is for: `scale_up` inside a node or NVLink domain, `scale_out` between them."""
-    transport: Literal["roce", "infiniband", "tcp", "nvlink"] = Field(examples=["roce"])
-    """How data travels on it."""
+    transport: Literal["roce", "infiniband", "efa", "tcpxo", "tcp", "nvlink"] = Field(examples=["roce"])
+    """How data travels on it; `efa` is AWS's adapter, `tcpxo` Google's GPUDirect-TCPXO."""
     interface: str | None = Field(None, pattern=r"^[^\s/:]{1,15}$", examples=["eth0"])
     """Kernel interface of a TCP fabric, by the name that `ip link` prints."""
+    shape: Literal["rail-optimized", "rail-only", "leaf-spine", "fat-tree", "dragonfly", "torus"] | None = Field(
+        None, examples=["rail-optimized"]
+    )
+    """How its switches are linked. `rail-optimized`: each rail has leaves of its own, spines join them; `rail-only`: nothing joins \
+them; `leaf-spine`: all adapters of a node hang on one leaf."""
+    rails: int | None = Field(None, ge=1, le=64, examples=[8])
+    """Networks that the adapters of a node are spread over; as many as a node has adapters on it when left out."""
+    planes: int = Field(1, ge=1, le=64, examples=[2])
+    """Parts with spines of their own; rail r is in plane r modulo this number."""
+    pods: int = Field(1, ge=1, le=1024, examples=[4])
+    """Parts that only a tier above the spines joins."""
+    oversubscription: Oversubscription = Field(default_factory=Oversubscription, examples=[{"leaf": 1.0, "spine": 7.0}])
+    """How much more can come in than goes up."""
+    congestion: Literal["pfc", "pfc+ecn", "ecn-lossy", "trim-lossy", "nic-managed"] | None = Field(None, examples=["pfc+ecn"])
+    """How senders learn that a queue is full. What the classes say must agree; what they say counts when left out."""
+    balancing: Literal["ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"] = Field("ecmp", examples=["adaptive"])
+    """How packets are spread over equal paths: by flow (`ecmp`, `ucmp` weighted, `qp-hash` by queue pair too), by load (`dlb`), or \
+packet by packet (`adaptive`, `spray`)."""
     classes: tuple[TrafficClass, ...] = Field(
-        (), examples=[[{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]]
+        (), max_length=64, examples=[[{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]]
     )
     """Classes of traffic of a RoCE fabric; what is in none of them shares queue 0."""
     switches: Switches | None = Field(None, examples=[{"leaves": 2, "spines": 2, "os": [{"kind": "sonic"}]}])

@@ -1,53 +1,54 @@
 """The TrainingJob document: what a user wants to run, on any cluster."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from headway.jobspec.choice import Choice
+from headway.jobspec.spec.batch import Batch
+from headway.jobspec.spec.history import Change
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.model import Model
-from headway.jobspec.spec.resilience import Checkpoint, Restart
+from headway.jobspec.spec.resilience import Checkpoint, EnvName, Resilience
 from headway.jobspec.spec.section import API_VERSION, Name, Section
+from headway.jobspec.spec.training import Optimizer, Overlap, Precision
+from headway.jobspec.spec.written import DECIDED, Bases, one_or_many
+from headway.jobspec.units import Seconds
 from headway.runner import contract
 
 DEFAULT_TRAINER = "builtin"
 
-
-class Batch(Section):
-    """How much one optimizer step reads."""
-
-    global_sequences: int = Field(alias="global", ge=1, examples=[1024])
-    """Sequences per optimizer step, over all ranks."""
-    micro_sequences: int = Field(alias="micro", ge=1, examples=[2])
-    """Sequences per forward pass of one rank."""
-    sequence_length: int = Field(alias="sequence", ge=1, examples=[4096])
-    """Tokens in one sequence."""
+_Names = Annotated[tuple[Name, ...], Field(min_length=1, max_length=64)]
+Clusters = Annotated[_Names, BeforeValidator(one_or_many, json_schema_input_type=Name | _Names)]
 
 
-class Optimizer(Section):
-    """AdamW with linear warm-up, then a cosine."""
+class Code(Section):
+    """What runs is what was reviewed."""
 
-    lr: float = Field(gt=0, examples=[3e-4])
-    """Learning rate after the warm-up."""
-    beta1: float = Field(contract.Optimizer.beta1, ge=0, lt=1, examples=[0.9])
-    """Decay of the first moment."""
-    beta2: float = Field(contract.Optimizer.beta2, ge=0, lt=1, examples=[0.95])
-    """Decay of the second moment."""
-    eps: float = Field(contract.Optimizer.eps, gt=0, examples=[1e-8])
-    """Term that keeps the update away from division by zero."""
-    weight_decay: float = Field(contract.Optimizer.weight_decay, ge=0, examples=[0.1])
-    """Decoupled weight decay."""
-    clip_norm: float = Field(contract.Optimizer.clip_norm, gt=0, examples=[1.0])
-    """Largest norm of the gradient over all parameters."""
-    warmup_steps: int = Field(contract.Optimizer.warmup_steps, ge=0, examples=[2000])
-    """Steps of linear warm-up."""
-    min_lr_ratio: float = Field(contract.Optimizer.min_lr_ratio, ge=0, le=1, examples=[0.1])
-    """Learning rate at the last step, as a share of `lr`."""
+    commit: Annotated[str, StringConstraints(pattern=r"^(HEAD|[0-9a-f]{40})$")] = Field("HEAD", examples=["HEAD"])
+    """Git commit: its whole hash, or `HEAD`, the commit that holds this spec."""
+    image: str | None = Field(None, min_length=1, examples=["registry.example.com/train@sha256:9b2c..."])
+    """Container image by its digest; a tag can come to mean another image."""
 
 
-def _as_names(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+class Mount(Section):
+    """A directory of the nodes inside the job's containers."""
+
+    source: str = Field(pattern=r"^/", examples=["/data/corpus"])
+    """Directory on the node."""
+    target: str | None = Field(None, pattern=r"^/", examples=["/data"])
+    """Directory in the container; the same when left out."""
+    read_only: bool = Field(True, examples=[True])
+    """Whether the job may only read there."""
+
+
+class Limits(Section):
+    """What a run may use."""
+
+    time: Seconds | None = Field(None, ge=60, le=365 * 86400, examples=["1:30:00", "7d"])
+    """Longest time of one attempt; the scheduler ends the attempt then, and the next one goes on."""
+    gpu_hours: float | None = Field(None, gt=0, examples=[5000])
+    """GPU-hours that one attempt may cost at most: nodes x GPUs x time."""
 
 
 class TrainingJob(Section):
@@ -59,31 +60,53 @@ class TrainingJob(Section):
     """Kind of document."""
     name: Name = Field(examples=["quickstart"])
     """Name of the job: a DNS label, lower case."""
-    cluster: Annotated[tuple[Name, ...], BeforeValidator(_as_names)] = Field(min_length=1, examples=["two-h100-nodes"])
+    extends: Bases = Field((), examples=["base.yaml"])
+    """A TrainingJob document that this one extends, by its path from here, or a list of which later ones win."""
+    partial: bool = Field(False, examples=[True])
+    """Whether this document is only a base for others, and may lack what they add."""
+    code: Code = Field(default_factory=Code, examples=[{"commit": "HEAD"}])
+    """What runs is what was reviewed."""
+    cluster: Clusters = Field(examples=["two-h100-nodes"])
     """Name of the Cluster document, or a list of names of which the first is the default."""
-    nodes: int = Field(ge=1, le=100_000, examples=[2])
-    """Nodes to run on."""
-    model: Model = Field(examples=[{"vocab_size": 256, "layers": 4, "hidden": 128}])
+    group: Name | None = Field(None, examples=["gpu"])
+    """Group of nodes to run on; the cluster's first when left out."""
+    nodes: int = Field(1, ge=1, le=100_000, examples=[2])
+    """Nodes to compute on."""
+    model: Model | None = Field(None, examples=[{"preset": "llama-3.1-8b"}])
     """What is trained."""
-    layout: Layout = Field(default_factory=Layout, examples=[{"dp_shard": 16}])
+    layout: Annotated[Layout, DECIDED] = Field(default_factory=Layout, examples=[{"dp_shard": 16}])
     """How the ranks are laid out."""
-    data: Choice = Field(examples=[{"kind": "files", "options": {"paths": ["corpus/*.txt"]}}])
+    data: Choice | None = Field(None, examples=[{"kind": "files", "options": {"paths": ["corpus/*.txt"]}}])
     """Where the tokens come from."""
-    batch: Batch = Field(examples=[{"global": 1024, "micro": 2, "sequence": 4096}])
+    batch: Batch | None = Field(None, examples=[{"global": "1024 sequences", "micro": 2, "sequence": 4096}])
     """How much one optimizer step reads."""
-    optimizer: Optimizer = Field(examples=[{"lr": 3e-4, "warmup_steps": 2000}])
+    precision: Precision = Field(default_factory=Precision, examples=[{"compute": "bf16", "reduce": "fp32"}])
+    """Number formats."""
+    recompute: Literal["none", "selective", "full"] | None = Field(None, examples=["selective"])
+    """Activations that are computed again in the backward pass: none, those of attention, or all of a block."""
+    overlap: Overlap = Field(default_factory=Overlap, examples=[{"tensor": True}])
+    """Communication that runs while something is computed."""
+    compile: bool | None = Field(None, examples=[True])
+    """Whether blocks are compiled by torch.compile."""
+    optimizer: Optimizer | None = Field(None, examples=[{"lr": 3e-4, "warmup_steps": 2000}])
     """How the parameters are updated."""
     trainer: Choice = Field(Choice(kind=DEFAULT_TRAINER), examples=[{"kind": "builtin"}])
     """Who runs the steps."""
-    steps: int = Field(ge=1, examples=[10000])
+    steps: int | None = Field(None, ge=1, examples=[10000])
     """Optimizer steps of the whole run."""
     seed: int = Field(contract.RunConfig.seed, ge=0, le=2**63 - 1, examples=[1])
     """Seed of initialization, dropout and the sample order."""
-    checkpoint: Checkpoint = Field(examples=[{"tiers": [{"kind": "disk", "every_steps": 100}]}])
+    checkpoint: Checkpoint | None = Field(None, examples=[{"tiers": [{"kind": "disk", "every": "100 steps"}]}])
     """How the run is saved."""
-    restart: Restart = Field(default_factory=Restart, examples=[{"budget": 3}])
-    """How often it starts again after a failure."""
-    time_limit: str | None = Field(None, pattern=r"^[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]$", examples=["01:30:00"])
-    """Longest time of one attempt, as hours:minutes:seconds; the scheduler ends the attempt then."""
-    grace_s: float = Field(contract.RunConfig.grace_s, gt=0, le=3600, examples=[30])
-    """Seconds that a worker gets to save and stop when it is told to."""
+    resilience: Resilience = Field(default_factory=Resilience, examples=[{"restart": {"budget": 3}}])
+    """What the job does against failures."""
+    limits: Limits = Field(default_factory=Limits, examples=[{"time": "1:30:00"}])
+    """What the run may use."""
+    environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
+    """Variables of every rank, beside those that the plan sets. Secrets do not belong here."""
+    mounts: tuple[Mount, ...] = Field((), max_length=64, examples=[[{"source": "/data/corpus"}]])
+    """Directories of the nodes inside the job's containers."""
+    history: tuple[Change, ...] = Field(
+        (), max_length=1000, examples=[[{"from_step": 12000, "rollback_to": 11800, "skip_samples": 204800}]]
+    )
+    """What was changed after the run began, oldest first."""

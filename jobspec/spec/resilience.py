@@ -1,27 +1,36 @@
-"""What a job does against failures: checkpoints and restarts."""
+"""What a job does against failures: checkpoints, restarts, spares, and checks of what is computed."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.section import Section
+from headway.jobspec.spec.storage import StoreUrl
+from headway.jobspec.spec.written import DECIDED
+from headway.jobspec.units import Every, Seconds
 from headway.runner import contract
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 
 
 class Tier(Section):
     """A place for checkpoints and how often one is written there."""
 
-    kind: Literal["disk"] = Field(examples=["disk"])
-    """What holds the checkpoints; `disk` is the storage that holds the runs."""
-    every_steps: int = Field(ge=1, examples=[100])
-    """Optimizer steps from one checkpoint to the next."""
+    kind: Literal["memory", "peer", "disk", "remote"] = Field(examples=["disk"])
+    """`memory`: this node's; `peer`: another node's memory; `disk`: the storage that holds the runs; `remote`: an object store."""
+    every: Annotated[Every, DECIDED] = Field(examples=["100 steps", "15m"])
+    """Steps or time from one checkpoint to the next."""
+    url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
+    """Bucket and prefix of a `remote` tier."""
+    keep: int | None = Field(None, ge=2, examples=[10])
+    """Verified checkpoints that stay on this tier; the checkpoint section's `keep` when left out."""
 
 
 class Checkpoint(Section):
     """Checkpoints of a run."""
 
-    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=1, examples=[[{"kind": "disk", "every_steps": 100}]])
-    """Where checkpoints go."""
+    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=4, examples=[[{"kind": "disk", "every": "100 steps"}]])
+    """Where checkpoints go, each kind once."""
     keep: int = Field(contract.Checkpoint.keep, ge=2, examples=[3])
     """Verified checkpoints that stay; at least 2, so that one is left when the newest does not verify."""
 
@@ -35,3 +44,49 @@ class Restart(Section):
     """Steps of new progress that give one restart back."""
     no_progress: int = Field(contract.Restart.no_progress, ge=1, examples=[3])
     """Restarts in a row without a new step after which the run stops."""
+
+
+class Timeouts(Section):
+    """How long something may take before it counts as failed."""
+
+    join: Seconds = Field(contract.DEFAULT_TIMEOUTS["join"].floor_s, gt=0, le=86400, examples=["10m"])
+    """Until every node of the job has come up."""
+    agent: Seconds = Field(contract.DEFAULT_TIMEOUTS["agent"].floor_s, ge=1, le=3600, examples=["30s"])
+    """A node that cannot be reached and does not come back."""
+    collective: Seconds = Field(contract.DEFAULT_TIMEOUTS["collective"].floor_s, ge=1, le=86400, examples=["10m"])
+    """One collective of the builtin trainer."""
+
+
+class Corruption(Section):
+    """Checks against silent data corruption: wrong numbers that nothing reports."""
+
+    compare: Every | None = Field(None, examples=["1000 steps"])
+    """How often data-parallel replicas compare checksums of their parameters."""
+    replay: Every | None = Field(None, examples=["5000 steps"])
+    """How often one step is computed twice and compared, bit by bit."""
+    grad_norm_factor: float | None = Field(None, gt=1, examples=[10.0])
+    """A gradient norm so many times its running median is looked into before it is applied."""
+
+
+class Notify(Section):
+    """Who hears of a failure that needs a person."""
+
+    webhook_env: EnvName = Field(examples=["RUN_WEBHOOK"])
+    """Variable that holds the address of a webhook where the job is submitted; the address is a secret and not part of a spec."""
+
+
+class Resilience(Section):
+    """What a job does against failures."""
+
+    spares: Annotated[int, DECIDED] = Field(0, ge=0, le=10_000, examples=[1])
+    """Nodes that the job holds beside those that it computes on, to go on at once when one is lost."""
+    restart: Restart = Field(default_factory=Restart, examples=[{"budget": 3}])
+    """How often a failed run starts again by itself."""
+    timeouts: Timeouts = Field(default_factory=Timeouts, examples=[{"join": "10m"}])
+    """How long something may take."""
+    corruption: Corruption | None = Field(None, examples=[{"compare": "1000 steps"}])
+    """Checks against silent data corruption."""
+    notify: Notify | None = Field(None, examples=[{"webhook_env": "RUN_WEBHOOK"}])
+    """Who hears of a failure that needs a person."""
+    grace: Seconds = Field(contract.RunConfig.grace_s, gt=0, le=3600, examples=["30s"])
+    """What a worker gets to save and stop when it is told to."""

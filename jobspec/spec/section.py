@@ -13,4 +13,5 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0
 class Section(BaseModel):
     """A part of a spec. It is validated from JSON (`model_validate_json`): then lists fill tuples, and `"8"` is no integer."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    # Pydantic compiles a model when the first document needs it: most are needed by none.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)

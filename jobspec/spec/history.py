@@ -1,0 +1,20 @@
+"""What was changed in a run after it began, so that the whole run can be read from its spec."""
+
+from typing import Any
+
+from pydantic import Field
+
+from headway.jobspec.spec.section import Section
+
+
+class Change(Section):
+    """A change that took effect at one step."""
+
+    from_step: int = Field(ge=0, examples=[12000])
+    """Step that the change takes effect after."""
+    rollback_to: int | None = Field(None, ge=0, examples=[11800])
+    """Step of the checkpoint that the run goes back to; it goes on from `from_step` when left out."""
+    skip_samples: int = Field(0, ge=0, examples=[204800])
+    """Samples of the data order that are left out from there on."""
+    set: dict[str, Any] = Field(default_factory=dict, max_length=64, examples=[{"optimizer.lr": 1e-4}])
+    """New values by the path of their field."""

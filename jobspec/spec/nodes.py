@@ -1,0 +1,81 @@
+"""Groups of nodes that are alike: processors, GPUs, adapters, disks."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from headway.jobspec.spec.section import Name, Section
+from headway.jobspec.units import BitRate, ByteRate, Bytes
+
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$", max_length=259)]
+AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
+
+
+class Nic(Section):
+    """An adapter of each node."""
+
+    name: AdapterName = Field(examples=["mlx5_0"])
+    """Its name, as `ibv_devices` prints it."""
+    rail: int | None = Field(None, ge=0, le=63, examples=[0])
+    """Rail that it is on; its place in the list, counted from 0, when left out."""
+    fabric: Name | None = Field(None, examples=["rails"])
+    """Fabric that it is on; the scale-out fabric when left out."""
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+NamedNic = Annotated[Nic, BeforeValidator(_named, json_schema_input_type=AdapterName | Nic)]
+
+
+class Disk(Section):
+    """A local disk of each node, or several as one."""
+
+    path: str = Field(min_length=1, pattern=r"^/", examples=["/local"])
+    """Directory where it is mounted."""
+    size: Bytes = Field(examples=["14TB"])
+    """Room on it."""
+    write: ByteRate | None = Field(None, examples=["6GB/s"])
+    """Speed of writing."""
+    read: ByteRate | None = Field(None, examples=["12GB/s"])
+    """Speed of reading."""
+
+
+class NodeGroup(Section):
+    """Nodes that are alike."""
+
+    group: Name = Field(examples=["gpu"])
+    """Name of the group."""
+    count: int = Field(ge=1, le=100_000, examples=[2])
+    """Nodes in the group."""
+    spares: int = Field(0, ge=0, le=100_000, examples=[1])
+    """Nodes of the group that no job may plan with, so that one is there when another is lost."""
+    arch: Literal["x86_64", "aarch64"] = Field("x86_64", examples=["aarch64"])
+    """Instruction set of the hosts."""
+    cpus: int = Field(ge=1, le=4096, examples=[96])
+    """CPU cores that a job gets on one node."""
+    host_memory: Bytes | None = Field(None, examples=["2TiB"])
+    """Main memory of one node."""
+    disks: tuple[Disk, ...] = Field((), max_length=64, examples=[[{"path": "/local", "size": "14TB"}]])
+    """Local disks of one node."""
+    procs: int | None = Field(None, ge=1, le=1024, examples=[2])
+    """Ranks that one node of a group without GPUs runs; 1 when left out."""
+    gpu: str | None = Field(None, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", examples=["H100-SXM-80"])
+    """Name of the GPU model in the catalogue (docs/models.md)."""
+    gpus: int | None = Field(None, ge=1, le=64, examples=[8])
+    """GPUs in one node, each of which runs one rank."""
+    nvlink_domain: int | None = Field(None, ge=1, le=576, examples=[72])
+    """GPUs that reach each other over NVLink; one node's when left out, a multiple of it in rack-scale systems."""
+    imex: bool = Field(False, examples=[True])
+    """Whether GPUs of one NVLink domain may map memory of other nodes: the IMEX service runs and its channels are there."""
+    nics: tuple[NamedNic, ...] = Field((), max_length=64, examples=[["mlx5_0", "mlx5_1"]])
+    """RDMA adapters of one node, by name or with their rail and fabric."""
+    nic: str | None = Field(None, examples=["ConnectX-7"])
+    """Model of the adapters in the catalogue (docs/models.md)."""
+    nic_speed: BitRate | None = Field(None, examples=["400Gb/s"])
+    """Speed of one adapter's link."""
+    hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
+    """Addresses by which the nodes are reached over SSH, in their order, with `:PORT` where it is not 22. An Inventory may say it too."""
+    hourly_cost: float | None = Field(None, ge=0, examples=[24.5])
+    """What one node costs an hour, in any one currency."""
