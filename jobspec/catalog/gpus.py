@@ -1,0 +1,40 @@
+"""GPU models: memory, peak rates, and the network that joins them inside a node or rack."""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from headway.jobspec.catalog.table import rows
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` is None where it has no FP8.
+
+    `usable_gib` is the memory that frameworks report, where somebody printed it. `scale_up_gb_s` is what one GPU exchanges with the
+    others of its NVLink (or Infinity Fabric) domain, both directions together, and `scale_up_domain` how many they usually are.
+    `host_arch` is set where the GPU comes with its host processor.
+    """
+
+    name: str
+    vendor: str
+    memory_gib: int
+    bf16_tflops: int
+    scale_up_domain: int
+    scale_up_gb_s: int
+    source: str
+    usable_gib: float | None = None
+    fp8_tflops: int | None = None
+    host_arch: str | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a job can use: the memory as reported, else as named."""
+        return int((self.memory_gib if self.usable_gib is None else self.usable_gib) * (1 << 30))
+
+
+@cache
+def gpus() -> Mapping[str, Gpu]:
+    """The GPU models by name."""
+    return types.MappingProxyType({name: Gpu(name, **row) for name, row in rows("gpus").items()})

@@ -1,0 +1,24 @@
+"""Adapter models: which transports they carry, and how fast a port of each is."""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from headway.jobspec.catalog.table import rows
+
+
+@dataclass(frozen=True)
+class Nic:
+    """An adapter model. `gbps` has the fastest rate of one port for each transport that it carries."""
+
+    name: str
+    vendor: str
+    gbps: Mapping[str, int]
+    source: str
+
+
+@cache
+def nics() -> Mapping[str, Nic]:
+    """The adapter models by name."""
+    return types.MappingProxyType({name: Nic(name, **row) for name, row in rows("nics").items()})

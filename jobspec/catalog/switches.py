@@ -1,0 +1,28 @@
+"""Ethernet switch models: their ports, and what is behind them."""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from headway.jobspec.catalog.table import rows
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch model: `ports` of `gbps` and of `lanes` lanes each. `buffer_mb` is the packet buffer in 10^6 bytes, where it is printed."""
+
+    name: str
+    vendor: str
+    asic: str
+    ports: int
+    gbps: int
+    lanes: int
+    source: str
+    buffer_mb: int | None = None
+
+
+@cache
+def switches() -> Mapping[str, Switch]:
+    """The switch models by name."""
+    return types.MappingProxyType({name: Switch(name, **row) for name, row in rows("switches").items()})

@@ -1,0 +1,94 @@
+"""Versions of driver, CUDA, NCCL and PyTorch: which of them work with each other and with which GPUs."""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from headway.jobspec.catalog.table import rows
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """GPU models of one architecture, the first CUDA that makes code for them, and the first driver, where it is known."""
+
+    name: str
+    gpus: tuple[str, ...]
+    cuda: str
+    source: str
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class NcclFault:
+    """What does not work with NCCL from `first` to `last`, and the version that mends it."""
+
+    first: str
+    last: str
+    fixed: str
+    what: str
+    source: str
+
+
+@dataclass(frozen=True)
+class TorchRelease:
+    """The NCCL that the wheel on PyPI pins, and the CUDA versions that wheels are published for; none where that is not known."""
+
+    nccl: str
+    source: str
+    cuda: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """Oldest drivers by major (`family_drivers`) and by major and minor version of CUDA (`toolkit_drivers`); the rest by name."""
+
+    family_drivers: Mapping[str, str]
+    toolkit_drivers: Mapping[str, str]
+    architectures: tuple[Architecture, ...]
+    nccl_since: Mapping[str, str]
+    nccl_faults: tuple[NcclFault, ...]
+    torch: Mapping[str, TorchRelease]
+
+    def architecture_of(self, gpu: str) -> Architecture | None:
+        """The architecture of a GPU model; None when it is not NVIDIA's or not known."""
+        return next((each for each in self.architectures if gpu in each.gpus), None)
+
+
+@cache
+def compatibility() -> Compatibility:
+    """The tables, read once."""
+    tables = rows("versions")
+    return Compatibility(
+        family_drivers=types.MappingProxyType(tables["families"]["drivers"]),
+        toolkit_drivers=types.MappingProxyType(tables["toolkits"]["drivers"]),
+        architectures=tuple(_architecture(name, **row) for name, row in tables["architectures"].items()),
+        nccl_since=types.MappingProxyType(tables["nccl_variables"]["since"]),
+        nccl_faults=tuple(NcclFault(**row) for row in tables["nccl_faults"].values()),
+        torch=types.MappingProxyType({name: _torch(**row) for name, row in tables["torch"].items()}),
+    )
+
+
+def is_older(version: str, other: str) -> bool:
+    """Whether `version` comes before `other`; `12.8` and `12.8.0` are the same, and any `580.x` is not older than `580`."""
+    return _numbers(version) < _numbers(other)
+
+
+def major_minor(version: str) -> str:
+    """The first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = [int(number) for number in version.split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _architecture(name: str, *, gpus: list[str], cuda: str, source: str, driver: str | None = None) -> Architecture:
+    return Architecture(name, tuple(gpus), cuda, source, driver)
+
+
+def _torch(*, nccl: str, source: str, cuda: tuple[str, ...] | list[str] = ()) -> TorchRelease:
+    return TorchRelease(nccl, source, tuple(cuda))
