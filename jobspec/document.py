@@ -3,16 +3,21 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import Any, NamedTuple
+
+from headway.jobspec.credentials import find_credentials
 
 Path = tuple[str | int, ...]
 
 # The line breaks of YAML 1.1, which libyaml counts lines by; str.splitlines knows others too.
-_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+
+_QUOTED = 60
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """From a line and column to another, counted from 0 in characters; the end is not part of it."""
 
     line: int
@@ -23,7 +28,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Document:
-    """`data` as read from `text`, and where every key and value of it stands."""
+    """`data` as read from `text`, and where every key and value of it stands.
+
+    Of a document that extends others, `data` is all that it comes to. `origins` leads from each part that it inherits to the
+    base whose text says it; `keys` and `values` are places in that text then.
+    """
 
     name: str
     text: str = ""
@@ -31,9 +40,40 @@ class Document:
     keys: Mapping[Path, Span] = field(default_factory=dict)
     values: Mapping[Path, Span] = field(default_factory=dict)
     scalars: frozenset[Path] = frozenset()
+    origins: Mapping[Path, "Document"] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        return _LINE_BREAK.split(self.text)
+        """The lines of the text, without their breaks."""
+        return self._lines
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return LINE_BREAK.split(self.text)
+
+    @cached_property
+    def credentials(self) -> Mapping[Path, str]:
+        """The scalars that are secrets, and what each looks like; no message and no excerpt shows them."""
+        return find_credentials(self.data)
+
+    def shown(self, line: int) -> str:
+        """The line, stars in place of secrets; empty when there is no such line."""
+        text = self._lines[line] if line < len(self._lines) else ""
+        own = (path for path in self.credentials if path in self.values and self.origin(path) is self)
+        for span in map(self.values.__getitem__, own):
+            if span.line <= line <= span.end_line:
+                start = span.column if line == span.line else 0
+                end = span.end_column if line == span.end_line else len(text)
+                text = text[:start] + "*" * (end - start) + text[end:]
+        return text
+
+    def origin(self, path: Path) -> "Document":
+        """The document whose text says what stands at `path`: this one, or a base of it."""
+        ancestors = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.origins[each] for each in ancestors if each in self.origins), self)
+
+    def folder(self, path: Path) -> FilePath:
+        """The folder that a relative path of a file, said at `path`, counts from."""
+        return FilePath(self.origin(path).name).parent
 
     def span(self, path: Path, at_key: bool = False) -> Span | None:
         """Where `path` stands: a scalar at its value, all else at its key. What is not there is found at its deepest ancestor."""
@@ -41,28 +81,42 @@ class Document:
             path = path[:-1]
         if path in self.scalars and not at_key:
             return self.values[path]
-        return self.keys.get(path) or self._first_key(path) or self.values.get(path)
+        return self.keys.get(path) or self._first_keys.get(path) or self.values.get(path)
 
-    def _first_key(self, path: Path) -> Span | None:
-        """Where a mapping without a key of its own (the document, an item of a list) begins."""
-        return next((span for key, span in self.keys.items() if key[:-1] == path), None)
+    @cached_property
+    def _first_keys(self) -> Mapping[Path, Span]:
+        """Where each mapping begins: one without a key of its own (the document, an item of a list) is shown there."""
+        first: dict[Path, Span] = {}
+        for path, span in self.keys.items():
+            first.setdefault(path[:-1], span)
+        return first
 
     def source(self, path: Path) -> str:
-        """The scalar at `path` as it is written, quotes included; what else stands there as its name."""
+        """The scalar at `path` as it is written, quotes included, a long one clipped, a secret starred; what else as its name."""
+        path = path[:-1] if path[:-1] in self.scalars else path
         span = self.values.get(path)
         if span is None or path not in self.scalars:
             value = self.value(path)
             return "a mapping" if not isinstance(value, list) else f"a list of {len(value)}" if value else "an empty list"
+        if path in self.credentials:
+            return "********"
         if span.line != span.end_line:
             return "a text of several lines"
-        return self.lines()[span.line][span.column : span.end_column]
+        return clipped(self.origin(path).lines()[span.line][span.column : span.end_column])
 
     def value(self, path: Path) -> Any:
-        """What stands at `path`; None when nothing does."""
+        """What stands at `path`; None when nothing does. A single text is also the only item of a list."""
         found = self.data
         for segment in path:
+            if isinstance(found, str) and segment == 0:
+                continue
             try:
                 found = found[segment]
             except (KeyError, IndexError, TypeError):
                 return None
         return found
+
+
+def clipped(text: str, width: int = _QUOTED) -> str:
+    """`text` as a message may quote it: what is longer than `width` ends in three points."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -10,8 +10,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec.document import Document, Path
-from headway.jobspec.problem import Problem
+from headway.jobspec.flow import flow
+from headway.jobspec.problem import MAX_PROBLEMS, Problem, capped
+from headway.jobspec.spec.docstrings import field_descriptions
+from headway.jobspec.spec.written import UNDECIDED
 from headway.jobspec.suggest import did_you_mean, listed, nearest
+from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 
 _TYPES: Mapping[str, str] = {
     "int_type": "an integer",
@@ -40,9 +44,10 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
 
 def describe(error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = ()) -> list[Problem]:
     """One problem an error. `prefix` leads to where the model's data stands in the document."""
-    found = error.errors(include_url=False)
-    meant = {(*loc[:-1], _meant(loc, model)) for loc in unknown_keys(error)}
-    return [_problem(details, model, document, prefix) for details in found if not _echo(details, document, prefix, meant)]
+    found = error.errors(include_url=False)[:MAX_PROBLEMS]
+    meant = {(*loc[:-1], _meant(loc, model)) for loc in _unknown_keys(found)}
+    problems = [_problem(details, model, document, prefix) for details in found if not _echo(details, document, prefix, meant)]
+    return capped(problems, document.name, error.error_count() - len(found))
 
 
 def _echo(details: ErrorDetails, document: Document, prefix: Path, meant: set[tuple[str | int | None, ...]]) -> bool:
@@ -56,9 +61,18 @@ def _meant(loc: Path, model: type[BaseModel]) -> str | None:
     return nearest(str(loc[-1]), field_names(_owner(model, loc[:-1]) or model))
 
 
+def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:
+    """Of a document without a field that its model leaves open, and that is needed here."""
+    return _missing((name,), model, document, ())
+
+
 def unknown_keys(error: ValidationError) -> list[Path]:
     """Paths of the fields that the model does not have."""
-    return [details["loc"] for details in error.errors() if details["type"] == "extra_forbidden"]
+    return _unknown_keys(error.errors(include_url=False))
+
+
+def _unknown_keys(found: list[ErrorDetails]) -> list[Path]:
+    return [details["loc"] for details in found if details["type"] == "extra_forbidden"]
 
 
 def field_names(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -92,18 +106,28 @@ def _homes(key: str, model: type[BaseModel]) -> Iterator[str]:
 
 def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     owner, key, path = _owner(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
-    hint = _about(key, field_names(owner).get(key))
+    hint = _about(loc, model)
     return Problem("HW202", document.name, path[:-1], f"{_place(path[:-1], owner)} lacks `{key}`", hint, at_key=True)
 
 
 def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
-    path = (*prefix, *loc)
+    path = _written(document, (*prefix, *loc))
     name = f"`{_dotted(path)}`"
     info = _field(model, loc)
     found = _found(document, path)
+    if kind == UNDECIDED:
+        hint = _about(loc, model)
+        return Problem("HW212", document.name, path, f"{name}: nothing decides `auto` yet; write the value itself", hint)
+    if kind == MISSING_UNIT:
+        message = f"{name} must be {context['what']} with its unit, found {found}"
+        return Problem("HW213", document.name, path, message, f"write it as {context['examples']}")
+    if kind == NOT_A_QUANTITY:
+        message = f"{name} must be {context['what']}, found {found}"
+        return Problem("HW204", document.name, path, message, f"write it as {context['examples']}")
     if kind in _TYPES:
-        return Problem("HW203", document.name, path, f"{name} must be {_TYPES[kind]}, found {found}", _about(loc[-1], info))
+        hint = _in_quotes(document, path) if kind == "string_type" else None
+        return Problem("HW203", document.name, path, f"{name} must be {_TYPES[kind]}, found {found}", hint or _about(loc, model))
     if kind == "literal_error":
         allowed = _literals(info)
         hint = did_you_mean(str(details["input"]), allowed, "allowed values")
@@ -112,7 +136,12 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         message = f"{name} must {_BOUNDS[kind](context)}, found {found}"
     else:
         message = f"{name}: {details['msg']}, found {found}"
-    return Problem("HW204", document.name, path, message, _about(loc[-1], info))
+    return Problem("HW204", document.name, path, message, _about(loc, model))
+
+
+def _written(document: Document, path: Path) -> Path:
+    """Where the value stands: of a mapping that is written as its name alone, at the name."""
+    return path[:-1] if path not in document.values and path[:-1] in document.scalars else path
 
 
 def _found(document: Document, path: Path) -> str:
@@ -124,11 +153,21 @@ def _found(document: Document, path: Path) -> str:
     return f"`{source}`" if path in document.scalars else source
 
 
-def _about(key: str | int, info: FieldInfo | None) -> str | None:
-    if info is None or info.description is None:
+def _in_quotes(document: Document, path: Path) -> str | None:
+    """How to write a number or a boolean where text is wanted; None where something else stands there."""
+    if document.value(path) is None or path not in document.scalars:
         return None
-    description = _as_clause(" ".join(info.description.split()))
-    return f"{description}, for example `{key}: {_example(info)}`" if isinstance(key, str) and info.examples else description
+    key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
+    return f'put it in quotes: `{key}"{document.source(path)}"`'
+
+
+def _about(loc: Path, model: type[BaseModel]) -> str | None:
+    """What the field at `loc` means, with an example; of an item, what its list means."""
+    owner, name = _holder(model, loc)
+    if owner is None or name not in field_descriptions(owner):
+        return None
+    description, info = _as_clause(field_descriptions(owner)[name]), field_names(owner)[name]
+    return f"{description}, for example `{name}: {_example(info)}`" if loc[-1] == name and info.examples else description
 
 
 def _as_clause(sentence: str) -> str:
@@ -139,17 +178,7 @@ def _as_clause(sentence: str) -> str:
 
 def _example(info: FieldInfo) -> str:
     """The field's first example in YAML's flow style."""
-    return _flow((info.examples or [None])[0])
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_flow(item) for item in value) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return flow((info.examples or [None])[0])
 
 
 def _place(path: Path, owner: type[BaseModel]) -> str:
@@ -161,12 +190,14 @@ def _dotted(path: Path) -> str:
 
 
 def _field(model: type[BaseModel], loc: Path) -> FieldInfo | None:
-    """The field that holds the value at `loc`: for an item of a list, the list's."""
+    owner, name = _holder(model, loc)
+    return None if owner is None else field_names(owner).get(name)
+
+
+def _holder(model: type[BaseModel], loc: Path) -> tuple[type[BaseModel] | None, str]:
+    """The model and the name of the field that holds the value at `loc`: for an item of a list, the list's."""
     names = [segment for segment in loc if isinstance(segment, str)]
-    if not names:
-        return None
-    owner = _owner(model, tuple(names[:-1]))
-    return None if owner is None else field_names(owner).get(names[-1])
+    return (_owner(model, tuple(names[:-1])), names[-1]) if names else (None, "")
 
 
 def _owner(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:

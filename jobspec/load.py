@@ -4,29 +4,38 @@ The tree is built from libyaml's event stream, bounded while it is read: PyYAML'
 nested brackets. Nothing here raises on bad input.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path as FilePath
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
-from headway.jobspec.document import Document, Path, Span
-from headway.jobspec.problem import Problem
+from headway.jobspec.document import LINE_BREAK, Document, Path, Span, clipped
+from headway.jobspec.problem import MAX_PROBLEMS, UNREADABLE, Problem, capped
 from headway.jobspec.scalar import LeadingZeroError, NotFiniteError, plain_scalar
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
+MAX_VALUES = 50_000
+MAX_KEY = 512
+
+# libyaml compares each %TAG directive with all before it: a file of them takes it many seconds.
+_TAG_DIRECTIVE = re.compile("(?:^|(?<=[\r\n\x85\u2028\u2029]))%TAG")
 
 
-def load_file(path: FilePath, name: str | None = None) -> tuple[Document, list[Problem]]:
-    """The document in the file, called `name` in problems (by default its path). With a problem its data may be incomplete."""
-    name = str(path) if name is None else name
+def load_file(path: FilePath) -> tuple[Document, list[Problem]]:
+    """The document in the file, by whose path problems name it. With a problem its data may be incomplete."""
     try:
-        with path.open("rb") as file:
-            return load_bytes(name, file.read(MAX_BYTES + 1))
-    except OSError as error:
-        message = f"cannot read the file: {error.strerror or error}"
-        return Document(name), [Problem("HW101", name, (), message, "check the path and its permissions")]
+        return load_bytes(str(path), read_bytes(path))
+    except (OSError, ValueError) as error:
+        return Document(str(path)), [_unreadable(str(path), error)]
+
+
+def read_bytes(path: FilePath) -> bytes:
+    """What is in the file, up to the first byte that is too many. Raises OSError, and ValueError for what no path can be."""
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def load_bytes(name: str, content: bytes) -> tuple[Document, list[Problem]]:
@@ -37,11 +46,22 @@ def load_bytes(name: str, content: bytes) -> tuple[Document, list[Problem]]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        message = f"byte {error.start} is not part of UTF-8 text"
-        return Document(name), [Problem("HW102", name, (), message, "save the file as UTF-8")]
+        return _not_utf8(name, content, error.start)
     reader = _Reader(name, text)
     reader.read()
-    return reader.document(), list(dict.fromkeys(reader.problems))
+    return reader.document(), capped(dict.fromkeys(reader.problems), name, reader.unshown)
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> Problem:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Problem("HW101", name, (), f"cannot read the file: {reason}", "check the path and its permissions")
+
+
+def _not_utf8(name: str, content: bytes, start: int) -> tuple[Document, list[Problem]]:
+    message = f"byte {start} is not part of UTF-8 text"
+    span = _span_at(content[:start].decode("utf-8-sig"))
+    document = Document(name, content.decode("utf-8-sig", errors="replace"))
+    return document, [Problem("HW102", name, (), message, "save the file as UTF-8", span=span)]
 
 
 class _StopError(Exception):
@@ -58,6 +78,8 @@ class _Reader:
         self.values: dict[Path, Span] = {}
         self.scalars: set[Path] = set()
         self.problems: list[Problem] = []
+        self.unshown = 0
+        self._read = 0
         self._events: Iterator[yaml.Event] = iter(())
 
     def document(self) -> Document:
@@ -65,6 +87,7 @@ class _Reader:
 
     def read(self) -> None:
         try:
+            self._refuse_tag_directive()
             self._events = yaml.parse(self.text, Loader=yaml.CSafeLoader)
             self._read_stream()
         except yaml.YAMLError as error:
@@ -76,18 +99,18 @@ class _Reader:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if self.values:
-                    self._problem("HW112", event, "a second document begins here", "put each document into a file of its own")
+                    hint = "put each document into a file of its own"
+                    self._problem("HW112", _span(event), "a second document begins here", hint)
                     raise _StopError
                 self.data = self._node((), next(self._events))
         if not isinstance(self.data, dict) and not self.problems:
             found = "empty" if self.data is None else "not a mapping"
             hint = "begin with `apiVersion: headway/v1alpha1` and `kind: TrainingJob` or `kind: Cluster`"
-            self.problems.append(Problem("HW113", self.name, (), f"the document is {found}", hint))
+            self._problem("HW113", None, f"the document is {found}", hint)
 
     def _node(self, path: Path, event: yaml.Event) -> Any:
         self._refuse(event)
-        if len(path) > MAX_DEPTH:
-            self._too_deep(event)
+        self._count(event, len(path))
         self.values[path] = _span(event)
         if isinstance(event, yaml.ScalarEvent):
             self.scalars.add(path)
@@ -119,30 +142,31 @@ class _Reader:
         """The key, or None when it cannot be used; then its value is read past."""
         self._refuse(event)
         if not isinstance(event, yaml.ScalarEvent):
-            self._problem("HW109", event, "this key is a list or a mapping; a key is text", None)
+            self._problem("HW109", _span(event), "this key is a list or a mapping; a key is text", None)
             self._skip(event)
             return None
-        value = self._scalar(event)
+        value, shown = self._scalar(event), clipped(event.value)
         if not event.style and event.value == "<<":
-            self._problem("HW106", event, "merge keys are refused", "write the values out where they count")
-            return None
-        if not isinstance(value, str):
-            self._problem("HW109", event, f"the key `{event.value}` is not text", f'quote it: `"{event.value}"`')
-            return None
-        if value in found:
+            self._problem("HW106", _span(event), "merge keys are refused", "write the values out where they count")
+        elif not isinstance(value, str):
+            self._problem("HW109", _span(event), f"the key `{shown}` is not text", f'quote it: `"{shown}"`')
+        elif len(value) > MAX_KEY:
+            message = f"the key `{shown}` has {len(value)} characters, more than {MAX_KEY}"
+            self._problem("HW117", _span(event), message, "is the `:` behind the name of the field missing?")
+        elif value in found:
             first = self.keys[*path, value].line + 1
-            self._problem("HW108", event, f"the key `{value}` already stands on line {first}", "keep one of the two")
-            return None
-        return value
+            self._problem("HW108", _span(event), f"the key `{shown}` already stands on line {first}", "keep one of the two")
+        else:
+            return value
+        return None
 
     def _skip(self, event: yaml.Event) -> None:
         """Reads past a node without keeping it. What it holds is still refused where it must be."""
         depth = 0
         while True:
             self._refuse(event)
+            self._count(event, depth)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                self._too_deep(event)
             if depth == 0:
                 return
             event = next(self._events)
@@ -153,42 +177,78 @@ class _Reader:
         try:
             return plain_scalar(event.value)
         except LeadingZeroError:
-            hint = f'quote it to keep it as text (`"{event.value}"`), or leave the zero out'
-            self._problem("HW110", event, f"the number `{event.value}` begins with a zero", hint)
+            shown = clipped(event.value)
+            hint = f'quote it to keep it as text (`"{shown}"`), or leave the zero out'
+            self._problem("HW110", _span(event), f"the number `{shown}` begins with a zero", hint)
         except NotFiniteError:
-            message = f"`{_clip(event.value)}` is not a finite number of 64 bits"
-            self._problem("HW111", event, message, "quote it to keep it as text")
+            message = f"`{clipped(event.value)}` is not a finite number of 64 bits"
+            self._problem("HW111", _span(event), message, "quote it to keep it as text")
         return event.value
 
     def _refuse(self, event: yaml.Event) -> None:
         """Anchors, aliases and tags, each with its reason."""
         if isinstance(event, yaml.AliasEvent):
-            self._problem("HW106", event, f"the alias `*{event.anchor}` is refused", "write the value out where it counts")
+            message = f"the alias `*{clipped(str(event.anchor))}` is refused"
+            self._problem("HW106", _span(event), message, "write the value out where it counts")
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
-            self._problem("HW106", event, f"the anchor `&{anchor}` is refused", "write the value out where it counts")
+            message = f"the anchor `&{clipped(anchor)}` is refused"
+            self._problem("HW106", _span(event), message, "write the value out where it counts")
         if tag is not None:
-            short = tag.replace("tag:yaml.org,2002:", "!!")
-            self._problem("HW107", event, f"the tag `{short}` is refused", "leave it out; quote a value to make it text")
+            short = clipped(tag.replace("tag:yaml.org,2002:", "!!"))
+            self._problem("HW107", _span(event), f"the tag `{short}` is refused", "leave it out; quote a value to make it text")
 
-    def _too_deep(self, event: yaml.Event) -> NoReturn:
-        self._problem("HW104", event, f"nested deeper than {MAX_DEPTH} levels", "a spec is nearly flat; is this the right file?")
-        raise _StopError
+    def _refuse_tag_directive(self) -> None:
+        if found := _TAG_DIRECTIVE.search(self.text):
+            span = _span_at(self.text[: found.start()], len("%TAG"))
+            self._problem("HW107", span, "the directive `%TAG` is refused", "leave it out; no tag is allowed")
+            raise _StopError
 
-    def _problem(self, code: str, event: yaml.Event, message: str, hint: str | None) -> None:
-        self.problems.append(Problem(code, self.name, (), message, hint, span=_span(event)))
+    def _count(self, event: yaml.Event, depth: int) -> None:
+        """Stops before more is kept than a spec may hold."""
+        self._read += 1
+        if depth > MAX_DEPTH:
+            message = f"nested deeper than {MAX_DEPTH} levels"
+            self._problem("HW104", _span(event), message, "a spec is nearly flat; is this the right file?")
+            raise _StopError
+        if self._read > MAX_VALUES:
+            message = f"more than {MAX_VALUES} values, the most that a spec may have"
+            self._problem("HW115", _span(event), message, "a spec is a page or two; is this the right file?")
+            raise _StopError
+
+    def _problem(self, code: str, span: Span | None, message: str, hint: str | None) -> None:
+        problem = Problem(code, self.name, (), message, hint, span=span)
+        if len(self.problems) < MAX_PROBLEMS or code in UNREADABLE:
+            self.problems.append(problem)
+        else:
+            self.unshown += 1
 
     def _syntax_error(self, error: yaml.YAMLError) -> None:
+        if isinstance(error, yaml.reader.ReaderError):
+            self._forbidden_character(error)
+            return
+        what, context = getattr(error, "problem", None) or "not YAML", getattr(error, "context", None)
         mark = getattr(error, "problem_mark", None)
-        if getattr(error, "problem", None) == "could not find expected ':'":
+        if what == "could not find expected ':'":
             mark = getattr(error, "context_mark", None) or mark  # the key that lacks it, not the line after
-        span = None if mark is None else Span(mark.line, mark.column, mark.line, mark.column + 1)
-        what = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        context = getattr(error, "context", None)
+        span = None if mark is None else self._inside(mark.line, mark.column)
         message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
         hint = "indent with spaces, put a space after `:` and quote texts that hold `: ` or ` #`"
-        self.problems.append(Problem("HW105", self.name, (), message, hint, span=span))
+        self._problem("HW105", span, message, hint)
+
+    def _inside(self, line: int, column: int) -> Span:
+        """One character there; where libyaml means the end, which it takes for a line of its own, the end of the text."""
+        lines = LINE_BREAK.split(self.text)
+        return Span(line, column, line, column + 1) if line < len(lines) else _span_at(self.text)
+
+    def _forbidden_character(self, error: yaml.reader.ReaderError) -> None:
+        # libyaml counts the bytes of the text, which PyYAML hands over in UTF-8.
+        before = self.text.encode()[: error.position].decode(errors="ignore")
+        number = ord(self.text[len(before)])
+        message = f"the text is not YAML: the character U+{number:04X} is not allowed"
+        escape = f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+        self._problem("HW105", _span_at(before), message, f"remove it, or write it in double quotes as `{escape}`")
 
 
 def _span(event: yaml.Event) -> Span:
@@ -196,5 +256,8 @@ def _span(event: yaml.Event) -> Span:
     return Span(start.line, start.column, end.line, end.column) if start and end else Span(0, 0, 0, 0)
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _span_at(before: str, length: int = 1) -> Span:
+    """The `length` characters that follow the text `before`."""
+    lines = LINE_BREAK.split(before)
+    line, column = len(lines) - 1, len(lines[-1])
+    return Span(line, column, line, column + length)

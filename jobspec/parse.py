@@ -2,23 +2,33 @@
 
 import copy
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from headway.jobspec.document import Document, Path
+from headway.jobspec.compose import Composed, Load, compose
+from headway.jobspec.document import Document, Path, Span
 from headway.jobspec.invalid import describe, unknown_keys
 from headway.jobspec.load import load_file
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import MAX_PROBLEMS, Problem
 from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
 from headway.jobspec.suggest import did_you_mean
 
-MODELS: Mapping[str, type[Cluster] | type[TrainingJob]] = {"Cluster": Cluster, "TrainingJob": TrainingJob}
+MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
+    "Cluster": Cluster,
+    "TrainingJob": TrainingJob,
+    "Inventory": Inventory,
+}
+
+# The code of a missing field.
+_MISSING = "HW202"
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -36,16 +46,25 @@ class Parsed(Generic[S]):
         return self.sections.issuperset(names)
 
 
-AnyParsed = Parsed[Cluster] | Parsed[TrainingJob]
+AnyParsed = Parsed[Cluster] | Parsed[TrainingJob] | Parsed[Inventory]
 
 
-def read(path: FilePath, name: str | None = None) -> tuple[Document, AnyParsed | None, list[Problem]]:
-    """The file's document, its spec and all problems of both; a value that cannot be read is not judged as well."""
-    document, unreadable = load_file(path, name)
-    parsed, invalid = parse(document)
-    places = {problem.span for problem in unreadable if problem.span is not None}
-    judged = [problem for problem in invalid if problem.at_key or document.values.get(problem.path) not in places]
-    return document, parsed, unreadable + judged
+def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | None, list[Problem]]:
+    """The file's document with its bases, its spec and the problems of all; `load` reads files.
+
+    A value that cannot be read is not judged as well, and no spec comes from a document that lacks a part of its bases.
+    """
+    document, unreadable = load(path)
+    if len(unreadable) > MAX_PROBLEMS or not isinstance(document.data, dict) or _head_problems(document):
+        return document, None, unreadable + _head_problems(document)
+    composed = _composed(document, load)
+    parsed, invalid = parse(composed.document)
+    unreadable = [*unreadable, *composed.problems]
+    places = {(problem.document, problem.span) for problem in unreadable}
+    judged = [problem for problem in invalid if problem.at_key or _place(composed.document, problem) not in places]
+    if not composed.whole:
+        return composed.document, None, unreadable + said_only(judged)
+    return composed.document, parsed, unreadable + judged
 
 
 def kind_of(document: Document) -> str | None:
@@ -54,15 +73,43 @@ def kind_of(document: Document) -> str | None:
     return kind if isinstance(kind, str) and kind in MODELS else None
 
 
+def is_partial(document: Document) -> bool:
+    """Whether the document is only a base for others."""
+    return ("partial",) in document.values and document.value(("partial",)) is not False
+
+
+def said_only(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems without those of fields that another document can add: all that are missing, but not in the items of a list."""
+    return [problem for problem in problems if problem.code != _MISSING or any(isinstance(key, int) for key in problem.path)]
+
+
 def parse(document: Document) -> tuple[AnyParsed | None, list[Problem]]:
-    """The spec in the document and its problems. None when its kind or version is unknown, so that no field can be judged."""
-    if not isinstance(document.data, dict):
-        return None, []
-    problems = [*_version_problems(document), *_kind_problems(document)]
-    kind = kind_of(document)
+    """The spec in the document and its problems. None when its kind or version is unknown, so that no field can be judged.
+
+    Of a partial document no section counts as whole, and what it lacks is no problem.
+    """
+    kind, problems = kind_of(document), _head_problems(document)
     if kind is None or problems:
         return None, problems
-    return _parse_as(MODELS[kind], document)
+    parsed, problems = _parse_as(MODELS[kind], document)
+    if is_partial(document):
+        return replace(parsed, complete=False, sections=frozenset()), said_only(problems)
+    return parsed, problems
+
+
+def _head_problems(document: Document) -> list[Problem]:
+    """What keeps the document from being judged at all."""
+    return [*_version_problems(document), *_kind_problems(document)] if isinstance(document.data, dict) else []
+
+
+def _composed(document: Document, load: Load) -> Composed:
+    kind = kind_of(document)
+    extensible = kind is not None and "extends" in MODELS[kind].model_fields
+    return compose(document, load) if extensible else Composed(document, [], True)
+
+
+def _place(document: Document, problem: Problem) -> tuple[str, Span | None]:
+    return document.origin(problem.path).name, document.values.get(problem.path)
 
 
 def _parse_as(model: type[Any], document: Document) -> tuple[Parsed[Any], list[Problem]]:
@@ -70,27 +117,33 @@ def _parse_as(model: type[Any], document: Document) -> tuple[Parsed[Any], list[P
         spec = model.model_validate_json(json.dumps(document.data))
         return Parsed(document, spec, True, frozenset(model.model_fields)), []
     except ValidationError as error:
-        sections = _valid_sections(model, document.data, error)
-        partial = model.model_construct(**sections)
-        return Parsed(document, partial, False, frozenset(sections)), describe(error, model, document)
+        sections = _valid_sections(model, document.data, error) if error.error_count() <= MAX_PROBLEMS else {}
+        incomplete = model.model_construct(**sections)
+        return Parsed(document, incomplete, False, frozenset(sections)), describe(error, model, document)
 
 
 def _valid_sections(model: type[BaseModel], data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """The top-level fields that are valid once unknown keys are taken out."""
     unknown = unknown_keys(error)
     known = _without(data, unknown)
-    bad = {details["loc"][0] for details in error.errors() if details["loc"] not in unknown}
+    bad = {details["loc"][0] for details in error.errors(include_url=False) if details["loc"] and details["loc"] not in unknown}
     sections = {}
     for name, info in model.model_fields.items():
         key = info.alias or name
         if key in bad:
             continue
         if key in known:
-            adapter: TypeAdapter[Any] = TypeAdapter(cast("Any", Annotated[info.annotation, info]))
-            sections[name] = adapter.validate_json(json.dumps(known[key]), strict=True)
+            sections[name] = _section(model, name).validate_json(json.dumps(known[key]), strict=True)
         else:
             sections[name] = info.get_default(call_default_factory=True)
     return sections
+
+
+@cache
+def _section(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    """What reads one field of the model by itself."""
+    info = model.model_fields[name]
+    return TypeAdapter(cast("Any", Annotated[info.annotation, info]))
 
 
 def _without(data: dict[str, Any], paths: list[Path]) -> dict[str, Any]:

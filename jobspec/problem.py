@@ -1,16 +1,25 @@
 """What is wrong with a document, and how it is shown: the message, the place, the line with a caret, a hint."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headway.jobspec.document import Document, Path, Span
+from headway.jobspec.document import Document, Path, Span, clipped
 
 # Checks do not know files: they name the document by its part, and `locate` puts the file's name in its place.
 JOB = "job"
 CLUSTER = "cluster"
 
+# With one of these a file gives no document at all.
+UNREADABLE = frozenset({"HW101", "HW102", "HW103", "HW104", "HW105", "HW113", "HW115"})
+_UNSHOWN = "HW116"
+_ALWAYS_SHOWN = {*UNREADABLE, _UNSHOWN}
+
+MAX_PROBLEMS = 100
+"""Problems that are told of one document in one go."""
+
 _WIDTH = 120
+_LONGEST = 1000
 _RESET = "\x1b[0m"
 
 
@@ -26,7 +35,10 @@ _COLOUR: Mapping[Severity, str] = {Severity.ERROR: "\x1b[1;31m", Severity.WARNIN
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake. `path` leads to the value; `span` is set only where there is no path yet (syntax)."""
+    """One mistake. `path` leads to the value; `span` is set only where there is no path yet (syntax).
+
+    `heir` is the document in which it was found, where `document` is a base of it that says the value.
+    """
 
     code: str
     document: str
@@ -36,6 +48,7 @@ class Problem:
     severity: Severity = Severity.ERROR
     at_key: bool = False
     span: Span | None = None
+    heir: str | None = None
 
     @property
     def is_error(self) -> bool:
@@ -43,31 +56,65 @@ class Problem:
 
 
 def locate(problems: Iterable[Problem], names: Mapping[str, str]) -> list[Problem]:
-    """The problems with the documents' parts (`job`, `cluster`) replaced by the names of their files."""
-    return [replace(problem, document=names.get(problem.document, problem.document)) for problem in problems]
+    """The problems with the documents' parts (`job`, `cluster`) replaced by the names of their files, and no text too long."""
+    return [
+        replace(
+            problem,
+            document=names.get(problem.document, problem.document),
+            message=clipped(problem.message, _LONGEST),
+            hint=problem.hint and clipped(problem.hint, _LONGEST),
+        )
+        for problem in problems
+    ]
+
+
+def at_origin(problem: Problem, document: Document) -> Problem:
+    """The problem in `document`, at the base that says the value if it is inherited."""
+    origin = document if problem.span is not None else document.origin(problem.path)
+    return problem if origin is document else replace(problem, document=origin.name, heir=document.name)
+
+
+def capped(problems: Iterable[Problem], document: str, more: int = 0) -> list[Problem]:
+    """So many problems of the document as people can use, and how many there are besides, `more` of them not even given."""
+    found = list(problems)
+    first = [problem for index, problem in enumerate(found) if index < MAX_PROBLEMS or problem.code in _ALWAYS_SHOWN]
+    unshown = len(found) - len(first) + more
+    if not unshown:
+        return first
+    message = f"{unshown} more of this document's problems {'are' if unshown > 1 else 'is'} not shown"
+    return [*first, Problem("HW116", document, (), message, "mend the others first")]
 
 
 def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> list[Problem]:
-    """The problems without repetitions, by document, line and column."""
+    """The problems without repetitions: what cannot be read at all, then the others by document, line and column."""
 
-    def key(problem: Problem) -> tuple[str, int, int, str]:
+    def key(problem: Problem) -> tuple[bool, str, bool, int, int, str]:
         span = span_of(problem, documents.get(problem.document))
-        return (problem.document, span.line if span else -1, span.column if span else -1, problem.code)
+        place = (span.line, span.column) if span else (-1, -1)
+        return (problem.code not in UNREADABLE, problem.document, problem.code == _UNSHOWN, *place, problem.code)
 
     return sorted(dict.fromkeys(problems), key=key)
 
 
-def show(problem: Problem, document: Document | None, colour: bool = False) -> str:
-    """The problem as text of several lines, without a line break at the end."""
+def show(problem: Problem, document: Document | None, colour: bool = False, heirs: Sequence[str] = ()) -> str:
+    """The problem as text of several lines, without a line break at the end. `heirs` inherit it from the document."""
     label = f"{problem.severity}[{problem.code}]"
     head = f"{_COLOUR[problem.severity]}{label}{_RESET}" if colour else label
     span = span_of(problem, document)
     lines = [f"{head}: {printable(problem.message)}", f"  --> {printable(problem.document)}{_position(span)}"]
     if document is not None and span is not None:
         lines += _excerpt(document, span)
+    if heirs:
+        lines.append(f" {' ' * len(str(span.line + 1 if span else ''))} = {printable(inherited(heirs))}")
     if problem.hint is not None:
         lines += ["", f"hint: {printable(problem.hint)}"]
     return "\n".join(lines)
+
+
+def inherited(heirs: Sequence[str]) -> str:
+    """Where a problem of a base is found as well: the first heir by name, and how many others."""
+    first = f"in {heirs[0]}"
+    return f"{first}, which extends it" if len(heirs) == 1 else f"{first} and {len(heirs) - 1} more, which extend it"
 
 
 def printable(text: str) -> str:
@@ -87,8 +134,7 @@ def _position(span: Span | None) -> str:
 
 
 def _excerpt(document: Document, span: Span) -> list[str]:
-    lines = document.lines()
-    line = lines[span.line] if span.line < len(lines) else ""
+    line = document.shown(span.line)
     end = span.end_column if span.end_line == span.line else len(line.rstrip())
     first = max(0, min(span.column - _WIDTH // 2, len(line) - _WIDTH))
     shown = "".join(char if char.isprintable() else " " for char in line[first : first + _WIDTH])

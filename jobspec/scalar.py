@@ -5,6 +5,7 @@ import re
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_NUMERIC = frozenset("0123456789.+-")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+([.eE].*)?")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -26,6 +27,8 @@ def plain_scalar(text: str) -> str | int | float | bool | None:
         return None
     if text in _BOOL:
         return _BOOL[text]
+    if text[0] not in _NUMERIC:
+        return text
     if _LEADING_ZERO.fullmatch(text):
         raise LeadingZeroError(text)
     if _INT.fullmatch(text):

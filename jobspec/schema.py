@@ -1,17 +1,20 @@
 """The specs as JSON Schema (2020-12), with the options of every kind: what an editor needs to complete and judge a document."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
-from pydantic_core.core_schema import DictSchema
+from pydantic_core.core_schema import DictSchema, ModelSchema
 
 from headway.jobspec.choice import Choice, Kind
 from headway.jobspec.invalid import field_names
+from headway.jobspec.notation import bounds, notation_of
 from headway.jobspec.parse import MODELS
 from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fabric import Switches
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 
@@ -21,17 +24,19 @@ JsonSchema = dict[str, Any]
 Table = Mapping[str, Kind]
 
 _DEFINITIONS = "#/$defs/"
+_BOUNDS = ("ge", "gt", "le", "lt")
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The kinds of every open choice; `data` are those that each trainer reads."""
+    """The kinds of every open choice; of each trainer the kinds of data that it reads, and the fields that it needs."""
 
     schedulers: Table
     providers: Table
     switches: Table
     trainers: Table
     data: Mapping[str, Table]
+    needs: Mapping[str, tuple[str, ...]]
 
     def options(self) -> list[type[BaseModel]]:
         """The options models of all kinds."""
@@ -48,14 +53,46 @@ def document_schema(tables: Tables, kind: str | None = None) -> JsonSchema:
 
 
 class _Strict(GenerateJsonSchema):
-    """Pydantic's schema without titles of fields, which repeat their names, and with no keys beside those of the wanted form."""
+    """Pydantic's schema with what the docstrings say of fields and without their titles, which repeat their names.
+
+    A mapping has no keys beside those of the wanted form.
+    """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def sort(self, value: JsonSchema, parent_key: str | None = None) -> JsonSchema:
+        """As it is: Pydantic would put the keys of examples into the order of the alphabet."""
+        return value
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchema:
+        found = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        properties = {name: _as_written(found["properties"][name], info) for name, info in field_names(model).items()}
+        for name, text in field_descriptions(model).items():
+            properties[name]["description"] = text
+        return {**found, "properties": properties}
+
     def dict_schema(self, schema: DictSchema) -> JsonSchema:
         found = super().dict_schema(schema)
         return {**found, "additionalProperties": False} if "patternProperties" in found else found
+
+
+def _as_written(schema: JsonSchema, info: FieldInfo) -> JsonSchema:
+    """A field with a quantity: its default as a document has it, its bounds, which no pattern can tell, as a comment."""
+    notation = notation_of(schema)
+    if notation is None:
+        return schema
+    limits = {bound: notation.write(getattr(each, bound)) for each in info.metadata for bound in _BOUNDS if hasattr(each, bound)}
+    comment = {"$comment": bounds(*map(limits.get, _BOUNDS))} if limits else {}
+    default = {"default": notation.write(info.default)} if schema.get("default") is not None else {}
+    return {**_without_bounds(schema), **comment, **default}
+
+
+def _without_bounds(schema: JsonSchema) -> JsonSchema:
+    """Without the bounds of the value, which Pydantic writes beside the pattern of its text."""
+    found = {key: value for key, value in schema.items() if key not in _BOUNDS}
+    return {**found, "anyOf": [_without_bounds(each) for each in found["anyOf"]]} if "anyOf" in found else found
 
 
 def _definitions(tables: Tables) -> dict[str, JsonSchema]:
@@ -74,29 +111,81 @@ def _definitions(tables: Tables) -> dict[str, JsonSchema]:
         definitions[field] = _choice(shape, table, names)
         properties = definitions[names[model]]["properties"]
         properties[field] = _pointed(properties[field], _DEFINITIONS + names[Choice], _DEFINITIONS + field)
-    definitions |= {f"data.{trainer}": _choice(shape, table, names) for trainer, table in tables.data.items()}
-    definitions[names[TrainingJob]] = _job(definitions[names[TrainingJob]], tables.data)
+    definitions |= {f"data.{trainer}": _choice(shape, table, names) for trainer, table in tables.data.items() if table}
+    definitions[names[TrainingJob]] = _job(definitions[names[TrainingJob]], tables)
+    for document in MODELS.values():
+        if "extends" in document.model_fields:
+            _allow_parts(names[document], definitions)
     return definitions
 
 
-def _job(schema: JsonSchema, trainers: Iterable[str]) -> JsonSchema:
-    """A job whose data is what its trainer reads, and whose cluster may be a single name."""
-    properties = schema["properties"]
-    data = {key: value for key, value in properties["data"].items() if key != "$ref"}
-    return {
-        **schema,
-        "properties": {**properties, "cluster": _one_or_many(properties["cluster"]), "data": data},
-        "allOf": [
-            {"if": _with_trainer(name), "then": _property("data", {"$ref": f"{_DEFINITIONS}data.{name}"})} for name in trainers
-        ],
+def _allow_parts(name: str, definitions: dict[str, JsonSchema]) -> None:
+    """Defines the document anew: one that extends another, or is only a base, may lack what the other has."""
+    whole = definitions[name]
+    definitions[f"{name}.whole"] = whole
+    definitions[f"{name}.part"] = _part(whole, definitions)
+    definitions[name] = {
+        "type": "object",
+        "properties": {key: whole["properties"][key] for key in ("apiVersion", "kind", "extends", "partial")},
+        "required": ["apiVersion", "kind"],
+        "if": {"anyOf": [_said("extends", []), _said("partial", False)]},
+        "then": {"$ref": f"{_DEFINITIONS}{name}.part"},
+        "else": {"$ref": f"{_DEFINITIONS}{name}.whole"},
     }
 
 
-def _one_or_many(schema: JsonSchema) -> JsonSchema:
-    """A list, or its only item by itself."""
-    about = {key: schema[key] for key in ("description", "examples")}
-    many = {key: value for key, value in schema.items() if key not in about}
-    return {"anyOf": [schema["items"], many], **about}
+def _part(schema: Any, definitions: dict[str, JsonSchema]) -> Any:
+    """The schema without fields that must be there."""
+    if isinstance(schema, dict):
+        return {key: _part_of(key, value, definitions) for key, value in schema.items() if key != "required"}
+    return [_part(each, definitions) for each in schema] if isinstance(schema, list) else schema
+
+
+def _part_of(keyword: str, value: Any, definitions: dict[str, JsonSchema]) -> Any:
+    match keyword:
+        case "properties":
+            return {name: _part(schema, definitions) for name, schema in value.items()}
+        case "items":  # a list is never completed
+            return value
+        case "if":  # what another document says decides nothing here
+            return {**value, "required": list(value["properties"])}
+        case "$ref":
+            return _part_reference(value, definitions)
+    return _part(value, definitions)
+
+
+def _part_reference(reference: str, definitions: dict[str, JsonSchema]) -> str:
+    """What to refer to in a part: the same where nothing of it must be there."""
+    name = reference.removeprefix(_DEFINITIONS)
+    part = _part(definitions[name], definitions)
+    if part == definitions[name]:
+        return reference
+    definitions[f"{name}.part"] = part
+    return f"{reference}.part"
+
+
+def _said(field: str, nothing: Any) -> JsonSchema:
+    """A document with the field, and not with the value that means the same as none."""
+    return {**_property(field, {"not": {"const": nothing}}), "required": [field]}
+
+
+def _job(schema: JsonSchema, tables: Tables) -> JsonSchema:
+    """A job that has what its trainer needs and data that it reads."""
+    properties = schema["properties"]
+    data = {key: value for key, value in properties["data"].items() if key != "anyOf"}
+    return {
+        **schema,
+        "properties": {**properties, "data": data},
+        "allOf": [{"if": _with_trainer(name), "then": _of_trainer(name, tables)} for name in tables.data],
+    }
+
+
+def _of_trainer(name: str, tables: Tables) -> JsonSchema:
+    """What a job must have for this trainer; a field that it does not need may be null, as if it were left out."""
+    kinds = [{"$ref": f"{_DEFINITIONS}data.{name}"}] if tables.data[name] else []
+    there = {field: {"not": {"type": "null"}} for field in tables.needs[name]}
+    data = _property("data", {"anyOf": [*kinds, {"type": "null"}]})
+    return {**data, "allOf": [{"properties": there, "required": list(there)}]}
 
 
 def _choice(shape: JsonSchema, table: Table, names: Mapping[Any, str]) -> JsonSchema:

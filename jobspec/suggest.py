@@ -1,11 +1,12 @@
 """The known name that a misspelt one was probably meant to be."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The most similar of `known`, or None when none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 (only a mistake needs it)
+
     by_lower = {candidate.lower(): candidate for candidate in known}
     matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None

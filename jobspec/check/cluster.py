@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.fabric import check_adapters, check_cabling, check_fabrics, check_scale_out
-from headway.jobspec.check.names import check_unique, is_host
+from headway.jobspec.check.fabric import check_cabling, check_fabrics, check_scale_out
+from headway.jobspec.check.names import is_host
+from headway.jobspec.check.nodes import check_adapters, check_nodes
+from headway.jobspec.check.storage import check_storage, check_storage_groups
+from headway.jobspec.check.versions import check_gpu_versions, check_nccl_version, check_versions
 from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import CLUSTER, Problem
-from headway.jobspec.spec.cluster import Cluster, NodeGroup
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.spec.cluster import Cluster
 
 
 def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -14,32 +17,6 @@ def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
     for needs, check in _RULES:
         if cluster.has(needs):
             yield from check(cluster.spec)
-
-
-def _check_names(cluster: Cluster) -> Iterator[Problem]:
-    yield from check_unique(CLUSTER, ("nodes",), "group", [nodes.group for nodes in cluster.nodes])
-
-
-def _check_groups(cluster: Cluster) -> Iterator[Problem]:
-    for index, nodes in enumerate(cluster.nodes):
-        yield from _check_group(("nodes", index), nodes)
-
-
-def _check_group(path: tuple[str | int, ...], nodes: NodeGroup) -> Iterator[Problem]:
-    if nodes.gpus is not None and nodes.procs is not None:
-        hint = "leave `procs` out: each GPU runs one rank"
-        yield Problem("HW210", CLUSTER, (*path, "procs"), "`procs` stands beside `gpus`", hint, at_key=True)
-    if nodes.gpu is not None and nodes.gpus is None:
-        hint = "say how many one node has, for example `gpus: 8`"
-        yield Problem("HW210", CLUSTER, (*path, "gpu"), "`gpu` stands without `gpus`", hint, at_key=True)
-    if nodes.gpus is not None and nodes.gpu is None:
-        hint = "name the model, for example `gpu: H100-SXM-80`"
-        yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` stands without `gpu`", hint, at_key=True)
-
-
-def _check_adapters_apart(cluster: Cluster) -> Iterator[Problem]:
-    for index, nodes in enumerate(cluster.nodes):
-        yield from check_unique(CLUSTER, ("nodes", index, "nics"), None, nodes.nics)
 
 
 def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
@@ -58,39 +35,27 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
         if nodes.hosts and len(nodes.hosts) != nodes.count:
             message = f"the group `{nodes.group}` has {nodes.count} nodes, and `hosts` lists {len(nodes.hosts)}"
             yield Problem("HW512", CLUSTER, ("nodes", index, "hosts"), message, "list one address for each node", at_key=True)
-    if cluster.provider is not None and not any(nodes.hosts for nodes in cluster.nodes):
-        message = "a provider, and no node says by which address it is reached"
-        yield Problem("HW512", CLUSTER, ("provider",), message, "add `hosts` to a group of nodes", at_key=True)
 
 
-def _check_storage_names(cluster: Cluster) -> Iterator[Problem]:
-    yield from check_unique(CLUSTER, ("storage",), "name", [storage.name for storage in cluster.storage])
-
-
-def _check_shared_storage(cluster: Cluster) -> Iterator[Problem]:
-    if not any(storage.shared for storage in cluster.storage):
-        hint = "the runs need a directory that every node sees: set `shared: true` on a storage"
-        yield Problem("HW702", CLUSTER, ("storage",), "no storage is shared", hint, at_key=True)
-
-
-def _check_storage_paths(cluster: Cluster) -> Iterator[Problem]:
-    for index, storage in enumerate(cluster.storage):
-        if storage.path.startswith("~") or "$" in storage.path:
-            message = f"`{storage.path}` would be taken literally: `~` and `$` are not expanded"
-            yield Problem("HW703", CLUSTER, ("storage", index, "path"), message, "write the path out")
+def _check_pending(cluster: Cluster) -> Iterator[Problem]:
+    if cluster.health is not None:
+        message = "`health` is part of the language, and nothing carries it out yet: no node is checked or taken out"
+        hint = "let the scheduler check the nodes, for example by Slurm's `HealthCheckProgram`"
+        yield Problem("HW214", CLUSTER, ("health",), message, hint, Severity.WARNING, at_key=True)
 
 
 _Rule = Callable[[Cluster], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
-    (("nodes",), _check_names),
-    (("nodes",), _check_groups),
+    (("nodes",), check_nodes),
     (("fabrics",), check_fabrics),
     (("fabrics", "nodes"), check_adapters),
     (("fabrics", "nodes"), check_scale_out),
     (("fabrics", "nodes"), check_cabling),
-    (("nodes",), _check_adapters_apart),
     (("nodes",), _check_hosts),
-    (("storage",), _check_storage_names),
-    (("storage",), _check_shared_storage),
-    (("storage",), _check_storage_paths),
+    (("storage",), check_storage),
+    (("storage", "nodes"), check_storage_groups),
+    (("versions",), check_versions),
+    (("versions", "nodes"), check_gpu_versions),
+    (("versions", "nodes", "fabrics"), check_nccl_version),
+    (("health",), _check_pending),
 )

@@ -1,16 +1,54 @@
-"""Fabrics: each setting fits its transport, each transport its role, and the nodes have what it needs."""
+"""Fabrics: each setting fits its transport, each transport its role, and what is said twice is said in the same way."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.qos import check_classes
 from headway.jobspec.check.switches import check_switches, in_network
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.fabric import SWITCHED_SHAPE, leaf_links, leaf_oversubscription
+from headway.jobspec.resolve.links import rails_of
+from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.resolve.qos import congestion_of
 from headway.jobspec.spec.cluster import Cluster
-from headway.jobspec.spec.fabric import Fabric, Switches
+from headway.jobspec.spec.fabric import Fabric, Switches, TrafficClass
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.suggest import listed
 
 _RDMA = ("roce", "infiniband")
+
+_SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
+_OF_TRANSPORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("classes", ("roce",)),
+    ("switches", ("roce",)),
+    ("interface", ("tcp",)),
+    ("congestion", ("roce", "infiniband", "efa", "tcpxo")),
+    ("balancing", _SWITCHED),
+    ("shape", _SWITCHED),
+    ("rails", _SWITCHED),
+    ("planes", _SWITCHED),
+    ("pods", _SWITCHED),
+    ("oversubscription", _SWITCHED),
+)
+
+# Routes on InfiniBand are static or adaptive (NCCL_IB_ADAPTIVE_ROUTING in NVIDIA/nccl docs/userguide/source/env.rst). EFA's own
+# transport delivers out of order (fi_efa(7), SRD). Queue pairs are RoCE's, and TCP takes packets out of order for losses (RFC 5681).
+_BALANCING: Mapping[str, tuple[str, ...]] = {
+    "infiniband": ("ecmp", "adaptive"),
+    "efa": ("ecmp", "spray"),
+    "tcpxo": ("ecmp", "ucmp", "dlb"),
+    "tcp": ("ecmp", "ucmp", "dlb"),
+}
+
+# Whether a class of collectives is lossless, and whether switches mark it; None is either.
+_SCHEMES: Mapping[str, tuple[bool, bool | None]] = {
+    "pfc": (True, False),
+    "pfc+ecn": (True, True),
+    "ecn-lossy": (False, True),
+    "trim-lossy": (False, None),
+    "nic-managed": (False, None),
+}
 
 
 def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
@@ -19,19 +57,41 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
     for index, fabric in enumerate(cluster.fabrics):
         path = ("fabrics", index)
         yield from _check_fabric(path, fabric)
+        yield from _check_foreign(path, fabric)
         yield from check_classes((*path, "classes"), fabric.classes)
+        yield from _check_congestion(path, fabric)
+        yield from _check_balancing(path, fabric)
+        yield from _check_shape(path, fabric)
+        yield from _check_pending(path, fabric)
+    yield from _check_second(cluster.fabrics)
 
 
 def check_cabling(cluster: Cluster) -> Iterator[Problem]:
-    """The switches have the ports and addresses for the nodes. Adapters do not say which fabric they are on, so one has switches."""
+    """The switches have the ports and addresses for the nodes. The addresses of a link follow from one fabric, so one has switches."""
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
-        yield from check_switches(("fabrics", index, "switches"), switches, cluster.nodes)
+        yield from check_switches(("fabrics", index), cluster.fabrics[index], cluster.nodes)
         yield from _check_hosts_apart(switches, cluster)
+        yield from _check_oversubscription(("fabrics", index), cluster.fabrics[index], switches, cluster.nodes)
     for index, _ in switched[1:]:
         message = f"the nodes' adapters hang on the switches of `{cluster.fabrics[switched[0][0]].name}` already"
         hint = "only one fabric of a cluster can have `switches` so far"
         yield Problem("HW514", CLUSTER, ("fabrics", index, "switches"), message, hint, at_key=True)
+
+
+def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
+    """GPU nodes have a fabric between them, adapters on it, and settings of NCCL for it."""
+    fabrics = [(index, fabric) for index, fabric in enumerate(cluster.fabrics) if fabric.role == "scale_out"]
+    for place, fabric in fabrics[:1]:
+        yield from _check_settings(("fabrics", place), fabric, cluster.nodes)
+        yield from _check_rails(("fabrics", place), fabric, cluster.nodes)
+    for index, nodes in enumerate(cluster.nodes):
+        if nodes.gpus and fabrics:
+            yield from _check_adapters(("nodes", index), nodes, fabrics[0][1])
+        elif nodes.gpus and nodes.count > 1:
+            message = f"no fabric has the role `scale_out`, so NCCL chooses the network between the nodes `{nodes.group}` itself"
+            hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: infiniband}`"
+            yield Problem("HW601", CLUSTER, ("nodes", index), message, hint, Severity.WARNING)
 
 
 def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem]:
@@ -44,24 +104,28 @@ def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem
             yield Problem("HW511", CLUSTER, ("nodes", group, "hosts", place), message, hint)
 
 
-def check_adapters(cluster: Cluster) -> Iterator[Problem]:
-    """GPU nodes on an RDMA fabric name their adapters."""
-    rdma = [fabric for fabric in cluster.fabrics if fabric.role == "scale_out" and fabric.transport in _RDMA]
-    for index, nodes in enumerate(cluster.nodes):
-        if rdma and nodes.gpus and not nodes.nics:
-            message = f"the fabric `{rdma[0].name}` is {rdma[0].transport}, and the nodes `{nodes.group}` name no adapter"
-            hint = "list what `ibv_devices` prints on a node, for example `nics: [mlx5_0, mlx5_1]`"
-            yield Problem("HW502", CLUSTER, ("nodes", index), message, hint)
+def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+    """NCCL is told the adapters of an RDMA fabric by name."""
+    if fabric.transport in _RDMA and not adapters_on(nodes, fabric):
+        message = f"the fabric `{fabric.name}` is {fabric.transport}, and the nodes `{nodes.group}` name no adapter"
+        message += " on it" if nodes.nics else ""
+        hint = "list what `ibv_devices` prints on a node, for example `nics: [mlx5_0, mlx5_1]`"
+        yield Problem("HW502", CLUSTER, path, message, hint)
 
 
-def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
-    """GPU nodes, more than one, have a fabric between them."""
-    has_fabric = any(fabric.role == "scale_out" for fabric in cluster.fabrics)
-    for index, nodes in enumerate(cluster.nodes):
-        if nodes.gpus and nodes.count > 1 and not has_fabric:
-            message = f"no fabric has the role `scale_out`, so NCCL chooses the network between the nodes `{nodes.group}` itself"
-            hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: infiniband}`"
-            yield Problem("HW601", CLUSTER, ("nodes", index), message, hint, Severity.WARNING)
+def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    """Google's plugin refuses variables of another version than its own; they come with it as a script (NVIDIA/aicr#422)."""
+    if fabric.transport == "tcpxo" and any(nodes.gpus for nodes in groups):
+        message = f"no NCCL settings are planned for {fabric.transport} yet, and without them jobs would run over plain TCP"
+        hint = "they change with the version of Google's plugin; where TCP will do, set `transport: tcp` and its `interface`"
+        yield Problem("HW606", CLUSTER, (*path, "transport"), message, hint)
+
+
+def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    most = max((len(adapters_on(nodes, fabric)) for nodes in groups), default=0)
+    if fabric.rails is not None and fabric.rails > most > 0:
+        message = f"`{fabric.name}` has {fabric.rails} rails, and no node has more than {most} adapters on it"
+        yield Problem("HW515", CLUSTER, (*path, "rails"), message, f"list the adapters of all rails, or use {most} rails")
 
 
 def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
@@ -69,18 +133,127 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
     if (transport == "nvlink") != (fabric.role == "scale_up"):
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale_up`, and `scale_up` is `nvlink`")
+    elif transport in ("efa", "tcpxo") and fabric.role != "scale_out":
+        message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
+        hint = f"`{transport}` is for `scale_out`; what else travels on such an instance is `tcp`"
+        yield Problem("HW503", CLUSTER, (*path, "transport"), message, hint)
     if transport == "roce" and fabric.role == "scale_out" and not any(each.carries == "collectives" for each in fabric.classes):
         hint = "say how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
         yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no class that carries collectives", hint)
     if transport == "tcp" and fabric.interface is None:
         hint = "name what `ip link` prints, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, path, f"the TCP fabric `{name}` has no `interface`", hint)
-    yield from _check_foreign(path, fabric)
 
 
 def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """Settings that only another transport has."""
-    for key, owner in (("classes", "roce"), ("switches", "roce"), ("interface", "tcp")):
-        if getattr(fabric, key) and fabric.transport != owner:
+    """Settings that only other transports have."""
+    for key, owners in _OF_TRANSPORTS:
+        if key in fabric.model_fields_set and getattr(fabric, key) and fabric.transport not in owners:
             message = f"`{key}` has no effect on the {fabric.transport} fabric `{fabric.name}`"
-            yield Problem("HW504", CLUSTER, (*path, key), message, f"leave it out, or set `transport: {owner}`", at_key=True)
+            hint = f"leave it out, or set `transport: {owners[0]}`" if len(owners) == 1 else "leave it out"
+            yield Problem("HW504", CLUSTER, (*path, key), message, hint, at_key=True)
+
+
+def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
+    scale_out = [(index, fabric) for index, fabric in enumerate(fabrics) if fabric.role == "scale_out"]
+    for index, fabric in scale_out[1:]:
+        message = f"`{fabric.name}` is a second scale-out fabric, and NCCL uses one: `{scale_out[0][1].name}`"
+        hint = "describe both as the `planes` of one fabric, or give this one the role of what else it carries"
+        yield Problem("HW519", CLUSTER, ("fabrics", index, "role"), message, hint)
+
+
+def _check_congestion(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    scheme, at = fabric.congestion, (*path, "congestion")
+    if scheme is None or fabric.transport in ("nvlink", "tcp"):
+        return
+    if fabric.transport != "roce":
+        if scheme != "nic-managed":
+            message = (
+                f"`{scheme}` is a way of Ethernet, and `{fabric.name}` is {fabric.transport}, which slows its senders by itself"
+            )
+            yield Problem("HW516", CLUSTER, at, message, "leave `congestion` out, or set `nic-managed`")
+        return
+    for each in fabric.classes:
+        if each.carries == "collectives" and not _agrees(scheme, each):
+            yield Problem("HW516", CLUSTER, at, _contradiction(scheme, each), _agreement(scheme, fabric.classes))
+    if not fabric.classes and _SCHEMES[scheme][0] and fabric.role != "scale_out":
+        message = f"`{scheme}` pauses a lossless class, and `{fabric.name}` has no classes"
+        yield Problem("HW516", CLUSTER, at, message, "add its class with `lossless: true`, or leave `congestion` out")
+
+
+def _agrees(scheme: str, each: TrafficClass) -> bool:
+    lossless, marked = _SCHEMES[scheme]
+    return each.lossless == lossless and marked in (None, each.ecn is not None)
+
+
+def _contradiction(scheme: str, each: TrafficClass) -> str:
+    lossless, marked = _SCHEMES[scheme]
+    return f"`{scheme}` means a class that is {_described(lossless, marked)}; `{each.name}` is {_described(each.lossless, bool(each.ecn))}"
+
+
+def _described(lossless: bool, marked: bool | None) -> str:
+    drops = "lossless" if lossless else "not lossless"
+    return drops if marked is None else f"{drops}, {'with' if marked else 'without'} `ecn`"
+
+
+def _agreement(scheme: str, classes: Sequence[TrafficClass]) -> str:
+    """What to change: the scheme where the classes are one, else the class."""
+    said, (lossless, marked) = congestion_of(classes), _SCHEMES[scheme]
+    if said is not None:
+        return f"change the class, or set `congestion: {said}`"
+    missing = [key for key, wanted in (("`lossless: true`", lossless), ("`ecn`", marked)) if wanted]
+    return f"add {' and '.join(missing)} to the class, or leave `congestion` out"
+
+
+def _check_balancing(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    allowed = _BALANCING.get(fabric.transport)
+    if allowed is not None and fabric.balancing not in allowed:
+        message = f"the {fabric.transport} fabric `{fabric.name}` does not balance by `{fabric.balancing}`"
+        yield Problem("HW517", CLUSTER, (*path, "balancing"), message, f"use one of {listed(allowed)}")
+
+
+def _check_shape(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    """The shape says what its numbers say."""
+    rails, planes = fabric.rails, fabric.planes
+    if fabric.shape == "leaf-spine" and rails is not None and rails > 1:
+        message = f"in `leaf-spine` all adapters of a node hang on one leaf, and `{fabric.name}` has {rails} rails"
+        yield Problem("HW518", CLUSTER, (*path, "rails"), message, "leave `rails` out, or set `shape: rail-optimized`")
+    if fabric.shape == "rail-only" and planes > 1 and rails not in (None, planes):
+        message = f"in `rail-only` nothing joins the rails, and in {planes} planes some of the {rails} share their spines"
+        yield Problem("HW518", CLUSTER, (*path, "planes"), message, f"use {rails} planes, or set `shape: rail-optimized`")
+    if fabric.pods == 1 and fabric.oversubscription.spine > 1:
+        message = f"`spine` is about what leaves a pod, and `{fabric.name}` is one pod"
+        hint = "say how many there are, for example `pods: 4`, or leave `spine` out"
+        yield Problem("HW518", CLUSTER, (*path, "oversubscription", "spine"), message, hint)
+
+
+def _check_oversubscription(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    """What is said of the leaves is what their links come to."""
+    stated, found = fabric.oversubscription, leaf_oversubscription(fabric, switches, groups)
+    if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and abs(stated.leaf - found) > 0.01 * found:
+        down, up = leaf_links(fabric, switches, groups)
+        message = f"the fullest leaf has {down} links to nodes and {up} to spines, which is {found:.4g} and not {stated.leaf:g}"
+        hint = "leave `leaf` out: with `switches` it follows from them"
+        yield Problem("HW518", CLUSTER, (*path, "oversubscription", "leaf"), message, hint)
+
+
+def _check_pending(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    """What the files of switches do not do yet; of somebody else's switches it may be said."""
+    for key, is_pending, today in _PENDING if fabric.switches is not None else ():
+        if is_pending(fabric):
+            subject = f"`{key}: {getattr(fabric, key)}` with `switches`"
+            message = f"{subject} is part of the language, and nothing carries it out yet: their files have {today}"
+            hint = f"leave `{key}` out; where somebody else configures the switches, leave `switches` out"
+            yield Problem("HW214", CLUSTER, (*path, key), message, hint)
+
+
+_PENDING: tuple[tuple[str, Callable[[Fabric], bool], str], ...] = (
+    ("shape", lambda fabric: fabric.shape not in (None, SWITCHED_SHAPE), f"the shape `{SWITCHED_SHAPE}`"),
+    ("pods", lambda fabric: fabric.pods > 1, "one pod"),
+    ("balancing", lambda fabric: fabric.balancing != "ecmp", "`ecmp`"),
+    (
+        "congestion",
+        lambda fabric: fabric.congestion in ("trim-lossy", "nic-managed"),
+        "`pfc`, `pfc+ecn` and `ecn-lossy`",
+    ),
+)

@@ -1,11 +1,26 @@
 """A TrainingJob document against itself."""
 
+import re
 from collections.abc import Callable, Iterator
 
+from headway.jobspec.check.environment import check_names
+from headway.jobspec.check.history import check_history
+from headway.jobspec.check.layout import check_layout, sizes_of
+from headway.jobspec.check.model import check_model
+from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.pending import check_pending
+from headway.jobspec.check.tiers import check_tiers
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.model import Model
+from headway.jobspec.units import format_seconds
+
+# OCI image references end in `@` and a digest, for example sha256 and 64 hex digits (opencontainers/image-spec descriptor.md).
+_DIGEST = re.compile(r".+@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[A-Za-z0-9=_-]{32,}")
+# Apptainer and enroot images are files.
+_IMAGE_FILE = (".sif", ".sqsh")
 
 
 def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
@@ -13,53 +28,152 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     for needs, check in _RULES:
         if job.has(needs):
             yield from check(job.spec)
+    yield from _check_model(job)
+    yield from _check_layout(job)
+    yield from check_history(job)
+    yield from check_pending(job)
+
+
+def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
+    """A size that is missing may be the one that is misspelt, which has a problem of its own."""
+    if not job.has(("model",)) or job.spec.model is None:
+        return
+    misspelt = job.document.value(("model",)).keys() - Model.model_fields.keys()
+    for problem in check_model(job.spec.model, job.document.folder(("model", "config"))):
+        if not misspelt or problem.path != ("model",):
+            yield problem
+
+
+def _check_layout(job: Parsed[TrainingJob]) -> Iterator[Problem]:
+    if job.has(("layout",)):
+        yield from check_layout(job.spec.layout, sizes_of(job), job.spec.batch if job.has(("batch",)) else None)
 
 
 def _check_clusters(job: TrainingJob) -> Iterator[Problem]:
     yield from check_unique(JOB, ("cluster",), None, job.cluster)
 
 
-def _check_heads(job: TrainingJob) -> Iterator[Problem]:
-    model = job.model
-    if model.heads % model.kv_heads:
-        message = f"{model.heads} query heads do not divide over {model.kv_heads} key and value heads"
-        hint = f"`kv_heads` must divide `heads`: {_divisors(model.heads)}"
-        yield Problem("HW303", JOB, ("model", "kv_heads"), message, hint)
-    if model.hidden % model.heads:
-        message = f"`hidden` {model.hidden} is not a multiple of `heads` {model.heads}"
-        below = model.hidden - model.hidden % model.heads
-        hint = f"the nearest multiple is {below + model.heads}" + (f" or {below}" if below else "")
-        yield Problem("HW302", JOB, ("model", "hidden"), message, hint)
-    elif (model.hidden // model.heads) % 2:
-        message = f"an attention head has {model.hidden // model.heads} dimensions; rotary positions turn them in pairs"
-        yield Problem("HW304", JOB, ("model", "hidden"), message, "make `hidden` / `heads` even")
+def _check_tokens(job: TrainingJob) -> Iterator[Problem]:
+    """A global batch in tokens is that of whole sequences."""
+    if job.batch is None or job.batch.global_batch.tokens is None:
+        return
+    tokens, length = job.batch.global_batch.tokens, job.batch.sequence_length
+    if tokens % length:
+        nearest = " or ".join(f"{count} tokens ({count // length} sequences)" for count in nearest_multiples(tokens, length))
+        message = f"{tokens} tokens are no whole number of sequences of {length}"
+        yield Problem("HW323", JOB, ("batch", "global"), message, f"the nearest is {nearest}")
+
+
+def _check_tiers(job: TrainingJob) -> Iterator[Problem]:
+    if job.checkpoint is not None:
+        yield from check_tiers(job.checkpoint)
 
 
 def _check_first_checkpoint(job: TrainingJob) -> Iterator[Problem]:
+    if job.checkpoint is None or job.steps is None:
+        return
     for index, tier in enumerate(job.checkpoint.tiers):
-        if tier.every_steps > job.steps:
-            message = f"the run ends after {job.steps} steps, before its first checkpoint at {tier.every_steps}"
-            path = ("checkpoint", "tiers", index, "every_steps")
-            yield Problem("HW701", JOB, path, message, f"use at most {job.steps}", Severity.WARNING)
+        if tier.every.steps is not None and tier.every.steps > job.steps:
+            message = f"the run ends after {job.steps} steps, before its first checkpoint at {tier.every.steps}"
+            path = ("checkpoint", "tiers", index, "every")
+            yield Problem("HW701", JOB, path, message, f"use at most {job.steps} steps", Severity.WARNING)
 
 
 def _check_warmup(job: TrainingJob) -> Iterator[Problem]:
-    if job.optimizer.warmup_steps > job.steps:
+    if job.optimizer is not None and job.steps is not None and job.optimizer.warmup_steps > job.steps:
         message = f"the warm-up of {job.optimizer.warmup_steps} steps is longer than the run of {job.steps}"
         hint = f"`lr` is never reached; use at most {job.steps}"
         yield Problem("HW308", JOB, ("optimizer", "warmup_steps"), message, hint, Severity.WARNING)
 
 
-def _divisors(number: int) -> str:
-    """The divisors of `number`, at most the sixteen smallest."""
-    found = [candidate for candidate in range(1, min(number, 4096) + 1) if number % candidate == 0]
-    return ", ".join(map(str, found[:16]))
+def _check_decay(job: TrainingJob) -> Iterator[Problem]:
+    """Only warm-up, stable, decay has a decay of its own length."""
+    optimizer = job.optimizer
+    if optimizer is None:
+        return
+    if optimizer.schedule == "wsd" and optimizer.decay_steps is None:
+        hint = "say how long the decay at the end is, for example `decay_steps: 1000`"
+        yield Problem("HW210", JOB, ("optimizer", "schedule"), "the schedule `wsd` stands without `decay_steps`", hint)
+    elif optimizer.schedule != "wsd" and optimizer.decay_steps is not None:
+        message = f"`decay_steps` has no effect: the schedule `{optimizer.schedule}` decays from the warm-up to the last step"
+        if optimizer.schedule == "constant":
+            message = "`decay_steps` has no effect: the schedule `constant` never decays"
+        path = ("optimizer", "decay_steps")
+        yield Problem("HW210", JOB, path, message, "leave it out, or set `schedule: wsd`", at_key=True)
+
+
+def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
+    optimizer, steps = job.optimizer, job.steps
+    if optimizer is None or steps is None or optimizer.decay_steps is None or optimizer.schedule != "wsd":
+        return
+    if optimizer.warmup_steps + optimizer.decay_steps > steps:
+        message = f"{optimizer.warmup_steps} steps of warm-up and {optimizer.decay_steps} of decay, and the run has {steps}"
+        left = steps - optimizer.warmup_steps
+        hint = f"use at most {left} for the decay" if left > 0 else "shorten both, or train longer"
+        yield Problem("HW324", JOB, ("optimizer", "decay_steps"), message, hint)
+
+
+def _check_image(job: TrainingJob) -> Iterator[Problem]:
+    image = job.code.image
+    if image is not None and not _DIGEST.fullmatch(image) and not image.endswith(_IMAGE_FILE):
+        tag = image.rpartition("/")[2].partition(":")[2]
+        named = f"by the tag `{tag}`" if tag else "without a tag, which means `latest`"
+        message = f"the image is named {named}, and that can come to mean another image between two attempts"
+        hint = (
+            "name it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
+        )
+        yield Problem("HW221", JOB, ("code", "image"), message, hint)
+
+
+def _check_mounts(job: TrainingJob) -> Iterator[Problem]:
+    targets = [(mount.target or mount.source).rstrip("/") for mount in job.mounts]
+    for index, target in enumerate(targets):
+        if target in targets[:index]:
+            message = f"a second directory is mounted at `{target}`, where it would hide the first"
+            path = ("mounts", index, "target" if job.mounts[index].target is not None else "source")
+            yield Problem("HW209", JOB, path, message, "give each a `target` of its own")
+
+
+def _check_names(job: TrainingJob) -> Iterator[Problem]:
+    yield from check_names(job.environment)
+
+
+def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:
+    if job.limits.gpu_hours is not None and job.limits.time is None:
+        hint = "add `time`: GPU-hours are nodes x GPUs x time"
+        yield Problem("HW210", JOB, ("limits", "gpu_hours"), "`gpu_hours` stands without `time`, and nothing keeps it", hint)
+
+
+def _check_time(job: TrainingJob) -> Iterator[Problem]:
+    """The scheduler asks the job to save and stop so long before it ends it; nodes may take so long to come up."""
+    time, grace, join = job.limits.time, job.resilience.grace, job.resilience.timeouts.join
+    if time is None:
+        return
+    if time <= grace:
+        message = (
+            f"an attempt of {format_seconds(time)} is told to stop {format_seconds(grace)} before its end: before it has begun"
+        )
+        yield Problem("HW708", JOB, ("limits", "time"), message, "use a longer `time`, or a shorter `resilience.grace`")
+    elif time <= join:
+        message = (
+            f"an attempt of {format_seconds(time)} may end before its nodes have come up, which may take {format_seconds(join)}"
+        )
+        hint = "use a longer `time`, or a shorter `resilience.timeouts.join`"
+        yield Problem("HW708", JOB, ("limits", "time"), message, hint, Severity.WARNING)
 
 
 _Rule = Callable[[TrainingJob], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("cluster",), _check_clusters),
-    (("model",), _check_heads),
+    (("code",), _check_image),
+    (("batch",), _check_tokens),
+    (("checkpoint",), _check_tiers),
     (("checkpoint", "steps"), _check_first_checkpoint),
     (("optimizer", "steps"), _check_warmup),
+    (("optimizer",), _check_decay),
+    (("optimizer", "steps"), _check_decay_fits),
+    (("limits",), _check_cost_limit),
+    (("limits", "resilience"), _check_time),
+    (("environment",), _check_names),
+    (("mounts",), _check_mounts),
 )

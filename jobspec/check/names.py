@@ -10,10 +10,19 @@ from headway.jobspec.problem import Problem
 
 def check_unique(document: str, path: Path, key: str | None, names: Sequence[str]) -> Iterator[Problem]:
     """A problem for each name that stands before in the list at `path`; `key` is the name's field in an item, if it has one."""
+    before: set[str] = set()
     for index, name in enumerate(names):
-        if name in names[:index]:
+        if name in before:
             place = (*path, index) if key is None else (*path, index, key)
             yield Problem("HW209", document, place, f"`{name}` is used twice in `{path[-1]}`", "give each a name of its own")
+        before.add(name)
+
+
+def check_host(document: str, path: Path, host: str) -> Iterator[Problem]:
+    """A problem unless it is the address of a host."""
+    if not is_host(host):
+        message = f"`{host}` is neither a host name nor an IPv4 address, with a port from 1 to 65535 if with one"
+        yield Problem("HW512", document, path, message, "write it as `10.0.0.11`, `gpu1.example.com` or `gpu1:2222`")
 
 
 def is_host(text: str) -> bool:

@@ -1,14 +1,24 @@
-"""A TrainingJob against a Cluster: nodes, ranks and batch must fit."""
+"""A TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
 
 from collections.abc import Callable, Iterator
+from math import prod
 
+from headway.jobspec.check.domains import check_domains
+from headway.jobspec.check.layout import check_mesh, sizes_of
+from headway.jobspec.check.multiples import divisors, listed_numbers
+from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.resolve.cluster import procs_per_node
+from headway.jobspec.resolve.batch import global_sequences
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
+from headway.jobspec.resolve.nodes import procs_per_node
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.units import format_seconds
+from headway.runner.contract import Mesh
 
 
 def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -16,58 +26,129 @@ def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Itera
     for job_needs, cluster_needs, check in _RULES:
         if job.has(job_needs) and cluster.has(cluster_needs):
             yield from check(job.spec, cluster.spec)
+    yield from _check_layout(job, cluster)
+
+
+def _check_group(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    names = [nodes.group for nodes in cluster.nodes]
+    if job.group is not None and job.group not in names:
+        message = f"`{cluster.name}` has no group of nodes `{job.group}`"
+        yield Problem("HW411", JOB, ("group",), message, did_you_mean(job.group, names, "groups"))
 
 
 def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
-    group = cluster.nodes[0]
-    if job.nodes > group.count:
-        message = f"the job wants {job.nodes} nodes, and the group `{group.group}` of `{cluster.name}` has {group.count}"
-        yield Problem("HW403", JOB, ("nodes",), message, f"use at most {group.count}, or another cluster")
+    group = _group(job, cluster)
+    if group is None:
+        return
+    free, wanted = group.count - group.spares, job.nodes + job.resilience.spares
+    if wanted > free:
+        own = f" and {job.resilience.spares} spares" if job.resilience.spares else ""
+        kept = f", {group.spares} of them spares of the cluster" if group.spares else ""
+        message = (
+            f"the job wants {job.nodes} nodes{own}, and the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
+        )
+        yield Problem("HW403", JOB, ("nodes",), message, f"use at most {free} in all, or another cluster")
 
 
 def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    if _group(job, cluster) is None:
+        return
+    world_size = _world_size(job, cluster)
     try:
-        resolve_mesh(job.layout, _world_size(job, cluster))
+        resolve_mesh(job.layout, world_size)
     except MeshError as error:
-        ranks = f"{job.nodes} nodes of {procs_per_node(cluster.nodes[0])} ranks on `{cluster.name}`"
-        yield Problem("HW301", JOB, _culprit(job.layout), f"{error}: {ranks}", _fitting(job.layout, _world_size(job, cluster)))
+        axis, hint = _culprit(job.layout, world_size)
+        ranks = f"{job.nodes} nodes of {world_size // job.nodes} ranks on `{cluster.name}`"
+        yield Problem("HW301", JOB, ("layout", axis), f"{error}: {ranks}", hint)
 
 
 def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
-    try:
-        mesh = resolve_mesh(job.layout, _world_size(job, cluster))
-    except MeshError:
+    mesh = _mesh(job, cluster)
+    if mesh is None or job.batch is None:
         return
     replicas = mesh.dp_replicate * mesh.dp_shard
-    step = job.batch.micro_sequences * replicas
-    if job.batch.global_sequences % step:
-        message = f"`global` {job.batch.global_sequences} is not a multiple of `micro` x data-parallel ranks = {step}"
+    step, sequences = job.batch.micro_sequences * replicas, global_sequences(job.batch)
+    if sequences % step:
+        message = f"the global batch of {sequences} sequences is not a multiple of `micro` x data-parallel ranks = {step}"
         found = f"{message} ({job.batch.micro_sequences} x {replicas} on `{cluster.name}`)"
-        above = -(-job.batch.global_sequences // step) * step
-        hint = f"the nearest multiple is {above}" + (f" or {above - step}" if above > step else "")
+        above = -(-sequences // step) * step
+        hint = f"the nearest multiple is {above} sequences" + (f" or {above - step}" if above > step else "")
         yield Problem("HW305", JOB, ("batch", "global"), found, hint)
 
 
+def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
+    """The groups of ranks that the layout makes of the job's nodes; the model's sizes count as far as they are known."""
+    if not job.has(("group", "nodes", "layout", "resilience")) or not cluster.has(("name", "nodes")):
+        return
+    group, mesh = _group(job.spec, cluster.spec), _mesh(job.spec, cluster.spec)
+    if group is None or mesh is None:
+        return
+    sizes = sizes_of(job)
+    yield from check_mesh(job.spec.layout, mesh, sizes, job.spec.batch if job.has(("batch",)) else None)
+    yield from check_domains(job.spec, group, sizes)
+
+
+def _check_storage(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    group = _group(job, cluster)
+    if group is not None:
+        yield from check_reach(job, cluster, group)
+
+
+def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    """Spares are held, and cost, from the start."""
+    group, time, limit = _group(job, cluster), job.limits.time, job.limits.gpu_hours
+    gpus = 0 if group is None or group.gpus is None else (job.nodes + job.resilience.spares) * group.gpus
+    if time is None or limit is None or gpus * time <= limit * 3600:
+        return
+    message = (
+        f"{gpus} GPUs of `{cluster.name}` for {format_seconds(time)} are {gpus * time / 3600:g} GPU-hours, "
+        f"and one attempt may cost {limit:g}"
+    )
+    hint = f"use at most `time: {format_seconds(limit * 3600 // gpus)}`, or fewer nodes"
+    yield Problem("HW417", JOB, ("limits", "gpu_hours"), message, hint)
+
+
+def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:
+    """The job's group of nodes; None when the cluster has none of that name."""
+    groups = {nodes.group: nodes for nodes in cluster.nodes}
+    return cluster.nodes[0] if job.group is None else groups.get(job.group)
+
+
 def _world_size(job: TrainingJob, cluster: Cluster) -> int:
-    return job.nodes * procs_per_node(cluster.nodes[0])
+    group = _group(job, cluster)
+    return 0 if group is None else job.nodes * procs_per_node(group)
 
 
-def _culprit(layout: Layout) -> tuple[str, ...]:
-    """The degree to point at: `dp_shard` if it is given, else the largest."""
-    degrees = {axis: degree for axis, degree in layout.model_dump().items() if degree is not None}
-    return ("layout", "dp_shard" if layout.dp_shard is not None else max(degrees, key=lambda axis: degrees[axis]))
+def _mesh(job: TrainingJob, cluster: Cluster) -> Mesh | None:
+    """The job's mesh on the cluster; None when there is none."""
+    world_size = _world_size(job, cluster)
+    try:
+        return resolve_mesh(job.layout, world_size) if world_size else None
+    except MeshError:
+        return None
 
 
-def _fitting(layout: Layout, world_size: int) -> str:
-    others = layout.pp * layout.dp_replicate * layout.cp * layout.tp
-    if world_size % others == 0:
-        return f"leave `dp_shard` out, or set it to {world_size // others}"
-    return f"choose degrees whose product divides {world_size}"
+def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
+    """The degree to change, if one is enough `dp_shard` or else the largest, and what to do."""
+    degrees = {axis: degree for axis, degree in layout.model_dump(include=set(Mesh().axes)).items() if degree is not None}
+    others = {axis: prod(degrees.values()) // degree for axis, degree in degrees.items()}
+    alone = [axis for axis in degrees if world_size % others[axis] == 0 and (degrees[axis] > 1 or axis == "dp_shard")]
+    if "dp_shard" in alone:
+        return "dp_shard", f"leave `dp_shard` out, or set it to {world_size // others['dp_shard']}"
+    axis = max(alone or degrees, key=lambda name: degrees[name])
+    if not alone:
+        return axis, f"choose degrees whose product {'divides' if layout.dp_shard is None else 'is'} {world_size}"
+    left = world_size // others[axis]
+    fitting = listed_numbers(divisors(left) if layout.dp_shard is None else [left])
+    return axis, f"with the others as they are, `{axis}` can be {fitting}"
 
 
 _Rule = Callable[[TrainingJob, Cluster], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
-    (("nodes",), ("name", "nodes"), _check_nodes),
-    (("nodes", "layout"), ("name", "nodes"), _check_degrees),
-    (("nodes", "layout", "batch"), ("name", "nodes"), _check_batch),
+    (("group",), ("name", "nodes"), _check_group),
+    (("group", "nodes", "resilience"), ("name", "nodes"), _check_nodes),
+    (("group", "nodes", "layout"), ("name", "nodes"), _check_degrees),
+    (("group", "nodes", "layout", "batch"), ("name", "nodes"), _check_batch),
+    (("group", "checkpoint"), ("name", "nodes", "storage"), _check_storage),
+    (("group", "nodes", "limits", "resilience"), ("name", "nodes"), _check_cost),
 )

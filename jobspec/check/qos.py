@@ -7,6 +7,7 @@ from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.jobspec.resolve.qos import priority_of, queue_of, share_of
 from headway.jobspec.spec.fabric import TrafficClass
+from headway.jobspec.units import format_bytes
 
 _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
     ("carries", lambda each: each.carries),
@@ -47,9 +48,9 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
     elif each.priority is None and priority_of(each) == 0:
         message = f"DSCP {each.dscp} has the upper bits of priority 0, which is for what is in no class"
         yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a `priority` from 1 to 7")
-    if each.ecn is not None and each.ecn.min_bytes > each.ecn.max_bytes:
-        message = f"marking begins at {each.ecn.min_bytes} bytes, above the {each.ecn.max_bytes} bytes of `max_bytes`"
-        yield Problem("HW507", CLUSTER, (*path, "ecn", "min_bytes"), message, "`min_bytes` is the smaller one")
+    if each.ecn is not None and each.ecn.min > each.ecn.max:
+        message = f"marking begins at {format_bytes(each.ecn.min)}, above the {format_bytes(each.ecn.max)} of `max`"
+        yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, "`min` is the smaller one")
     if each.carries == "cnp" and (each.lossless or each.ecn is not None):
         message = "notifications of congestion are neither paused nor marked themselves: they would come too late"
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")

@@ -3,59 +3,103 @@
 from collections.abc import Generator, Iterator, Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 
+from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.document import Path
-from headway.jobspec.problem import CLUSTER, Problem
-from headway.jobspec.resolve.links import nodes_per_leaf
-from headway.jobspec.spec.cluster import NodeGroup
-from headway.jobspec.spec.fabric import Switches
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.links import nodes_per_leaf, rails_of
+from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.suggest import did_you_mean
 
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
 _RESERVED_ASNS = (23456, 65535, 4294967295)
 
 
-def check_switches(path: Path, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """The switches at `path` against the nodes that hang on them."""
-    yield from _check_leaves(path, switches, groups)
-    yield from _check_ports(path, switches)
-    yield from _check_pools(path, switches)
+def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    """The switches of the fabric at `path`, if it has some, against the nodes that hang on them."""
+    if fabric.switches is None:
+        return
+    at, switches, rails = (*path, "switches"), fabric.switches, rails_of(fabric, groups)
+    yield from _check_leaves(at, fabric, switches, groups)
+    yield from _check_planes(path, fabric, switches, rails)
+    yield from _check_ports(at, switches, fabric.planes, rails)
+    yield from _check_pools(at, switches)
+    yield from _check_numbers(at, switches)
+    yield from _check_model(at, switches)
+
+
+def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    attached = [nodes for nodes in groups if adapters_on(nodes, fabric)]
+    rails, room = rails_of(fabric, groups), nodes_per_leaf(switches)
+    wanted = -(-sum(nodes.count for nodes in attached) // room) * rails
+    if not attached:
+        hint = "list the adapters that hang on it, for example `nics: [mlx5_0, mlx5_1]`"
+        yield Problem("HW510", CLUSTER, (*path, "leaves"), "no node has an adapter for these switches", hint)
+    elif switches.leaves < wanted or switches.leaves % rails:
+        message = f"{switches.leaves} leaves are no multiple of the {rails} rails (`nics`)"
+        if switches.leaves < wanted:
+            message = f"{switches.leaves} leaves are too few: a leaf has room for {room} nodes, half of its `ports`"
+        hint = f"the nodes need {wanted}: one for each of the {rails} rails, for every {room} nodes"
+        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, hint)
+
+
+def _check_planes(path: Path, fabric: Fabric, switches: Switches, rails: int) -> Iterator[Problem]:
+    planes = fabric.planes
+    if planes > rails > 0:
+        message = f"{planes} planes are more than the {rails} rails, so that {planes - rails} of them would have no leaf"
+        yield Problem("HW525", CLUSTER, (*path, "planes"), message, f"take {rails} planes or fewer")
+    if switches.spines % planes:
+        message = f"{switches.spines} spines do not divide into {planes} planes"
+        hint = f"take a multiple of the planes, for example {-(-switches.spines // planes) * planes}"
+        yield Problem("HW525", CLUSTER, (*path, "switches", "spines"), message, hint)
+
+
+def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Iterator[Problem]:
+    """A leaf has ports for the spines of its plane, a spine for the leaves of its plane."""
+    up = switches.ports - nodes_per_leaf(switches)
+    spines, uplinks = -(-switches.spines // planes), switches.uplinks
+    leaves = switches.leaves if planes == 1 or not rails else switches.leaves // rails * -(-rails // planes)
+    of_a_plane = "" if planes == 1 else " of a plane"
+    if spines * uplinks > up:
+        message = f"{spines} spines{of_a_plane} with {uplinks} uplinks each want more than a leaf's {up} upper ports"
+        yield Problem("HW510", CLUSTER, (*path, "spines"), message, "take fewer spines or uplinks, or switches with more ports")
+    there = switches.spine_ports or switches.ports
+    if leaves * uplinks > there:
+        message = f"{leaves} leaves{of_a_plane} with {uplinks} uplinks each want more than a spine's {there} ports"
+        planes_too = "" if planes >= rails else f"more planes (there can be {rails}), "
+        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, f"take fewer leaves, {planes_too}or switches with more ports")
+
+
+def _check_numbers(path: Path, switches: Switches) -> Iterator[Problem]:
     for reserved in _RESERVED_ASNS:
         if switches.asn <= reserved <= switches.asn + switches.leaves:
             message = f"{switches.leaves} leaves count on from {switches.asn}, over the reserved AS number {reserved}"
             yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start elsewhere, for example at 4200000000")
 
 
-def leaves_wanted(switches: Switches, groups: Sequence[NodeGroup]) -> int:
-    """Leaves for all nodes with adapters: one a rail for each unit of as many nodes as a leaf has ports for."""
-    attached = [nodes for nodes in groups if nodes.nics]
-    rails = max((len(nodes.nics) for nodes in attached), default=0)
-    units = -(-sum(nodes.count for nodes in attached) // nodes_per_leaf(switches))
-    return units * rails
-
-
-def _check_leaves(path: Path, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    rails = max((len(nodes.nics) for nodes in groups), default=0)
-    wanted = leaves_wanted(switches, groups)
-    if rails == 0:
-        hint = "list the adapters that hang on it, for example `nics: [mlx5_0, mlx5_1]`"
-        yield Problem("HW510", CLUSTER, (*path, "leaves"), "no node has an adapter for these switches", hint)
-    elif switches.leaves < wanted or switches.leaves % rails:
-        message = f"{switches.leaves} leaves are no multiple of the {rails} rails (`nics`)"
-        if switches.leaves < wanted:
-            message = (
-                f"{switches.leaves} leaves are too few: a leaf has room for {nodes_per_leaf(switches)} nodes, half of its `ports`"
-            )
-        hint = f"the nodes need {wanted}: one for each of the {rails} rails, for every {nodes_per_leaf(switches)} nodes"
-        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, hint)
-
-
-def _check_ports(path: Path, switches: Switches) -> Iterator[Problem]:
-    up = switches.ports - nodes_per_leaf(switches)
-    if switches.spines * switches.uplinks > up:
-        message = f"{switches.spines} spines with {switches.uplinks} uplinks each want more than a leaf's {up} upper ports"
-        yield Problem("HW510", CLUSTER, (*path, "spines"), message, "take fewer spines or uplinks, or switches with more ports")
-    if switches.leaves * switches.uplinks > switches.ports:
-        message = f"{switches.leaves} leaves with {switches.uplinks} uplinks each want more than a spine's {switches.ports} ports"
-        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, "take fewer leaves, or switches with more ports")
+def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
+    """What a model has is counted in lanes: a port that is broken out is several, each with its share of them."""
+    if switches.model is None:
+        return
+    model = models().get(switches.model)
+    if model is None:
+        message = f"the catalogue has no switch `{switches.model}`, so nothing is known of its ports"
+        hint = did_you_mean(switches.model, models(), "switches")
+        yield Problem("HW231", CLUSTER, (*path, "model"), message, hint, Severity.WARNING)
+        return
+    lanes, room = switches.lanes, model.ports * model.lanes
+    if switches.ports * lanes > room:
+        has = f"{model.ports} ports of {model.lanes} lanes"
+        message = (
+            f"{switches.ports} ports of {lanes} lanes are {switches.ports * lanes} lanes, and the {model.name} has {room}: {has}"
+        )
+        hint = f"take {room // lanes} `ports`, or fewer `lanes` for ports that are broken out"
+        yield Problem("HW526", CLUSTER, (*path, "ports"), message, hint)
+    fastest = min(model.gbps, model.gbps * lanes // model.lanes)
+    if switches.speed > fastest * GBPS:
+        message = f"{switches.speed // GBPS}Gb/s over {lanes} lanes, and the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
+        yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"take {fastest}Gb/s or less")
 
 
 def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:

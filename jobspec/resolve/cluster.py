@@ -1,67 +1,89 @@
 """A Cluster spec as its plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from headway.jobspec.plan import ClusterPlan, FabricPlan, GroupPlan, NodePlan, StoragePlan
+from headway.jobspec.plan import ClusterPlan, FailurePlan, GroupPlan, NodePlan, StoragePlan, SwitchPlan
+from headway.jobspec.resolve.fabric import resolve_fabric
 from headway.jobspec.resolve.fingerprint import fingerprint
-from headway.jobspec.resolve.links import resolve_links, resolve_switches
-from headway.jobspec.resolve.qos import resolve_qos
-from headway.jobspec.spec.cluster import Cluster, NodeGroup
+from headway.jobspec.resolve.inventory import Observed, resolve_cables
+from headway.jobspec.resolve.links import resolve_links, resolve_switches, shape_of
+from headway.jobspec.resolve.nodes import resolve_group
+from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
+from headway.jobspec.spec.inventory import Inventory, ObservedSwitch
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.spec.operation import Failures
+from headway.jobspec.spec.storage import Storage
 
 _SSH_PORT = 22
 
 
-def resolve_cluster(cluster: Cluster) -> ClusterPlan:
-    """The plan of a cluster that passed its checks."""
-    nodes = tuple(node for group in cluster.nodes for node in _nodes(group))
-    switched = [fabric for fabric in cluster.fabrics if fabric.switches is not None]
-    switches = tuple(switch for fabric in switched for switch in resolve_switches(fabric, nodes))
+def resolve_cluster(cluster: Cluster, inventories: Iterable[Inventory] = ()) -> ClusterPlan:
+    """The plan of a cluster that passed its checks, with its inventories."""
+    observed = Observed.of(inventories)
+    scale_out = next((fabric.name for fabric in cluster.fabrics if fabric.role == "scale_out"), None)
+    groups = tuple(resolve_group(nodes, scale_out) for nodes in cluster.nodes)
+    nodes = tuple(node for spec, group in zip(cluster.nodes, groups, strict=True) for node in _nodes(spec, group, observed))
+    switches = tuple(switch for fabric in cluster.fabrics for switch in _switches(fabric, cluster.nodes, observed))
     return ClusterPlan(
         name=cluster.name,
         hash=fingerprint(cluster),
         scheduler=cluster.scheduler.kind,
         provider=cluster.provider.kind if cluster.provider else None,
-        groups=tuple(_group(nodes) for nodes in cluster.nodes),
+        groups=groups,
         nodes=nodes,
-        fabrics=tuple(_fabric(fabric) for fabric in cluster.fabrics),
+        fabrics=tuple(resolve_fabric(fabric, cluster.nodes) for fabric in cluster.fabrics),
         switches=switches,
         links=tuple(resolve_links(switches)),
-        storage=tuple(StoragePlan(**storage.model_dump()) for storage in cluster.storage),
+        storage=tuple(_storage(storage) for storage in cluster.storage),
+        versions={name: version for name, version in cluster.versions.model_dump().items() if version is not None},
+        failures=_failures(cluster.failures),
     )
 
 
-def procs_per_node(nodes: NodeGroup) -> int:
-    """Ranks of one node: one a GPU, else what the group says."""
-    return nodes.gpus or nodes.procs or 1
-
-
-def _group(nodes: NodeGroup) -> GroupPlan:
-    return GroupPlan(
-        name=nodes.group,
-        count=nodes.count,
-        cpus=nodes.cpus,
-        procs=procs_per_node(nodes),
-        gpu=nodes.gpu,
-        gpus=nodes.gpus or 0,
-        nics=nodes.nics,
-    )
-
-
-def _nodes(group: NodeGroup) -> Iterator[NodePlan]:
+def _nodes(spec: NodeGroup, group: GroupPlan, observed: Observed) -> Iterator[NodePlan]:
     for index in range(group.count):
-        host, _, port = group.hosts[index].partition(":") if index < len(group.hosts) else ("", "", "")
-        name = f"{group.group}-{index + 1}"
-        yield NodePlan(name, group.group, index, host or None, int(port or _SSH_PORT), group.nics)
+        name = f"{group.name}-{index + 1}"
+        found = observed.nodes.get(name)
+        listed = spec.hosts[index] if index < len(spec.hosts) else None
+        host, port = _reached_at(found.host or listed if found else listed)
+        yield NodePlan(name, group.name, index, host, port, group.nics, found.serial if found else None)
 
 
-def _fabric(fabric: Fabric) -> FabricPlan:
-    return FabricPlan(
-        name=fabric.name,
-        role=fabric.role,
-        transport=fabric.transport,
-        interface=fabric.interface,
-        qos=resolve_qos(fabric.classes) if fabric.classes else None,
-        addresses=fabric.switches.addresses if fabric.switches else None,
-        os=tuple(choice.kind for choice in fabric.switches.os) if fabric.switches else (),
+def _switches(fabric: Fabric, groups: tuple[NodeGroup, ...], observed: Observed) -> Iterator[SwitchPlan]:
+    """The fabric's switches, where it has some, with what was observed of them."""
+    if fabric.switches is None:
+        return
+    shape = shape_of(fabric, groups)
+    for switch in resolve_switches(shape, tuple(resolve_cables(shape, fabric, groups, observed))):
+        yield _as_observed(switch, observed.switches.get(switch.name))
+
+
+def _as_observed(switch: SwitchPlan, found: ObservedSwitch | None) -> SwitchPlan:
+    host, port = _reached_at(found.host if found else None)
+    return replace(switch, host=host, ssh_port=port, serial=found.serial) if found else switch
+
+
+def _reached_at(host: str | None) -> tuple[str | None, int]:
+    """The address of an SSH server and its port."""
+    name, _, port = (host or "").partition(":")
+    return name or None, int(port or _SSH_PORT)
+
+
+def _storage(storage: Storage) -> StoragePlan:
+    return StoragePlan(
+        name=storage.name,
+        kind=storage.kind,
+        path=storage.path,
+        url=storage.url,
+        shared=storage.shared or storage.kind == "object",
+        groups=storage.groups,
+        write_bytes_s=storage.write,
+        read_bytes_s=storage.read,
+        capacity_bytes=storage.capacity,
     )
+
+
+def _failures(failures: Failures) -> FailurePlan:
+    return FailurePlan(failures.node_mtbf, failures.job_mtbf, failures.rack_mtbf, failures.repair)

@@ -1,22 +1,41 @@
 """The environment of every rank, from the nodes and fabrics that it uses; nothing is set without a reason."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headway.jobspec.plan import ClassPlan, ClusterPlan, EnvVar, FabricPlan, GroupPlan
 
 _TORCH_NCCL = "docs.pytorch.org torch_nccl_environment_variables"
 _NET_IB = "NVIDIA/nccl src/transport/net_ib/connect.cc"
+_NCCL_GUIDE = "NVIDIA/nccl docs/userguide/source/env.rst"
 
 # 4.096 us x 2^22 = 17.2 s before one retry of seven.
 _IB_TIMEOUT = 22
 _QPS = 4
 _FLIGHT_RECORDER_ENTRIES = 2000
 
+# Why several queue pairs spread a connection, by how switches choose a path for each flow.
+_BY_FLOW = {
+    "ecmp": "each queue pair has its own UDP source port, so that ECMP spreads one connection over several links",
+    "ucmp": "each queue pair has its own UDP source port, so that weighted ECMP spreads one connection over several links",
+    "qp-hash": "switches choose a path by queue pair too, so that several of them spread one connection over several links",
+}
+_BY_PACKET = ("adaptive", "spray")
+_RAILS_APART = ("rail-optimized", "rail-only")
+
 
 def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar, ...]:
     """The variables for ranks on nodes of `group`."""
-    backend = _nccl(cluster, group) if group.gpus else _gloo(cluster)
+    backend = nccl_environment(cluster.fabrics, group) if group.gpus else _gloo(cluster.fabrics)
     return (*_processes(group), *backend)
+
+
+def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar]:
+    """The variables of NCCL, of its plugins and of torch's use of it."""
+    yield from _sockets(fabrics)
+    yield from _network(fabrics, group)
+    yield from _nvlink(group)
+    yield EnvVar("NCCL_DEBUG", "WARN", "NCCL says why it failed; it is silent when unset", "NVIDIA/nccl src/debug.cc")
+    yield from _torch()
 
 
 def _processes(group: GroupPlan) -> Iterator[EnvVar]:
@@ -26,40 +45,54 @@ def _processes(group: GroupPlan) -> Iterator[EnvVar]:
     yield EnvVar("PYTHONUNBUFFERED", "1", "a killed rank's last lines reach its log", "docs.python.org using/cmdline.html")
 
 
-def _gloo(cluster: ClusterPlan) -> Iterator[EnvVar]:
-    fabric = _socket_fabric(cluster)
+def _gloo(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
+    fabric = _socket_fabric(fabrics)
     if fabric is not None and fabric.interface is not None:
         reason = f"gloo connects over `{fabric.name}`; else it takes the address that the host name resolves to"
         yield EnvVar("GLOO_SOCKET_IFNAME", fabric.interface, reason, "docs.pytorch.org distributed.html")
 
 
-def _nccl(cluster: ClusterPlan, group: GroupPlan) -> Iterator[EnvVar]:
-    yield from _sockets(cluster)
-    yield from _network(cluster, group)
-    yield EnvVar("NCCL_DEBUG", "WARN", "NCCL says why it failed; it is silent when unset", "NVIDIA/nccl src/debug.cc")
-    yield from _torch()
-
-
-def _sockets(cluster: ClusterPlan) -> Iterator[EnvVar]:
-    fabric = _socket_fabric(cluster)
+def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
+    fabric = _socket_fabric(fabrics)
     if fabric is not None and fabric.interface is not None:
         reason = f"NCCL's bootstrap connects over `{fabric.name}`; `=` takes this very name and not all that begin with it"
         yield EnvVar("NCCL_SOCKET_IFNAME", f"={fabric.interface}", reason, "NVIDIA/nccl src/misc/socket.cc")
 
 
-def _network(cluster: ClusterPlan, group: GroupPlan) -> Iterator[EnvVar]:
-    fabric = cluster.scale_out
+def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar]:
+    fabric = next((fabric for fabric in fabrics if fabric.role == "scale_out"), None)
     if fabric is None:
         return
     if fabric.transport == "tcp":
         reason = f"the scale-out fabric `{fabric.name}` is TCP; an RDMA adapter of another fabric is not to be used"
         yield EnvVar("NCCL_NET", "Socket", reason, "NVIDIA/nccl src/init.cc")
-        return
+    elif fabric.transport == "efa":
+        yield from _efa(fabric)
+    elif fabric.transport in ("roce", "infiniband"):
+        yield from _verbs(fabric, group)
+
+
+def _efa(fabric: FabricPlan) -> Iterator[EnvVar]:
+    """What AWS's plugin needs in all of its versions; the newer ones set the rest by the type of the instance."""
+    reason = (
+        f"AWS's plugin carries `{fabric.name}`: without it an error, not a silent fall-back to TCP; every version has this name"
+    )
+    yield EnvVar("NCCL_NET", "AWS Libfabric", reason, "aws/aws-ofi-nccl src/nccl_ofi_interface_nvidia.cpp")
+    reason = (
+        "libfabric uses the EFA adapters, and no other provider that it finds; plugins up to 1.5 do not ask for it themselves"
+    )
+    yield EnvVar("FI_PROVIDER", "efa", reason, "aws/aws-ofi-nccl doc/efa-env-var.md")
+
+
+def _verbs(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
     yield from _rdma(fabric, group)
     collectives = fabric.qos.carrying("collectives") if fabric.qos else None
     if collectives is not None:
-        yield from _roce(collectives)
+        yield _traffic_class(collectives)
+    yield from _paths(fabric)
+    if collectives is not None:
         yield from _gid(fabric)
+    yield from _rails(fabric, group)
 
 
 def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
@@ -70,12 +103,19 @@ def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
     yield EnvVar("NCCL_IB_TIMEOUT", str(_IB_TIMEOUT), reason, _NET_IB)
 
 
-def _roce(collectives: ClassPlan) -> Iterator[EnvVar]:
+def _traffic_class(collectives: ClassPlan) -> EnvVar:
     dscp, kind = collectives.dscp, "lossless " if collectives.lossless else ""
     reason = f"DSCP {dscp} << 2: adapters and switches put it into the {kind}class `{collectives.name}`"
-    yield EnvVar("NCCL_IB_TC", str(dscp << 2), reason, _NET_IB)
-    reason = "each queue pair has its own UDP source port, so that ECMP spreads one connection over several links"
-    yield EnvVar("NCCL_IB_QPS_PER_CONNECTION", str(_QPS), reason, _NET_IB)
+    return EnvVar("NCCL_IB_TC", str(dscp << 2), reason, _NET_IB)
+
+
+def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:
+    """NCCL's part in the spreading over equal paths. InfiniBand's static routes go by address, so queue pairs spread nothing."""
+    if fabric.transport == "roce" and fabric.balancing in _BY_FLOW:
+        yield EnvVar("NCCL_IB_QPS_PER_CONNECTION", str(_QPS), _BY_FLOW[fabric.balancing], _NET_IB)
+    elif fabric.balancing in _BY_PACKET:
+        reason = f"packets may overtake each other on `{fabric.name}`: NCCL sends the notice that data is complete in a message of its own"
+        yield EnvVar("NCCL_IB_ADAPTIVE_ROUTING", "1", reason, _NCCL_GUIDE)
 
 
 def _gid(fabric: FabricPlan) -> Iterator[EnvVar]:
@@ -89,6 +129,26 @@ def _gid(fabric: FabricPlan) -> Iterator[EnvVar]:
         yield EnvVar("NCCL_IB_ADDR_RANGE", fabric.addresses, reason, _NET_IB)
 
 
+def _rails(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
+    """Rings and trees stay on their rail; for the rest NCCL hands data to the GPU at the right adapter (PXN), which is its default."""
+    if fabric.shape not in _RAILS_APART or len(group.nics) < 2:
+        return
+    reason = f"a ring keeps to one rail of `{fabric.name}`: nothing joins the rails"
+    if fabric.planes > 1:
+        reason = f"a ring keeps to one rail of `{fabric.name}`, whose planes nothing joins"
+    elif fabric.shape == "rail-optimized":
+        reason = f"a ring keeps to one rail of `{fabric.name}`, where it needs no spine"
+    yield EnvVar("NCCL_CROSS_NIC", "0", reason, _NCCL_GUIDE)
+
+
+def _nvlink(group: GroupPlan) -> Iterator[EnvVar]:
+    if group.nvlink_domain > group.gpus and group.imex:
+        reason = (
+            f"NVLink joins {group.nvlink_domain} GPUs over several nodes: if it cannot be used, an error and no silent detour"
+        )
+        yield EnvVar("NCCL_MNNVL_ENABLE", "1", reason, _NCCL_GUIDE)
+
+
 def _torch() -> Iterator[EnvVar]:
     reason = "a failed collective ends its process, so that the agent sees it; 1 would abort before the flight recorder is dumped"
     yield EnvVar("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3", reason, _TORCH_NCCL)
@@ -100,8 +160,8 @@ def _torch() -> Iterator[EnvVar]:
     yield EnvVar("PYTORCH_ALLOC_CONF", "expandable_segments:True", reason, "docs.pytorch.org notes/cuda.html")
 
 
-def _socket_fabric(cluster: ClusterPlan) -> FabricPlan | None:
+def _socket_fabric(fabrics: Sequence[FabricPlan]) -> FabricPlan | None:
     """The TCP fabric for sockets: scale-out if it is one, else management, else any."""
     order = ("scale_out", "management", "storage", "scale_up")
-    tcp = [fabric for fabric in cluster.fabrics if fabric.transport == "tcp" and fabric.interface is not None]
+    tcp = [fabric for fabric in fabrics if fabric.transport == "tcp" and fabric.interface is not None]
     return min(tcp, key=lambda fabric: order.index(fabric.role), default=None)

@@ -1,20 +1,28 @@
 """A TrainingJob spec on a cluster as its plan."""
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel
 
-from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan
 from headway.jobspec.resolve.environment import resolve_environment
-from headway.jobspec.resolve.fingerprint import fingerprint
+from headway.jobspec.resolve.fingerprint import fingerprint, values_of
 from headway.jobspec.resolve.mesh import resolve_mesh
-from headway.jobspec.resolve.placement import resolve_group, resolve_runs
+from headway.jobspec.resolve.model import ModelSizes
+from headway.jobspec.resolve.placement import group_of_job, resolve_runs
 from headway.jobspec.resolve.ranks import resolve_ranks
 from headway.jobspec.resolve.run import resolve_run
 from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.units import format_seconds
 
 
-def resolve_job(job: TrainingJob, cluster: ClusterPlan, data: BaseModel, trainer: BaseModel) -> JobPlan:
-    """The plan of a job that passed its checks against the cluster; `data` and `trainer` are its chosen options."""
-    group = resolve_group(cluster)
+def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None, data: BaseModel | None) -> JobPlan:
+    """The plan of a job that passed its checks against the cluster.
+
+    `model` are the sizes of its model and `data` the options of its data, where it has them. What its trainer is told comes last: it
+    may hold values of the plan (resolve/trainer.py).
+    """
+    group = group_of_job(cluster, job.group)
     mesh = resolve_mesh(job.layout, job.nodes * group.procs)
     spec_hash = fingerprint(job)
     return JobPlan(
@@ -32,8 +40,18 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, data: BaseModel, trainer
         mesh=mesh,
         backend=group.backend,
         ranks=resolve_ranks(mesh, group.procs),
-        env=resolve_environment(cluster, group),
+        env=(*resolve_environment(cluster, group), *_own(job)),
         runs=resolve_runs(cluster),
-        time_limit=job.time_limit,
-        run=resolve_run(job, group, mesh, spec_hash=spec_hash, data=data, trainer=trainer),
+        time_limit=None if job.limits.time is None else format_seconds(job.limits.time),
+        code=job.code.model_dump(),
+        model=model,
+        mounts=tuple(MountPlan(mount.source, mount.target or mount.source, mount.read_only) for mount in job.mounts),
+        run=resolve_run(job, group, mesh, spec_hash=spec_hash, model=model, data=data),
+        spec=values_of(job),
     )
+
+
+def _own(job: TrainingJob) -> Iterator[EnvVar]:
+    """The job's own variables, which are none of the plan's."""
+    for name, value in job.environment.items():
+        yield EnvVar(name, value, "the job says so", "`environment` of the job")

@@ -1,27 +1,49 @@
 """A fabric's switches, cables, addresses and AS numbers, all by formulas: another node or leaf moves nothing that was there.
 
-Rail-optimised leaf and spine: nodes come in units of as many as a leaf has ports for them; adapter i of the nodes of unit u hangs
-on leaf u x rails + i. Every leaf is linked to every spine.
+Rail-optimised leaf and spine: nodes come in units of as many as a leaf has ports for them, and the leaf of rail r in unit u is leaf
+u x rails + r. Rail r is in plane r modulo the planes, spine s in plane s modulo the planes; each leaf is linked to the spines of its
+plane. All spines have one AS number: no path of one plane comes into another, and within a plane it keeps a leaf from being a way
+between two spines (RFC 7938, section 5.2.1).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
 
-from headway.jobspec.plan import LinkPlan, NodePlan, PortPlan, SwitchPlan
-from headway.jobspec.spec.fabric import Fabric, Switches
+from headway.jobspec.plan import LinkPlan, PortPlan, SwitchPlan
+from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
+from headway.jobspec.spec.nodes import NodeGroup
+
+
+class Place(NamedTuple):
+    """A port of a leaf, both counted from 0."""
+
+    leaf: int
+    port: int
+
+
+class Cable(NamedTuple):
+    """From an adapter of a node to its place. It `stays` if no change of other nodes can move it."""
+
+    node: str
+    adapter: str
+    place: Place
+    stays: bool
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """Where everything of one fabric is, from the indices of switches and nodes alone."""
 
     fabric: str
     spec: Switches
     rails: int
+    planes: int
 
-    @property
+    @cached_property
     def down(self) -> int:
         """Ports of a leaf that are for nodes."""
         return nodes_per_leaf(self.spec)
@@ -31,8 +53,18 @@ class _Shape:
         return IPv4Network(self.spec.loopbacks)
 
     @cached_property
-    def _addresses(self) -> IPv4Network:
-        return IPv4Network(self.spec.addresses)
+    def _addresses(self) -> IPv4Address:
+        return IPv4Network(self.spec.addresses)[0]
+
+    @cached_property
+    def leaves(self) -> Mapping[str, int]:
+        """Index of each leaf by its name."""
+        return {self.leaf(index): index for index in range(self.spec.leaves)}
+
+    @cached_property
+    def node_ports(self) -> Mapping[str, int]:
+        """Index of each port of a leaf that is for nodes, by its name."""
+        return {self.port_name(index): index for index in range(self.down)}
 
     def leaf(self, index: int) -> str:
         return f"{self.fabric}-leaf-{index + 1}"
@@ -44,13 +76,36 @@ class _Shape:
         """SONiC's name, by the first lane; FRR on any Linux takes the same."""
         return f"Ethernet{index * self.spec.lanes}"
 
+    def rail_of(self, leaf: int) -> int:
+        return leaf % self.rails
+
+    def place(self, position: int, rail: int) -> Place:
+        """Where the adapter of that rail hangs, of the node in that position: the positions of a unit are the ports of its leaves."""
+        unit, port = divmod(position, self.down)
+        return Place(unit * self.rails + rail, port)
+
+    def position(self, place: Place) -> int:
+        """The position of a node that has an adapter there."""
+        return place.leaf // self.rails * self.down + place.port
+
+    def spines_of(self, leaf: int) -> range:
+        """Spines that the leaf is linked to."""
+        return range(self.rail_of(leaf) % self.planes, self.spec.spines, self.planes)
+
+    def leaves_of(self, spine: int) -> list[int]:
+        """Leaves that the spine is linked to."""
+        plane = spine % self.planes
+        return [leaf for leaf in range(self.spec.leaves) if self.rail_of(leaf) % self.planes == plane]
+
     def uplink_port(self, spine: int, link: int) -> int:
         """Port of a leaf."""
-        return self.down + spine * self.spec.uplinks + link
+        return self.down + spine // self.planes * self.spec.uplinks + link
 
     def downlink_port(self, leaf: int, link: int) -> int:
         """Port of a spine."""
-        return leaf * self.spec.uplinks + link
+        unit, rail = divmod(leaf, self.rails)
+        rails_of_plane = len(range(rail % self.planes, self.rails, self.planes))
+        return (unit * rails_of_plane + rail // self.planes) * self.spec.uplinks + link
 
     def leaf_loopback(self, index: int) -> str:
         return str(self._loopbacks[self._loopbacks.num_addresses // 2 + index])
@@ -58,9 +113,9 @@ class _Shape:
     def spine_loopback(self, index: int) -> str:
         return str(self._loopbacks[index + 1])
 
-    def leaf_address(self, leaf: int, port: int) -> str:
+    def leaf_address(self, place: Place) -> str:
         """The leaf's end of a link to a node: the even address of a /31 (RFC 3021)."""
-        return f"{self._addresses[2 * (leaf * self.down + port)]}/31"
+        return f"{self._addresses + 2 * (place.leaf * self.down + place.port)}/31"
 
 
 def nodes_per_leaf(switches: Switches) -> int:
@@ -68,19 +123,29 @@ def nodes_per_leaf(switches: Switches) -> int:
     return switches.ports // 2
 
 
-def resolve_switches(fabric: Fabric, nodes: Sequence[NodePlan]) -> Iterator[SwitchPlan]:
-    """Leaves, then spines, of a fabric that passed its checks; only nodes with adapters hang on it."""
+def rails_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> int:
+    """Rails of the fabric: what it says, else as many as a node has adapters on it; 0 when none has one."""
+    return fabric.rails or max((len(adapters_on(nodes, fabric)) for nodes in groups), default=0)
+
+
+def shape_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> Shape:
+    """The shape of a fabric with switches."""
     assert fabric.switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
-    attached = [node for node in nodes if node.nics]
-    shape = _Shape(fabric.name, fabric.switches, rails_of(attached))
-    for index in range(shape.spec.leaves):
-        ports = (*_node_ports(shape, index, attached), *_uplinks(shape, index))
-        yield SwitchPlan(
-            shape.leaf(index), fabric.name, "leaf", index, shape.spec.asn + 1 + index, shape.leaf_loopback(index), ports
-        )
-    for index in range(shape.spec.spines):
-        ports = tuple(_downlinks(shape, index))
-        yield SwitchPlan(shape.spine(index), fabric.name, "spine", index, shape.spec.asn, shape.spine_loopback(index), ports)
+    return Shape(fabric.name, fabric.switches, rails_of(fabric, groups) or 1, fabric.planes)
+
+
+def resolve_switches(shape: Shape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
+    """Leaves, then spines, of a fabric that passed its checks."""
+    of_leaf: dict[int, list[Cable]] = {}
+    for cable in sorted(cables, key=lambda cable: cable.place):
+        of_leaf.setdefault(cable.place.leaf, []).append(cable)
+    spec = shape.spec
+    for leaf in range(spec.leaves):
+        ports = (*_node_ports(shape, of_leaf.get(leaf, [])), *_uplinks(shape, leaf))
+        yield SwitchPlan(shape.leaf(leaf), shape.fabric, "leaf", leaf, spec.asn + 1 + leaf, shape.leaf_loopback(leaf), ports)
+    for spine in range(spec.spines):
+        ports = tuple(_downlinks(shape, spine))
+        yield SwitchPlan(shape.spine(spine), shape.fabric, "spine", spine, spec.asn, shape.spine_loopback(spine), ports)
 
 
 def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
@@ -91,41 +156,34 @@ def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
             yield LinkPlan(switch.name, port.name, port.peer, port.peer_port, port.gbps, port.metres, address)
 
 
-def rails_of(nodes: Sequence[NodePlan]) -> int:
-    """Adapters of a node."""
-    return max((len(node.nics) for node in nodes), default=0)
+def _node_ports(shape: Shape, cables: Sequence[Cable]) -> Iterator[PortPlan]:
+    """The leaf's ports with these cables in them."""
+    for cable in cables:
+        address = shape.leaf_address(cable.place)
+        yield _port(shape, cable.place.port, "node", cable.node, cable.adapter, shape.spec.node_cable, address)
 
 
-def _node_ports(shape: _Shape, leaf: int, nodes: Sequence[NodePlan]) -> Iterator[PortPlan]:
-    """The nodes of the leaf's unit, by the adapter of the leaf's rail."""
-    if not shape.rails:
-        return
-    unit, rail = divmod(leaf, shape.rails)
-    for port, node in enumerate(nodes[unit * shape.down : (unit + 1) * shape.down]):
-        if rail < len(node.nics):
-            address = shape.leaf_address(leaf, port)
-            yield _port(shape, port, "node", node.name, node.nics[rail], shape.spec.node_metres, address)
-
-
-def _uplinks(shape: _Shape, leaf: int) -> Iterator[PortPlan]:
-    for spine in range(shape.spec.spines):
+def _uplinks(shape: Shape, leaf: int) -> Iterator[PortPlan]:
+    for spine in shape.spines_of(leaf):
         for link in range(shape.spec.uplinks):
             far = shape.port_name(shape.downlink_port(leaf, link))
-            yield _port(shape, shape.uplink_port(spine, link), "fabric", shape.spine(spine), far, shape.spec.spine_metres)
+            yield _port(shape, shape.uplink_port(spine, link), "fabric", shape.spine(spine), far, shape.spec.spine_cable)
 
 
-def _downlinks(shape: _Shape, spine: int) -> Iterator[PortPlan]:
-    for leaf in range(shape.spec.leaves):
+def _downlinks(shape: Shape, spine: int) -> Iterator[PortPlan]:
+    for leaf in shape.leaves_of(spine):
         for link in range(shape.spec.uplinks):
             far = shape.port_name(shape.uplink_port(spine, link))
-            yield _port(shape, shape.downlink_port(leaf, link), "fabric", shape.leaf(leaf), far, shape.spec.spine_metres)
+            yield _port(shape, shape.downlink_port(leaf, link), "fabric", shape.leaf(leaf), far, shape.spec.spine_cable)
 
 
-def _port(shape: _Shape, index: int, role: str, peer: str, peer_port: str, metres: int, address: str | None = None) -> PortPlan:
-    return PortPlan(index, shape.port_name(index), shape.spec.lanes, role, peer, peer_port, shape.spec.gbps, metres, address)
+def _port(shape: Shape, index: int, role: str, peer: str, peer_port: str, metres: int, address: str | None = None) -> PortPlan:
+    return PortPlan(
+        index, shape.port_name(index), shape.spec.lanes, role, peer, peer_port, shape.spec.speed // GBPS, metres, address
+    )
 
 
 def _other_end(address: str) -> str:
     """The odd address of the /31 whose even one is given."""
-    network = IPv4Network(address)
-    return f"{network[1]}/31"
+    head, _, last = address.removesuffix("/31").rpartition(".")
+    return f"{head}.{int(last) + 1}/31"

@@ -3,11 +3,11 @@
 from headway.jobspec.plan import ClusterPlan, GroupPlan
 
 
-def resolve_group(cluster: ClusterPlan) -> GroupPlan:
-    """A job runs on one group of nodes: the cluster's first."""
-    return cluster.groups[0]
+def group_of_job(cluster: ClusterPlan, name: str | None) -> GroupPlan:
+    """The one group of nodes that a job runs on: the one that it names, else the cluster's first."""
+    return cluster.groups[0] if name is None else cluster.group(name)
 
 
 def resolve_runs(cluster: ClusterPlan) -> str:
-    """Directory of the runs: the first shared storage. A cluster that passed its checks has one."""
-    return next(storage.path for storage in cluster.storage if storage.shared)
+    """Directory of the runs: the first shared file system. A cluster that passed its checks has one."""
+    return next(storage.path for storage in cluster.storage if storage.shared and storage.kind == "posix" and storage.path)

@@ -1,5 +1,7 @@
 """Classes of traffic as every number by which some device knows them: the one object that all artifacts are rendered from."""
 
+from collections.abc import Sequence
+
 from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
 from headway.jobspec.spec.fabric import TrafficClass
 
@@ -11,6 +13,16 @@ def resolve_qos(classes: tuple[TrafficClass, ...]) -> QosPlan:
     """The classes with their priorities, queues and buffers decided; the rest gets what share of a link they leave."""
     plans = tuple(_class(each) for each in classes)
     return QosPlan(plans, 100 - sum(each.bandwidth_percent or 0 for each in plans))
+
+
+def congestion_of(classes: Sequence[TrafficClass]) -> str | None:
+    """How the senders of collectives learn that a queue is full, as the classes say it; None where nothing tells them."""
+    collectives = next((each for each in classes if each.carries == "collectives"), None)
+    if collectives is None:
+        return None
+    if collectives.lossless:
+        return "pfc+ecn" if collectives.ecn else "pfc"
+    return "ecn-lossy" if collectives.ecn else None
 
 
 def priority_of(traffic: TrafficClass) -> int:
@@ -42,6 +54,6 @@ def _class(traffic: TrafficClass) -> ClassPlan:
         queue=queue_of(traffic),
         priority_group=priority if traffic.lossless else 0,
         lossless=traffic.lossless,
-        ecn=EcnPlan(**traffic.ecn.model_dump()) if traffic.ecn else None,
+        ecn=EcnPlan(traffic.ecn.min, traffic.ecn.max, traffic.ecn.percent) if traffic.ecn else None,
         bandwidth_percent=share_of(traffic),
     )

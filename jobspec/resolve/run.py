@@ -1,35 +1,71 @@
 """A job and its mesh as run.json: all that the runner is told."""
 
+import dataclasses
+
 from pydantic import BaseModel
 
 from headway.jobspec.plan import GroupPlan
+from headway.jobspec.resolve.batch import global_sequences
+from headway.jobspec.resolve.model import ModelSizes, as_decoder
+from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.resilience import Checkpoint, Timeouts
+from headway.jobspec.spec.training import Optimizer
 from headway.runner import contract
 
 
 def resolve_run(
-    job: TrainingJob, group: GroupPlan, mesh: contract.Mesh, *, spec_hash: str, data: BaseModel, trainer: BaseModel
+    job: TrainingJob,
+    group: GroupPlan,
+    mesh: contract.Mesh,
+    *,
+    spec_hash: str,
+    model: ModelSizes | None,
+    data: BaseModel | None,
 ) -> contract.RunConfig:
-    """The runner's configuration, with the options of the data and the trainer as their owners filled them in."""
+    """The runner's configuration, with the options of the data as their owner filled them in; the trainer's come later.
+
+    It has a model where the builtin trainer could build it; other trainers have models of their own.
+    """
     return contract.RunConfig(
         slots=job.nodes,
         procs_per_slot=group.procs,
         mesh=mesh,
-        trainer=contract.Trainer(job.trainer.kind, trainer.model_dump(mode="json")),
+        trainer=contract.Trainer(job.trainer.kind),
         spec_hash=spec_hash,
         seed=job.seed,
         steps=job.steps,
         backend=group.backend,
-        model=contract.Model(**job.model.model_dump()),
-        data=contract.Data(job.data.kind, data.model_dump(mode="json")),
-        batch=contract.Batch(**job.batch.model_dump()),
-        optimizer=contract.Optimizer(**job.optimizer.model_dump()),
-        checkpoint=_checkpoint(job),
-        restart=contract.Restart(**job.restart.model_dump()),
-        grace_s=job.grace_s,
+        model=None if model is None else _decoder(model),
+        data=None if job.data is None or data is None else contract.Data(job.data.kind, data.model_dump(mode="json")),
+        batch=None if job.batch is None else _batch(job.batch),
+        optimizer=None if job.optimizer is None else _optimizer(job.optimizer),
+        checkpoint=contract.Checkpoint() if job.checkpoint is None else _checkpoint(job.checkpoint),
+        restart=contract.Restart(**job.resilience.restart.model_dump()),
+        timeouts={**contract.DEFAULT_TIMEOUTS, **_timeouts(job.resilience.timeouts)},
+        grace_s=job.resilience.grace,
     )
 
 
-def _checkpoint(job: TrainingJob) -> contract.Checkpoint:
-    tiers = tuple(contract.Tier(tier.kind, tier.every_steps) for tier in job.checkpoint.tiers)
-    return contract.Checkpoint(tiers, job.checkpoint.keep)
+def _decoder(sizes: ModelSizes) -> contract.Model | None:
+    decoder = as_decoder(sizes)
+    return decoder if isinstance(decoder, contract.Model) else None
+
+
+def _batch(batch: Batch) -> contract.Batch:
+    return contract.Batch(global_sequences(batch), batch.micro_sequences, batch.sequence_length)
+
+
+def _optimizer(optimizer: Optimizer) -> contract.Optimizer:
+    fields = {field.name for field in dataclasses.fields(contract.Optimizer)}
+    return contract.Optimizer(**optimizer.model_dump(include=fields))
+
+
+def _checkpoint(checkpoint: Checkpoint) -> contract.Checkpoint:
+    """The tiers that the runner writes; the checks refuse all others, and intervals that are not in steps."""
+    tiers = tuple(contract.Tier(tier.kind, tier.every.steps) for tier in checkpoint.tiers if tier.every.steps is not None)
+    return contract.Checkpoint(tiers, checkpoint.keep)
+
+
+def _timeouts(timeouts: Timeouts) -> dict[str, contract.Timeout]:
+    return {section: contract.Timeout(seconds) for section, seconds in timeouts.model_dump().items()}

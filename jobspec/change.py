@@ -1,0 +1,241 @@
+"""An edited TrainingJob as what becomes of its run: what takes effect at once, what `history` must say, what is another run.
+
+Specs are compared as plans hold them (`JobPlan.spec`): JSON with every default, names as in documents.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from headway.jobspec.document import Path
+from headway.jobspec.invalid import field_names
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.resilience import Tier
+from headway.jobspec.units import Amount, Interval, Seconds
+
+
+class How(StrEnum):
+    """How a field may change in a run. `history`: not in its own place, but from a step on, in an entry of `history`."""
+
+    ANYTIME = "anytime"
+    HISTORY = "history"
+    NEW_RUN = "new_run"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the fields of a row may change, and why; the reason is a clause."""
+
+    how: How
+    reason: str
+
+
+# Each field of a TrainingJob is in one row, by itself or with its section. `anytime` computes the same: at most, sums are rounded
+# in another order.
+CHANGES: Mapping[str, Rule] = types.MappingProxyType(
+    {
+        "apiVersion": Rule(How.ANYTIME, "it says how the document is read, not what it says"),
+        "kind": Rule(How.NEW_RUN, "another kind of document is no run of this job"),
+        "name": Rule(How.NEW_RUN, "the run and its checkpoints are filed under it"),
+        "extends": Rule(How.ANYTIME, "it says where values stand, and the values themselves are compared"),
+        "partial": Rule(How.ANYTIME, "it says where values stand, and the values themselves are compared"),
+        "code": Rule(How.ANYTIME, "an attempt keeps which code it ran; whether that computes the same is for the code's review"),
+        "cluster": Rule(How.ANYTIME, "the same is computed elsewhere, from checkpoints that are reached from there"),
+        "group": Rule(How.ANYTIME, "the same is computed on other nodes"),
+        "nodes": Rule(How.ANYTIME, "checkpoints load on any number of ranks, and samples follow from their place in the order"),
+        "layout": Rule(How.ANYTIME, "checkpoints load under any layout, and samples follow from their place in the order"),
+        "model": Rule(How.NEW_RUN, "the checkpoints hold this model's parameters"),
+        "data": Rule(How.HISTORY, "every later sample comes from it"),
+        "batch.global": Rule(How.HISTORY, "every later gradient is a mean over it"),
+        "batch.micro": Rule(How.ANYTIME, "the same sequences are summed in other portions"),
+        "batch.sequence": Rule(How.NEW_RUN, "the place in the sample order is counted in sequences of this length"),
+        "precision.parameters": Rule(How.NEW_RUN, "the checkpoints hold the parameters in this format"),
+        "precision.compute": Rule(How.HISTORY, "every later product is rounded to it"),
+        "precision.reduce": Rule(How.HISTORY, "every later sum of gradients is rounded to it"),
+        "recompute": Rule(How.ANYTIME, "the same activations are kept or computed again"),
+        "overlap": Rule(How.ANYTIME, "the same data is sent, at another moment"),
+        "compile": Rule(How.ANYTIME, "the same formulas are computed by other kernels"),
+        "optimizer": Rule(How.HISTORY, "every later update follows from it"),
+        "trainer.kind": Rule(How.NEW_RUN, "another trainer neither computes the same nor loads these checkpoints"),
+        "trainer.options": Rule(How.HISTORY, "a script computes what its arguments say"),
+        "steps": Rule(How.HISTORY, "the learning rate's schedule ends with the last step"),
+        "seed": Rule(How.NEW_RUN, "the initial parameters and the sample order follow from it"),
+        "checkpoint": Rule(How.ANYTIME, "what is saved is what was computed anyway"),
+        "resilience": Rule(How.ANYTIME, "it says what is done when something fails, not what is computed"),
+        "limits": Rule(How.ANYTIME, "they end an attempt, and the next one goes on"),
+        "environment": Rule(How.ANYTIME, "variables are for how ranks run; what a script computes with belongs in its arguments"),
+        "mounts": Rule(How.ANYTIME, "they say where a directory lies, not what is read from it"),
+        "history": Rule(How.ANYTIME, "it grows at its end, and each entry names its own step"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field that two specs have different values for; `path` leads to it in the newer one."""
+
+    path: Path
+    old: Any
+    new: Any
+    how: How
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """The field as messages and `history` call it."""
+        return "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in self.path).lstrip(".")
+
+
+def changeable(path: str) -> Rule:
+    """The rule for a field by its path, `optimizer.lr` for one. KeyError when it leads to no single field."""
+    if field_at(path) is None:
+        raise KeyError(path)
+    return CHANGES[_row(tuple(path.split(".")))]
+
+
+def changeable_fields() -> Iterator[str]:
+    """The paths of all fields, as `history` names them."""
+    return map(".".join, _all_fields())
+
+
+def field_at(path: str) -> FieldInfo | None:
+    """The field that the path leads to; for a key of a mapping with open keys (`data.options.paths`) the mapping's. None: no field."""
+    fields = _all_fields()
+    segments = tuple(path.split("."))
+    owner = fields.get(segments[:-1])
+    return fields.get(segments) or (owner if owner is not None and _is_open(owner) and segments[-1] else None)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """What differs between two specs, in the order of the language: fields one by one, lists as wholes, tiers by their kind.
+
+    A field that the older spec does not have yet had its default.
+    """
+    found = []
+    for path, info in _fields(TrainingJob):
+        rule = CHANGES[_row(path)]
+        differences = _differences(path, info, _value(old, path, info), _value(new, path, info))
+        found += [Change(place, before, after, rule.how, rule.reason) for place, before, after in differences]
+    return found
+
+
+def as_written(path: Path, value: Any) -> str:
+    """A field's value of a plan's spec as a document may have it."""
+    if value is None:
+        return "null"
+    info = field_at(".".join(map(str, path)))
+    if info is not None and isinstance(value, float) and _has_unit(info, Seconds):
+        return f"{_plain(value)}s"
+    if isinstance(value, dict):
+        given = {key: as_written((), item) for key, item in value.items() if item is not None}
+        return _quantity(value) or "{" + ", ".join(f"{key}: {item}" for key, item in given.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(as_written((), item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def entry_for(found: Iterable[Change], from_step: int) -> str:
+    """The entry of `history` that says the changes."""
+    values = ", ".join(f"{change.name}: {as_written(change.path, change.new)}" for change in found)
+    return f"{{from_step: {from_step}, set: {{{values}}}}}"
+
+
+def _row(path: tuple[str, ...]) -> str:
+    """The row of a field: its own, or that of a section around it."""
+    return next(row for length in range(len(path), 0, -1) if (row := ".".join(path[:length])) in CHANGES)
+
+
+@cache
+def _all_fields() -> Mapping[tuple[str, ...], FieldInfo]:
+    return dict(_fields(TrainingJob))
+
+
+def _fields(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every field that is no section itself, by its path in a document."""
+    for name, info in field_names(model).items():
+        section = _section(info)
+        if section is None:
+            yield (*above, name), info
+        else:
+            yield from _fields(section, (*above, name))
+
+
+def _section(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a section, required or not."""
+    around = typing.get_origin(info.annotation)
+    inside = typing.get_args(info.annotation) if around in (typing.Union, types.UnionType) else (info.annotation,)
+    return next((each for each in inside if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+def _is_open(info: FieldInfo) -> bool:
+    """Whether it is a mapping whose keys are somebody else's business."""
+    return typing.get_origin(info.annotation) is dict
+
+
+def _value(spec: Mapping[str, Any], path: tuple[str, ...], info: FieldInfo) -> Any:
+    """What the spec has at `path`; the field's default where a section is not there, or the field was not known yet."""
+    found: Any = spec
+    for segment in path:
+        if not isinstance(found, Mapping) or segment not in found:
+            default = info.get_default(call_default_factory=True)
+            return None if default is PydanticUndefined else to_jsonable_python(default)
+        found = found[segment]
+    return found
+
+
+def _differences(path: Path, info: FieldInfo, old: Any, new: Any) -> Iterator[tuple[Path, Any, Any]]:
+    """Where the values of one field differ, each with the older and the newer value."""
+    if _is_open(info):
+        keys = [*old, *(key for key in new if key not in old)]
+        yield from (((*path, key), old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key))
+    elif _holds_tiers(info):
+        yield from _tiers(path, old or [], new or [])
+    elif old != new:
+        yield path, old, new
+
+
+def _holds_tiers(info: FieldInfo) -> bool:
+    return typing.get_args(info.annotation)[:1] == (Tier,)
+
+
+def _tiers(path: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[tuple[Path, Any, Any]]:
+    """Tiers that came, went, or differ in a field; their order means nothing."""
+    before, after = ({tier["kind"]: tier for tier in tiers} for tiers in (old, new))
+    yield from ((path, tier, None) for kind, tier in before.items() if kind not in after)
+    for index, tier in enumerate(new):
+        if (was := before.get(tier["kind"])) is None:
+            yield (*path, index), None, tier
+            continue
+        for name in tier:
+            if was.get(name) != tier[name]:
+                yield (*path, index, name), was.get(name), tier[name]
+
+
+def _quantity(value: dict[str, Any]) -> str | None:
+    """A number of one of several units, as `100 steps`; None for any other mapping."""
+    units = set(value)
+    if units not in [{field.name for field in dataclasses.fields(kind)} for kind in (Amount, Interval)]:
+        return None
+    unit, number = next((unit, number) for unit, number in value.items() if number is not None)
+    return f"{_plain(number)}s" if unit == "seconds" else f"{number} {unit}"
+
+
+def _has_unit(info: FieldInfo, unit: Any) -> bool:
+    """Whether the field's values are read by the unit, as themselves or beside None."""
+    inside = [each for part in typing.get_args(info.annotation) for each in getattr(part, "__metadata__", ())]
+    return any(each is unit.__metadata__[0] for each in (*info.metadata, *inside))
+
+
+def _plain(number: float) -> str:
+    """Without an exponent and without zeros at the end."""
+    return f"{number:.9f}".rstrip("0").rstrip(".")

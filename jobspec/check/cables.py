@@ -1,0 +1,163 @@
+"""Cables as they were observed, against what hangs where by the cluster's document: leaf, port, rail, room."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from headway.jobspec.document import Path
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.inventory import Observed, resolve_cables
+from headway.jobspec.resolve.links import Cable, Place, Shape, shape_of
+from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.fabric import Fabric
+from headway.jobspec.spec.inventory import ObservedNic
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Cabling:
+    """Which adapters of a cluster hang on planned switches, and on which rail; nothing is known of the others' switches."""
+
+    cluster: Cluster
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The fabrics whose switches are planned, by name."""
+        fabrics = [fabric for fabric in self.cluster.fabrics if fabric.switches is not None]
+        return {fabric.name: shape_of(fabric, self.cluster.nodes) for fabric in fabrics}
+
+    @cached_property
+    def switches(self) -> frozenset[str]:
+        """Names of all planned switches."""
+        spines = {shape.spine(index) for shape in self.shapes.values() for index in range(shape.spec.spines)}
+        return frozenset(spines.union(*(shape.leaves for shape in self.shapes.values())))
+
+    @cached_property
+    def rails(self) -> Mapping[tuple[str, str], tuple[Shape, int]]:
+        """Shape and rail of each adapter, by its group and name."""
+        return {
+            (nodes.group, adapter): (self.shapes[fabric.name], rail)
+            for fabric in self.cluster.fabrics
+            if fabric.name in self.shapes
+            for nodes in self.cluster.nodes
+            for rail, adapter in enumerate(adapters_on(nodes, fabric))
+        }
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A cable that was observed in a port that there is."""
+
+    index: int
+    nic: ObservedNic
+    shape: Shape
+    rail: int
+    place: Place
+
+    @property
+    def is_crossed(self) -> bool:
+        return self.shape.rail_of(self.place.leaf) != self.rail
+
+
+def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nics: Sequence[ObservedNic]) -> Iterator[Problem]:
+    """The observed adapters at `path`, those of one node of the group."""
+    found = []
+    for index, nic in enumerate(nics):
+        problem = _unknown(cabling, nodes, document, (*path, index), nic)
+        if problem is not None:
+            yield problem
+        elif nic.switch is not None and nic.port is not None and (nodes.group, nic.name) in cabling.rails:
+            shape, rail = cabling.rails[nodes.group, nic.name]
+            found.append(_Found(index, nic, shape, rail, Place(shape.leaves[nic.switch], shape.node_ports[nic.port])))
+    yield from _check_rails(document, path, found)
+    yield from _check_straight(document, path, [each for each in found if not each.is_crossed])
+
+
+def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed) -> Iterator[Problem]:
+    """The cables of all nodes on the switches of the fabric at `path`: there are ports for them, and they stay where they are."""
+    shape = shape_of(fabric, cluster.nodes)
+    cables = list(resolve_cables(shape, fabric, cluster.nodes, observed))
+    outside = list(dict.fromkeys(cable.node for cable in cables if cable.place.leaf >= shape.spec.leaves))
+    if outside:
+        count = "one node finds" if len(outside) == 1 else f"{len(outside)} nodes find"
+        message = f"{count} no port, `{outside[0]}` the first: observed cables leave ports free that these do not fit into"
+        hint = f"add {shape.rails} leaves for every {shape.down} nodes"
+        yield Problem("HW510", CLUSTER, (*path, "switches", "leaves"), message, hint)
+        return
+    for index, nodes in enumerate(cluster.nodes):
+        yield from _check_stay(("nodes", index), nodes, cables)
+
+
+def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic: ObservedNic) -> Problem | None:
+    """What of the adapter, its switch and its port there is not."""
+    names = [each.name for each in nodes.nics]
+    if nic.name not in names:
+        message = f"the nodes `{nodes.group}` have no adapter `{nic.name}`"
+        return Problem("HW520", document, (*path, "name"), message, did_you_mean(nic.name, names, "adapters"))
+    if nic.switch is None or nic.port is None or (nodes.group, nic.name) not in cabling.rails:
+        return None
+    shape, _ = cabling.rails[nodes.group, nic.name]
+    if nic.switch not in shape.leaves:
+        message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is no leaf of it"
+        hint = f"its leaves are `{shape.leaf(0)}` to `{shape.leaf(shape.spec.leaves - 1)}`"
+        return Problem("HW520", document, (*path, "switch"), message, hint)
+    if nic.port not in shape.node_ports:
+        message = f"`{nic.port}` is no port of a leaf that is for nodes"
+        last = shape.port_name(shape.down - 1)
+        hint = f"these are the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.spec.lanes} lanes"
+        return Problem("HW520", document, (*path, "port"), message, hint)
+    return None
+
+
+def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator[Problem]:
+    """Adapter and leaf are of one rail; two adapters that are each on the other's have exchanged cables."""
+    crossed = {each.rail: each for each in found if each.is_crossed}
+    for each in crossed.values():
+        leaf_rail = each.shape.rail_of(each.place.leaf)
+        message = (
+            f"`{each.nic.name}` is on rail {each.rail}, and its cable leads to `{each.nic.switch}`, a leaf of rail {leaf_rail}"
+        )
+        other = crossed.get(leaf_rail)
+        if other is not None and other.shape.rail_of(other.place.leaf) == each.rail:
+            hint = f"the cables of `{each.nic.name}` and `{other.nic.name}` are exchanged: exchange them back"
+        else:
+            right = each.shape.leaf(each.place.leaf - leaf_rail + each.rail)
+            hint = f"put it into a leaf of rail {each.rail}, for example `{right}`"
+        yield Problem("HW522", document, (*path, each.index, "switch"), message, hint)
+
+
+def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Iterator[Problem]:
+    """The adapters of a node hang on ports of one number on the leaves of one unit; one that does not may be another node's cable.
+
+    The same is looked for on running hosts, by LLDP: https://github.com/scitix/sichek/pull/133
+    """
+    if not found:
+        return
+    positions = {each.index: each.shape.position(each.place) for each in found}
+    usual, _ = Counter(positions.values()).most_common(1)[0]
+    one = next(each for each in found if positions[each.index] == usual)
+    for each in found:
+        if positions[each.index] != usual and each.shape is one.shape:
+            unit = one.place.leaf - one.rail
+            message = (
+                f"`{each.nic.name}` hangs on `{each.nic.port}` of `{each.nic.switch}`, "
+                f"and `{one.nic.name}` on `{one.nic.port}` of `{one.nic.switch}`"
+            )
+            beside = f"`{one.nic.port}` of `{each.shape.leaf(unit + each.rail)}`"
+            hint = f"its place beside that is {beside}: the cables of two nodes may be exchanged"
+            yield Problem("HW523", document, (*path, each.index, "port"), message, hint, Severity.WARNING)
+
+
+def _check_stay(path: Path, nodes: NodeGroup, cables: Sequence[Cable]) -> Iterator[Problem]:
+    own = {f"{nodes.group}-{index + 1}" for index in range(nodes.count)}
+    loose = list(dict.fromkeys(cable.node for cable in cables if not cable.stays and cable.node in own))
+    if loose:
+        count = "the cables of one node" if len(loose) == 1 else f"the cables of {len(loose)} nodes"
+        message = (
+            f"{count} of `{nodes.group}`, from `{loose[0]}` on, lead to ports that other nodes leave: they move when those do"
+        )
+        hint = "write them down: `headway pin` makes an inventory of them"
+        yield Problem("HW524", CLUSTER, path, message, hint, Severity.WARNING)

@@ -1,0 +1,97 @@
+"""The `history` of a TrainingJob against itself and the language: its steps, the fields that it sets, and their values."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+
+from pydantic import ValidationError
+
+from headway.jobspec.change import How, Rule, changeable, changeable_fields, field_at
+from headway.jobspec.document import Document, Path
+from headway.jobspec.invalid import describe
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.spec.history import Change
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.suggest import did_you_mean
+
+
+def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
+    """Every problem of the entries, each by itself and in their order."""
+    if not job.has(("history",)):
+        return
+    history = job.spec.history
+    yield from _check_order(history)
+    for index, entry in enumerate(history):
+        yield from _check_rollback(index, entry)
+        for name in entry.set:
+            yield from _check_field(job.document, ("history", index, "set", name), name)
+
+
+def _check_order(history: tuple[Change, ...]) -> Iterator[Problem]:
+    """Each entry comes after the step that the run went on from after the one before, which a rollback moves back."""
+    for index, (before, entry) in enumerate(pairwise(history), 1):
+        went_on = before.from_step if before.rollback_to is None else before.rollback_to
+        if entry.from_step <= went_on:
+            message = f"`from_step` {entry.from_step} does not come after {went_on}, where the run went on after the entry before"
+            hint = "entries stand in the order of their steps; what begins at one step is one entry"
+            yield Problem("HW218", JOB, ("history", index, "from_step"), message, hint)
+
+
+def _check_rollback(index: int, entry: Change) -> Iterator[Problem]:
+    if entry.rollback_to is not None and entry.rollback_to > entry.from_step:
+        message = f"`rollback_to` {entry.rollback_to} lies ahead of `from_step` {entry.from_step}"
+        hint = f"a run goes back to a step that it has come through: use at most {entry.from_step}"
+        yield Problem("HW218", JOB, ("history", index, "rollback_to"), message, hint)
+
+
+def _check_field(document: Document, path: Path, name: str) -> Iterator[Problem]:
+    if field_at(name) is None:
+        yield _unknown(path, name)
+    elif (rule := changeable(name)).how is not How.HISTORY:
+        yield _not_for_history(path, name, rule)
+    else:
+        yield from _check_value(document, path, name)
+
+
+def _unknown(path: Path, name: str) -> Problem:
+    settable = [field for field in changeable_fields() if changeable(field).how is How.HISTORY]
+    if any(field.startswith(f"{name}.") for field in changeable_fields()):
+        inside = [field for field in settable if field.startswith(f"{name}.")]
+        hint = f"name a field of it, for example `{inside[0]}`" if inside else "no field of it belongs in `history`"
+        return Problem("HW219", JOB, path, f"`{name}` is a section of a TrainingJob, not a field", hint, at_key=True)
+    hint = did_you_mean(name, settable, "fields")
+    return Problem("HW219", JOB, path, f"`{name}` is not a field of a TrainingJob", hint, at_key=True)
+
+
+def _not_for_history(path: Path, name: str, rule: Rule) -> Problem:
+    if rule.how is How.NEW_RUN:
+        message = f"`{name}` cannot change in a run: {rule.reason}"
+        return Problem("HW219", JOB, path, message, "start a new run with it, and leave this one as it is", at_key=True)
+    message = f"`{name}` is no change of what is computed: {rule.reason}"
+    hint = f"change `{name}` in its own place: the next attempt goes by it"
+    return Problem("HW219", JOB, path, message, hint, at_key=True)
+
+
+def _check_value(document: Document, path: Path, name: str) -> Iterator[Problem]:
+    """The value as the field itself takes it."""
+    place = tuple(name.split("."))
+    alone = _alone(document, path, place)
+    try:
+        TrainingJob.model_validate_json(json.dumps(alone.data))
+    except ValidationError as error:  # of the fields beside it too, which are not there
+        for problem in describe(error, TrainingJob, alone):
+            if problem.path[: len(place)] == place:
+                yield dataclasses.replace(problem, code="HW219", path=(*path, *problem.path[len(place) :]))
+
+
+def _alone(document: Document, path: Path, place: Path) -> Document:
+    """The document as if what stands at `path` stood at `place`, and nothing beside it."""
+    data = document.value(path)
+    for segment in reversed(place):
+        data = {segment: data}
+    inside = {found: (*place, *found[len(path) :]) for found in document.values if found[: len(path)] == path}
+    values = {there: document.values[found] for found, there in inside.items()}
+    scalars = frozenset(there for found, there in inside.items() if found in document.scalars)
+    return Document(document.name, document.text, data, {}, values, scalars)

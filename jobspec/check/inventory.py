@@ -1,0 +1,198 @@
+"""The Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headway.jobspec.check.cables import Cabling, check_nics, check_room
+from headway.jobspec.check.names import check_host, check_unique
+from headway.jobspec.check.switches import in_network
+from headway.jobspec.document import Path
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.resolve.inventory import Observed
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.inventory import Inventory, ObservedNic, ObservedNode, ObservedSwitch
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.suggest import did_you_mean
+
+
+def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
+    """What is wrong with the document whatever its cluster is."""
+    for path, device in _devices(inventory):
+        if device.host is not None:
+            yield from check_host(inventory.document.name, (*path, "host"), device.host)
+        if isinstance(device, ObservedNode):
+            yield from _check_own_nics(inventory.document.name, (*path, "nics"), device.nics)
+
+
+def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
+    """All inventories of a cluster that passed its checks, beside what is wrong with each by itself: against it, and the others."""
+    cabling = Cabling(cluster)
+    for inventory in inventories:
+        yield from _check_against(cabling, inventory)
+    yield from _check_names_once(inventories)
+    yield from _check_once(cluster, inventories)
+    yield from _check_reach(cluster, inventories)
+
+
+def check_places(cluster: Cluster, inventories: Sequence[Inventory]) -> Iterator[Problem]:
+    """The places that follow for all nodes, those that nobody has observed too, when everything above is right."""
+    observed = Observed.of(inventories)
+    for index, fabric in enumerate(cluster.fabrics):
+        if fabric.switches is not None:
+            yield from check_room(("fabrics", index), fabric, cluster, observed)
+
+
+def _devices(inventory: Parsed[Inventory]) -> Iterator[tuple[Path, ObservedNode | ObservedSwitch]]:
+    """The nodes and switches of the sections that are valid, and where they stand."""
+    if inventory.has(("nodes",)):
+        yield from ((("nodes", index), node) for index, node in enumerate(inventory.spec.nodes))
+    if inventory.has(("switches",)):
+        yield from ((("switches", index), switch) for index, switch in enumerate(inventory.spec.switches))
+
+
+def _check_own_nics(document: str, path: Path, nics: Sequence[ObservedNic]) -> Iterator[Problem]:
+    yield from check_unique(document, path, "name", [nic.name for nic in nics])
+    for index, nic in enumerate(nics):
+        if (nic.switch is None) != (nic.port is None):
+            found, lacking = ("port", "switch") if nic.switch is None else ("switch", "port")
+            message = f"`{found}` stands without `{lacking}`"
+            hint = "a cable leads to a port of a switch: say both or neither"
+            yield Problem("HW210", document, (*path, index, found), message, hint, at_key=True)
+
+
+def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[Problem]:
+    """Each name of the inventory is one of the cluster's."""
+    name, cluster = inventory.document.name, cabling.cluster
+    for path, device in _devices(inventory):
+        if device.host is not None:
+            yield from _check_apart(cluster, name, (*path, "host"), device.host)
+        if isinstance(device, ObservedSwitch):
+            yield from _check_switch(cabling, name, (*path, "name"), device.name)
+            continue
+        nodes = _group_of(cluster, device.name)
+        if nodes is None:
+            yield _no_node(cluster, name, (*path, "name"), device.name)
+        else:
+            yield from _check_listed(nodes, name, (*path, "host"), device)
+            yield from check_nics(cabling, nodes, name, (*path, "nics"), device.nics)
+
+
+def _group_of(cluster: Cluster, node: str) -> NodeGroup | None:
+    """The group of the node; None when the cluster has no such node."""
+    group, _, number = node.rpartition("-")
+    nodes = next((nodes for nodes in cluster.nodes if nodes.group == group), None)
+    if nodes is None or not number.isdecimal() or number.startswith("0") or int(number) > nodes.count:
+        return None
+    return nodes
+
+
+def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Problem:
+    group, _, _ = name.rpartition("-")
+    groups = {nodes.group: nodes.count for nodes in cluster.nodes}
+    if group in groups:
+        message = f"the group `{group}` has no node `{name}`: it has {groups[group]}, from `{group}-1` on"
+        hint = f"raise `count` in the document of `{cluster.name}`, or take the node out here"
+    else:
+        message = f"`{name}` is a node of no group of `{cluster.name}`: nodes are called by their group and a number"
+        hint = did_you_mean(group, groups, "groups")
+    return Problem("HW520", document, path, message, hint)
+
+
+def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
+    if cabling.shapes and name not in cabling.switches:
+        shape = next(iter(cabling.shapes.values()))
+        spec = shape.spec
+        message = f"`{cabling.cluster.name}` has no switch `{name}`"
+        hint = f"it has `{shape.leaf(0)}` to `{shape.leaf(spec.leaves - 1)}` and `{shape.spine(0)}` to `{shape.spine(spec.spines - 1)}`"
+        yield Problem("HW520", document, path, message, hint)
+
+
+def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNode) -> Iterator[Problem]:
+    """The address is the one that the group lists, if it lists them."""
+    index = int(node.name.rpartition("-")[2]) - 1
+    if node.host is not None and index < len(nodes.hosts) and nodes.hosts[index] != node.host:
+        message = f"`{node.name}` is at `{node.host}` here, and at `{nodes.hosts[index]}` by the `hosts` of its group"
+        yield Problem("HW512", document, path, message, "keep one of the two")
+
+
+def _check_apart(cluster: Cluster, document: str, path: Path, host: str) -> Iterator[Problem]:
+    """Hosts are reached over SSH by addresses of another network than a fabric's links."""
+    for fabric in cluster.fabrics:
+        if fabric.switches is not None and in_network(host.partition(":")[0], fabric.switches.addresses):
+            message = f"`{host}` is of {fabric.switches.addresses}, the network of the links of the fabric `{fabric.name}`"
+            hint = "give the fabric's switches `addresses` of their own, or write the address of another interface"
+            yield Problem("HW511", document, path, message, hint)
+
+
+def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
+    first: dict[tuple[str | int, str], str] = {}
+    for inventory in inventories:
+        document = inventory.document
+        for path, device in _devices(inventory):
+            span = document.span((*path, "name"))
+            here = f"{document.name}:{span.line + 1 if span else 1}"
+            there = first.setdefault((path[0], device.name), here)
+            if there != here:
+                hint = "keep one entry, with all that is known of it"
+                message = f"`{device.name}` stands in {there} already"
+                yield Problem("HW521", document.name, (*path, "name"), message, hint)
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """What only one device can have: `what` it is, whose, and where the document says so."""
+
+    what: str
+    owner: str
+    document: str
+    path: Path
+
+
+def _check_once(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
+    """No address, serial number or port belongs to two; what the cluster's document lists comes first."""
+    owners = {fact.what: fact.owner for fact in _facts_of_cluster(cluster)}
+    for inventory in inventories:
+        for fact in _facts(inventory):
+            owner = owners.setdefault(fact.what, fact.owner)
+            if owner != fact.owner:
+                hint = "one of the two entries is wrong, or was copied from the other"
+                yield Problem("HW521", fact.document, fact.path, f"{fact.what} is that of {owner} already", hint)
+
+
+def _facts_of_cluster(cluster: Cluster) -> Iterator[_Fact]:
+    for nodes in cluster.nodes:
+        for place, host in enumerate(nodes.hosts):
+            yield _Fact(_address(host), f"`{nodes.group}-{place + 1}`", CLUSTER, ())
+
+
+def _facts(inventory: Parsed[Inventory]) -> Iterator[_Fact]:
+    name = inventory.document.name
+    for path, device in _devices(inventory):
+        if device.host is not None:
+            yield _Fact(_address(device.host), f"`{device.name}`", name, (*path, "host"))
+        if device.serial is not None:
+            yield _Fact(f"the serial number `{device.serial}`", f"`{device.name}`", name, (*path, "serial"))
+        if isinstance(device, ObservedNode):
+            yield from _facts_of_nics(device, name, (*path, "nics"))
+
+
+def _facts_of_nics(node: ObservedNode, document: str, path: Path) -> Iterator[_Fact]:
+    for index, nic in enumerate(node.nics):
+        owner = f"`{nic.name}` of `{node.name}`"
+        if nic.mac is not None:
+            yield _Fact(f"the hardware address `{nic.mac}`", owner, document, (*path, index, "mac"))
+        if nic.switch is not None and nic.port is not None:
+            yield _Fact(f"the cable in `{nic.port}` of `{nic.switch}`", owner, document, (*path, index, "port"))
+
+
+def _address(host: str) -> str:
+    return f"the address `{host.removesuffix(':22')}`"
+
+
+def _check_reach(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
+    """Where something reaches the nodes, some document says by which addresses."""
+    observed = any(isinstance(device, ObservedNode) and device.host for each in inventories for _, device in _devices(each))
+    if cluster.provider is not None and not observed and not any(nodes.hosts for nodes in cluster.nodes):
+        message = "a provider, and no node says by which address it is reached"
+        yield Problem("HW512", CLUSTER, ("provider",), message, "add `hosts` to a group of nodes", at_key=True)

@@ -1,0 +1,229 @@
+"""A layout against the model, the batch and itself: what is split must divide, and a pipeline schedule wants its stages and microbatches.
+
+The rules of the pipeline schedules are those of torch 2.13 (torch/distributed/pipelining/schedules.py).
+"""
+
+from collections.abc import Iterator
+from math import gcd, lcm
+
+from headway.jobspec.catalog.huggingface import ConfigError
+from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.resolve.batch import global_sequences
+from headway.jobspec.resolve.model import MissingSizeError, ModelSizes, UnknownPresetError, resolve_model
+from headway.jobspec.spec.batch import Batch
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.layout import Layout
+from headway.runner.contract import Mesh
+
+# Stages that a rank holds under each schedule, at least and at most. (torch would take one stage under a schedule made for several;
+# pytorch/torchtitan:torchtitan/distributed/pipeline_parallel.py does not.)
+_STAGES = {
+    "GPipe": (1, 1),
+    "1F1B": (1, 1),
+    "Interleaved1F1B": (2, 256),
+    "LoopedBFS": (2, 256),
+    "InterleavedZeroBubble": (2, 256),
+    "ZBVZeroBubble": (2, 2),
+    "DualPipeV": (2, 2),
+}
+_DEFAULT_SCHEDULE = "1F1B"
+# One round for every `pp` microbatches, as far as they go.
+_IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
+
+
+def sizes_of(job: Parsed[TrainingJob]) -> ModelSizes | None:
+    """The sizes of the job's model, as far as they can be known; `check_model` says why they cannot."""
+    if not job.has(("model",)) or job.spec.model is None:
+        return None
+    try:
+        return resolve_model(job.spec.model, job.document.folder(("model", "config")))
+    except (UnknownPresetError, ConfigError, MissingSizeError):
+        return None
+
+
+def check_layout(layout: Layout, sizes: ModelSizes | None, batch: Batch | None) -> Iterator[Problem]:
+    """What needs no cluster: `sizes` and `batch` are None where nothing is known of them."""
+    yield from _check_company(layout, sizes)
+    yield from _check_schedule(layout)
+    uneven = [] if sizes is None else list(_check_split(layout, sizes))
+    yield from uneven
+    even = layout.model_copy(update={"tp": 1}) if uneven else layout  # what is wrong with `tp` is told once
+    if sizes is not None:
+        yield from _check_copies(even, sizes)
+        yield from _check_layers(layout, sizes)
+        yield from _check_experts(layout, sizes)
+    if batch is not None:
+        yield from _check_sequence(even, batch)
+    if sizes is not None and batch is not None:
+        yield from _check_positions(sizes, batch)
+
+
+def check_mesh(layout: Layout, mesh: Mesh, sizes: ModelSizes | None, batch: Batch | None) -> Iterator[Problem]:
+    """What needs all degrees, and so the number of ranks."""
+    yield from _check_fold(layout, mesh, sizes)
+    if batch is not None:
+        yield from _check_microbatches(layout, mesh, batch)
+
+
+def _check_company(layout: Layout, sizes: ModelSizes | None) -> Iterator[Problem]:
+    """Settings that do nothing alone."""
+    if layout.virtual_stages > 1 and layout.pp == 1:
+        message = f"`virtual_stages` is {layout.virtual_stages}, and there is no pipeline to interleave: `pp` is 1"
+        yield Problem("HW210", JOB, ("layout", "virtual_stages"), message, "set `pp`, or leave `virtual_stages` out", at_key=True)
+    if layout.schedule is not None and layout.pp == 1:
+        message = f"the schedule `{layout.schedule}` orders the stages of a pipeline, and `pp` is 1"
+        yield Problem("HW210", JOB, ("layout", "schedule"), message, "set `pp`, or leave `schedule` out", at_key=True)
+    if layout.sequence_parallel and layout.tp == 1:
+        message = "sequence parallelism splits over the ranks of `tp`, and `tp` is 1"
+        yield Problem("HW210", JOB, ("layout", "sequence_parallel"), message, "set `tp`, or leave it out", at_key=True)
+    if layout.ep > 1 and sizes is not None and sizes.experts is None:
+        message = f"`ep` spreads experts over {layout.ep} ranks, and the model has none"
+        yield Problem("HW210", JOB, ("layout", "ep"), message, "leave `ep` out, or describe `experts` in the model", at_key=True)
+
+
+def _check_schedule(layout: Layout) -> Iterator[Problem]:
+    if layout.pp == 1:
+        return
+    schedule = layout.schedule or _DEFAULT_SCHEDULE
+    least, most = _STAGES[schedule]
+    if least <= layout.virtual_stages <= most:
+        return
+    wanted = {(1, 1): "one stage", (2, 2): "exactly 2 stages"}.get((least, most), f"{least} stages or more")
+    unsaid = " (what `schedule` is when left out)" if layout.schedule is None else ""
+    message = f"`{schedule}`{unsaid} works with {wanted} a rank, and `virtual_stages` is {layout.virtual_stages}"
+    others = [name for name, (low, high) in _STAGES.items() if low <= layout.virtual_stages <= high]
+    hint = f"set `virtual_stages: {least}`, or one of the schedules {', '.join(others)}"
+    yield Problem("HW319", JOB, ("layout", "virtual_stages" if layout.schedule is None else "schedule"), message, hint)
+
+
+def _check_split(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
+    """Each rank of `tp` computes whole heads and an equal part of each width.
+
+    Key and value heads may also be fewer, if each is then held by equally many ranks (NVIDIA/Megatron-LM#6434, `num_query_groups`).
+    """
+    uneven = [f"`{name}` {number}" for name, number in _split_by_tp(layout, sizes) if number % layout.tp]
+    if not _shares_kv_heads(layout.tp, sizes.kv_heads) and sizes.kv_heads != sizes.heads:
+        uneven.append(f"`kv_heads` {sizes.kv_heads}")
+    if uneven:
+        fitting = [tp for tp in divisors(sizes.heads) if _splits(tp, layout, sizes)]
+        message = f"`tp` {layout.tp} does not divide {', '.join(uneven)}"
+        yield Problem("HW314", JOB, ("layout", "tp"), message, f"`tp` can be {listed_numbers(fitting)}")
+
+
+def _splits(tp: int, layout: Layout, sizes: ModelSizes) -> bool:
+    return _shares_kv_heads(tp, sizes.kv_heads) and all(number % tp == 0 for _, number in _split_by_tp(layout, sizes))
+
+
+def _shares_kv_heads(tp: int, kv_heads: int) -> bool:
+    return kv_heads % tp == 0 or tp % kv_heads == 0
+
+
+def _split_by_tp(layout: Layout, sizes: ModelSizes) -> Iterator[tuple[str, int]]:
+    """What is split over `tp`. With expert parallelism, experts are spread whole: `ep` folds over `tp` too."""
+    yield "heads", sizes.heads
+    if sizes.ffn_hidden:
+        yield "ffn_hidden", sizes.ffn_hidden
+    if sizes.experts is not None and layout.ep == 1:
+        yield "experts.ffn_hidden", sizes.experts.ffn_hidden
+    if sizes.experts is not None and sizes.experts.shared:
+        yield "experts.shared_ffn_hidden", sizes.experts.shared_ffn_hidden
+
+
+def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
+    tp, kv_heads = layout.tp, sizes.kv_heads
+    if tp > kv_heads and tp % kv_heads == 0:
+        message = f"{kv_heads} key and value heads for {tp} ranks of `tp`: each is held and computed by {tp // kv_heads} of them"
+        hint = f"with `tp` {kv_heads} or less no rank holds a copy; not every trainer makes copies"
+        yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
+    if sizes.vocab_size % tp:
+        message = (
+            f"the vocabulary of {sizes.vocab_size} tokens does not divide over {tp} ranks of `tp`: the last has fewer, or padding"
+        )
+        hint = f"the next multiple is {nearest_multiples(sizes.vocab_size, tp)[-1]}"
+        yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
+
+
+def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
+    """Embedding and output layer may count as a layer each, and stand on a stage of their own: 126 layers are 128 stages of one
+    (arXiv 2407.21783, section 3.3.2; torchtitan, generate_llm_fqn_per_model_part)."""
+    stages, layers = layout.pp * layout.virtual_stages, sizes.layers
+    if layout.pp == 1:
+        return
+    if stages > layers + 2:
+        message = f"{stages} stages ({_stages(layout)}) are more than the model's {layers} layers"
+        hint = f"`pp` x `virtual_stages` can be {listed_numbers(divisors(layers))}"
+        yield Problem("HW317", JOB, ("layout", "pp"), message, hint)
+    elif layers % stages and (layers + 2) % stages:
+        each, more = divmod(layers, stages)
+        message = f"{layers} layers do not divide over {stages} stages: {more} with {each + 1} and {stages - more} with {each}"
+        hint = f"all wait for the slowest; `pp` x `virtual_stages` {listed_numbers(divisors(layers))} divide evenly"
+        yield Problem("HW318", JOB, ("layout", "pp"), message, hint, Severity.WARNING)
+
+
+def _stages(layout: Layout) -> str:
+    return f"`pp` {layout.pp}" + (f" x `virtual_stages` {layout.virtual_stages}" if layout.virtual_stages > 1 else "")
+
+
+def _check_experts(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
+    if sizes.experts is not None and sizes.experts.count % layout.ep:
+        message = f"{sizes.experts.count} experts do not spread evenly over {layout.ep} ranks of `ep`"
+        yield Problem("HW321", JOB, ("layout", "ep"), message, f"`ep` can be {listed_numbers(divisors(sizes.experts.count))}")
+
+
+def _check_sequence(layout: Layout, batch: Batch) -> Iterator[Problem]:
+    """Causal attention over `cp` ranks is balanced by giving each an early and a late part (torch: _HeadTailLoadBalancer); sequence
+    parallelism then splits what a rank of `cp` has over `tp`."""
+    parallel = layout.tp if layout.sequence_parallel is not False else 1
+    divisor = lcm(2 * layout.cp, layout.cp * parallel) if layout.cp > 1 else parallel
+    if batch.sequence_length % divisor == 0:
+        return
+    over = [f"2 x {layout.cp} parts over `cp`"] if layout.cp > 1 else []
+    over += [f"{parallel} ranks of `tp`"] if parallel > 1 else []
+    message = f"a sequence of {batch.sequence_length} tokens does not divide by {divisor}, for {' and '.join(over)}"
+    nearest = " or ".join(map(str, nearest_multiples(batch.sequence_length, divisor)))
+    yield Problem("HW316", JOB, ("batch", "sequence"), message, f"the nearest that does is {nearest}")
+
+
+def _check_positions(sizes: ModelSizes, batch: Batch) -> Iterator[Problem]:
+    if sizes.max_positions is not None and batch.sequence_length > sizes.max_positions:
+        message = f"a sequence of {batch.sequence_length} tokens, and the model has learned positions for {sizes.max_positions}"
+        hint = f"use at most {sizes.max_positions}, or raise the model's `max_positions`"
+        yield Problem("HW322", JOB, ("batch", "sequence"), message, hint)
+
+
+def _check_fold(layout: Layout, mesh: Mesh, sizes: ModelSizes | None) -> Iterator[Problem]:
+    ranks = mesh.dp_shard * mesh.cp * mesh.tp
+    if ranks % layout.ep:
+        message = (
+            f"`ep` {layout.ep} does not divide the ranks that it folds over: "
+            f"`dp_shard` {mesh.dp_shard} x `cp` {mesh.cp} x `tp` {mesh.tp} = {ranks}"
+        )
+        experts = sizes.experts.count if sizes is not None and sizes.experts is not None else ranks
+        yield Problem("HW321", JOB, ("layout", "ep"), message, f"`ep` can be {listed_numbers(divisors(gcd(ranks, experts)))}")
+
+
+def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Problem]:
+    sequences, schedule = global_sequences(batch), layout.schedule or _DEFAULT_SCHEDULE
+    number, rest = divmod(sequences, batch.micro_sequences * mesh.dp_replicate * mesh.dp_shard)
+    if layout.pp == 1 or rest or not number:
+        return
+    least = _least(layout)
+    if number < least:
+        message = f"`{schedule}` wants a microbatch for each of {least} stages, and a step has {number}"
+        yield Problem("HW320", JOB, ("batch", "global"), message, f"use at least {least * sequences // number} sequences")
+    elif schedule in _IN_ROUNDS and number % max(1, number // layout.pp):
+        message = (
+            f"`{schedule}` goes in rounds of equal size, and {number} microbatches do not make {number // layout.pp} of them"
+        )
+        nearest = " or ".join(str(count * sequences // number) for count in nearest_multiples(number, layout.pp))
+        yield Problem(
+            "HW320", JOB, ("batch", "global"), message, f"it works with {nearest} sequences, a multiple of `pp` microbatches"
+        )
+
+
+def _least(layout: Layout) -> int:
+    """Microbatches without which the schedule is refused."""
+    stages = {"1F1B": layout.pp, "DualPipeV": layout.pp * layout.virtual_stages}
+    return stages.get(layout.schedule or _DEFAULT_SCHEDULE, 1)

@@ -1,0 +1,142 @@
+"""A model against itself: its preset or config.json, sizes that it lacks, sizes that contradict each other."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headway.jobspec.catalog.huggingface import ConfigError
+from headway.jobspec.catalog.models import models
+from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.resolve.model import UnknownPresetError, described, expert_layers, has_dense_layers, missing_sizes
+from headway.jobspec.spec.model import Model
+from headway.jobspec.suggest import did_you_mean, listed
+
+_EXAMPLE = "llama-3.1-8b"
+
+
+def check_model(model: Model, folder: Path) -> Iterator[Problem]:
+    """Every problem of the model; `folder` is the document's, which `config` is a path from."""
+    if model.preset is not None and model.config is not None:
+        hint = "keep one of them; sizes beside it take the place of its own"
+        yield Problem("HW210", JOB, ("model", "config"), "`config` stands beside `preset`", hint, at_key=True)
+        return
+    try:
+        whole = described(model, folder)
+    except UnknownPresetError as error:
+        yield Problem("HW309", JOB, ("model", "preset"), f"the catalogue has no model `{error}`", _preset_hint(str(error)))
+        return
+    except ConfigError as error:
+        yield Problem("HW310", JOB, ("model", "config"), str(error), error.hint)
+        return
+    for rule in _RULES:
+        yield from rule(model, whole)
+
+
+def _preset_hint(name: str) -> str:
+    return did_you_mean(name, models(), "models")
+
+
+def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:
+    missing = missing_sizes(whole)
+    if missing == ["max_positions"]:
+        message = "learned positions need `max_positions`, the longest sequence that they have room for"
+        yield Problem("HW311", JOB, _place(model, "positions"), message, "for example `max_positions: 2048`")
+    elif missing:
+        hint = f"add what is missing, or begin with a published model: `preset: {_EXAMPLE}`"
+        yield Problem("HW311", JOB, ("model",), f"the model lacks {listed(missing)}", hint, at_key=True)
+
+
+def _check_idle(model: Model, whole: Model) -> Iterator[Problem]:
+    """Fields of the document that the rest of the model leaves without effect."""
+    for name, reason in _idle(whole).items():
+        if getattr(model, name) is not None:
+            yield Problem("HW210", JOB, ("model", name), f"`{name}` has no effect: {reason}", "leave it out", at_key=True)
+
+
+def _idle(whole: Model) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if whole.latent_attention is not None:
+        found |= dict.fromkeys(("kv_heads", "head_dim", "qkv_bias", "qk_norm"), "`latent_attention` has heads of its own")
+    if whole.positions is not None and whole.positions != "rotary":
+        found["rope_theta"] = f"the positions are not rotary but `{whole.positions}`"
+    if whole.positions != "learned":
+        found["max_positions"] = f"the positions are not learned but `{whole.positions or 'rotary'}`"
+    if not has_dense_layers(whole):
+        found["ffn_hidden"] = "every block has experts, and their width is `experts.ffn_hidden`"
+    return found
+
+
+def _check_experts(model: Model, whole: Model) -> Iterator[Problem]:
+    experts = whole.experts
+    if experts is None:
+        return
+    path = _place(model, "experts")
+    if experts.top_k > experts.count:
+        message = f"each token goes through {experts.top_k} experts, and there are {experts.count}"
+        yield Problem("HW311", JOB, (*path, "top_k"), message, f"use at most {experts.count}")
+    if experts.shared == 0 and experts.shared_ffn_hidden is not None:
+        message = "`shared_ffn_hidden` has no effect: there are no shared experts"
+        yield Problem(
+            "HW210", JOB, (*path, "shared_ffn_hidden"), message, "say how many there are, for example `shared: 1`", at_key=True
+        )
+    if whole.layers is not None and expert_layers(whole) == 0:
+        message = f"none of the {whole.layers} blocks has experts"
+        hint = f"the first to have them is block {experts.first_dense + experts.every}: `first_dense` + `every`"
+        yield Problem("HW311", JOB, _place(model, "experts", "layers"), message, hint, at_key=True)
+
+
+def _check_groups(model: Model, whole: Model) -> Iterator[Problem]:
+    if whole.heads is None or whole.kv_heads is None or whole.latent_attention is not None:
+        return
+    if whole.heads % whole.kv_heads:
+        message = f"{whole.heads} query heads do not divide over {whole.kv_heads} key and value heads"
+        hint = f"`kv_heads` must divide `heads`: {listed_numbers(divisors(whole.heads))}"
+        yield Problem("HW303", JOB, _place(model, "kv_heads", "heads"), message, hint)
+
+
+def _check_width(model: Model, whole: Model) -> Iterator[Problem]:
+    if whole.hidden is None or whole.heads is None or whole.head_dim is not None or whole.latent_attention is not None:
+        return
+    if whole.hidden % whole.heads:
+        message = f"`hidden` {whole.hidden} is not a multiple of `heads` {whole.heads}"
+        hint = f"the nearest multiple is {listed_numbers(nearest_multiples(whole.hidden, whole.heads))}"
+        yield Problem("HW302", JOB, _place(model, "hidden", "heads"), message, hint)
+
+
+def _check_rotary(model: Model, whole: Model) -> Iterator[Problem]:
+    if whole.positions not in (None, "rotary"):
+        return
+    for path, width, hint in _rotary_heads(model, whole):
+        if width % 2:
+            message = f"an attention head has {width} dimensions; rotary positions turn them in pairs"
+            yield Problem("HW304", JOB, path, message, hint)
+
+
+def _rotary_heads(model: Model, whole: Model) -> Iterator[tuple[tuple[str, ...], int, str]]:
+    """Where the width that is turned comes from, the width, and what to change."""
+    if whole.latent_attention is not None:
+        path = (*_place(model, "latent_attention"), "rope_head")
+        yield path, whole.latent_attention.rope_head, "make `rope_head` even"
+    elif whole.head_dim is not None:
+        yield _place(model, "head_dim"), whole.head_dim, "make `head_dim` even"
+    elif whole.hidden is not None and whole.heads is not None and whole.hidden % whole.heads == 0:
+        yield _place(model, "hidden", "heads"), whole.hidden // whole.heads, "make `hidden` / `heads` even"
+
+
+def _place(model: Model, *names: str) -> tuple[str, ...]:
+    """The first of the fields that the document has; else what brought its value; else the model."""
+    for name in (*names, "preset", "config"):
+        if getattr(model, name) is not None:
+            return ("model", name)
+    return ("model",)
+
+
+_Rule = Callable[[Model, Model], Iterator[Problem]]
+_RULES: tuple[_Rule, ...] = (
+    _check_missing,
+    _check_idle,
+    _check_experts,
+    _check_groups,
+    _check_width,
+    _check_rotary,
+)

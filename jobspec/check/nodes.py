@@ -1,0 +1,232 @@
+"""Groups of nodes: each against itself, against what the catalogue knows of its hardware, and against the fabrics that it is on."""
+
+from collections.abc import Iterator, Sequence
+
+from headway.jobspec.catalog.gpus import Gpu, gpus
+from headway.jobspec.catalog.nics import Nic as NicModel
+from headway.jobspec.catalog.nics import nics
+from headway.jobspec.check.names import check_unique
+from headway.jobspec.document import Path
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.fabric import GBPS, Fabric
+from headway.jobspec.spec.nodes import Nic, NodeGroup
+from headway.jobspec.suggest import did_you_mean, listed
+
+_RDMA = ("roce", "infiniband", "efa")
+
+# The most GPUs that NVLink joined inside one node (DGX-2); more are a rack.
+_LARGEST_NODE = 16
+
+
+# As many as one group may have: a plan holds each of them.
+_MOST_NODES = 100_000
+
+
+def check_nodes(cluster: Cluster) -> Iterator[Problem]:
+    """Each group by itself, and how many nodes they have together."""
+    yield from check_unique(CLUSTER, ("nodes",), "group", [nodes.group for nodes in cluster.nodes])
+    count = sum(nodes.count for nodes in cluster.nodes)
+    if count > _MOST_NODES:
+        message = f"the groups have {count} nodes together; a cluster has {_MOST_NODES} at most"
+        yield Problem("HW204", CLUSTER, ("nodes",), message, "describe a part of them as a cluster of its own", at_key=True)
+    for index, nodes in enumerate(cluster.nodes):
+        path = ("nodes", index)
+        yield from check_unique(CLUSTER, (*path, "nics"), None, [nic.name for nic in nodes.nics])
+        yield from _check_fields(path, nodes)
+        yield from _check_spares(path, nodes)
+        yield from _check_domain(path, nodes)
+        yield from _check_gpu(path, nodes)
+
+
+def check_adapters(cluster: Cluster) -> Iterator[Problem]:
+    """The adapters of each group against the fabrics that they are on."""
+    most = {each.name: max(len(_adapters_on(nodes, each)) for nodes in cluster.nodes) for each in cluster.fabrics}
+    for index, nodes in enumerate(cluster.nodes):
+        path = ("nodes", index)
+        yield from _check_named_fabrics(path, nodes, cluster.fabrics)
+        for fabric in cluster.fabrics:
+            on = _adapters_on(nodes, fabric)
+            yield from _check_rails(path, fabric, on, most[fabric.name])
+            if on or fabric.role == "scale_out":
+                yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric)
+        yield from _check_nic_name(path, nodes)
+        yield from _check_share(path, nodes, cluster.fabrics)
+
+
+def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    if nodes.gpus is not None and nodes.procs is not None:
+        hint = "leave `procs` out: each GPU runs one rank"
+        yield Problem("HW210", CLUSTER, (*path, "procs"), "`procs` stands beside `gpus`", hint, at_key=True)
+    if nodes.gpu is not None and nodes.gpus is None:
+        hint = "say how many one node has, for example `gpus: 8`"
+        yield Problem("HW210", CLUSTER, (*path, "gpu"), "`gpu` stands without `gpus`", hint, at_key=True)
+    if nodes.gpus is not None and nodes.gpu is None:
+        hint = "name the model, for example `gpu: H100-SXM-80`"
+        yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` stands without `gpu`", hint, at_key=True)
+    if nodes.nvlink_domain is not None and nodes.gpus is None:
+        hint = "say how many GPUs one node has, for example `gpus: 4`"
+        yield Problem("HW210", CLUSTER, (*path, "nvlink_domain"), "`nvlink_domain` stands without `gpus`", hint, at_key=True)
+
+
+def _check_spares(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    if nodes.spares >= nodes.count:
+        message = f"all {nodes.count} nodes of `{nodes.group}` are spares, and none is left for jobs"
+        yield Problem("HW234", CLUSTER, (*path, "spares"), message, f"use at most {nodes.count - 1}")
+
+
+def _check_domain(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    """The NVLink domain is a part of a node, a node, or several nodes that can map each other's memory."""
+    domain, count = nodes.nvlink_domain, nodes.gpus
+    if count is None:
+        return
+    if domain is None or domain <= count:
+        yield from _check_one_node(path, nodes, count)
+    elif domain % count:
+        message = f"an NVLink domain of {domain} GPUs is no whole number of nodes with {count} each"
+        below = domain - domain % count
+        yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, f"the nearest are {below} and {below + count}")
+    else:
+        yield from _check_several_nodes(path, nodes, domain, domain // count)
+
+
+def _check_one_node(path: Path, nodes: NodeGroup, count: int) -> Iterator[Problem]:
+    domain, usual = nodes.nvlink_domain, _usual_domain(nodes)
+    if domain is not None and count % domain:
+        message = f"an NVLink domain of {domain} GPUs does not divide the {count} of a node"
+        whole = ", ".join(str(part) for part in range(1, count + 1) if count % part == 0)
+        yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, f"use one of {whole}, or a multiple of {count}")
+    elif nodes.imex:
+        message = f"`imex` is for memory of other nodes, and the NVLink domain is {domain or count} GPUs of one node"
+        hint = f"say how many GPUs NVLink joins, for example `nvlink_domain: {usual or 72}`, or leave `imex` out"
+        yield Problem("HW233", CLUSTER, (*path, "imex"), message, hint, Severity.WARNING, at_key=True)
+    elif domain is None and usual is not None:
+        message = f"NVLink joins {usual} `{nodes.gpu}` as a rule, and without `nvlink_domain` the {count} of one node"
+        hint = f"say which it is: `nvlink_domain: {usual}` with `imex: true`, or `nvlink_domain: {count}`"
+        yield Problem("HW233", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING)
+
+
+def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -> Iterator[Problem]:
+    """IMEX: docs.nvidia.com/multi-node-nvlink-systems/imex-guide."""
+    if not nodes.imex:
+        message = f"an NVLink domain of {domain} GPUs spans {size} nodes, and without IMEX a GPU maps no memory of another node"
+        hint = f"set `imex: true` where the service runs and its channels are there, or `nvlink_domain: {nodes.gpus}`"
+        yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, hint)
+    rest = nodes.count % size
+    if rest:
+        message = f"{nodes.count} nodes do not fill whole NVLink domains of {size}: {rest} of them are in an incomplete one"
+        part = f"`nvlink_domain: {rest * (nodes.gpus or 0)}`"
+        hint = f"use {size} nodes, or {part}"
+        if nodes.count > size:
+            below = nodes.count - rest
+            hint = f"use {below} or {below + size} nodes; an incomplete domain can be a group of its own with {part}"
+        yield Problem("HW233", CLUSTER, (*path, "count"), message, hint, Severity.WARNING)
+
+
+def _usual_domain(nodes: NodeGroup) -> int | None:
+    """How many GPUs of the group's model NVLink joins as a rule, where that is a rack."""
+    model = _gpu(nodes)
+    return model.scale_up_domain if model and model.scale_up_domain > _LARGEST_NODE else None
+
+
+def _gpu(nodes: NodeGroup) -> Gpu | None:
+    return None if nodes.gpu is None else gpus().get(nodes.gpu)
+
+
+def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    if nodes.gpu is None:
+        return
+    model = _gpu(nodes)
+    if model is None:
+        message = f"the catalogue has no GPU `{nodes.gpu}`, so nothing is known of its memory, its speed and its software"
+        hint = did_you_mean(nodes.gpu, gpus(), "GPUs")
+        yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING)
+    elif model.host_arch not in (None, nodes.arch):
+        message = f"a `{nodes.gpu}` comes with a host of {model.host_arch}, and `arch` is {nodes.arch}"
+        place = "arch" if "arch" in nodes.model_fields_set else "gpu"
+        yield Problem("HW232", CLUSTER, (*path, place), message, f"set `arch: {model.host_arch}`")
+
+
+def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
+    """What an adapter is on is there, and speaks RDMA."""
+    by_name = {fabric.name: fabric for fabric in fabrics}
+    for place, nic in enumerate(nodes.nics):
+        if nic.fabric is None:
+            continue
+        at, fabric = (*path, "nics", place, "fabric"), by_name.get(nic.fabric)
+        if fabric is None:
+            message = f"`{nic.name}` is on `{nic.fabric}`, and no fabric has that name"
+            yield Problem("HW236", CLUSTER, at, message, did_you_mean(nic.fabric, by_name, "fabrics"))
+        elif fabric.transport not in _RDMA:
+            message = f"`{nic.name}` is an RDMA adapter, and the fabric `{fabric.name}` is {fabric.transport}"
+            yield Problem("HW530", CLUSTER, at, message, "name the fabric that it speaks RDMA on, or leave the adapter out")
+
+
+def _adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[int, Nic]:
+    """Adapters of the group on the fabric, by their place in `nics`; one that names no fabric is on the scale-out one."""
+    default = fabric.name if fabric.role == "scale_out" else None
+    return {place: nic for place, nic in enumerate(nodes.nics) if (nic.fabric or default) == fabric.name}
+
+
+def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> Iterator[Problem]:
+    """Each adapter has a rail of its own, and the rail is there; without a number there are as many as the `most` adapters of a node."""
+    if fabric.shape not in (None, "rail-optimized", "rail-only"):
+        return
+    rails = fabric.rails or most
+    taken: dict[int, str] = {}
+    for number, (place, nic) in enumerate(on.items()):
+        at, rail = (*path, "nics", place, "rail"), number if nic.rail is None else nic.rail
+        if rail >= rails:
+            there = f"rails are 0 to {rails - 1}" if rails > 1 else "only rail is 0"
+            message = f"`{nic.name}` is on rail {rail} of `{fabric.name}`, whose {there}"
+            yield Problem("HW515", CLUSTER, at, message, "count rails from 0, one for each adapter")
+        elif rail in taken:
+            message = f"`{nic.name}` and `{taken[rail]}` are both on rail {rail} of `{fabric.name}`"
+            yield Problem("HW515", CLUSTER, at, message, "give each adapter of a node a rail of its own")
+        taken.setdefault(rail, nic.name)
+
+
+def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    if nodes.nic is not None and nodes.nic not in nics():
+        message = f"the catalogue has no adapter `{nodes.nic}`, so nothing is known of its transports and its speed"
+        hint = did_you_mean(nodes.nic, nics(), "adapters")
+        yield Problem("HW231", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
+
+
+def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+    """The model of the adapters carries the fabric's transport, as fast as the group says."""
+    model: NicModel | None = nics().get(nodes.nic) if nodes.nic else None
+    if model is None or fabric.transport in ("nvlink", "tcpxo"):
+        return
+    fastest = model.gbps.get(fabric.transport)
+    if fastest is None:
+        message = f"a `{model.name}` does not carry {fabric.transport}, which the fabric `{fabric.name}` is"
+        yield Problem("HW232", CLUSTER, (*path, "nic"), message, f"it carries {listed(model.gbps)}")
+    elif nodes.nic_speed is not None and nodes.nic_speed > fastest * GBPS:
+        message = (
+            f"a port of a `{model.name}` carries {fastest}Gb/s of {fabric.transport} at most, found {_gbps(nodes.nic_speed)}"
+        )
+        yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, f"set `nic_speed: {fastest}Gb/s` or less")
+
+
+def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+    """Both ends of a cable have one speed."""
+    if fabric.switches is not None and nodes.nic_speed not in (None, fabric.switches.speed):
+        found, speed = _gbps(nodes.nic_speed or 0), _gbps(fabric.switches.speed)
+        message = f"the adapters have {found}, and the ports of the switches of `{fabric.name}` {speed}"
+        hint = f"both ends of a cable have one speed: set `speed: {found}` of the switches, or `nic_speed: {speed}`"
+        yield Problem("HW518", CLUSTER, (*path, "nic_speed"), message, hint)
+
+
+def _check_share(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
+    """Every GPU has the same share of an adapter, or the same number of them."""
+    scale_out = next((fabric for fabric in fabrics if fabric.role == "scale_out"), None)
+    on, count = len(_adapters_on(nodes, scale_out)) if scale_out else 0, nodes.gpus or 0
+    if on and count and max(on, count) % min(on, count):
+        message = f"{count} GPUs do not divide evenly over {on} adapters: a step waits for those with the smallest share"
+        hint = "list every adapter of the fabric between the nodes; one of another fabric names it, for example `fabric: store`"
+        yield Problem("HW235", CLUSTER, (*path, "nics"), message, hint, Severity.WARNING, at_key=True)
+
+
+def _gbps(speed: int) -> str:
+    return f"{speed / GBPS:g}Gb/s"

@@ -1,0 +1,93 @@
+"""What the language has and nothing carries out yet, refused at its line: a run is to be what was reviewed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from headway.jobspec.document import Path
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.resilience import Tier
+
+_TIER_HINT = "today checkpoints go to the storage of the runs: `{kind: disk, every: 100 steps}`"
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """`find` gives the places where a job asks for it, each with its subject; `section` is the field that it reads."""
+
+    section: str
+    find: Callable[[TrainingJob], Iterator[tuple[Path, str]]]
+    yet: str
+    hint: str
+
+
+def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
+    """A problem for each place where the job asks for something that nothing does yet."""
+    for row in _TABLE:
+        if job.has((row.section,)):
+            for path, subject in row.find(job.spec):
+                message = f"{subject} is part of the language, and nothing carries it out yet: {row.yet}"
+                yield Problem("HW214", JOB, path, message, row.hint)
+
+
+def _tiers(job: TrainingJob, asks: Callable[[Tier], bool], key: str, subject: str) -> Iterator[tuple[Path, str]]:
+    """The field `key` of the tiers that ask for something."""
+    for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
+        if asks(tier):
+            yield ("checkpoint", "tiers", index, key), subject.format(kind=tier.kind)
+
+
+def _kinds(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    return _tiers(job, lambda tier: tier.kind != "disk", "kind", "a `{kind}` tier")
+
+
+def _times(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    return _tiers(job, lambda tier: tier.every.seconds is not None, "every", "a checkpoint by the clock")
+
+
+def _keeps(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    return _tiers(job, lambda tier: tier.keep is not None, "keep", "`keep` of one tier")
+
+
+def _spares(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    if job.resilience.spares:
+        yield ("resilience", "spares"), "a spare in the job"
+
+
+def _corruption(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    for name, value in job.resilience.corruption or ():
+        if value is not None:
+            yield ("resilience", "corruption", name), f"`corruption.{name}`"
+
+
+def _notify(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    if job.resilience.notify is not None:
+        yield ("resilience", "notify"), "`notify`"
+
+
+def _history(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    if job.history:
+        yield ("history",), "`history`"
+
+
+def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    if job.code.commit != "HEAD":
+        yield ("code", "commit"), "a commit of its own"
+
+
+_TABLE = (
+    _Pending("checkpoint", _kinds, "the runner saves to the storage of the runs only", _TIER_HINT),
+    _Pending("checkpoint", _times, "the runner counts steps", "say it in steps, for example `every: 100 steps`"),
+    _Pending("checkpoint", _keeps, "one number counts for all tiers", "say it once, as `checkpoint.keep`"),
+    _Pending(
+        "resilience",
+        _spares,
+        "a lost node is replaced by the scheduler",
+        "leave it out; nodes that the cluster keeps free are `spares` of its group of nodes",
+    ),
+    _Pending("resilience", _corruption, "the runner verifies checkpoints, not steps", "leave it out"),
+    _Pending("resilience", _notify, "the runner tells nobody", "leave it out; the verdict is in the attempt's `verdict.json`"),
+    _Pending("history", _history, "the runner goes on from the newest checkpoint", "leave it out"),
+    _Pending("code", _commit, "what runs is what lies where the job is submitted", "check it out there, and leave `commit` out"),
+)

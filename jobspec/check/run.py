@@ -1,0 +1,112 @@
+"""An edited TrainingJob against its run: no change of what was computed, and every change of what will be is said in `history`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.jobspec.change import Change, How, as_written, changes, entry_for
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.resolve.fingerprint import values_of
+from headway.jobspec.spec.job import TrainingJob
+
+
+@dataclass(frozen=True)
+class RunSoFar:
+    """A run: its name, its newest attempt with the spec that it was made from, and the newest step of its checkpoints."""
+
+    name: str
+    attempt: int
+    spec: Mapping[str, Any]
+    committed_step: int
+
+
+def changes_since(run: RunSoFar, job: TrainingJob) -> list[Change]:
+    """What the job has otherwise than the run's newest attempt."""
+    return changes(run.spec, values_of(job))
+
+
+def new_entries(run: RunSoFar, job: TrainingJob) -> Iterator[int]:
+    """Which entries of the job's `history` the run's newest attempt did not have, by index."""
+    known = _entries(run.spec)
+    for index, entry in enumerate(_entries(values_of(job))):
+        if index >= len(known) or known[index] != entry:
+            yield index
+
+
+def check_run(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[Problem]:
+    """Every change that the run cannot go on with. The job must be complete."""
+    found = changes_since(run, job.spec)
+    yield from (_starts_a_new_run(change, run) for change in found if change.how is How.NEW_RUN)
+    yield from _check_said(job.spec, run, [change for change in found if change.how is How.HISTORY])
+    yield from _check_kept(job.spec, run)
+    yield from _check_ahead(job.spec, run)
+
+
+def _starts_a_new_run(change: Change, run: RunSoFar) -> Problem:
+    message = f"{_differs(change, run)}, which starts a new run: {change.reason}"
+    return Problem("HW419", JOB, change.path, message, f"{_back(change)} to go on with `{run.name}`, or start a new run")
+
+
+def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterator[Problem]:
+    """Fields of `history` that were changed in their own place, which holds what the run began with."""
+    said = {name: entry.from_step for entry in job.history for name in entry.set}
+    missing = [change for change in found if change.name not in said]
+    first = max(run.committed_step, *(entry.from_step + 1 for entry in job.history), 0)
+    for change in found:
+        message = f"{_differs(change, run)}: {change.reason}, and `history` must say from which step on"
+        if change in missing:
+            hint = f"{_back(change)} and add to `history`: `{entry_for(missing, first)}`"
+        else:
+            hint = f"{_back(change)}: `history` has its new value, from step {said[change.name]} on"
+        yield Problem("HW420", JOB, change.path, message, hint)
+
+
+def _check_kept(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
+    """Entries that have taken effect stay as they are."""
+    new = set(new_entries(run, job))
+    for index, entry in _in_effect(run).items():
+        if index in new or index >= len(job.history):
+            message = f"`history[{index}]` has taken effect in run `{run.name}`, and is not there any more as it was"
+            hint = f"put it back as `{as_written((), entry)}`; a further entry can undo it"
+            yield Problem("HW421", JOB, ("history", index), message, hint)
+
+
+def _check_ahead(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
+    """Entries that are new say nothing of steps that were computed without them, unless the run goes back behind these."""
+    for index in sorted(set(new_entries(run, job)) - _in_effect(run).keys()):
+        entry, done = job.history[index], run.committed_step
+        if entry.rollback_to is None and entry.from_step < done:
+            message = f"`from_step` {entry.from_step} lies behind step {done}, to which run `{run.name}` was computed without this entry"
+            hint = f"use {done} or more, or add `rollback_to`, the step of the checkpoint that the run goes back to"
+            yield Problem("HW421", JOB, ("history", index, "from_step"), message, hint)
+        if entry.rollback_to is not None and entry.rollback_to > done:
+            message = f"`rollback_to` {entry.rollback_to} lies ahead of step {done}, the newest checkpoint of run `{run.name}`"
+            yield Problem("HW421", JOB, ("history", index, "rollback_to"), message, f"use at most {done}")
+
+
+def _differs(change: Change, run: RunSoFar) -> str:
+    new, old = as_written(change.path, change.new), as_written(change.path, change.old)
+    if change.old is None:
+        return f"`{change.name}` is `{new}`, and run `{run.name}` was made without it"
+    now = "is not there any more" if change.new is None else f"is `{new}`"
+    return f"`{change.name}` {now}, and run `{run.name}` was made with `{old}`"
+
+
+def _back(change: Change) -> str:
+    return "take it out" if change.old is None else f"put `{as_written(change.path, change.old)}` back"
+
+
+def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(spec.get("history") or [])
+
+
+def _in_effect(run: RunSoFar) -> dict[int, dict[str, Any]]:
+    """The entries that steps of the newest checkpoint were computed with, by index."""
+    return {index: entry for index, entry in enumerate(_entries(run.spec)) if _begins(entry) < run.committed_step}
+
+
+def _begins(entry: Mapping[str, Any]) -> int:
+    """The step that the run goes on from with this entry."""
+    step: int = entry["from_step"] if entry.get("rollback_to") is None else entry["rollback_to"]
+    return step

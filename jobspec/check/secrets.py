@@ -1,0 +1,22 @@
+"""Secrets that stand in a document: whoever reads the spec, its plan or the repository's history could use them."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.document import Document, Path
+from headway.jobspec.problem import Problem
+
+_HINT = (
+    "revoke it, for history keeps it; hand it over in a file that only the job's user can read, or as a variable of the environment "
+    "that the job is submitted from"
+)
+
+
+def check_secrets(document: Document) -> Iterator[Problem]:
+    """A problem for each; the value itself is in none of them."""
+    for path, kind in document.credentials.items():
+        yield Problem("HW215", document.name, path, f"{_place(path)} holds a secret in clear: {kind}", _HINT)
+
+
+def _place(path: Path) -> str:
+    dotted = "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path).lstrip(".")
+    return f"`{dotted}`"

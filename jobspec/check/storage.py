@@ -1,0 +1,53 @@
+"""Storage: each says where it is in the way of its kind, and one file system holds the runs."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.check.names import check_unique
+from headway.jobspec.document import Path
+from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.storage import Storage
+from headway.jobspec.suggest import did_you_mean
+
+
+def check_storage(cluster: Cluster) -> Iterator[Problem]:
+    """Each storage by itself, and that one is there for the runs."""
+    yield from check_unique(CLUSTER, ("storage",), "name", [storage.name for storage in cluster.storage])
+    for index, storage in enumerate(cluster.storage):
+        yield from _check_place(("storage", index), storage)
+        yield from _check_path(("storage", index), storage)
+    if not any(storage.shared and storage.kind == "posix" for storage in cluster.storage):
+        hint = "the runs need a directory that every node sees: set `shared: true` on a storage of the kind `posix`"
+        yield Problem("HW702", CLUSTER, ("storage",), "no file system is shared", hint, at_key=True)
+
+
+def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
+    """The groups of nodes that reach a storage are there."""
+    known = [nodes.group for nodes in cluster.nodes]
+    for index, storage in enumerate(cluster.storage):
+        for place, group in enumerate(storage.groups):
+            if group not in known:
+                message = f"`{storage.name}` is for the nodes `{group}`, and no group has that name"
+                at = ("storage", index, "groups", place)
+                yield Problem("HW236", CLUSTER, at, message, did_you_mean(group, known, "groups"))
+
+
+def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
+    """A file system has a path, an object store a URL, and every node sees what is in it."""
+    own, other = ("path", "url") if storage.kind == "posix" else ("url", "path")
+    if getattr(storage, other) is not None:
+        hint = f"a storage of the kind `{storage.kind}` has a `{own}`; leave `{other}` out, or change the kind"
+        yield Problem("HW210", CLUSTER, (*path, other), f"`{other}` stands beside `kind: {storage.kind}`", hint, at_key=True)
+    if getattr(storage, own) is None:
+        example = "/scratch/runs" if own == "path" else "s3://training/checkpoints"
+        message = f"`{storage.name}` does not say where it is"
+        yield Problem("HW210", CLUSTER, path, message, f"add its `{own}`, for example `{own}: {example}`")
+    if storage.kind == "object" and "shared" in storage.model_fields_set and not storage.shared:
+        message = "an object store is the same for every node"
+        yield Problem("HW210", CLUSTER, (*path, "shared"), message, "leave `shared` out")
+
+
+def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
+    if storage.path is not None and (storage.path.startswith("~") or "$" in storage.path):
+        message = f"`{storage.path}` would be taken literally: `~` and `$` are not expanded"
+        yield Problem("HW703", CLUSTER, (*path, "path"), message, "write the path out")

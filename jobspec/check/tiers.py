@@ -1,0 +1,108 @@
+"""Checkpoint tiers: each kind once and in order, and what they write to within reach of the job's nodes."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.nodes import NodeGroup
+from headway.jobspec.spec.resilience import Checkpoint, Tier
+from headway.jobspec.spec.storage import Storage
+from headway.jobspec.suggest import listed
+from headway.jobspec.units import Interval
+
+# From the one that is lost first to the one that is lost last.
+_ORDER = ("memory", "peer", "disk", "remote")
+
+
+def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """The tiers among themselves."""
+    yield from _check_kinds(checkpoint)
+    for index, tier in enumerate(checkpoint.tiers):
+        yield from _check_url(index, tier)
+    yield from _check_intervals(checkpoint)
+
+
+def check_reach(job: TrainingJob, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
+    """The job's nodes reach what its runs and its tiers are written to."""
+    yield from _check_runs(cluster, group)
+    for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
+        if tier.url is not None and tier.kind == "remote":
+            yield from _check_remote(index, tier.url, cluster, group)
+
+
+def _check_kinds(checkpoint: Checkpoint) -> Iterator[Problem]:
+    kinds = [tier.kind for tier in checkpoint.tiers]
+    for index, kind in enumerate(kinds):
+        if kind in kinds[:index]:
+            message = f"a second `{kind}` tier: each kind is one place"
+            left = listed(name for name in _ORDER if name not in kinds)
+            hint = f"take it out; of the other kinds there are {left}"
+            yield Problem("HW704", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)
+
+
+def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
+    path = ("checkpoint", "tiers", index)
+    if tier.kind == "remote" and tier.url is None:
+        hint = "say where it is, for example `url: s3://training/checkpoints`"
+        yield Problem("HW210", JOB, (*path, "kind"), "a `remote` tier without `url`", hint)
+    if tier.kind != "remote" and tier.url is not None:
+        message = f"`url` stands in a `{tier.kind}` tier, which is no object store"
+        yield Problem("HW210", JOB, (*path, "url"), message, "leave it out, or make the tier `kind: remote`", at_key=True)
+
+
+def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """A tier that is lost sooner and written less often than another saves nothing."""
+    ordered = sorted(enumerate(checkpoint.tiers), key=lambda item: _ORDER.index(item[1].kind))
+    for (index, near), (_, far) in pairwise(ordered):
+        if near.kind != far.kind and _is_longer(near.every, far.every):
+            message = f"the `{near.kind}` tier is written less often than the `{far.kind}` tier, which outlives it"
+            path = ("checkpoint", "tiers", index, "every")
+            hint = f"write it as often, or take it out: what `{far.kind}` has is never older"
+            yield Problem("HW707", JOB, path, message, hint, Severity.WARNING)
+
+
+def _is_longer(one: Interval, other: Interval) -> bool:
+    """Steps and times cannot be compared before the run is measured."""
+    if one.steps is not None and other.steps is not None:
+        return one.steps > other.steps
+    return one.seconds is not None and other.seconds is not None and one.seconds > other.seconds
+
+
+def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
+    """The first shared file system holds the runs (`resolve_runs`), checkpoints of the `disk` tier among them."""
+    shared = [storage for storage in cluster.storage if storage.shared and storage.path is not None]
+    if shared and not _reaches(shared[0], group):
+        message = (
+            f"the nodes `{group.group}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
+            f"it is for {listed(shared[0].groups)}"
+        )
+        other = [storage.name for storage in shared if _reaches(storage, group)]
+        hint = f"put {listed(other[:1])} first in the cluster's `storage`" if other else "run on one of those groups: `group`"
+        yield Problem("HW706", JOB, ("group",), message, hint)
+
+
+def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
+    stores = {storage.url: storage for storage in cluster.storage if storage.kind == "object" and storage.url is not None}
+    around = [storage for prefix, storage in stores.items() if _is_inside(url, prefix)]
+    if any(_reaches(storage, group) for storage in around):
+        return
+    if around:
+        message = f"the nodes `{group.group}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
+    else:
+        message = f"`{url}` is in no object store of `{cluster.name}`"
+    usable = [prefix for prefix, storage in stores.items() if _reaches(storage, group)]
+    hint = (
+        f"what these nodes reach: {listed(usable)}" if usable else "add it to the cluster's `storage`: `{kind: object, url: ...}`"
+    )
+    yield Problem("HW705", JOB, ("checkpoint", "tiers", index, "url"), message, hint)
+
+
+def _reaches(storage: Storage, group: NodeGroup) -> bool:
+    return not storage.groups or group.group in storage.groups
+
+
+def _is_inside(url: str, prefix: str) -> bool:
+    """Whether the URL is the prefix or below it, by whole segments of the path."""
+    return f"{url.rstrip('/')}/".startswith(f"{prefix.rstrip('/')}/")

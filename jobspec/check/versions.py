@@ -1,0 +1,105 @@
+"""Versions of the software on the nodes: against each other, against the GPUs, and against what the plan sets for NCCL."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.catalog.versions import Architecture, Compatibility, compatibility, is_older, major_minor
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.environment import nccl_environment
+from headway.jobspec.resolve.fabric import resolve_fabric
+from headway.jobspec.resolve.nodes import resolve_group
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.operation import Versions
+from headway.jobspec.suggest import listed
+
+
+def check_versions(cluster: Cluster) -> Iterator[Problem]:
+    """Driver, CUDA, NCCL and PyTorch against each other."""
+    versions = cluster.versions
+    if versions.driver is not None and versions.cuda is not None:
+        yield from _check_driver(versions.driver, versions.cuda, compatibility())
+    if versions.nccl is not None:
+        yield from _check_faults(versions.nccl, compatibility())
+    if versions.torch is not None and versions.cuda is not None:
+        yield from _check_torch(versions.torch, versions.cuda, compatibility())
+
+
+def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
+    """Driver and CUDA know the GPUs."""
+    if cluster.versions.driver is None and cluster.versions.cuda is None:
+        return
+    seen: dict[str, Architecture] = {}
+    for nodes in cluster.nodes:
+        architecture = compatibility().architecture_of(nodes.gpu) if nodes.gpu else None
+        if nodes.gpu is not None and architecture is not None and architecture not in seen.values():
+            seen[nodes.gpu] = architecture
+    for gpu, architecture in seen.items():
+        yield from _check_architecture(gpu, architecture, cluster.versions)
+
+
+def check_nccl_version(cluster: Cluster) -> Iterator[Problem]:
+    """NCCL reads every variable that the plan sets; a version that is not said is the one that PyTorch brings."""
+    stated, torch = cluster.versions.nccl, cluster.versions.torch
+    release = compatibility().torch.get(major_minor(torch)) if torch is not None and stated is None else None
+    nccl = stated or (release.nccl if release else None)
+    if nccl is None:
+        return
+    ignored = [name for name in _nccl_variables(cluster) if is_older(nccl, compatibility().nccl_since.get(name, "0"))]
+    if not ignored:
+        return
+    wanted = max((compatibility().nccl_since[name] for name in ignored), key=lambda version: [*map(int, version.split("."))])
+    names = listed(ignored)
+    if stated is not None:
+        message = f"NCCL {nccl} does not read {names}, which the plan sets, and says nothing of it"
+        yield Problem("HW216", CLUSTER, ("versions", "nccl"), message, f"use NCCL {wanted} or newer")
+    else:
+        message = f"the wheels of torch {torch} bring NCCL {nccl}, which does not read {names}, which the plan sets"
+        hint = f"use a torch with NCCL {wanted} or newer, or say which NCCL the jobs load: `nccl`"
+        yield Problem("HW230", CLUSTER, ("versions", "torch"), message, hint, Severity.WARNING)
+
+
+def _nccl_variables(cluster: Cluster) -> list[str]:
+    """Names of the variables that ranks of any group get, each once."""
+    fabrics = [resolve_fabric(fabric, cluster.nodes) for fabric in cluster.fabrics]
+    scale_out = next((fabric.name for fabric in fabrics if fabric.role == "scale_out"), None)
+    groups = [resolve_group(nodes, scale_out) for nodes in cluster.nodes if nodes.gpus]
+    return list(dict.fromkeys(variable.name for group in groups for variable in nccl_environment(fabrics, group)))
+
+
+def _check_driver(driver: str, cuda: str, known: Compatibility) -> Iterator[Problem]:
+    path = ("versions", "driver")
+    oldest, own = known.family_drivers.get(cuda.split(".", maxsplit=1)[0]), known.toolkit_drivers.get(major_minor(cuda))
+    if oldest is not None and is_older(driver, oldest):
+        message = f"CUDA {cuda} needs a driver of the branch {oldest} or newer, and the nodes have {driver}"
+        older = [family for family, minimum in known.family_drivers.items() if not is_older(driver, minimum)]
+        build = f", or build with CUDA {older[-1]}" if older else ""
+        hint = f"upgrade the driver{build}; leave `cuda` out where the image brings NVIDIA's `cuda-compat`"
+        yield Problem("HW216", CLUSTER, path, message, hint)
+    elif own is not None and is_older(driver, own):
+        message = f"the driver {driver} runs what is built with CUDA {cuda}, but compiles no PTX of it"
+        hint = f"where kernels are compiled at run time, use the driver {own} or newer, which came with that CUDA"
+        yield Problem("HW230", CLUSTER, path, message, hint, Severity.WARNING)
+
+
+def _check_architecture(gpu: str, architecture: Architecture, versions: Versions) -> Iterator[Problem]:
+    if versions.cuda is not None and is_older(versions.cuda, architecture.cuda):
+        message = f"a `{gpu}` ({architecture.name}) needs CUDA {architecture.cuda} or newer, and `cuda` is {versions.cuda}"
+        yield Problem("HW216", CLUSTER, ("versions", "cuda"), message, f"build with CUDA {architecture.cuda} or newer")
+    if versions.driver is not None and architecture.driver is not None and is_older(versions.driver, architecture.driver):
+        message = f"a `{gpu}` ({architecture.name}) needs the driver {architecture.driver} or newer, and the nodes have {versions.driver}"
+        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, "upgrade the driver")
+
+
+def _check_faults(nccl: str, known: Compatibility) -> Iterator[Problem]:
+    for fault in known.nccl_faults:
+        if not is_older(nccl, fault.first) and not is_older(fault.last, nccl):
+            message = f"NCCL {nccl} has a known fault: {fault.what}"
+            hint = f"use NCCL {fault.fixed} or newer; {fault.first} to {fault.last} have it"
+            yield Problem("HW230", CLUSTER, ("versions", "nccl"), message, hint, Severity.WARNING)
+
+
+def _check_torch(torch: str, cuda: str, known: Compatibility) -> Iterator[Problem]:
+    release = known.torch.get(major_minor(torch))
+    if release is not None and release.cuda and major_minor(cuda) not in release.cuda:
+        message = f"PyTorch has no wheels of {torch} for CUDA {cuda}"
+        hint = f"it has them for {', '.join(release.cuda)}; another one means to build PyTorch from its source"
+        yield Problem("HW230", CLUSTER, ("versions", "cuda"), message, hint, Severity.WARNING)

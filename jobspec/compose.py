@@ -1,0 +1,191 @@
+"""A document and the bases that it extends as one document, each part of which knows the file that says it."""
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+from headway.jobspec.document import Document, Path, clipped
+from headway.jobspec.load import MAX_VALUES, load_file
+from headway.jobspec.problem import Problem
+from headway.jobspec.suggest import listed
+
+# What each document says for itself.
+OWN = frozenset({"apiVersion", "kind", "name", "partial", "extends"})
+
+MAX_BASES = 8
+"""Bases that one document names, and bases above each other."""
+MAX_FILES = 64
+"""Bases of one document in all, each as often as it is named."""
+
+Load = Callable[[FilePath], tuple[Document, list[Problem]]]
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A document with what it inherits, and what is wrong with its bases; `whole` when it lacks nothing of them."""
+
+    document: Document
+    problems: list[Problem]
+    whole: bool
+
+
+def compose(document: Document, load: Load = load_file) -> Composed:
+    """The document with its bases, whose files `load` reads.
+
+    Mappings are merged key by key, also with the bases of a base; of several bases later ones win. A list or a scalar replaces
+    what the base says there, and so does a mapping whose `kind` is not the base's.
+    """
+    if not isinstance(document.data, dict) or "extends" not in document.data:
+        return Composed(document, [], True)
+    composition = _Composition(load)
+    composed = composition.compose((document,))
+    problems = [_inherited(problem, document.name) for problem in dict.fromkeys(composition.problems)]
+    return Composed(composed, problems, composition.whole)
+
+
+def overlay(base: Document, heir: Document) -> Document:
+    """`heir` with what `base` says besides."""
+    roots: set[Path] = set()
+    data = _merged((), base.data, heir.data, roots)
+    return Document(
+        heir.name,
+        heir.text,
+        data,
+        {**heir.keys, **_below(roots, base.keys)},
+        {**heir.values, **_below(roots, base.values)},
+        heir.scalars | {path for path in base.scalars if _is_below(roots, path)},
+        {**heir.origins, **{root: base.origin(root) for root in roots}, **_below(roots, base.origins)},
+    )
+
+
+@dataclass
+class _Composition:
+    """The bases of one document, and what is wrong with them."""
+
+    load: Load
+    problems: list[Problem] = field(default_factory=list)
+    whole: bool = True
+    files: int = 0
+
+    def compose(self, chain: tuple[Document, ...]) -> Document:
+        """The last document of the chain with its bases; each of the others extends the next."""
+        document = chain[-1]
+        inherited: Document | None = None
+        for path, name in self._bases(chain):
+            base = self._base(chain, path, name)
+            if base is not None:
+                inherited = base if inherited is None else overlay(inherited, base)
+        composed = document if inherited is None else overlay(inherited, document)
+        if len(composed.values) <= MAX_VALUES:
+            return composed
+        message = f"with its bases the document has more than {MAX_VALUES} values, the most that a spec may have"
+        self._problem("HW115", document, ("extends",), message, "extend less")
+        return document
+
+    def _bases(self, chain: tuple[Document, ...]) -> list[tuple[Path, str]]:
+        """The names of the last document's bases, with their places."""
+        document = chain[-1]
+        found = document.value(("extends",)) if "extends" in document.data else []
+        names = found if isinstance(found, list) else [found]
+        if len(names) <= MAX_BASES and all(isinstance(name, str) and name for name in names):
+            return [(("extends", index) if names is found else ("extends",), name) for index, name in enumerate(names)]
+        self.whole = False
+        if len(chain) > 1:  # of the first document its spec says so
+            message = f"`extends` is neither a path nor a list of at most {MAX_BASES} paths"
+            self._problem("HW114", document, ("extends",), message, "write it as `extends: base.yaml`")
+        return []
+
+    def _base(self, chain: tuple[Document, ...], path: Path, name: str) -> Document | None:
+        """The base `name` of the chain's last document with its own bases; None, with a problem, where it is of no use."""
+        document, file = chain[-1], _file_of(chain[-1], name)
+        names = [os.path.normpath(each.name) for each in chain]
+        self.files += 1
+        if file in names:
+            self._refuse_ring(chain[names.index(file) :])
+        elif trouble := _trouble(name, file, len(chain), self.files):
+            self._problem("HW114", document, path, *trouble)
+        elif (base := self._read(document, path, file)) is not None:
+            return self.compose((*chain, base))
+        return None
+
+    def _read(self, document: Document, path: Path, file: str) -> Document | None:
+        base, problems = self.load(FilePath(file))
+        if problems and problems[0].code == "HW101":
+            self._problem("HW114", document, path, f"`{clipped(file)}`: {problems[0].message}", problems[0].hint)
+            return None
+        self.problems += problems
+        if not isinstance(base.data, dict):
+            self.whole = False
+            return None
+        for key in ("apiVersion", "kind"):
+            if base.value((key,)) != document.value((key,)):
+                message = f"`{clipped(file)}` says {_said(base, key)}, this document {_said(document, key)}"
+                self._problem("HW114", document, path, message, "extend a document of the same kind")
+                return None
+        return base
+
+    def _refuse_ring(self, ring: tuple[Document, ...]) -> None:
+        """Tells of the ring at its first file by name, so that it is the same problem for all that are in it or extend it."""
+        start = min(range(len(ring)), key=lambda index: ring[index].name)
+        turned = (*ring[start:], *ring[:start], ring[start])
+        document, following = turned[0], os.path.normpath(turned[1].name)
+        path = next(path for path, name in self._bases((document,)) if _file_of(document, name) == following)
+        message = f"documents extend each other in a ring: {listed(each.name for each in turned)}"
+        self._problem("HW114", document, path, message, "let one of them extend nothing")
+
+    def _problem(self, code: str, document: Document, path: Path, message: str, hint: str | None) -> None:
+        self.whole = False
+        self.problems.append(Problem(code, document.name, path, message, hint))
+
+
+def _file_of(document: Document, name: str) -> str:
+    """The path of the base that the document calls `name`."""
+    return os.path.normpath(FilePath(document.name).parent / name)
+
+
+def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | None:
+    """Why a base of that name is not even opened: what is wrong, and what to do."""
+    if FilePath(name).is_absolute():
+        return f"`{clipped(name)}` is an absolute path", "give the path from this document's own folder"
+    if above > MAX_BASES:
+        return f"more than {MAX_BASES} bases above each other", "let the documents between extend less"
+    if files > MAX_FILES:
+        return f"more than {MAX_FILES} bases in all", "extend less"
+    # Not opened to see: a pipe would be waited for.
+    if not os.path.isfile(file):  # noqa: PTH113 (Path.is_file raises where a name is too long)
+        expands = "nothing expands `~` and `$`; write the path out" if name.startswith("~") or "$" in name else None
+        return f"there is no file `{clipped(file)}`", expands or "give the path from this document's own folder"
+    return None
+
+
+def _said(document: Document, key: str) -> str:
+    return f"`{key}: {document.source((key,))}`" if (key,) in document.values else f"no `{key}`"
+
+
+def _inherited(problem: Problem, heir: str) -> Problem:
+    return problem if problem.document == heir else replace(problem, heir=heir)
+
+
+def _merged(path: Path, base: Any, heir: Any, roots: set[Path]) -> Any:
+    """What both come to at `path`; what the base alone says goes into `roots`."""
+    if not (isinstance(base, dict) and isinstance(heir, dict)):
+        return heir
+    if path and "kind" in heir and heir["kind"] != base.get("kind"):
+        return heir
+    found = {key: _merged((*path, key), base[key], value, roots) if key in base else value for key, value in heir.items()}
+    inherited = {key: value for key, value in base.items() if key not in heir and (path or key not in OWN)}
+    roots.update((*path, key) for key in inherited)
+    return {**found, **inherited}
+
+
+def _below(roots: Collection[Path], found: Mapping[Path, V]) -> dict[Path, V]:
+    return {path: value for path, value in found.items() if _is_below(roots, path)}
+
+
+def _is_below(roots: Collection[Path], path: Path) -> bool:
+    """Whether one of the roots leads to the path."""
+    return any(path[:length] in roots for length in range(1, len(path) + 1))

@@ -1,0 +1,112 @@
+"""Credentials in a document, found by the forms that issuers give them and by the names that values stand under."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+_TEXT = r"[A-Za-z0-9_-]"
+_START = r"(?<![A-Za-z0-9])"
+
+# A part that each form has, what it is, and its whole form as the issuer publishes it (compare gitleaks/gitleaks:config/gitleaks.toml).
+# None of them looks at a text more often than once: a text may have a million characters.
+_FORMS = (
+    ("AKIA", "an AWS access key", rf"{_START}AKIA[A-Z2-7]{{16}}(?![A-Za-z0-9])"),
+    ("ASIA", "an AWS access key", rf"{_START}ASIA[A-Z2-7]{{16}}(?![A-Za-z0-9])"),
+    ("gh", "a GitHub token", rf"{_START}gh[pousr]_[A-Za-z0-9]{{36}}"),
+    ("github_pat_", "a GitHub token", rf"{_START}github_pat_[A-Za-z0-9_]{{22}}"),
+    ("glpat-", "a GitLab token", rf"{_START}glpat-{_TEXT}{{20}}"),
+    ("hf_", "a Hugging Face token", rf"{_START}hf_[A-Za-z0-9]{{30}}"),
+    ("sk-", "an API key", rf"{_START}sk-(?:(?:proj|ant|svcacct|admin)-{_TEXT}{{16}}|[A-Za-z0-9]{{20}})"),
+    ("nvapi-", "an NVIDIA API key", rf"{_START}nvapi-{_TEXT}{{20}}"),
+    ("AIza", "a Google API key", rf"{_START}AIza{_TEXT}{{35}}"),
+    ("xox", "a Slack token", rf"{_START}xox[abeoprs]-[A-Za-z0-9-]{{10}}"),
+    ("hooks.slack.com", "a Slack webhook", r"hooks\.slack\.com/services/[A-Za-z0-9/]{20}"),
+    ("eyJ", "a signed token", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_-]{8}"),
+    ("PRIVATE KEY", "a private key", r"-----BEGIN (?:[A-Z]{2,9} ){0,2}PRIVATE KEY"),
+    ("earer ", "a bearer token", r"\b[Bb]earer (?=[A-Za-z_.~+/-]{0,64}[0-9])[A-Za-z0-9_.~+/-]{16}"),
+    ("://", "a password in a URL", r"://[^/\s:@]{0,256}:(?![$<{])[^/\s@]{1,256}@"),
+)
+
+# `--api-key=...`, `HF_TOKEN=...`, `?token=...`; the second form is `--api-key ...`.
+_ASSIGNMENTS = re.compile(
+    r"""(?<![\w-])(?P<name>-{0,2}[A-Za-z][\w-]{0,127})=["']?(?P<value>[^\s"'&;]+)"""
+    r"""|(?<!\S)(?P<option>--[A-Za-z][\w-]{0,127})[ ]+(?P<word>[^\s-]\S*)"""
+)
+_OPTION = re.compile(r"--[A-Za-z][\w-]*")
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_ALWAYS = ("password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey", "secretkey", "accesskey", "dsn")
+_ENDINGS = (*_ALWAYS, "token", "key")
+# Before `token`: of a tokenizer's vocabulary, or a count. Before `key`: a field of the data, of a mapping, or public.
+_TOKEN_OF = re.compile(
+    "pad|eos|bos|sep|cls|mask|unk|image|audio|video|vision|special|start|stop|end|begin|prefix|suffix|per|max|min|num"
+)
+_KEY_OF = re.compile(
+    "text|json|data|dataset|sort|group|label|input|output|primary|foreign|public|cache|partition|shard|index|feature|image|target"
+    "|source|column|field|name|query|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item"
+)
+
+# What stands in for a value: a variable, an argument's `{name}`, `<token>`, stars.
+_STAND_IN = re.compile(r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}")
+_PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?")
+# In a longer text only the forms are looked for.
+_LONGEST = 8192
+
+
+def find_credentials(data: Any) -> dict[Path, str]:
+    """The scalars of the document's data that are credentials or hold one, and what each looks like."""
+    return dict(_walk((), data))
+
+
+def _walk(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _walk((*path, key), item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _walk((*path, index), item)
+            if index and _is_option(value[index - 1]) and isinstance(item, str) and _is_secret(value[index - 1], item):
+                yield (*path, index), f"the value of `{value[index - 1]}`"
+    elif isinstance(value, str | int) and not isinstance(value, bool):
+        kind = _form(str(value)) or _named(path[-1] if path else "", str(value)) or _assigned(str(value))
+        if kind is not None:
+            yield path, kind
+
+
+def _form(text: str) -> str | None:
+    return next((kind for part, kind, form in _FORMS if part in text and re.search(form, text)), None)
+
+
+def _named(name: str | int, text: str) -> str | None:
+    return "its name says so" if isinstance(name, str) and _is_secret(name, text) else None
+
+
+def _assigned(text: str) -> str | None:
+    """The first of the text's own options and variables that takes a secret."""
+    if len(text) > _LONGEST or not any(ending in text.lower() for ending in _ENDINGS):
+        return None
+    given = ((found["name"] or found["option"], found["value"] or found["word"]) for found in _ASSIGNMENTS.finditer(text))
+    return next((f"the value of `{name}`" for name, value in given if _is_secret(name, value)), None)
+
+
+def _is_option(value: Any) -> bool:
+    return isinstance(value, str) and _OPTION.fullmatch(value) is not None
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether the name says that its value is a secret, and the value stands for itself."""
+    if not name.lower().endswith(_ENDINGS) or not 0 < len(value) <= _LONGEST:
+        return False
+    if value.startswith("--") or _STAND_IN.fullmatch(value) or _PATH.fullmatch(value):
+        return False
+    words = [word.lower() for word in _WORD.findall(name)]
+    before, last = words[-2] if len(words) > 1 else "", words[-1]
+    if last.endswith(_ALWAYS):
+        return True
+    if value.isdigit() or (last == "key" and not before):
+        return False
+    if last == "key":
+        return not _KEY_OF.fullmatch(before)
+    return last.endswith("token") and not _TOKEN_OF.fullmatch(before)

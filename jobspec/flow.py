@@ -1,0 +1,29 @@
+"""A value as YAML in one line (flow style), which a document may hold as it is."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headway.jobspec.scalar import plain_scalar
+
+# What needs no quotes between brackets (YAML 1.2, 7.3.3), and some less.
+_PLAIN = re.compile(r"[\w./~+<-]([\w ./~+<>()=@*$%-]|:(?=[\w/]))*(?<! )")
+
+
+def flow(value: Any) -> str:
+    """The value as YAML in one line, which a document may hold as it is."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, str) and _means_itself(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _means_itself(text: str) -> bool:
+    try:
+        return _PLAIN.fullmatch(text) is not None and plain_scalar(text) == text
+    except ValueError:
+        return False

@@ -1,0 +1,108 @@
+"""Quantities as they are written, the opposite of `units`, and limits in words: for whoever shows a default, a bound, a type."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import WithJsonSchema
+
+from headway.jobspec import units
+
+_DECIMAL = {letter: 1000**power for power, letter in enumerate("kMGTP", 1)}
+_BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)}
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True)
+class Notation:
+    """One type of quantity: its name with its article, what may be written, and how a value of it is."""
+
+    article: str
+    name: str
+    about: str
+    examples: tuple[str, ...]
+    write: Callable[[Any], str]
+
+
+def write_bytes(number: int) -> str:
+    """`80GiB`, `1500MB`: in the largest unit that leaves a whole number."""
+    return _in_largest(number, {**_DECIMAL, **_BINARY}, "B")
+
+
+def write_bits_per_second(number: int) -> str:
+    """`400Gb/s`."""
+    return _in_largest(number, _DECIMAL, "b/s")
+
+
+def write_bytes_per_second(number: int) -> str:
+    """`200GB/s`."""
+    return _in_largest(number, _DECIMAL, "B/s")
+
+
+def write_seconds(seconds: float) -> str:
+    """`90s`, `7d`; what is below a millisecond is lost."""
+    return _in_largest(round(seconds * 1000), _MILLISECONDS) if seconds else "0s"
+
+
+def write_metres(metres: int) -> str:
+    """`40m`."""
+    return f"{metres}m"
+
+
+def write_interval(interval: units.Interval) -> str:
+    """`100 steps`, `15m`."""
+    return write_seconds(interval.seconds) if interval.seconds is not None else f"{interval.steps} steps"
+
+
+def write_amount(amount: units.Amount) -> str:
+    """`2048 sequences`, `16Mi tokens`."""
+    return f"{amount.sequences} sequences" if amount.tokens is None else _in_largest(amount.tokens, _BINARY, " tokens")
+
+
+def _in_largest(number: int, scales: Mapping[str, int], unit: str = "") -> str:
+    fitting = [(scale, name) for name, scale in scales.items() if number and number % scale == 0]
+    scale, name = max(fitting, default=(1, ""))
+    return f"{number // scale}{name}{unit}"
+
+
+_PREFIXES = "With k, M, G, T, P (1000) or Ki, Mi, Gi, Ti, Pi (1024) before the unit, or neither"
+_TIME = "Years of 365 days, days, hours, minutes, seconds, milliseconds, in this order; or hours:minutes:seconds"
+
+_QUANTITIES: tuple[tuple[Any, Notation], ...] = (
+    (units.Bytes, Notation("a", "size", f"{_PREFIXES}; `B` is a byte", ("80GiB", "1.5TB"), write_bytes)),
+    (units.BitRate, Notation("a", "link speed", "Bits a second, with the same prefixes", ("400Gb/s",), write_bits_per_second)),
+    (units.ByteRate, Notation("a", "rate", "Bytes a second, with the same prefixes", ("200GB/s",), write_bytes_per_second)),
+    (units.Seconds, Notation("a", "time", _TIME, ("90s", "1h30m", "7d", "1:30:00"), write_seconds)),
+    (units.Metres, Notation("a", "length", "Metres or kilometres, rounded up to whole metres", ("5m", "1.5km"), write_metres)),
+    (units.Every, Notation("an", "interval", "A number of optimizer steps, or a time", ("100 steps", "15m"), write_interval)),
+    (
+        units.GlobalBatch,
+        Notation(
+            "an", "amount", "Sequences or tokens, with the prefixes of a size", ("2048 sequences", "16Mi tokens"), write_amount
+        ),
+    ),
+)
+
+
+def _pattern(quantity: Any) -> str:
+    """What JSON Schema has of the type."""
+    schemas = (each.json_schema or {} for each in get_args(quantity) if isinstance(each, WithJsonSchema))
+    return next(str(schema["pattern"]) for schema in schemas)
+
+
+_BY_PATTERN: Mapping[str, Notation] = {_pattern(quantity): notation for quantity, notation in _QUANTITIES}
+NOTATIONS: tuple[Notation, ...] = tuple(_BY_PATTERN.values())
+
+
+def notation_of(schema: Mapping[str, Any]) -> Notation | None:
+    """How the quantity is written that the JSON Schema, or one of its alternatives, is of; None where it is of none."""
+    patterns = (each.get("pattern", "") for each in (schema, *schema.get("anyOf", ())))
+    return next((_BY_PATTERN[pattern] for pattern in patterns if pattern in _BY_PATTERN), None)
+
+
+def bounds(least: str | None, above: str | None, most: str | None, below: str | None) -> str:
+    """Limits in words, for example `1 to 8`; empty where there are none."""
+    if least is not None and most is not None:
+        return f"{least} to {most}"
+    limits = {"at least": least, "more than": above, "at most": most, "less than": below}
+    return ", ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)

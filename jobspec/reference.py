@@ -1,0 +1,144 @@
+"""The language as a page for people: each field of each document and of each kind, from the JSON Schema that editors read."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headway.jobspec.field_type import NAME, Links, field_type
+from headway.jobspec.flow import flow
+from headway.jobspec.markdown import code, link, table
+from headway.jobspec.notation import NOTATIONS
+from headway.jobspec.parse import MODELS
+from headway.jobspec.schema import JsonSchema, Tables, document_schema
+
+_HEAD = """\
+# The language
+
+What a document may say, field by field. This page is made from the models of documents and kinds, and a test holds it to them.
+`headway schema` says the same to editors; [Problems](problems.md) lists what `headway check` finds.
+
+A document is a YAML file that holds one mapping. A field that is not listed here is refused, and so is a value of another type:
+`"8"` is no number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` may be written where it is
+what counts when the field is left out."""
+
+_VALUES = "Names and quantities"
+_NAMES = """\
+A **name** is a DNS label (RFC 1123): lower-case letters, digits and hyphens, 63 characters at most, with a letter or digit at both ends.
+
+A **quantity** is text and has its unit: `80GiB`, not 80. A count is a plain number, and so is a field whose name says its unit."""
+
+# What stands over the kinds of a choice, and before the name of each.
+_CHOICES: Mapping[str, tuple[str, str]] = {
+    "scheduler": ("Schedulers", "Scheduler"),
+    "provider": ("Providers", "Provider"),
+    "os": ("Operating systems of switches", "Operating system"),
+    "trainer": ("Trainers", "Trainer"),
+}
+_DATA = "data."
+_KINDS = "`kind` is one of these; `options` are its own."
+
+Definitions = Mapping[str, JsonSchema]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the fields of a definition stand: in a document or the options of a kind, at a path of fields."""
+
+    definition: str
+    root: str
+    path: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.root}: {code('.'.join(self.path))}" if self.path else self.root
+
+
+def reference(tables: Tables) -> str:
+    """The page docs/spec.md."""
+    definitions: Definitions = document_schema(tables)["$defs"]
+    wholes = {kind: whole if (whole := f"{kind}.whole") in definitions else kind for kind in MODELS}
+    documents = {kind: list(_places(_Place(whole, kind), definitions)) for kind, whole in wholes.items()}
+    names = [*_CHOICES, *(f"{_DATA}{trainer}" for trainer, kinds in tables.data.items() if kinds)]
+    choices = {name: list(_kinds(name, definitions)) for name in names}
+    links = _links(documents, choices)
+    titles = [_VALUES, *documents, *map(_title, choices)]
+    parts = [_HEAD, "\n".join(f"* {link(title, title)}" for title in titles), f"## {_VALUES}", _NAMES, _quantities()]
+    for places in documents.values():
+        parts += [_section(place, 2, definitions, tables, links) for place in places]
+    for name, places in choices.items():
+        parts += [f"## {_title(name)}", _KINDS, *(_section(place, 3, definitions, tables, links) for place in places)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _places(place: _Place, definitions: Definitions) -> Iterator[_Place]:
+    """The place and those of the sections in it, in reading order."""
+    yield place
+    for field, schema in definitions[place.definition].get("properties", {}).items():
+        for inner in _referred(schema):
+            if inner not in _CHOICES:
+                yield from _places(_Place(inner, place.root, (*place.path, field)), definitions)
+
+
+def _kinds(choice: str, definitions: Definitions) -> Iterator[_Place]:
+    """The places of the options of every kind."""
+    word = "Data" if choice.startswith(_DATA) else _CHOICES[choice][1]
+    for branch in definitions[choice]["allOf"]:
+        kind = branch["if"]["properties"]["kind"]["const"]
+        for options in _referred(branch["then"]["properties"]["options"]):
+            yield from _places(_Place(options, f"{word} {code(kind)}"), definitions)
+
+
+def _referred(schema: JsonSchema) -> list[str]:
+    """Names of the definitions that a field refers to, by itself, in its items or as an alternative."""
+    own = [schema["$ref"].rpartition("/")[2]] if "$ref" in schema else []
+    inner = [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]
+    return [*own, *(name for each in inner for name in _referred(each))]
+
+
+def _title(choice: str) -> str:
+    return _CHOICES[choice][0] if choice in _CHOICES else f"Data of the trainer {code(choice.removeprefix(_DATA))}"
+
+
+def _links(documents: Mapping[str, list[_Place]], choices: Mapping[str, list[_Place]]) -> Links:
+    every = [place for places in (*documents.values(), *choices.values()) for place in places]
+    return {
+        **{place.definition: f"a {link('mapping', place.title)}" for place in every},
+        **{name: f"a {link('kind', _title(name))} with its options" for name in choices},
+        **{notation.name: f"{notation.article} {link(notation.name, _VALUES)}" for notation in NOTATIONS},
+        NAME: f"a {link(NAME, _VALUES)}",
+    }
+
+
+def _quantities() -> str:
+    rows = [(each.name, each.about, ", ".join(map(code, each.examples))) for each in NOTATIONS]
+    return table(("quantity", "how it is written", "examples"), rows)
+
+
+def _section(place: _Place, depth: int, definitions: Definitions, tables: Tables, links: Links) -> str:
+    schema = definitions[place.definition]
+    head = f"{'#' * (depth + bool(place.path))} {place.title}\n\n{schema['description']}"
+    required = schema.get("required", [])
+    needs = tables.needs if place.title == "TrainingJob" else {}
+    rows = [
+        (
+            code(name),
+            _type(name, field, links),
+            "required" if name in required else _left_out(field, [trainer for trainer in needs if name in needs[trainer]]),
+            field["description"],
+            code(flow(field["examples"][0])),
+        )
+        for name, field in schema["properties"].items()
+    ]
+    return f"{head}\n\n{table(('field', 'type', 'when left out', 'meaning', 'example'), rows)}" if rows else head
+
+
+def _type(name: str, field: JsonSchema, links: Links) -> str:
+    """The type; what data may be follows from the trainer."""
+    data = [words for choice, words in links.items() if choice.startswith(_DATA)]
+    return " or ".join(data) if name == "data" and "type" not in field else field_type(field, links)
+
+
+def _left_out(field: JsonSchema, needed_by: list[str]) -> str:
+    """What counts when the field is left out: its default; of a section, the defaults of its fields."""
+    if needed_by:
+        return f"required by {', '.join(map(code, needed_by))}"
+    return code(flow(field.get("default", {})))

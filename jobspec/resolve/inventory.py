@@ -1,0 +1,104 @@
+"""The inventories of a cluster as where every adapter's cable leads: to the port that was observed, else to the formula's."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
+
+from headway.jobspec.resolve.links import Cable, Place, Shape
+from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.spec.fabric import Fabric
+from headway.jobspec.spec.inventory import Inventory, ObservedNode, ObservedSwitch
+from headway.jobspec.spec.nodes import NodeGroup
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known of each node and switch, by its name in the plan."""
+
+    nodes: Mapping[str, ObservedNode] = field(default_factory=dict)
+    switches: Mapping[str, ObservedSwitch] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inventories: Iterable[Inventory]) -> "Observed":
+        """What the inventories of one cluster say together."""
+        each = tuple(inventories)
+        return cls(
+            {node.name: node for inventory in each for node in inventory.nodes},
+            {switch.name: switch for inventory in each for switch in inventory.switches},
+        )
+
+
+def resolve_cables(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[Cable]:
+    """The cables of every node with adapters on the fabric, in the order of the nodes.
+
+    The formula counts the nodes, group after group. Adapters that were not observed hang where it says or, beside others of their
+    node, where those say. Where another one was observed in that place, the node takes the first free one. What was observed must name
+    ports of `shape`.
+    """
+    nodes = list(_attached(shape, fabric, groups, observed))
+    positions = _positions(shape, nodes)
+    for node in nodes:
+        position = positions[node.name]
+        for rail, adapter in enumerate(node.adapters):
+            stays = rail in node.observed or (node.is_sure and position == node.wanted)
+            yield Cable(node.name, adapter, node.observed.get(rail, shape.place(position, rail)), stays)
+
+
+@dataclass(frozen=True)
+class _Attached:
+    """A node's adapters in the order of their rails, the places of those observed, and the position that the others are to have.
+
+    `is_sure` where no count of other nodes has a part in the position.
+    """
+
+    name: str
+    adapters: tuple[str, ...]
+    observed: Mapping[int, Place]
+    wanted: int
+    is_sure: bool
+
+    @cached_property
+    def open_rails(self) -> tuple[int, ...]:
+        return tuple(rail for rail in range(len(self.adapters)) if rail not in self.observed)
+
+
+def _attached(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[_Attached]:
+    counted = 0
+    for nodes in groups:
+        adapters = adapters_on(nodes, fabric)
+        for index in range(nodes.count if adapters else 0):
+            name = f"{nodes.group}-{index + 1}"
+            seen = _observed_places(shape, adapters, observed.nodes.get(name))
+            wanted = shape.position(next(iter(seen.values()))) if seen else counted + index
+            yield _Attached(name, adapters, seen, wanted, bool(seen) or counted == 0)
+        counted += nodes.count if adapters else 0
+
+
+def _observed_places(shape: Shape, adapters: tuple[str, ...], node: ObservedNode | None) -> Mapping[int, Place]:
+    """Places that were observed, by rail."""
+    return {
+        adapters.index(nic.name): Place(shape.leaves[nic.switch], shape.node_ports[nic.port])
+        for nic in (node.nics if node else ())
+        if nic.name in adapters and nic.switch is not None and nic.port is not None
+    }
+
+
+def _positions(shape: Shape, nodes: Sequence[_Attached]) -> Mapping[str, int]:
+    """The position of each node's open rails, by its name: the wanted ones first, so that nobody is displaced by who is displaced."""
+    taken = {place for node in nodes for place in node.observed.values()}
+    found: dict[str, int] = {}
+    for node in nodes:
+        places = [shape.place(node.wanted, rail) for rail in node.open_rails]
+        if taken.isdisjoint(places):
+            taken.update(places)
+            found[node.name] = node.wanted
+    # Positions that were passed over stay taken, so each is looked at once for nodes with the same open rails.
+    untried: dict[tuple[int, ...], Iterator[int]] = defaultdict(count)
+    for node in (node for node in nodes if node.name not in found):
+        rails = node.open_rails
+        position = next(p for p in untried[rails] if all(shape.place(p, rail) not in taken for rail in rails))
+        taken.update(shape.place(position, rail) for rail in rails)
+        found[node.name] = position
+    return found

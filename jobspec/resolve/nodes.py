@@ -1,0 +1,56 @@
+"""Groups of nodes as the plan's: which adapters are on the fabric between them, in the order of their rails."""
+
+from collections.abc import Iterable
+
+from headway.jobspec.plan import DiskPlan, GroupPlan
+from headway.jobspec.spec.fabric import GBPS, Fabric
+from headway.jobspec.spec.nodes import Nic, NodeGroup
+
+
+def procs_per_node(nodes: NodeGroup) -> int:
+    """Ranks of one node: one a GPU, else what the group says."""
+    return nodes.gpus or nodes.procs or 1
+
+
+def domain_of(nodes: NodeGroup) -> int:
+    """Ranks that reach each other over NVLink: a node's, where the group does not say more."""
+    return nodes.nvlink_domain or procs_per_node(nodes)
+
+
+def rails_of_group(nodes: NodeGroup, scale_out: str | None) -> dict[str, int]:
+    """Rail of each adapter on the fabric `scale_out` between the nodes, by the adapter's name and in the order of the rails."""
+    return _rails(nic for nic in nodes.nics if nic.fabric in (None, scale_out))
+
+
+def adapters_on(nodes: NodeGroup, fabric: Fabric) -> tuple[str, ...]:
+    """Names of the adapters on the fabric, in the order of their rails; one that names no fabric is on the scale-out one."""
+    if fabric.role == "scale_out":
+        return tuple(rails_of_group(nodes, fabric.name))
+    return tuple(_rails(nic for nic in nodes.nics if nic.fabric == fabric.name))
+
+
+def _rails(nics: Iterable[Nic]) -> dict[str, int]:
+    rails = {nic.name: place if nic.rail is None else nic.rail for place, nic in enumerate(nics)}
+    return dict(sorted(rails.items(), key=lambda item: item[1]))
+
+
+def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
+    """The group with every default filled in; `scale_out` is the name of the fabric between the nodes."""
+    return GroupPlan(
+        name=nodes.group,
+        count=nodes.count,
+        spares=nodes.spares,
+        arch=nodes.arch,
+        cpus=nodes.cpus,
+        host_memory_bytes=nodes.host_memory,
+        disks=tuple(DiskPlan(disk.path, disk.size, disk.write, disk.read) for disk in nodes.disks),
+        procs=procs_per_node(nodes),
+        gpu=nodes.gpu,
+        gpus=nodes.gpus or 0,
+        nvlink_domain=domain_of(nodes) if nodes.gpus else 0,
+        imex=nodes.imex,
+        nics=tuple(rails_of_group(nodes, scale_out)),
+        nic=nodes.nic,
+        nic_gbps=None if nodes.nic_speed is None else nodes.nic_speed / GBPS,
+        hourly_cost=nodes.hourly_cost,
+    )
