@@ -1,6 +1,7 @@
 """The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
+    --spec FILE     keeps it beside run.json, so that an edited spec can be compared with what the attempt was made from
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
 python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
 python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
@@ -41,6 +42,10 @@ class RunDirectory:
     @property
     def run_json(self) -> Path:
         return self.attempt_directory / "run.json"
+
+    @property
+    def spec(self) -> Path:
+        return self.attempt_directory / "spec.json"
 
     @property
     def verdict(self) -> Path:
@@ -88,12 +93,20 @@ class RunDirectory:
 
 
 def open_run(
-    runs: Path, name: str, config: RunConfig, attempt: int, job: str | None = None, *, every_node: bool = False
+    runs: Path,
+    name: str,
+    config: RunConfig,
+    attempt: int,
+    job: str | None = None,
+    *,
+    spec: bytes | None = None,
+    every_node: bool = False,
 ) -> RunDirectory:
     """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json.
 
-    `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`. Raises FileExistsError when the attempt has
-    been opened before; with `every_node`, only when that was with another configuration.
+    `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`. `spec` is what the configuration was made
+    from, kept for later comparison. Raises FileExistsError when the attempt has been opened before; with `every_node`, only when that
+    was with another configuration.
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
     directory.attempt_directory.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +121,8 @@ def open_run(
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
     more = {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
     create_exclusive(directory.handle, json.dumps({**handle, **facts, **more}, indent=2).encode() + b"\n")
+    if spec is not None:
+        create_exclusive(directory.spec, spec)
     text = to_json(config, indent=2).encode() + b"\n"
     # Its time is when the attempt began, so nobody writes it again.
     if not create_exclusive(directory.run_json, text) and directory.run_json.read_bytes() != text:
@@ -143,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     opened.add_argument("runs", type=Path)
     opened.add_argument("name")
     opened.add_argument("--attempt", type=int, required=True)
+    opened.add_argument("--spec", type=Path)
     opened.add_argument("--every-node", action="store_true")
     code = verbs.add_parser("exit-code")
     code.add_argument("run_json", type=Path)
@@ -151,8 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.verb == "open":
         config = from_json(RunConfig, sys.stdin.read())
+        spec = None if arguments.spec is None else arguments.spec.read_bytes()
+        place = (arguments.runs, arguments.name, config, arguments.attempt)
         try:
-            opened_run = open_run(arguments.runs, arguments.name, config, arguments.attempt, every_node=arguments.every_node)
+            opened_run = open_run(*place, spec=spec, every_node=arguments.every_node)
         except FileExistsError:
             print(f"attempt {arguments.attempt} of run `{arguments.name}` has been opened before", file=sys.stderr)
             return ATTEMPT_TAKEN

@@ -80,7 +80,7 @@ def configure(arguments: argparse.Namespace, argv: Sequence[str]) -> RunConfig:
         slots=1,
         procs_per_slot=procs,
         mesh=Mesh(dp_shard=procs),
-        trainer=Trainer("script", {"argv": command}),
+        trainer=Trainer("script", {"argv": command, "logs": False}),
         spec_hash="",
         restart=restart,
     )

@@ -7,7 +7,6 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import Problem
-from headway.templates.hosts.read import read as read_host
 from headway.templates.hosts.render import SCRIPT, render_host
 from headway.templates.kind import Files
 from headway.templates.nccl.read import read as read_environment
@@ -48,7 +47,7 @@ def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Pro
 def readers_by_kind() -> Mapping[str, Reader]:
     """What reads a file of each kind."""
     return {
-        "host": read_host,
+        "host": _read_host,
         "nccl": read_environment,
         "manifest": read_manifest,
         **{name: kind.read for name, kind in SWITCHES.items()},
@@ -57,7 +56,7 @@ def readers_by_kind() -> Mapping[str, Reader]:
 
 def reader_of(path: PurePath) -> Reader | None:
     """What reads a file of this name; None for a name that no kind gives to its files."""
-    readers = {SCRIPT.name: read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
+    readers = {SCRIPT.name: _read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
     if path.parts[-2:] == ("kubernetes", "job.yaml"):
         return read_manifest
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
@@ -66,3 +65,9 @@ def reader_of(path: PurePath) -> Reader | None:
 def _switch_files(cluster: ClusterPlan, switch: SwitchPlan, options: SwitchOptions) -> Iterator[tuple[PurePosixPath, str]]:
     for kind in cluster.fabric(switch.fabric).os:
         yield from SWITCHES[kind].render(options[switch.fabric, kind], switch, cluster).items()
+
+
+def _read_host(text: str) -> Reading:
+    from headway.templates.hosts.read import read  # noqa: PLC0415 (a job's check reads no host's file)
+
+    return read(text)

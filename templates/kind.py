@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan, SwitchPlan
 from headway.jobspec.problem import Problem
 from headway.templates.reading import Reading
@@ -21,17 +22,32 @@ class DataKind:
     options: type[BaseModel]
 
 
+def as_they_are(options: BaseModel, plan: JobPlan) -> Mapping[str, Any]:
+    """Settings of a trainer that takes its options as the spec has them."""
+    return options.model_dump(mode="json")
+
+
+def no_files(options: BaseModel, plan: JobPlan) -> Mapping[Path, str]:
+    """Of a trainer that reads nothing of the submitter's."""
+    return {}
+
+
 @dataclass(frozen=True)
 class JobKind:
-    """A scheduler or a trainer. `data` are the kinds of data that a trainer reads; a scheduler has none.
+    """A scheduler or a trainer. `check`, `render`, `settings` and `files` get options that `options` has validated.
 
-    `check` and `render` get options that `options` has validated. Problems name their document by its part (`problem.JOB`).
+    Problems name their document by its part (`problem.JOB`). Of a trainer only: `data` are the kinds of data that it reads, `needs`
+    the fields of a job that it cannot do without; `settings`, for a plan without errors, is what run.json tells it; `files` are files
+    that it starts from, by where the spec names them, with paths that count from where the job is submitted.
     """
 
     options: type[BaseModel]
     check: Callable[[Any, JobPlan, ClusterPlan], Iterator[Problem]]
     render: Callable[[Any, JobPlan, ClusterPlan], Files]
     data: Mapping[str, DataKind] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    settings: Callable[[Any, JobPlan], Mapping[str, Any]] = as_they_are
+    files: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from headway.runner.rundir import RunDirectory, read_verdict
 
 BEAT_S = 0.5
 RECONNECT_S = 0.1
-KILL_AFTER_S = 5.0  # after SIGTERM, which a script may want to clean up on; one in a collective does not hear it
+# After SIGTERM, which a script may want to clean up on; one in a collective does not hear it. Longer where it is given time to save.
+KILL_AFTER_S = 5.0
 
 
 @dataclass
@@ -218,7 +219,8 @@ class Agent:
         self.killed.update(running)
         if self.config.trainer.kind == "script":
             self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
-            asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, message.generation)
+            patience_s = message.body.get("grace_s", KILL_AFTER_S)
+            asyncio.get_running_loop().call_later(patience_s, self._kill, message.generation)
         else:
             self._kill(message.generation)
         if (code := message.body.get("exit_code")) is not None:
@@ -262,7 +264,8 @@ def _command(
         argv = [sys.executable, "-u", "-m", "headway.runner.boot", *config.trainer.options["argv"]]
     else:
         argv = [sys.executable, "-u", "-m", "headway.runner.train.main"]
-    log = None if config.trainer.kind == "script" else str(directory.log(slot, rank))
+    # What was typed as torchrun prints where it was typed.
+    log = str(directory.log(slot, rank)) if config.trainer.options.get("logs", config.trainer.kind != "script") else None
     return {"argv": argv, "environment": {name: str(value) for name, value in {**torchrun, **own}.items()}, "log": log}
 
 

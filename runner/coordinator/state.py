@@ -260,7 +260,7 @@ class Coordinator:
     def _say_again(self, node: int) -> None:
         """What the node has missed if it was said while its connection was broken."""
         if self.phase is Phase.STOPPING:
-            self._out.append(Send(node, "stop", self.generation.number, {}))
+            self._out.append(Send(node, "stop", self.generation.number, self._stop_body()))
         elif self.phase is Phase.RUNNING and self.generation.started and self.preempting:
             self._out.append(Send(node, "save", self.generation.number, {}))
 
@@ -332,7 +332,9 @@ class Coordinator:
         self.committed_step = event.base.step if event.base else None
         base = {"step": event.base.step, "generation": event.base.generation} if event.base else None
         self._note("claim", {"base": base})
-        if self.config.checkpoint.tiers and event.idle > self.config.restart.no_progress + self.config.restart.budget:
+        # What a script saves is its own business and never on the chain.
+        saves = bool(self.config.checkpoint.tiers) and not self._is_script
+        if saves and event.idle > self.config.restart.no_progress + self.config.restart.budget:
             self._end(Exit.STOP, f"{event.idle - 1} generations in a row have saved nothing")
             return
         self.phase = Phase.RUNNING
@@ -432,7 +434,11 @@ class Coordinator:
 
     def _stop_workers(self) -> None:
         self.phase = Phase.STOPPING
-        self._tell_all("stop", {})
+        self._tell_all("stop", self._stop_body())
+
+    def _stop_body(self) -> dict[str, Any]:
+        """How long a script may take to save by itself when it is the run that is asked to stop."""
+        return {"grace_s": GRACE_SHARE * self.config.grace_s} if self._is_script and self.preempting else {}
 
     def _generation_over(self) -> None:
         codes = {event.code for event in self.generation.exits}

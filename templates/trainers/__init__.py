@@ -5,5 +5,6 @@ from collections.abc import Mapping
 
 from headway.templates.kind import JobKind
 from headway.templates.trainers.builtin import BUILTIN
+from headway.templates.trainers.script import SCRIPT
 
-TRAINERS: Mapping[str, JobKind] = types.MappingProxyType({"builtin": BUILTIN})
+TRAINERS: Mapping[str, JobKind] = types.MappingProxyType({"builtin": BUILTIN, "script": SCRIPT})

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
+from headway.templates.schedulers.containers import IMAGE, check_variables
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
 
@@ -21,12 +23,15 @@ _POD_INTERFACE = "eth0"
 def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Names, mounts and networks that pods cannot have."""
     yield from _check_name(plan)
+    yield from _check_image(options, plan)
     yield from _check_mounts(options)
+    yield from _check_job_mounts(options, plan)
     yield from _check_tolerations(options)
     yield from _check_runs(options, plan, cluster)
     yield from _check_rdma(options, plan, cluster)
     yield from _check_user(options, plan, cluster)
     yield from _check_interfaces(options, plan, cluster)
+    yield from check_variables(plan)
 
 
 def _check_name(plan: JobPlan) -> Iterator[Problem]:
@@ -39,6 +44,17 @@ def _check_name(plan: JobPlan) -> Iterator[Problem]:
         yield Problem("HW407", JOB, ("name",), message, f"use at most {len(plan.name) - over} characters")
 
 
+def _check_image(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
+    image = plan.code["image"]
+    if image is not None and image.startswith(("/", ".")):
+        message = f"a pod's image comes from a registry, and `{image}` is a file"
+        yield Problem("HW422", JOB, IMAGE, message, "push the image to a registry, and name it by its digest there")
+    if image is None and options.image is None:
+        message = f"a pod needs an image, and neither the job nor `{plan.cluster}` names one"
+        hint = "name one as `code.image` of the job, or for all jobs as `image` under `scheduler.options` of the cluster"
+        yield Problem("HW422", JOB, IMAGE, message, hint)
+
+
 def _check_mounts(options: KubernetesOptions) -> Iterator[Problem]:
     path = (*_OPTIONS, "mounts")
     yield from check_unique(CLUSTER, path, "path", [mount.path for mount in options.mounts])
@@ -46,10 +62,34 @@ def _check_mounts(options: KubernetesOptions) -> Iterator[Problem]:
         if (mount.claim is None) == (mount.host_path is None):
             found = "neither `claim` nor `host_path`" if mount.claim is None else "both `claim` and `host_path`"
             yield Problem("HW210", CLUSTER, (*path, index), f"the mount of `{mount.path}` has {found}", "give one of them")
-        for taken in (CONFIG_PATH, SHM_PATH):
-            if PurePosixPath(taken).is_relative_to(mount.path):
-                message = f"a mount of `{mount.path}` would hide `{taken}`, which every pod has"
-                yield Problem("HW210", CLUSTER, (*path, index, "path"), message, "mount it elsewhere")
+        for taken in _hidden(mount.path, CONFIG_PATH, SHM_PATH):
+            message = f"a mount of `{mount.path}` would hide `{taken}`, which every pod has"
+            yield Problem("HW210", CLUSTER, (*path, index, "path"), message, "mount it elsewhere")
+
+
+def _check_job_mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
+    for index, mount in enumerate(plan.mounts):
+        path = ("mounts", index)
+        yield from _check_form((*path, "source"), mount.source)
+        yield from _check_form((*path, "target"), mount.target)
+        if PurePosixPath(mount.target) in [PurePosixPath(own.path) for own in options.mounts]:
+            message = f"`{mount.target}` is a mount of all pods on `{plan.cluster}` already"
+            yield Problem("HW423", JOB, (*path, "target"), message, "leave this one out, or mount it elsewhere with `target`")
+            continue
+        for taken in _hidden(mount.target, CONFIG_PATH, SHM_PATH, plan.runs):
+            message = f"a mount at `{mount.target}` would hide `{taken}`, which every pod of `{plan.cluster}` has"
+            yield Problem("HW423", JOB, (*path, "target"), message, "mount it elsewhere, with `target`")
+
+
+def _check_form(path: Path, place: str) -> Iterator[Problem]:
+    """What Kubernetes refuses in paths (validatePathNoBacksteps in pkg/apis/core/validation; VolumeMount.mountPath in its API)."""
+    if ".." in place.split("/") or ":" in place:
+        yield Problem("HW423", JOB, path, f"`{place}` has a part that no pod can mount: `..` or `:`", "write the path without it")
+
+
+def _hidden(path: str, *taken: str) -> list[str]:
+    """What of the taken paths lies on `path` or below it."""
+    return [each for each in taken if PurePosixPath(each).is_relative_to(path)]
 
 
 def _check_tolerations(options: KubernetesOptions) -> Iterator[Problem]:

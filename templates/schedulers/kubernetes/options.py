@@ -59,8 +59,8 @@ class KubernetesOptions(Section):
 
     namespace: Name = Field("default", examples=["research"])
     """Namespace of all objects."""
-    image: str = Field(pattern=r"^[^\s]+$", examples=["registry.example.com/headway:1"])
-    """Container image that holds headway and what the training needs; a digest runs the same everywhere."""
+    image: str | None = Field(None, pattern=r"^[^\s]+$", examples=["registry.example.com/headway:1"])
+    """Container image of jobs that name none: it holds headway and what the training needs; a digest runs the same everywhere."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])
     """When nodes fetch the image; Kubernetes' own rule when left out."""
     service_account: Subdomain | None = Field(None, examples=["training"])

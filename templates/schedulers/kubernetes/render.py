@@ -1,12 +1,15 @@
 """A plan as `kubernetes/job.yaml`."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, to_json
 from headway.templates.kind import Files
-from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount, Toleration
+from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Toleration
 from headway.templates.schedulers.kubernetes.yaml_text import block, render_yaml
 from headway.templates.shell import Shell, render_shell
 
@@ -22,6 +25,16 @@ _REPLICATED_JOB = "node"
 _TERMINATION_MARGIN_S = 30
 
 
+@dataclass(frozen=True)
+class _Mount:
+    """A directory that the pods get from outside: a claim's, or the node's own."""
+
+    path: str
+    claim: str | None
+    host_path: str | None
+    read_only: bool
+
+
 def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """One manifest that can be applied as it is."""
     script = render_shell(
@@ -32,7 +45,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         setup=[Shell(line) for line in options.setup],
     )
     nodes = "".join(f"{host_name(plan, slot)}.{plan.run_stem}\n" for slot in range(plan.slots))
-    limits = _limits(options, plan)
+    limits, mounts = _limits(options, plan), list(_mounts(options, plan))
     text = render_yaml(
         _MANIFEST,
         plan=plan,
@@ -47,6 +60,8 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         script=block(script, _INDENT),
         nodes=block(nodes, _INDENT),
         run_json=block(to_json(plan.run), _INDENT),
+        spec_json=block(json_text(plan.spec), _INDENT),
+        image=plan.code["image"] or options.image,
         environment=[_unexpanded(variable) for variable in plan.env],
         tolerations=[_toleration(toleration) for toleration in options.tolerations],
         identity=_given(runAsUser=options.user, runAsGroup=options.group),
@@ -54,8 +69,8 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         limits=limits,
         locks_memory=locks_memory(options, plan, cluster),
         privileges=_privileges(options, plan, cluster),
-        mounts=[_mount(number, mount) for number, mount in enumerate(options.mounts)],
-        volumes=[_volume(number, mount) for number, mount in enumerate(options.mounts)],
+        mounts=[_mount(number, mount) for number, mount in enumerate(mounts)],
+        volumes=[_volume(number, mount) for number, mount in enumerate(mounts)],
         deadline_s=_seconds(plan.time_limit),
         termination_s=math.ceil(plan.run.grace_s) + _TERMINATION_MARGIN_S,
     )
@@ -82,7 +97,7 @@ def _privileges(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
     wanted = {
         "IPC_LOCK": locks_memory(options, plan, cluster),
         "hostNetwork": options.host_network,
-        "hostPath": any(mount.host_path for mount in options.mounts),
+        "hostPath": bool(plan.mounts) or any(mount.host_path for mount in options.mounts),
     }
     return ", ".join(name for name, is_wanted in wanted.items() if is_wanted)
 
@@ -100,11 +115,19 @@ def _toleration(toleration: Toleration) -> dict[str, Any]:
     return {"key": toleration.key, "operator": operator, **more}
 
 
-def _mount(number: int, mount: Mount) -> dict[str, Any]:
+def _mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[_Mount]:
+    """The cluster's, then the job's."""
+    for own in options.mounts:
+        yield _Mount(own.path, own.claim, own.host_path, own.read_only)
+    for wanted in plan.mounts:
+        yield _Mount(wanted.target, None, wanted.source, wanted.read_only)
+
+
+def _mount(number: int, mount: _Mount) -> dict[str, Any]:
     return {"name": _volume_name(number), "mountPath": mount.path, "readOnly": mount.read_only}
 
 
-def _volume(number: int, mount: Mount) -> dict[str, Any]:
+def _volume(number: int, mount: _Mount) -> dict[str, Any]:
     if mount.claim is not None:
         return {"name": _volume_name(number), "persistentVolumeClaim": {"claimName": mount.claim}}
     return {"name": _volume_name(number), "hostPath": {"path": mount.host_path, "type": "Directory"}}

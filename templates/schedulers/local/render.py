@@ -2,6 +2,7 @@
 
 from pathlib import Path, PurePosixPath
 
+from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
 from headway.templates.kind import Files
 from headway.templates.schedulers.local.options import LocalOptions
@@ -13,6 +14,12 @@ _TEMPLATE = Path(__file__).parent / "run.sh.j2"
 def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """One script; every slot is a runner process on the loopback address."""
     hosts = ",".join(["127.0.0.1"] * plan.slots)
-    run_name = plan.run_stem
-    text = render_shell(_TEMPLATE, plan=plan, hosts=hosts, run_name=run_name, run_json=Shell(to_json(plan.run)))
+    text = render_shell(
+        _TEMPLATE,
+        plan=plan,
+        hosts=hosts,
+        run_name=plan.run_stem,
+        run_json=Shell(to_json(plan.run)),
+        spec_json=Shell(json_text(plan.spec)),
+    )
     return {PurePosixPath("local/run.sh"): text}

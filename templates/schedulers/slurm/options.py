@@ -1,6 +1,6 @@
 """Options of Slurm on a cluster."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -21,5 +21,7 @@ class SlurmOptions(Section):
     """Quality of service."""
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets whole nodes for itself."""
+    containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
+    """What starts the image that a job names: NVIDIA's plugin pyxis, 0.15 or newer; nothing when left out."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])
     """Lines of bash that run first on the node of the batch script, for example to find `python3`."""

@@ -3,9 +3,11 @@
 import math
 from pathlib import Path, PurePosixPath
 
+from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
 from headway.templates.kind import Files
 from headway.templates.schedulers.slurm.options import SlurmOptions
+from headway.templates.schedulers.slurm.pyxis import container_of
 from headway.templates.shell import Shell, render_shell
 
 _TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
@@ -24,5 +26,7 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
         run_name=plan.run_stem,
         run_json=Shell(to_json(plan.run)),
+        spec_json=Shell(json_text(plan.spec)),
+        container=container_of(plan),
     )
     return {PurePosixPath("slurm/job.sbatch"): text}

@@ -56,7 +56,7 @@ def _check_lanes(path: Path, options: SonicOptions, switch: SwitchPlan) -> Itera
 
 
 def _check_metres(path: Path, switch: SwitchPlan) -> Iterator[Problem]:
-    for key, role in (("node_metres", "node"), ("spine_metres", "fabric")):
+    for key, role in (("node_cable", "node"), ("spine_cable", "fabric")):
         for metres in sorted({port.metres for port in switch.ports if port.role == role} - set(_PROFILED_METRES)):
             message = f"platforms know the headroom of cables of 5, 40 and 300 metres, and not for {metres} as a rule"
             hint = "write the next longer one, or add the length to the platform's pg_profile_lookup.ini"

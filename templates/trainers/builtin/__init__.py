@@ -5,4 +5,6 @@ from headway.templates.trainers.builtin.check import check
 from headway.templates.trainers.builtin.options import DATA, BuiltinOptions
 from headway.templates.trainers.builtin.render import render
 
-BUILTIN = JobKind(BuiltinOptions, check, render, DATA)
+NEEDS = ("model", "data", "batch", "optimizer", "steps", "checkpoint")
+
+BUILTIN = JobKind(BuiltinOptions, check, render, DATA, NEEDS)

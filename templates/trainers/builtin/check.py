@@ -1,23 +1,84 @@
 """What the builtin trainer cannot do with a plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.resolve.model import as_decoder
 from headway.templates.trainers.builtin.options import BuiltinOptions
 
 _AXES = ("pp", "dp_replicate", "cp", "tp")
 _BYTE_TOKENS = 256
 
+# Fields that it takes one way only: the values that say so, and what it does. A field that is left out is always fine.
+_ONLY: Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]] = {
+    ("layout", "ep"): ((1,), "builds no experts"),
+    ("model", "experts"): ((), "builds no experts"),
+    ("model", "latent_attention"): ((), "builds plain heads"),
+    ("model", "mlp"): (("gated",), "builds gated MLPs"),
+    ("model", "norm"): (("rms",), "builds RMSNorm"),
+    ("model", "positions"): (("rotary",), "builds rotary positions"),
+    ("model", "qkv_bias"): ((False,), "builds no biases"),
+    ("model", "qk_norm"): ((False,), "does not norm queries and keys"),
+    ("precision", "parameters"): (("fp32",), "keeps parameters in fp32"),
+    ("precision", "compute"): (("fp32",), "computes in fp32"),
+    ("precision", "reduce"): (("fp32",), "sums gradients in fp32"),
+    ("recompute",): (("none",), "computes no activation twice"),
+    ("compile",): ((False,), "compiles nothing"),
+    ("overlap", "parameters"): ((), "leaves the order of communication to FSDP2"),
+    ("overlap", "gradients"): ((), "leaves the order of communication to FSDP2"),
+    ("overlap", "tensor"): ((False,), "splits no matrix"),
+    ("overlap", "pipeline"): ((False,), "has no pipeline"),
+    ("overlap", "experts"): ((False,), "builds no experts"),
+    ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
+}
+
 
 def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """It shards over `dp_shard` only, and its tokens are bytes."""
+    """It shards a Llama-family decoder over `dp_shard`, computes in fp32, and its tokens are bytes (runner/train)."""
     for axis in _AXES:
         degree = getattr(plan.mesh, axis)
         if degree > 1:
             message = f"the trainer `builtin` does not split over `{axis}`, and the layout has {degree}"
             yield Problem("HW306", JOB, ("layout", axis), message, f"leave `{axis}` out: all ranks then go to `dp_shard`")
-    model = plan.run.model
-    if model is not None and model.vocab_size < _BYTE_TOKENS:
-        message = f"a vocabulary of {model.vocab_size} cannot hold the data's tokens, which are bytes"
+    for path, (values, deed) in _ONLY.items():
+        found = _value(plan.spec, path)
+        if found is not None and found not in values:
+            message = f"the trainer `builtin` {deed}, whatever `{'.'.join(path)}` says"
+            hint = f"leave `{path[-1]}` out, or take the trainer `script` with a training script that does it"
+            yield Problem("HW306", JOB, path, message, hint)
+    yield from _check_model(plan)
+
+
+def _check_model(plan: JobPlan) -> Iterator[Problem]:
+    """What the model has that a Llama has not, where it is the preset or the config.json that brings it."""
+    if plan.model is None:
+        return
+    if plan.model.vocab_size < _BYTE_TOKENS:
+        message = f"a vocabulary of {plan.model.vocab_size} cannot hold the data's tokens, which are bytes"
         yield Problem("HW307", JOB, ("model", "vocab_size"), message, f"use at least {_BYTE_TOKENS}")
+    decoder, source = as_decoder(plan.model), _source(plan.spec["model"])
+    if isinstance(decoder, str) and source is not None and _is_taken(plan.spec, "model"):
+        message = f"the trainer `builtin` builds decoders of the Llama family, and this model has {decoder}"
+        yield Problem("HW306", JOB, source, message, "take the trainer `script` with a training script that builds it")
+
+
+def _is_taken(spec: Mapping[str, Any], section: str) -> bool:
+    """Whether no field that is written in the section is at fault."""
+    fields = [(_value(spec, path), values) for path, (values, _) in _ONLY.items() if path[0] == section]
+    return all(found is None or found in values for found, values in fields)
+
+
+def _source(written: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The field that brings sizes of another kind; without one, it is a mistake that has a problem of its own."""
+    name = next((name for name in ("preset", "config", "head_dim") if written[name] is not None), None)
+    return None if name is None else ("model", name)
+
+
+def _value(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """What the spec says there; None where it says nothing."""
+    found: Any = spec
+    for key in path:
+        found = None if found is None else found[key]
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from headway.jobspec.spec.section import Section
+from headway.jobspec.units import Bytes
 from headway.templates.kind import DataKind
 
 
@@ -16,8 +17,8 @@ class BuiltinOptions(Section):
 class PythonStdlib(Section):
     """The source files of Python's standard library, byte by byte: a corpus that every machine has."""
 
-    limit_bytes: int | None = Field(None, ge=1, examples=[8_000_000])
-    """Bytes to read at most; everything when left out."""
+    limit_bytes: Bytes | None = Field(None, alias="limit", ge=1, examples=["8MB"])
+    """How much to read at most; everything when left out."""
 
 
 class Files(Section):
@@ -25,8 +26,8 @@ class Files(Section):
 
     paths: tuple[str, ...] = Field(min_length=1, examples=[["corpus/*.txt"]])
     """Files by glob patterns; relative ones count from where the job is submitted."""
-    limit_bytes: int | None = Field(None, ge=1, examples=[8_000_000])
-    """Bytes to read at most; everything when left out."""
+    limit_bytes: Bytes | None = Field(None, alias="limit", ge=1, examples=["8MB"])
+    """How much to read at most; everything when left out."""
 
 
 DATA: Mapping[str, DataKind] = types.MappingProxyType({"python_stdlib": DataKind(PythonStdlib), "files": DataKind(Files)})

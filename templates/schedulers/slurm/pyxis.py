@@ -1,0 +1,60 @@
+"""A job's container as options of srun that pyxis adds (NVIDIA/pyxis args.c), and its image as enroot reads it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headway.jobspec.plan import JobPlan, MountPlan
+
+# What pyxis takes a list of mounts apart at, and enroot a mount (NVIDIA/pyxis args.c).
+SEPARATORS = re.compile(r"[,:\s]")
+
+_HUB = "registry-1.docker.io"
+# Set by the batch script, not by the plan.
+_NODES = "HEADWAY_NODES"
+
+
+@dataclass(frozen=True)
+class Container:
+    """Values of `--container-image`, of `--container-mounts` beside the run's own directory, and of `--container-env`."""
+
+    image: str
+    mounts: tuple[str, ...]
+    variables: str
+
+
+def container_of(plan: JobPlan) -> Container | None:
+    """The job's container; None where it names no image and runs on the nodes themselves."""
+    image = plan.code["image"]
+    if image is None:
+        return None
+    return Container(image_for_enroot(image), tuple(_mounts(plan.mounts)), ",".join(_variables(plan)))
+
+
+def image_for_enroot(image: str) -> str:
+    """An image's name with its registry apart, `REGISTRY#NAME:VERSION`; a file, or what enroot reads already, as it is.
+
+    A digest goes into the place of the tag: enroot 3 takes what stands before an `@` for a user, and hands the tag to the registry as
+    the manifest's reference, as enroot 4 does (NVIDIA/enroot src/docker.sh). What is a registry follows docker's own rule
+    (distribution/reference normalize.go).
+    """
+    if image.startswith(("/", ".")) or "#" in image or "://" in image:
+        return image
+    name, _, digest = image.partition("@")
+    first, _, rest = name.partition("/")
+    is_registry = bool(rest) and (first == "localhost" or any(mark in first for mark in ".:"))
+    registry, path = (first, rest) if is_registry else (_HUB, name)
+    path, _, tag = path.partition(":")
+    registry = _HUB if registry.endswith("docker.io") else registry
+    path = f"library/{path}" if registry == _HUB and "/" not in path else path
+    return f"{registry}#{path}:{digest or tag or 'latest'}"
+
+
+def _mounts(mounts: tuple[MountPlan, ...]) -> Iterator[str]:
+    for mount in mounts:
+        yield f"{mount.source}:{mount.target}" + (":ro" if mount.read_only else "")
+
+
+def _variables(plan: JobPlan) -> Iterator[str]:
+    yield _NODES
+    yield from (variable.name for variable in plan.env)

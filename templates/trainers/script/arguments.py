@@ -1,0 +1,141 @@
+"""An argument such as `--tp={layout.tp}` as the words that the script gets: the plan's values by the names that the spec has for them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headway.jobspec.plan import JobPlan
+from headway.jobspec.suggest import listed, nearest
+
+Value = str | int | float | bool
+
+# Every name that an argument may have in braces.
+NAMES = (
+    "name",
+    "runs",
+    "nodes",
+    "world_size",
+    "seed",
+    "steps",
+    "model.preset",
+    "model.config",
+    "model.vocab_size",
+    "model.layers",
+    "model.hidden",
+    "model.heads",
+    "model.kv_heads",
+    "model.head_dim",
+    "model.ffn_hidden",
+    "model.rope_theta",
+    "model.max_positions",
+    "model.norm_eps",
+    "model.dropout",
+    "layout.pp",
+    "layout.dp_replicate",
+    "layout.dp_shard",
+    "layout.cp",
+    "layout.tp",
+    "layout.ep",
+    "layout.schedule",
+    "layout.virtual_stages",
+    "batch.global",
+    "batch.micro",
+    "batch.sequence",
+    "precision.parameters",
+    "precision.compute",
+    "precision.reduce",
+    "recompute",
+    "compile",
+    "overlap.parameters",
+    "overlap.gradients",
+    "overlap.tensor",
+    "overlap.pipeline",
+    "overlap.experts",
+    "optimizer.lr",
+    "optimizer.beta1",
+    "optimizer.beta2",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+    "optimizer.warmup_steps",
+    "optimizer.schedule",
+    "optimizer.decay_steps",
+    "optimizer.min_lr_ratio",
+    "checkpoint.disk.steps",
+)
+
+# Those that the catalogue or a config.json may say in place of the job.
+_SIZES = tuple(name for name in NAMES if name.startswith("model.") and name not in {"model.preset", "model.config"})
+
+# `{{` and `}}`, a name in braces, or a brace that stands alone.
+_BRACES = re.compile(r"(?P<double>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<alone>[{}])")
+
+
+def values(plan: JobPlan) -> dict[str, Value | None]:
+    """The value of every name: what the plan has decided, else what the spec says; None where neither says anything."""
+    run = plan.run
+    decided: dict[str, Value | None] = {
+        "runs": plan.runs,
+        "world_size": plan.world_size,
+        "batch.global": run.batch.global_sequences if run.batch else None,
+        "checkpoint.disk.steps": next((tier.every_steps for tier in run.checkpoint.tiers if tier.kind == "disk"), None),
+        **{f"layout.{axis}": degree for axis, degree in zip(plan.mesh.axes, plan.mesh.shape, strict=True)},
+        **{name: getattr(plan.model, name.removeprefix("model.")) for name in _SIZES if plan.model},
+    }
+    return {name: decided[name] if name in decided else _written(plan.spec, name) for name in NAMES}
+
+
+def fill(argument: str, known: Mapping[str, Value | None]) -> str:
+    """The argument with the values in place of their names. Raises KeyError for an unknown name; `mistakes` finds it before."""
+
+    def replaced(found: re.Match[str]) -> str:
+        return found["double"][0] if found["double"] else _text(known[found["name"]])
+
+    return _BRACES.sub(replaced, argument)
+
+
+def names_in(argument: str) -> list[str]:
+    """The names that stand in braces, known or not."""
+    return [found["name"] for found in _BRACES.finditer(argument) if found["name"] is not None]
+
+
+def section_of(name: str) -> str:
+    """The section of the job that the value belongs to, or the field."""
+    return name.partition(".")[0]
+
+
+def mistakes(argument: str, known: Mapping[str, Value | None]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the argument, and what to do."""
+    for found in _BRACES.finditer(argument):
+        name, alone = found["name"], found["alone"]
+        if alone is not None:
+            yield f"a `{alone}` without the other brace", f"write `{alone}{alone}` for the brace itself"
+        elif name is not None and name not in known:
+            yield f"`{{{name}}}` is no value of the plan", _hint(name, known)
+        elif name is not None and known[name] is None:
+            hint = f"say it in the job's `{section_of(name)}`, or leave the argument out"
+            yield f"`{{{name}}}` has no value: the job does not say it", hint
+
+
+def _written(spec: Mapping[str, Any], name: str) -> Value | None:
+    *sections, field = name.split(".")
+    for section in sections:
+        spec = spec[section] or {}
+    found: Value | None = spec.get(field)
+    return found
+
+
+def _text(value: Value | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _hint(name: str, known: Mapping[str, Value | None]) -> str:
+    if not re.fullmatch(r"[\w.]+", name):
+        return "write `{{` and `}}` for the braces themselves"
+    section, _, field = name.rpartition(".")
+    fields = {each.removeprefix(f"{section}."): each for each in known if each.startswith(f"{section}.")}
+    if fields:
+        near = nearest(field, fields)
+        return f"did you mean `{{{fields[near]}}}`?" if near else f"known names: {listed(fields.values())}"
+    near = next((each for each in known if each.endswith(f".{name}")), None) or nearest(name, known)
+    return f"did you mean `{{{near}}}`?" if near else "docs/script.md has all names"

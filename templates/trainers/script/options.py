@@ -1,0 +1,20 @@
+"""Options of a training script."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from headway.jobspec.spec.section import Section
+
+# execve(2) ends an argument at its first NUL.
+Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+
+
+class ScriptOptions(Section):
+    """A training script that torchrun could start too."""
+
+    argv: tuple[Argument, ...] = Field(min_length=1, examples=[["train.py", "--epochs=3"]])
+    """The script and its arguments, each of them text; a relative path counts from where the job is submitted, and `{layout.tp}` and
+    the like stand for values of the plan (docs/script.md)."""
+    module: bool = Field(False, examples=[True])
+    """Whether the first item is a module, as after `python -m`, and no file."""

@@ -1,0 +1,10 @@
+"""A script needs no file of ours: run.json holds its arguments."""
+
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.templates.kind import Files
+from headway.templates.trainers.script.options import ScriptOptions
+
+
+def render(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
+    """No files."""
+    return {}

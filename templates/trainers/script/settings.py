@@ -1,0 +1,24 @@
+"""The options of a script as run.json tells them to the runner: its arguments with every value filled in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from headway.jobspec.document import Path
+from headway.jobspec.plan import JobPlan
+from headway.templates.trainers.script.arguments import fill, values
+from headway.templates.trainers.script.options import ScriptOptions
+
+
+def settings(options: ScriptOptions, plan: JobPlan) -> Mapping[str, Any]:
+    """The words behind `python -m headway.runner.boot`; what each rank prints goes to a log of its own."""
+    return {"argv": [*(["-m"] if options.module else []), *_filled(options, plan)], "logs": True}
+
+
+def files(options: ScriptOptions, plan: JobPlan) -> Mapping[Path, str]:
+    """The script, unless it is a module, by where the spec names it."""
+    return {} if options.module else {("trainer", "options", "argv", 0): _filled(options, plan)[0]}
+
+
+def _filled(options: ScriptOptions, plan: JobPlan) -> list[str]:
+    known = values(plan)
+    return [fill(argument, known) for argument in options.argv]
