@@ -12,7 +12,7 @@ from headway.jobspec.document import Document, Span
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
-from headway.jobspec.resolve.placement import resolve_group
+from headway.jobspec.resolve.placement import group_of_job
 from headway.templates.agreement import carries_collectives, disagreements
 from headway.templates.cluster import reader_of, readers_by_kind
 from headway.templates.hosts.render import SCRIPT
@@ -171,7 +171,7 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     """NCCL's variables that the cluster decides, where the file sets any; a job may set others besides."""
     if not any(name.startswith("NCCL_") for name in reading.settings):
         return
-    variables = resolve_environment(cluster, resolve_group(cluster))
+    variables = resolve_environment(cluster, group_of_job(cluster, None))
     wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS)}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
     yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))

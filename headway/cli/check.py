@@ -1,15 +1,15 @@
 """Files and folders as the list of their problems, each at its line and column."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from headway.cli.audit import audit, read_file
-from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
+from headway.cli.documents import clusters_of, is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings, counted
-from headway.cli.formats import FORMATS
-from headway.cli.search import documents_below
+from headway.cli.search import is_folder
 from headway.jobspec.parse import AnyParsed
 from headway.jobspec.plan import ClusterPlan
 from headway.templates.cluster import reader_of
@@ -17,35 +17,71 @@ from headway.templates.cluster import reader_of
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a document, or a folder of documents")
-    parser.add_argument("--format", choices=["text", *FORMATS], default="text", help="who reads the problems; text is for people")
+    parser.add_argument(
+        "--format", choices=["text", "json", "sarif", "github"], default="text", help="who reads the problems; text is for people"
+    )
     parser.add_argument("--color", action="store_true", help="in text, colour the kind of each problem")
+    parser.add_argument(
+        "--run",
+        metavar="RUN",
+        help="for one job: also what of its changes this run can go on with; a directory, or a name in runs/",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks each document by itself, each job against its clusters, each cluster against the files rendered from it.
+    """Checks each document by itself, each job against its clusters and its run, each cluster against the files rendered from it.
 
-    1 on errors, 2 without a document.
+    1 on errors, or when there is no such run; 2 without a document, or where a run is named and no single job.
     """
-    files = list(dict.fromkeys(file for path in args.paths for file in _documents(path)))
+    findings = Findings()
+    files = list(dict.fromkeys(file for path in args.paths for file in _documents(path, findings)))
     if not files:
         print(f"headway: no headway documents below {', '.join(map(str, args.paths))}", file=sys.stderr)
         return 2
-    findings = Findings()
-    for file in files:
-        parsed = read_document(file, findings)
-        if parsed is not None:
-            _check_plans(parsed, findings)
-    if args.format == "text":
-        findings.print(sys.stdout, args.color)
-        print(f"{counted(len(files), 'document')}: {findings.counts('error')}")
-    else:
-        sys.stdout.write(FORMATS[args.format](findings, len(files)))
+    documents = [document for file in files if (document := read_document(file, findings)) is not None]
+    if args.run is not None and not (len(files) == 1 and all(map(is_job, documents))):
+        print("headway: `--run` compares one job with its run; name one TrainingJob", file=sys.stderr)
+        return 2
+    for document in (*documents, *clusters_of(documents, findings)):
+        _check_plans(document, findings)
+    taken = _since(args.run, documents, findings)
+    if taken is None:
+        return 1
+    _print(args, findings, len(files), taken)
     return 1 if findings.errors else 0
 
 
-def _documents(path: Path) -> Iterator[Path]:
+def _print(args: argparse.Namespace, findings: Findings, files: int, taken: list[str]) -> None:
+    """The problems of so many files; in text, what the run's next attempt takes up as well."""
+    if args.format == "text":
+        findings.print(sys.stdout, args.color)
+        if taken:
+            print(*taken, "", sep="\n")
+        print(f"{counted(files, 'document')}: {findings.counts('error')}")
+    else:
+        from headway.cli.formats import FORMATS  # noqa: PLC0415 (most checks are read by people)
+
+        sys.stdout.write(FORMATS[args.format](findings, files))
+
+
+def _since(run: str | None, documents: list[AnyParsed], findings: Findings) -> list[str] | None:
+    """Lines on what of the job's changes the run takes up. None, with the reason on stderr, when it cannot be compared."""
+    if run is None:
+        return []
+    from headway.cli.changes import judge, run_so_far  # noqa: PLC0415 (few checks are of a run)
+    from headway.report.directory import RunError  # noqa: PLC0415
+
+    try:
+        so_far = run_so_far(run, Path(os.environ.get("HEADWAY_RUNS") or "runs"))
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return None
+    return [line for job in documents if is_job(job) for line in judge(job, so_far, findings)]
+
+
+def _documents(path: Path, findings: Findings) -> Iterator[Path]:
     """The documents that the argument means; a file is one whatever it holds."""
-    return documents_below(path) if path.is_dir() else iter([path])
+    return findings.sources.documents_below(path) if is_folder(path) else iter([path])
 
 
 def _check_plans(document: AnyParsed, findings: Findings) -> None:

@@ -1,6 +1,7 @@
 """Files as checked documents and plans; every verb that takes documents reads them here."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeGuard
@@ -8,24 +9,31 @@ from typing import TypeGuard
 from pydantic import BaseModel
 
 from headway.cli.findings import Findings
-from headway.cli.search import documents_around
+from headway.cli.inputs import check_inputs
+from headway.cli.inventories import find_clusters, read_inventories
 from headway.infra.providers import PROVIDERS
 from headway.jobspec.check.cluster import check_cluster
+from headway.jobspec.check.environment import check_environment
+from headway.jobspec.check.inventory import check_inventory
 from headway.jobspec.check.job import check_job
+from headway.jobspec.check.layout import sizes_of
+from headway.jobspec.check.needs import check_needs
 from headway.jobspec.check.placement import check_placement
+from headway.jobspec.check.secrets import check_secrets
 from headway.jobspec.choice import choose
 from headway.jobspec.document import Document, Path
-from headway.jobspec.load import load_file
-from headway.jobspec.parse import AnyParsed, Parsed, kind_of, read
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, read, said_only
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, capped
 from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.resolve.job import resolve_job
+from headway.jobspec.resolve.trainer import with_settings
 from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.suggest import did_you_mean, listed, nearest
 from headway.templates.cluster import SwitchOptions, check_switches
-from headway.templates.kind import Files
+from headway.templates.kind import Files, JobKind
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
 from headway.templates.trainers import TRAINERS
@@ -90,46 +98,78 @@ def plan_cluster(cluster: Parsed[Cluster], findings: Findings) -> PlannedCluster
     """The cluster's plan, where its document allows one; what the kinds have against it goes to `findings`."""
     if not cluster.complete or findings.errors_in(cluster.document.name):
         return None
-    plan = resolve_cluster(cluster.spec)
+    plan = _resolve_cluster(cluster, findings)
+    if plan is None:
+        return None
     options = {place: chosen for place, (chosen, _) in _switches(cluster.document).items() if chosen is not None}
     findings.add(check_switches(plan, options), cluster=cluster.document.name)
     return PlannedCluster(plan, options, _provider(cluster.document)[0])
 
 
 def read_document(path: FilePath, findings: Findings) -> AnyParsed | None:
-    """The file's spec, checked against itself. None when its kind or version is unknown."""
-    document, parsed, problems = read(path)
-    findings.documents[document.name] = document
-    findings.add(problems)
-    if parsed is None:
-        return None
-    if is_cluster(parsed):
-        findings.add(check_cluster(parsed), cluster=document.name)
-        findings.add(_scheduler(document)[1])
-        findings.add(_provider(document)[1])
-        findings.add(problem for _, problems in _switches(document).values() for problem in problems)
-    elif is_job(parsed):
-        findings.add(check_job(parsed), job=document.name)
-        findings.add(_trainer(document)[1] + _data(document)[1])
-    return parsed
+    """The file's spec, checked against itself. None when its kind or version is unknown, or a part of its bases is missing."""
+    name = str(path)
+    if name not in findings.parsed:
+        findings.parsed[name] = _read(path, findings)
+    return findings.parsed[name]
 
 
 def read_job(path: FilePath, findings: Findings) -> Parsed[TrainingJob] | None:
-    """The file's TrainingJob; another kind of document is a problem."""
+    """The file's TrainingJob; another kind of document, or a base for others, is a problem."""
     parsed = read_document(path, findings)
-    if parsed is None or is_job(parsed):
+    if parsed is None or refuse_partial(parsed, findings):
+        return None
+    if is_job(parsed):
         return parsed
-    findings.add([_wrong_kind(parsed.document, "TrainingJob")])
+    findings.add([wrong_kind(parsed.document, "TrainingJob")])
     return None
 
 
 def read_cluster(path: FilePath, findings: Findings) -> Parsed[Cluster] | None:
-    """The file's Cluster; another kind of document is a problem."""
+    """The file's Cluster; another kind of document, or a base for others, is a problem."""
     parsed = read_document(path, findings)
-    if parsed is None or is_cluster(parsed):
+    if parsed is None or refuse_partial(parsed, findings):
+        return None
+    if is_cluster(parsed):
         return parsed
-    findings.add([_wrong_kind(parsed.document, "Cluster")])
+    findings.add([wrong_kind(parsed.document, "Cluster")])
     return None
+
+
+def refuse_partial(parsed: AnyParsed, findings: Findings) -> bool:
+    """Whether the document is only a base for others, which is a problem where it is to be used itself."""
+    if not is_partial(parsed.document):
+        return False
+    message = "this document is partial: it is there to be extended, and has no plan"
+    findings.add([Problem("HW211", parsed.document.name, ("partial",), message, "give a document that extends it")])
+    return True
+
+
+def _read(path: FilePath, findings: Findings) -> AnyParsed | None:
+    document, parsed, problems = read(path, findings.load)
+    findings.documents[document.name] = document
+    findings.add(problems)
+    findings.add(check_secrets(document))
+    if parsed is not None:
+        judged = _judged(parsed)
+        findings.add(capped(said_only(judged) if is_partial(document) else judged, document.name), document.name, document.name)
+    return parsed
+
+
+def _judged(parsed: AnyParsed) -> Iterator[Problem]:
+    """What is wrong with the document by itself, as rules over several fields and its kinds can tell."""
+    document = parsed.document
+    if is_cluster(parsed):
+        yield from check_cluster(parsed)
+        yield from _scheduler(document)[1] + _provider(document)[1]
+        for _, problems in _switches(document).values():
+            yield from problems
+    elif is_job(parsed):
+        yield from check_job(parsed)
+        yield from _trainer(document)[1] + _data(document)[1]
+        yield from check_needs(parsed, _needs(document))
+    elif is_inventory(parsed):
+        yield from check_inventory(parsed)
 
 
 def is_cluster(parsed: AnyParsed) -> TypeGuard[Parsed[Cluster]]:
@@ -142,9 +182,24 @@ def is_job(parsed: AnyParsed) -> TypeGuard[Parsed[TrainingJob]]:
     return isinstance(parsed.spec, TrainingJob)
 
 
-def _wrong_kind(document: Document, wanted: str) -> Problem:
-    found = kind_of(document)
-    return Problem("HW211", document.name, ("kind",), f"this is a {found}; a {wanted} is wanted here", "give another file")
+def is_inventory(parsed: AnyParsed) -> TypeGuard[Parsed[Inventory]]:
+    """Whether the document is an Inventory."""
+    return isinstance(parsed.spec, Inventory)
+
+
+def clusters_of(documents: list[AnyParsed], findings: Findings) -> list[Parsed[Cluster]]:
+    """The clusters that inventories among the documents name, without those that are among the documents themselves."""
+    inventories = [document for document in documents if is_inventory(document) and document.has(("cluster",))]
+    names = {document.document.name for document in documents}
+    files = [file for file in find_clusters(inventories, findings) if str(file) not in names]
+    clusters = [read_cluster(file, findings) for file in files]
+    return [cluster for cluster in clusters if cluster is not None]
+
+
+def wrong_kind(document: Document, wanted: str) -> Problem:
+    """That a document of known kind is not of the kind `wanted`."""
+    found = {"Inventory": "an Inventory"}.get(kind := str(kind_of(document)), f"a {kind}")
+    return Problem("HW211", document.name, ("kind",), f"this is {found}; a {wanted} is wanted here", "give another file")
 
 
 _Options = tuple[BaseModel | None, list[Problem]]
@@ -177,9 +232,19 @@ def _trainer(document: Document) -> _Options:
 
 def _data(document: Document) -> _Options:
     """The options of the data; which kinds there are is the trainer's business."""
+    trainer = _trainer_kind(document)
+    return choose(document, ("data",), trainer.data) if trainer else (None, [])
+
+
+def _needs(document: Document) -> tuple[str, ...]:
+    """The fields that the job's trainer cannot do without."""
+    trainer = _trainer_kind(document)
+    return trainer.needs if trainer else ()
+
+
+def _trainer_kind(document: Document) -> JobKind | None:
     kind = document.value(("trainer", "kind")) if ("trainer",) in document.values else DEFAULT_TRAINER
-    known = isinstance(kind, str) and kind in TRAINERS
-    return choose(document, ("data",), TRAINERS[kind].data) if known else (None, [])
+    return TRAINERS.get(kind) if isinstance(kind, str) else None
 
 
 def _choices(job: Parsed[TrainingJob], first_only: bool) -> range:
@@ -191,18 +256,19 @@ def _find(job: Parsed[TrainingJob], index: int, findings: Findings) -> Parsed[Cl
     """The Cluster that the job names: the nearest one of that name, in the job's folder or a parent of it."""
     name, document = job.spec.cluster[index], job.document
     seen: list[str] = []
-    unreadable: list[str] = []
-    for paths in documents_around(FilePath(document.name)):
-        named = _cluster_names(paths)
-        found = [path for path, found_name in named.items() if found_name == name]
+    unreadable: list[FilePath] = []
+    for clusters in findings.sources.clusters_around(FilePath(document.name)):
+        found = clusters.named.get(name, [])
         if len(found) == 1:
             return read_cluster(found[0], findings)
         if found:
             findings.add([_ambiguous(name, index, found)], document.name)
             return None
-        seen += named.values()
-        unreadable += [str(path) for path in paths if path not in named and load_file(path)[0].data is None]
-    findings.add([_unknown(name, index, seen, unreadable)], document.name)
+        seen += clusters.named
+        unreadable += clusters.unreadable
+    for path in unreadable:
+        findings.add(findings.load(path)[1])
+    findings.add([_unknown(name, index, seen, list(map(str, unreadable)))], document.name)
     return None
 
 
@@ -219,25 +285,34 @@ def _unknown(name: str, index: int, seen: list[str], unreadable: list[str]) -> P
     return Problem("HW401", JOB, ("cluster", index), message, hint)
 
 
-def _cluster_names(paths: list[FilePath]) -> dict[FilePath, str]:
-    """The names of the Cluster documents among the files."""
-    documents = {path: load_file(path)[0] for path in paths}
-    return {path: str(found.value(("name",))) for path, found in documents.items() if kind_of(found) == "Cluster"}
-
-
 def _plan_on(job: Parsed[TrainingJob], cluster: Parsed[Cluster], findings: Findings) -> PlannedJob | None:
     """The plan, where the documents allow one; what the kinds have against it goes to `findings`."""
     job_name, cluster_name = job.document.name, cluster.document.name
     misfits = findings.add(check_placement(job, cluster), job_name, cluster_name)
     scheduler, trainer, data = _scheduler(cluster.document)[0], _trainer(job.document)[0], _data(job.document)[0]
-    if misfits or not job.complete or findings.errors_in(cluster_name) or scheduler is None or trainer is None or data is None:
+    misfit = any(problem.is_error for problem in misfits)
+    if misfit or not job.complete or findings.errors_in(cluster_name) or scheduler is None or trainer is None:
         return None
-    plan, cluster_plan = _resolve(job.spec, cluster.spec, data, trainer)
+    if data is None and job.spec.data is not None:
+        return None
+    cluster_plan = _resolve_cluster(cluster, findings)
+    if cluster_plan is None:
+        return None
+    plan = resolve_job(job.spec, cluster_plan, sizes_of(job), data)
+    findings.add(check_environment(plan), job_name)
     findings.add(SCHEDULERS[plan.scheduler].check(scheduler, plan, cluster_plan), job_name, cluster_name)
-    findings.add(TRAINERS[job.spec.trainer.kind].check(trainer, plan, cluster_plan), job_name, cluster_name)
-    return PlannedJob(plan, cluster_plan, scheduler, trainer)
+    kind = TRAINERS[job.spec.trainer.kind]
+    objections = findings.add(kind.check(trainer, plan, cluster_plan), job_name, cluster_name)
+    if any(problem.is_error for problem in objections):
+        return None
+    findings.add(check_inputs(kind.files(trainer, plan), plan, FilePath(job_name)), job_name)
+    return PlannedJob(with_settings(plan, kind.settings(trainer, plan)), cluster_plan, scheduler, trainer)
 
 
-def _resolve(job: TrainingJob, cluster: Cluster, data: BaseModel, trainer: BaseModel) -> tuple[JobPlan, ClusterPlan]:
-    cluster_plan = resolve_cluster(cluster)
-    return resolve_job(job, cluster_plan, data, trainer), cluster_plan
+def _resolve_cluster(cluster: Parsed[Cluster], findings: Findings) -> ClusterPlan | None:
+    """The plan of a cluster without errors, with its inventories, where these allow one."""
+    name = cluster.document.name
+    if name not in findings.plans:
+        inventories = read_inventories(cluster, read_document, findings)
+        findings.plans[name] = None if inventories is None else resolve_cluster(cluster.spec, inventories)
+    return findings.plans[name]

@@ -11,7 +11,7 @@ from headway.cli.findings import Findings
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Span
 from headway.jobspec.json_text import json_text
-from headway.jobspec.problem import Problem, in_order, printable, span_of
+from headway.jobspec.problem import Problem, inherited, printable, span_of
 
 SCHEMA = "headway.problems/1"
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -38,11 +38,12 @@ def as_json(findings: Findings, documents: int) -> str:
             "severity": problem.severity.value,
             "file": problem.document,
             **_position(_span(problem, findings)),
+            "heirs": findings.heirs(problem),
             "path": list(problem.path),
             "message": problem.message,
             "hint": problem.hint,
         }
-        for problem in _ordered(findings)
+        for problem in findings.problems
     ]
     return json_text({"schema": SCHEMA, "documents": documents, "problems": problems})
 
@@ -55,22 +56,18 @@ def as_sarif(findings: Findings, documents: int) -> str:
         "invocations": [{"executionSuccessful": True}],
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"uri": f"{_root().as_uri().rstrip('/')}/"}},
-        "results": [_result(problem, _span(problem, findings)) for problem in _ordered(findings)],
+        "results": [_result(problem, findings) for problem in findings.problems],
     }
     return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def as_github(findings: Findings, documents: int) -> str:
     """A workflow command a line, each of which GitHub Actions shows at its place in the pull request."""
-    return "".join(f"{_command(problem, _span(problem, findings))}\n" for problem in _ordered(findings))
+    return "".join(f"{_command(problem, findings)}\n" for problem in findings.problems)
 
 
 # What is printed of the findings in so many documents, by the name of the format; `text` is what people read.
 FORMATS: Mapping[str, Callable[[Findings, int], str]] = {"json": as_json, "sarif": as_sarif, "github": as_github}
-
-
-def _ordered(findings: Findings) -> list[Problem]:
-    return in_order(findings.problems, findings.documents)
 
 
 def _span(problem: Problem, findings: Findings) -> Span | None:
@@ -88,9 +85,12 @@ def _position(span: Span | None) -> dict[str, int | None]:
     }
 
 
-def _said(problem: Problem) -> str:
-    """The message, and the hint on a line of its own."""
-    return problem.message if problem.hint is None else f"{problem.message}\nhint: {problem.hint}"
+def _said(problem: Problem, findings: Findings) -> str:
+    """The message; on lines of their own, who inherits the problem, and the hint."""
+    heirs = findings.heirs(problem)
+    found = [inherited(heirs)] if heirs else []
+    hint = [f"hint: {problem.hint}"] if problem.hint is not None else []
+    return "\n".join([problem.message, *found, *hint])
 
 
 def _root() -> Path:
@@ -117,13 +117,13 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(problem: Problem, span: Span | None) -> dict[str, Any]:
-    location = {"artifactLocation": _artifact(problem.document), "region": _region(span)}
+def _result(problem: Problem, findings: Findings) -> dict[str, Any]:
+    location = {"artifactLocation": _artifact(problem.document), "region": _region(_span(problem, findings))}
     return {
         "ruleId": problem.code,
         "ruleIndex": list(CODES).index(problem.code),
         "level": problem.severity.value,
-        "message": {"text": _said(problem)},
+        "message": {"text": _said(problem, findings)},
         "locations": [{"physicalLocation": location}],
     }
 
@@ -145,10 +145,11 @@ def _region(span: Span | None) -> dict[str, int]:
     }
 
 
-def _command(problem: Problem, span: Span | None) -> str:
+def _command(problem: Problem, findings: Findings) -> str:
+    span = _span(problem, findings)
     properties = {"file": str(_in_repository(problem.document)), **_annotated(span), "title": problem.code}
     written = ",".join(f"{key}={_property(printable(str(value)))}" for key, value in properties.items())
-    said = "\n".join(printable(line) for line in _said(problem).splitlines())
+    said = "\n".join(printable(line) for line in _said(problem, findings).splitlines())
     return f"::{problem.severity} {written}::{_data(said)}"
 
 

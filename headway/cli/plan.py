@@ -5,7 +5,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.cli.documents import PlannedCluster, PlannedJob, is_cluster, is_job, plan_cluster, plan_job, read_document
+from headway.cli.documents import (
+    PlannedCluster,
+    PlannedJob,
+    is_cluster,
+    is_job,
+    plan_cluster,
+    plan_job,
+    read_document,
+    refuse_partial,
+    wrong_kind,
+)
 from headway.cli.findings import Findings
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
 
@@ -44,10 +54,14 @@ def _planned(document: Path, cluster: Path | None) -> PlannedJob | PlannedCluste
     findings = Findings()
     parsed = read_document(document, findings)
     planned: list[PlannedJob] | list[PlannedCluster | None] = []
-    if parsed is not None and is_job(parsed):
+    if parsed is None or refuse_partial(parsed, findings):
+        pass
+    elif is_job(parsed):
         planned = plan_job(parsed, cluster, findings, first_only=True)
-    elif parsed is not None and is_cluster(parsed):
+    elif is_cluster(parsed):
         planned = [plan_cluster(parsed, findings)]
+    else:
+        findings.add([wrong_kind(parsed.document, "TrainingJob or Cluster")])
     findings.print(sys.stderr)
     return None if findings.errors else planned[0]
 

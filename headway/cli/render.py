@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings
 from headway.cli.ownership import is_rendered, occupants, stale_files
-from headway.cli.search import documents_below
+from headway.cli.search import is_folder
 from headway.infra.tree import Difference, compare_tree, remove_files, write_tree
 from headway.jobspec.parse import AnyParsed
 from headway.jobspec.problem import Problem
@@ -51,8 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes or compares the tree of every job and cluster; with errors nothing is written."""
     findings = Findings()
-    searched = [file for path in args.paths if path.is_dir() for file in documents_below(path)]
-    files = _once([*searched, *(path for path in args.paths if not path.is_dir())], args.output)
+    searched = [file for path in args.paths if is_folder(path) for file in findings.sources.documents_below(path)]
+    files = _once([*searched, *(path for path in args.paths if not is_folder(path))], args.output)
     documents = [parsed for file in files if (parsed := read_document(file, findings)) is not None]
     outputs = _outputs(documents, args, findings)
     if args.output is None and args.cluster is None:

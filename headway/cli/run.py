@@ -149,6 +149,8 @@ def _words(line: dict[str, Any]) -> str | None:
             return f"step {line['step']}: {who} was lost ({line['cause']})"
         case "refused":
             return f"step {line['step']}: checkpoint refused, {line['name']}: {line['reason']}"
+        case "section" if line["name"] == "script":
+            return f"generation {line['generation']}: the script runs; what it prints is in `logs` of the attempt"
         case "preempted":
             return "asked to save and stop"
     return None

@@ -10,7 +10,9 @@ from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
 from headway.templates.trainers import TRAINERS
 
-TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, {name: trainer.data for name, trainer in TRAINERS.items()})
+DATA = {name: trainer.data for name, trainer in TRAINERS.items()}
+NEEDS = {name: trainer.needs for name, trainer in TRAINERS.items()}
+TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, DATA, NEEDS)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

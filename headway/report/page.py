@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.report import curve, timeline, units, wording
 from headway.report.markup import Child, Markup, element, join, raw
-from headway.report.summary import Commit, FailureSummary, RefusedCheckpoint, RunSummary
+from headway.report.summary import SCRIPT, Commit, FailureSummary, RefusedCheckpoint, RunSummary
 
 LONGEST_TABLE = 100
 _FOLDER = Path(__file__).parent
@@ -122,7 +122,7 @@ def _failure_row(number: int, failure: FailureSummary, summary: RunSummary) -> M
         f"{failure.generation}",
         failure.cause,
         wording.place(failure) or units.UNKNOWN,
-        units.count(failure.at_step),
+        units.count(failure.at_step) if failure.own_steps is None else wording.reached(failure),
         units.count(failure.resumed_from_step),
         units.count(failure.lost_steps),
         units.seconds(failure.recovered_s),
@@ -144,7 +144,8 @@ def _refused_row(found: RefusedCheckpoint) -> Markup:
 
 def _commits(summary: RunSummary) -> Markup:
     if not summary.commits:
-        return element("p", "None was committed.", class_="nothing")
+        own = ": the script keeps its own" if summary.trainer == SCRIPT else ""
+        return element("p", f"None was committed{own}.", class_="nothing")
     heads = ("Step", "Generation", "When", "Size", "Saved in", "State")
     shown = summary.commits[-LONGEST_TABLE:]
     rows = (_commit_row(commit, summary.submitted_at) for commit in shown)

@@ -12,6 +12,7 @@ from headway.runner.contract import LEDGER_BUCKETS, MetricsLine
 
 RUNNING = "running"
 NOT_STARTED = "not started"
+SCRIPT = "script"
 
 # Each of these seconds is lost to a failure wherever it stands ...
 _LOST_ALWAYS = ("lost_recompute", "detect", "hang")
@@ -33,8 +34,8 @@ class FailureSummary:
     """One failure and what it cost. None: not known, or not recovered from.
 
     `at_step` is the highest step completed before it, `resumed_in` the generation that went on, `lost_steps` the distance to its
-    `resumed_from_step`; `recovered_s` runs from the moment it was noticed to the first step completed by a later generation.
-    `wall` in Unix seconds.
+    `resumed_from_step`; `own_steps` are those since the start of a script, whose own count nobody knows. `recovered_s` runs from the
+    moment it was noticed to the first step completed by a later generation. `wall` in Unix seconds.
     """
 
     wall: float
@@ -43,6 +44,7 @@ class FailureSummary:
     rank: int | None
     host: str | None
     at_step: int | None
+    own_steps: int | None
     resumed_in: int | None
     resumed_from_step: int | None
     lost_steps: int | None
@@ -275,6 +277,7 @@ def _failure(failure: Failure, generation: Generation, later: Sequence[Generatio
         rank=failure.rank,
         host=failure.host,
         at_step=at_step,
+        own_steps=failure.step if at_step is None else None,
         resumed_in=successor.number if successor else None,
         resumed_from_step=resumed,
         lost_steps=_lost_steps(generation, at_step, resumed),
@@ -285,8 +288,9 @@ def _failure(failure: Failure, generation: Generation, later: Sequence[Generatio
 def _at_step(failure: Failure, generation: Generation) -> int | None:
     if generation.metrics:
         return max(line.step for line in generation.metrics)
-    known = [step for step in (failure.step, generation.resume_step) if step is not None]
-    return max(known, default=None)
+    if generation.resume_step is None:  # a script counts from its start, and where that was is its own business
+        return None
+    return max(generation.resume_step, failure.step or 0)
 
 
 def _successor(later: Sequence[Generation]) -> Generation | None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headway.report import units, wording
 from headway.report.buckets import bucket
-from headway.report.summary import FailureSummary, RunSummary
+from headway.report.summary import SCRIPT, FailureSummary, RunSummary
 
 _BAR_CELLS = 24
 _LONGEST_LIST = 10
@@ -43,6 +43,8 @@ def _named_rows(summary: RunSummary, bars: bool) -> Iterator[tuple[str, Renderab
         yield "cause", _text(summary.cause)
     yield "loss", _text(_loss(summary))
     yield "run", _text(_run(summary))
+    if summary.trainer == SCRIPT and summary.spec_hash:  # one that was typed as torchrun has printed right here
+        yield "output", _text(f"attempts/{summary.attempts - 1}/logs/SLOT/RANK.log")
     yield from _titled("failures", summary.failures, _failure)
     yield "goodput", _text(_goodput(summary))
     if summary.buckets:
@@ -78,10 +80,9 @@ def _run(summary: RunSummary) -> str:
 
 
 def _failure(failure: FailureSummary) -> Text:
-    where = "" if failure.at_step is None else f" at step {failure.at_step:,}"
-    place = wording.place(failure)
+    place, reached = wording.place(failure), wording.reached(failure)
     named = _text(failure.cause + (f", {place}" if place else ""), "red")
-    return Text.assemble(named, f"{where}: {wording.cost(failure)}")
+    return Text.assemble(named, f" {reached}" if reached else "", f": {wording.cost(failure)}")
 
 
 def _goodput(summary: RunSummary) -> str:

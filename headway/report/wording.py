@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from headway.report import units
-from headway.report.summary import NOT_STARTED, RUNNING, FailureSummary, RunSummary
+from headway.report.summary import NOT_STARTED, RUNNING, SCRIPT, FailureSummary, RunSummary
 from headway.runner.contract import VERDICTS, Exit
 
 _MAY_GO_ON = (Exit.RETRY_HERE, Exit.RETRY_ELSEWHERE, Exit.PREEMPTED, Exit.SUPERSEDED)
@@ -31,6 +31,8 @@ def tone(summary: RunSummary) -> Literal["good", "warn", "bad"]:
 def steps(summary: RunSummary) -> str:
     if summary.planned_steps is None:
         return "no step recorded" if not summary.steps else units.count(summary.steps, "step")
+    if summary.trainer == SCRIPT and not summary.steps:  # only the script counts them
+        return f"{units.count(summary.planned_steps, 'step')} planned"
     return f"{summary.steps:,} of {units.count(summary.planned_steps, 'step')}"
 
 
@@ -49,6 +51,13 @@ def place(failure: FailureSummary) -> str:
     if failure.rank is None:
         return f"on {failure.host}" if failure.host else ""
     return f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
+
+
+def reached(failure: FailureSummary) -> str:
+    """How far it came: `at step 90`; of a script, whose step nobody knows, `after 35 steps since its start`; empty without either."""
+    if failure.at_step is not None:
+        return f"at step {failure.at_step:,}"
+    return "" if failure.own_steps is None else f"after {units.count(failure.own_steps, 'step')} since its start"
 
 
 def cost(failure: FailureSummary) -> str:

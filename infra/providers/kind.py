@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from headway.infra.host import HostState
-from headway.infra.reach import Reach
 from headway.jobspec.plan import ClusterPlan
 from headway.templates.kind import Files
+
+if TYPE_CHECKING:
+    from headway.infra.host import HostState
+    from headway.infra.reach import Reach
 
 
 @dataclass(frozen=True)
@@ -22,5 +24,5 @@ class ProviderKind:
     """
 
     options: type[BaseModel]
-    hosts: Callable[[Any, ClusterPlan, Files, Path], list[HostState]]
-    reach: Callable[[Any, Path], Reach]
+    hosts: "Callable[[Any, ClusterPlan, Files, Path], list[HostState]]"
+    reach: "Callable[[Any, Path], Reach]"

@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.jobspec.change import How, changes
+from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
+from headway.jobspec.suggest import listed
 from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RecordError, Verdict, from_json, settled
 
 LOOPBACK = "127.0.0.1"
@@ -89,7 +93,7 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     """Makes the run's directory, or enters `resume` again, and starts every slot here. Raises LocalError."""
     _check_machine(plan)
     stem = f"{plan.run_stem}-"
-    name = _resumed(runs, stem, resume) if resume else f"{stem}{_next_number(runs, stem)}"
+    name = _resumed(runs, plan, resume) if resume else f"{stem}{_next_number(runs, stem)}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
     while (run_json := _open(plan, runs, name, attempt)) is None:  # somebody else took it in the same moment
         if resume:
@@ -111,16 +115,23 @@ def _check_machine(plan: JobPlan) -> None:
             raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
     if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
         raise LocalError(f"the runner needs {' and '.join(missing)}; install headway with its extra `runner`")
+    script, *_ = plan.run.trainer.options.get("argv", ["-m"])
+    if script != "-m" and not Path(script).is_file():
+        raise LocalError(f"there is no file `{script}` in `{Path.cwd()}`, where the job is submitted from")
 
 
-def _resumed(runs: Path, stem: str, run: str) -> str:
-    """The name of the run to go on with, which may be given as its path. Raises LocalError."""
+def _resumed(runs: Path, plan: JobPlan, run: str) -> str:
+    """The name of the run to go on with, which may be given as its path. Raises LocalError where the job is no longer the run's."""
     name = Path(run).name
     if not (runs / name / "handle.json").is_file():
         raise LocalError(f"there is no run `{name}` below `{runs}`")
-    if not name.startswith(stem):
+    specs = sorted((runs / name / "attempts").glob("*/spec.json"), key=lambda path: int(path.parent.name))
+    if not specs and not name.startswith(f"{plan.run_stem}-"):
+        raise LocalError(f"run `{name}` was started from another spec and kept none to compare with; undo the change")
+    found = changes(json.loads(specs[-1].read_text()), plan.spec) if specs else []
+    if edited := [change.name for change in found if change.how is not How.ANYTIME]:
         raise LocalError(
-            f"run `{name}` was started from another spec: the job as it is now makes runs named `{stem}N`; undo the change"
+            f"the job has other values than run `{name}` for {listed(edited)}; `headway check JOB --run {name}` says what to do"
         )
     return name
 
@@ -132,8 +143,12 @@ def _next_number(runs: Path, stem: str) -> int:
 
 def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
     """The attempt's run.json; None when the attempt is somebody else's."""
-    command = [sys.executable, "-m", "headway.runner.rundir", "open", str(runs), name, "--attempt", str(attempt)]
-    done = subprocess.run(command, input=to_json(plan.run), capture_output=True, text=True, check=False)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as spec:
+        spec.write(json_text(plan.spec))
+        spec.flush()
+        command = [sys.executable, "-m", "headway.runner.rundir", "open", str(runs), name, "--attempt", str(attempt)]
+        command += ["--spec", spec.name]
+        done = subprocess.run(command, input=to_json(plan.run), capture_output=True, text=True, check=False)
     if done.returncode == ATTEMPT_TAKEN:
         return None
     if done.returncode:

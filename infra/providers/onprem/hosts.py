@@ -43,7 +43,8 @@ def _absolute(folder: Path, path: str | None) -> str | None:
 
 def _reach_of(node: NodePlan, to_all: Reach) -> Reach:
     if node.host is None:
-        raise ValueError(f"there are files for `{node.name}`, and `hosts` of the group `{node.group}` does not say where it is")
+        said = f"neither `hosts` of the group `{node.group}` nor an inventory says where it is"
+        raise ValueError(f"there are files for `{node.name}`, and {said}")
     return replace(to_all, name=node.name, address=node.host, port=node.port)
 
 

@@ -1,0 +1,84 @@
+"""A job's edited document against a run of it: what the run kept of its spec, and what of the edit its next attempt takes up."""
+
+import json
+from collections.abc import Iterator, Set
+from pathlib import Path as FilePath
+from typing import Any
+
+from headway.cli.findings import Findings
+from headway.jobspec.change import How, as_written
+from headway.jobspec.check.run import RunSoFar, changes_since, check_run, new_entries
+from headway.jobspec.document import Path
+from headway.jobspec.parse import Parsed
+from headway.jobspec.problem import printable
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.section import API_VERSION
+from headway.report.directory import RunError, RunRecords, find_run, read_run
+from headway.report.history import base_step
+from headway.report.records import Claim, Committed
+
+_SECRET = "HW215"
+
+
+def run_so_far(name: str, runs: FilePath) -> RunSoFar:
+    """The run of that name, or in that directory. Raises RunError when there is none, or when it kept no spec."""
+    directory = find_run(name, runs)
+    records = read_run(directory)
+    kept = {attempt: directory / "attempts" / str(attempt) / "spec.json" for attempt in reversed(records.attempts)}
+    attempt = next((attempt for attempt, file in kept.items() if file.is_file()), None)
+    if attempt is None:
+        raise RunError(f"run `{records.handle.run}` kept no spec to compare with: an older headway started it")
+    return RunSoFar(records.handle.run, attempt, _spec(kept[attempt]), _committed_step(records))
+
+
+def judge(job: Parsed[TrainingJob], run: RunSoFar, findings: Findings) -> list[str]:
+    """Lines about what the run's next attempt takes up; what it cannot, goes to `findings`."""
+    # Both sides of a difference are shown, and a secret must not be.
+    if not job.complete or any(problem.code == _SECRET for problem in findings.problems):
+        return [f"not compared with run `{run.name}`: the job has errors of its own"]
+    refused = {problem.path for problem in findings.add(check_run(job, run), job=job.document.name)}
+    taken = [*_anytime(job.spec, run), *_said(job.spec, run, refused)]
+    where = f"run `{run.name}`, step {run.committed_step}"
+    if not taken:
+        return [] if refused else [f"{where}: nothing has changed since its attempt {run.attempt}"]
+    return [f"{where}, what has changed since its attempt {run.attempt}:", *(f"  {printable(line)}" for line in taken)]
+
+
+def _spec(file: FilePath) -> dict[str, Any]:
+    try:
+        spec = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{file}: not the spec of an attempt: {error}") from None
+    version = spec.get("apiVersion") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or version != API_VERSION:
+        raise RunError(f"{file}: a spec of apiVersion `{version}` is not known here; expected `{API_VERSION}`")
+    return spec
+
+
+def _committed_step(records: RunRecords) -> int:
+    """The newest committed step of the newest generation, else the one that it started from; 0 before any."""
+    for _, entries in sorted(records.journal.items(), reverse=True):
+        committed = [entry.step for entry in entries if isinstance(entry, Committed)]
+        if committed or any(isinstance(entry, Claim) for entry in entries):
+            return max(committed, default=base_step(entries) or 0)
+    return 0
+
+
+def _anytime(job: TrainingJob, run: RunSoFar) -> Iterator[str]:
+    """The fields that may change at any time; `history` is told entry by entry."""
+    for change in changes_since(run, job):
+        if change.how is How.ANYTIME and change.path != ("history",):
+            old, new = as_written(change.path, change.old), as_written(change.path, change.new)
+            yield f"{change.name}: {old} -> {new} at the next attempt ({change.reason})"
+
+
+def _said(job: TrainingJob, run: RunSoFar, refused: Set[Path]) -> Iterator[str]:
+    """The new entries of `history` that nothing was found against."""
+    for index in new_entries(run, job):
+        if any(path[:2] == ("history", index) for path in refused):
+            continue
+        entry = job.history[index]
+        values = [f"{name}: {as_written((), value)}" for name, value in entry.set.items()]
+        skipped = [f"{entry.skip_samples} samples left out"] if entry.skip_samples else []
+        back = [] if entry.rollback_to is None else [f"back to step {entry.rollback_to}"]
+        yield f"history[{index}]: from step {entry.from_step} on: {', '.join([*back, *skipped, *values]) or 'nothing'}"

@@ -1,0 +1,20 @@
+"""Files that a job starts from, looked for where it could be submitted."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+
+from headway.jobspec.document import Path
+from headway.jobspec.plan import JobPlan
+from headway.jobspec.problem import JOB, Problem
+
+# Another scheduler's nodes and images have files that this machine does not know.
+_HERE = "local"
+
+
+def check_inputs(files: Mapping[Path, str], plan: JobPlan, document: FilePath) -> Iterator[Problem]:
+    """Of a job for this machine: files that are neither here nor beside its document nor above it, from where it could be submitted."""
+    folders = [FilePath.cwd(), *document.resolve().parents] if plan.scheduler == _HERE else []
+    for path, file in files.items():
+        if folders and not any((folder / file).is_file() for folder in folders):
+            hint = "a relative path counts from where the job is submitted"
+            yield Problem("HW412", JOB, path, f"there is no file `{file}`, neither here nor beside the job or above it", hint)

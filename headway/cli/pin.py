@@ -1,0 +1,204 @@
+"""A cluster's cables as inventories, so that no later change of the cluster's document moves them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from headway.cli.documents import read_cluster, read_document
+from headway.cli.findings import Findings, counted
+from headway.cli.inventories import FOLDER, read_inventories
+from headway.cli.search import SUFFIXES
+from headway.infra.tree import write_file
+from headway.jobspec.document import Document
+from headway.jobspec.load import load_bytes
+from headway.jobspec.parse import parse
+from headway.jobspec.resolve.inventory import Observed, resolve_cables
+from headway.jobspec.resolve.links import shape_of
+from headway.jobspec.scalar import LeadingZeroError, NotFiniteError, plain_scalar
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.inventory import Inventory, ObservedNic, ObservedNode
+from headway.jobspec.spec.section import API_VERSION, Name
+
+_HEAD = (
+    "# Where the cables of these nodes lead, as it was planned when `headway pin` wrote it; nothing else decides it from now on."
+)
+_ROWS_SHOWN = 8
+
+
+class PinError(Exception):
+    """What was planned cannot be written; the message says why and what to do."""
+
+
+@dataclass
+class _Planned:
+    """A node's cables, and the unit of nodes that the first of them leads to."""
+
+    name: str
+    unit: int
+    nics: list[ObservedNic] = field(default_factory=list)
+
+    def observed(self) -> ObservedNode:
+        return ObservedNode(name=self.name, nics=tuple(self.nics))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = f"Inventories are read from the folder of the cluster's document and from `{FOLDER}` below it."
+    add = parser.add_argument
+    add("cluster", type=Path, metavar="CLUSTER", help="a Cluster document")
+    add("-o", "--output", type=Path, metavar="FILE", help="write there, or append; into a folder: a file for each unit of nodes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints or writes the cables of the nodes that stand in no inventory. 1 on errors; 2 for a place that nothing is read from."""
+    findings = Findings()
+    cluster = read_cluster(args.cluster, findings)
+    inventories = read_inventories(cluster, read_document, findings) if cluster is not None and not findings.errors else None
+    # What is warned of, cables that can move, is what is written down here.
+    findings.print(sys.stderr, warnings=False)
+    if cluster is None or inventories is None:
+        return 1
+    if args.output is not None and not _is_read(args.output, args.cluster.parent):
+        folders = f"{args.cluster.parent} and {args.cluster.parent / FOLDER}"
+        print(f"headway: {args.output} would not be read: inventories are .yaml files in {folders}", file=sys.stderr)
+        return 2
+    try:
+        return _pin(cluster.spec, Observed.of(inventories), args.output)
+    except PinError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _is_read(output: Path, folder: Path) -> bool:
+    """Whether an inventory there is found beside a cluster's document in `folder`."""
+    place = output.parent if output.suffix in SUFFIXES else output
+    return place.resolve() in {folder.resolve(), (folder / FOLDER).resolve()}
+
+
+def _pin(cluster: Cluster, observed: Observed, output: Path | None) -> int:
+    planned = _planned(cluster, observed)
+    new = [node for node in planned if node.name not in observed.nodes]
+    if output is not None:
+        texts = {path: _text(path, cluster.name, nodes) for path, nodes in _files(output, cluster.name, new).items()}
+        for path, text in texts.items():
+            write_file(path, text)
+            print(path)
+    elif new:
+        sys.stdout.write(_document(cluster.name, cluster.name, new))
+    print(f"{counted(len(new), 'node')} pinned, {len(planned) - len(new)} in inventories before", file=sys.stderr)
+    return _report_open(planned, observed)
+
+
+def _planned(cluster: Cluster, observed: Observed) -> list[_Planned]:
+    """Every node with adapters on planned switches, with all of its cables."""
+    nodes: dict[str, _Planned] = {}
+    for fabric in cluster.fabrics:
+        if fabric.switches is None:
+            continue
+        shape = shape_of(fabric, cluster.nodes)
+        for cable in resolve_cables(shape, fabric, cluster.nodes, observed):
+            leaf, port = cable.place
+            node = nodes.setdefault(cable.node, _Planned(cable.node, leaf // shape.rails))
+            node.nics.append(ObservedNic(name=cable.adapter, switch=shape.leaf(leaf), port=shape.port_name(port)))
+    return list(nodes.values())
+
+
+def _report_open(planned: Sequence[_Planned], observed: Observed) -> int:
+    """Says what an inventory lacks of the nodes that it has; only people can write there. 1 if there is something."""
+    lines = []
+    for node in (node for node in planned if node.name in observed.nodes):
+        known = {nic.name for nic in observed.nodes[node.name].nics if nic.switch is not None}
+        lines += [f"  {node.name}: {_flow(nic)}" for nic in node.nics if nic.name not in known]
+    if lines:
+        print("error: these nodes stand in an inventory without all of their cables; add there:", file=sys.stderr)
+        more = [f"  and {len(lines) - _ROWS_SHOWN} more"] if len(lines) > _ROWS_SHOWN else []
+        print(*lines[:_ROWS_SHOWN], *more, sep="\n", file=sys.stderr)
+    return 1 if lines else 0
+
+
+def _files(output: Path, cluster: str, nodes: Sequence[_Planned]) -> Mapping[Path, list[_Planned]]:
+    """Which nodes go into which file."""
+    files: dict[Path, list[_Planned]] = {}
+    for node in nodes:
+        file = output if output.suffix in SUFFIXES else output / f"{cluster}-unit-{node.unit + 1}.yaml"
+        files.setdefault(file, []).append(node)
+    return files
+
+
+def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:
+    """What the file is to hold: every byte of now, and the nodes. Raises PinError when it would not be read as that."""
+    if not path.exists():
+        text = _document(_name_of(path, cluster), cluster, nodes)
+        _read(path, text, "would not be read", "give a folder, which gets a file for each unit of nodes")
+        return text
+    try:
+        before = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PinError(f"{path} cannot be read: {error}; give another file") from error
+    document, was = _read(path, before, "is there already", "give another file")
+    if was.cluster != cluster:
+        raise PinError(f"{path} is an inventory of `{was.cluster}`; give another file")
+    text = _appended(before, document, nodes)
+    advice = "let `nodes` be its last key, one item below the other, or give another file"
+    _, found = _read(path, text, "cannot be appended to", advice)
+    if found != was.model_copy(update={"nodes": (*was.nodes, *(node.observed() for node in nodes))}):
+        raise PinError(f"{path} cannot be appended to: {advice}")
+    return text
+
+
+def _read(path: Path, text: str, what: str, advice: str) -> tuple[Document, Inventory]:
+    """The text as the inventory that the file would be; if it would be none, a PinError says `what` of the file and gives `advice`."""
+    document, unreadable = load_bytes(str(path), text.encode())
+    parsed, invalid = parse(document)
+    for problem in (*unreadable, *invalid):
+        raise PinError(f"{path} {what}: {problem.message}; {advice}")
+    if parsed is None or not isinstance(parsed.spec, Inventory):
+        raise PinError(f"{path} {what}: it is no inventory; {advice}")
+    return document, parsed.spec
+
+
+def _name_of(path: Path, cluster: str) -> str:
+    """The file's own name where it is one for a document, else the cluster's."""
+    try:
+        return TypeAdapter(Name).validate_python(path.stem)
+    except ValidationError:
+        return cluster
+
+
+def _document(name: str, cluster: str, nodes: Sequence[_Planned]) -> str:
+    head = {"apiVersion": API_VERSION, "kind": "Inventory", "name": name, "cluster": cluster}
+    keys = [f"{key}: {_scalar(value)}" for key, value in head.items()]
+    return "\n".join([_HEAD, *keys, "nodes:", *_items(nodes, "  ")]) + "\n"
+
+
+def _appended(text: str, document: Document, nodes: Sequence[_Planned]) -> str:
+    """The text with the nodes behind it, indented like the first one that is there."""
+    span = document.values.get(("nodes", 0))
+    line = document.lines()[span.line] if span else "  "
+    indent = line[: len(line) - len(line.lstrip())]
+    key = [] if ("nodes",) in document.keys else ["nodes:"]
+    return "\n".join([text.removesuffix("\n"), *key, *_items(nodes, indent)]) + "\n"
+
+
+def _items(nodes: Sequence[_Planned], indent: str) -> Iterator[str]:
+    for node in nodes:
+        yield f"{indent}- name: {_scalar(node.name)}"
+        yield f"{indent}  nics:"
+        yield from (f"{indent}    - {_flow(nic)}" for nic in node.nics)
+
+
+def _flow(nic: ObservedNic) -> str:
+    said = {key: value for key, value in nic.model_dump().items() if value is not None}
+    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in said.items()) + "}"
+
+
+def _scalar(text: str) -> str:
+    """The text as YAML, in quotes where it would be a number without them."""
+    try:
+        return text if plain_scalar(text) == text else json.dumps(text)
+    except (LeadingZeroError, NotFiniteError):
+        return json.dumps(text)
