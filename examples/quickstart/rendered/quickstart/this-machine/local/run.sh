@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec ea4c4cd4d538679242abda39ee1c1cfdf2ba6342e30be5ef5614265a03d7cf1d; edit the spec, not this file.
+# Rendered by headway from spec 5250d7ecadf18683de4b70c9b5b7641e0094b5477345d74103f75096ae7fd618; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,8 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-ea4c4cd4-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 <<'RUN_JSON'
+  python3 -m headway.runner.rundir open "$runs" quickstart-5250d7ec-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+    --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
   "batch": {"global_sequences": 16, "micro_sequences": 8, "sequence_length": 256},
@@ -50,7 +51,7 @@ run_json=$(
   "schema": "headway.run/1",
   "seed": 1,
   "slots": 1,
-  "spec_hash": "ea4c4cd4d538679242abda39ee1c1cfdf2ba6342e30be5ef5614265a03d7cf1d",
+  "spec_hash": "5250d7ecadf18683de4b70c9b5b7641e0094b5477345d74103f75096ae7fd618",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -61,6 +62,85 @@ run_json=$(
   "trainer": {"kind": "builtin", "options": {}}
 }
 RUN_JSON
+{
+  "apiVersion": "headway/v1alpha1",
+  "batch": {"global": {"sequences": 16, "tokens": null}, "micro": 8, "sequence": 256},
+  "checkpoint": {"keep": 3, "tiers": [{"every": {"seconds": null, "steps": 20}, "keep": null, "kind": "disk", "url": null}]},
+  "cluster": ["this-machine"],
+  "code": {"commit": "HEAD", "image": null},
+  "compile": null,
+  "data": {"kind": "python_stdlib", "options": {"limit": "8MB"}},
+  "environment": {},
+  "group": null,
+  "history": [],
+  "kind": "TrainingJob",
+  "layout": {
+    "cp": 1,
+    "dp_replicate": 1,
+    "dp_shard": null,
+    "ep": 1,
+    "pp": 1,
+    "schedule": null,
+    "sequence_parallel": null,
+    "tp": 1,
+    "virtual_stages": 1
+  },
+  "limits": {"gpu_hours": null, "time": null},
+  "model": {
+    "config": null,
+    "dropout": 0.1,
+    "experts": null,
+    "ffn_hidden": 352,
+    "head_dim": null,
+    "heads": 4,
+    "hidden": 128,
+    "kv_heads": 2,
+    "latent_attention": null,
+    "layers": 4,
+    "linear_bias": null,
+    "max_positions": null,
+    "mlp": null,
+    "norm": null,
+    "norm_eps": null,
+    "positions": null,
+    "preset": null,
+    "qk_norm": null,
+    "qkv_bias": null,
+    "rope_theta": null,
+    "tie_embeddings": null,
+    "vocab_size": 256
+  },
+  "mounts": [],
+  "name": "quickstart",
+  "nodes": 1,
+  "optimizer": {
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "clip_norm": 1.0,
+    "decay_steps": null,
+    "eps": 1e-08,
+    "lr": 0.003,
+    "min_lr_ratio": 0.1,
+    "schedule": "cosine",
+    "warmup_steps": 20,
+    "weight_decay": 0.1
+  },
+  "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
+  "precision": {"compute": null, "parameters": null, "reduce": null},
+  "recompute": null,
+  "resilience": {
+    "corruption": null,
+    "grace": 30.0,
+    "notify": null,
+    "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
+    "spares": 0,
+    "timeouts": {"agent": 30.0, "collective": 600.0, "join": 600.0}
+  },
+  "seed": 1,
+  "steps": 160,
+  "trainer": {"kind": "builtin", "options": {}}
+}
+SPEC_JSON
 )
 
 runners=()

@@ -1,0 +1,165 @@
+#!/bin/bash
+# own-script on two-ranks-here: 1 x 2 ranks on this machine.
+# Rendered by headway from spec 43425c6ca5c25423c385bcf778b7764b45dc0878a656bd4c826b3adb89cc91e2; edit the spec, not this file.
+set -euo pipefail
+
+# a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
+#   docs.pytorch.org threading_environment_variables
+export OMP_NUM_THREADS=1
+# a killed rank's last lines reach its log
+#   docs.python.org using/cmdline.html
+export PYTHONUNBUFFERED=1
+
+runs=${HEADWAY_RUNS:-runs}
+export HEADWAY_NODES=127.0.0.1
+run_json=$(
+  python3 -m headway.runner.rundir open "$runs" own-script-43425c6c-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+    --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
+{
+  "backend": "gloo",
+  "batch": {"global_sequences": 64, "micro_sequences": 16, "sequence_length": 1},
+  "checkpoint": {"keep": 3, "tiers": [{"every_steps": 10, "kind": "disk"}]},
+  "data": null,
+  "grace_s": 30.0,
+  "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
+  "model": null,
+  "optimizer": {
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "clip_norm": 1.0,
+    "eps": 1e-08,
+    "lr": 0.01,
+    "min_lr_ratio": 0.1,
+    "warmup_steps": 0,
+    "weight_decay": 0.1
+  },
+  "ports": {"coordinator": 0},
+  "procs_per_slot": 2,
+  "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
+  "run": null,
+  "schema": "headway.run/1",
+  "seed": 1,
+  "slots": 1,
+  "spec_hash": "43425c6ca5c25423c385bcf778b7764b45dc0878a656bd4c826b3adb89cc91e2",
+  "steps": 60,
+  "store": {"kind": "posix", "url": null},
+  "timeouts": {
+    "agent": {"factor": 1.0, "floor_s": 30.0},
+    "collective": {"factor": 1.0, "floor_s": 600.0},
+    "join": {"factor": 1.0, "floor_s": 600.0}
+  },
+  "trainer": {
+    "kind": "script",
+    "options": {
+      "argv": [
+        "examples/own-script/train.py",
+        "--seed=1",
+        "--steps=60",
+        "--dp-replicate=1",
+        "--dp-shard=2",
+        "--global-batch=64",
+        "--micro-batch=16",
+        "--lr=0.01",
+        "--save-every=10",
+        "--checkpoints=runs"
+      ],
+      "logs": true
+    }
+  }
+}
+RUN_JSON
+{
+  "apiVersion": "headway/v1alpha1",
+  "batch": {"global": {"sequences": 64, "tokens": null}, "micro": 16, "sequence": 1},
+  "checkpoint": {"keep": 3, "tiers": [{"every": {"seconds": null, "steps": 10}, "keep": null, "kind": "disk", "url": null}]},
+  "cluster": ["two-ranks-here"],
+  "code": {"commit": "HEAD", "image": null},
+  "compile": null,
+  "data": null,
+  "environment": {},
+  "group": null,
+  "history": [],
+  "kind": "TrainingJob",
+  "layout": {
+    "cp": 1,
+    "dp_replicate": 1,
+    "dp_shard": null,
+    "ep": 1,
+    "pp": 1,
+    "schedule": null,
+    "sequence_parallel": null,
+    "tp": 1,
+    "virtual_stages": 1
+  },
+  "limits": {"gpu_hours": null, "time": null},
+  "model": null,
+  "mounts": [],
+  "name": "own-script",
+  "nodes": 1,
+  "optimizer": {
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "clip_norm": 1.0,
+    "decay_steps": null,
+    "eps": 1e-08,
+    "lr": 0.01,
+    "min_lr_ratio": 0.1,
+    "schedule": "cosine",
+    "warmup_steps": 0,
+    "weight_decay": 0.1
+  },
+  "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
+  "precision": {"compute": null, "parameters": null, "reduce": null},
+  "recompute": null,
+  "resilience": {
+    "corruption": null,
+    "grace": 30.0,
+    "notify": null,
+    "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
+    "spares": 0,
+    "timeouts": {"agent": 30.0, "collective": 600.0, "join": 600.0}
+  },
+  "seed": 1,
+  "steps": 60,
+  "trainer": {
+    "kind": "script",
+    "options": {
+      "argv": [
+        "examples/own-script/train.py",
+        "--seed={seed}",
+        "--steps={steps}",
+        "--dp-replicate={layout.dp_replicate}",
+        "--dp-shard={layout.dp_shard}",
+        "--global-batch={batch.global}",
+        "--micro-batch={batch.micro}",
+        "--lr={optimizer.lr}",
+        "--save-every={checkpoint.disk.steps}",
+        "--checkpoints={runs}"
+      ]
+    }
+  }
+}
+SPEC_JSON
+)
+
+runners=()
+# Every runner gets the signal: a terminal's does not reach what a script starts in the background.
+trap 'kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
+for ((node = 0; node < 1; node++)); do
+  python3 -m headway.runner "$run_json" --attempt 0 --node "$node" &
+  runners+=("$!")
+done
+
+worst=0
+for runner in "${runners[@]}"; do
+  status=0
+  wait "$runner" || status=$?
+  # A trapped signal ends `wait` before the runner has ended.
+  while kill -0 "$runner" 2>/dev/null; do
+    status=0
+    wait "$runner" || status=$?
+  done
+  if ((status > worst)); then worst=$status; fi
+done
+# The verdict file wins over the exit code.
+exit "$(python3 -m headway.runner.rundir exit-code "$run_json" --or "$worst")"
