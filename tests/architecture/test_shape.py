@@ -10,7 +10,7 @@ from headway.templates.schedulers import SCHEDULERS
 from headway.templates.trainers import TRAINERS
 
 ROOT = Path(__file__).parents[2]
-TOP = {"jobspec", "templates", "infra", "runner", "headway", "examples", "tests", "docs"}
+TOP = {"jobspec", "templates", "infra", "runner", "headway", "examples", "tests", "benchmarks", "docs"}
 
 
 def _tracked() -> list[str]:

@@ -134,7 +134,7 @@ def test_two_jobs_of_one_name_do_not_overwrite_each_other(repository: Path, caps
 
 def test_warnings_do_not_stop_anything(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = repository / "jobs" / "deep" / "job.yaml"
-    job.write_text(JOB.replace("every_steps: 10", "every_steps: 1000"))
+    job.write_text(JOB.replace("every: 10 steps", "every: 1000 steps"))
     assert main(["check", "."]) == 0
     assert capsys.readouterr().out.endswith("2 documents: 1 warning\n")
     assert main(["plan", str(job), "--json"]) == 0

@@ -81,7 +81,7 @@ def test_every_format_says_what_the_text_says(case: str, capsys: pytest.CaptureF
     found = commands(out)
     assert [(kind, said["title"]) for kind, said, _ in found] == [each[:2] for each in expected]
     assert [said.get("line") for _, said, _ in found] == [each[3] and str(each[3]) for each in expected]
-    assert [message.partition("\nhint: ")[0] for _, _, message in found] == [each["message"] for each in data["problems"]]
+    assert [message.partition("\n")[0] for _, _, message in found] == [each["message"] for each in data["problems"]]
     assert code == json_code == sarif_code == github_code
 
 
@@ -98,6 +98,7 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
         "column": None,
         "end_line": None,
         "end_column": None,
+        "heirs": [],
         "path": [],
         "message": "cannot read the file: No such file or directory",
         "hint": "check the path and its permissions",
@@ -110,6 +111,7 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
         "column": 3,
         "end_line": 10,
         "end_column": 9,
+        "heirs": [],
         "path": ["model", "layres"],
         "message": "`layres` is not a field of `model`",
         "hint": "did you mean `layers`?",

@@ -103,7 +103,7 @@ def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> No
 def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     (tmp_path / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
-    job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit_bytes: 1000000", "paths: [/nowhere/*.txt]"))
+    job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit: 1MB", "paths: [/nowhere/*.txt]"))
     done = headway("run", job, runs=tmp_path / "runs")
     assert done.returncode == 83, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")

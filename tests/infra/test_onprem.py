@@ -45,7 +45,7 @@ def test_a_node_with_files_gets_them_at_their_paths_and_one_without_is_left_out(
 
 
 def test_a_node_with_files_and_no_address_is_named() -> None:
-    with pytest.raises(ValueError, match="files for `gpu-2`, and `hosts` of the group `gpu`"):
+    with pytest.raises(ValueError, match="files for `gpu-2`, and neither `hosts` of the group `gpu` nor an inventory"):
         host_states(OnpremOptions(), plan("10.0.0.1", None), {**files("gpu-1"), **files("gpu-2")}, Path())
 
 

@@ -1,4 +1,4 @@
-"""Reading: positions of keys and values, YAML 1.2 scalars, bounds, and that no input makes it raise."""
+"""Reading: positions of keys and values, YAML 1.2 scalars, bounds on hostile texts, and that no input makes it raise."""
 
 import itertools
 from pathlib import Path
@@ -7,10 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headway.cli.main import main
 from headway.jobspec.document import Span
-from headway.jobspec.load import MAX_BYTES, MAX_DEPTH, load_bytes, load_file
+from headway.jobspec.load import MAX_BYTES, MAX_DEPTH, MAX_KEY, MAX_VALUES, load_bytes, load_file
 from headway.jobspec.parse import parse
-from headway.jobspec.problem import in_order, show
+from headway.jobspec.problem import MAX_PROBLEMS, in_order, show
 
 TEXT = """\
 # a comment
@@ -67,7 +68,10 @@ def test_columns_count_characters_and_lines_all_of_yamls_breaks() -> None:
         ("true", True),
         ("False", False),
         ("no", "no"),
+        ("yes", "yes"),
         ("on", "on"),
+        ("off", "off"),
+        ("y", "y"),
         ("null", None),
         ("~", None),
         ("", None),
@@ -79,6 +83,14 @@ def test_columns_count_characters_and_lines_all_of_yamls_breaks() -> None:
         (".5", 0.5),
         ("1_000", "1_000"),
         ("0x1F", "0x1F"),
+        ("0o17", "0o17"),
+        ("0b1", "0b1"),
+        ("1e", "1e"),
+        ("+1", 1),
+        ("12.10", 12.1),
+        ("1e-999", 0.0),
+        ("$HOME", "$HOME"),
+        ("${X:-y} `id` %(z)s {{ w }} ~/u", "${X:-y} `id` %(z)s {{ w }} ~/u"),
         ("1:30:00", "1:30:00"),
         ("22:22", "22:22"),
         ("2026-01-01", "2026-01-01"),
@@ -123,11 +135,163 @@ def test_a_hundred_thousand_brackets_are_a_problem_and_no_crash(template: str) -
 
 
 def test_a_thousand_aliases_are_refused_and_not_followed() -> None:
-    lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
+    lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 20)]
     document, problems = load_bytes("x.yaml", "\n".join(lines).encode())
     assert {problem.code for problem in problems} == {"HW106"}
-    assert len(problems) == 40 + 2 * 39
-    assert document.value(("a39",)) == [None, None]
+    assert len(problems) == 20 + 2 * 19
+    assert document.value(("a19",)) == [None, None]
+
+
+def test_a_text_may_have_so_many_values_and_no_more() -> None:
+    assert codes(b"a: [" + b"x," * (MAX_VALUES - 2) + b"]") == []
+    document, problems = load_bytes("x.yaml", b"a: [" + b"x," * (MAX_VALUES - 1) + b"]")
+    assert [problem.code for problem in problems] == ["HW115"]
+    assert document.data is None
+    assert len(document.values) == MAX_VALUES
+
+
+def test_a_key_may_have_so_many_characters_and_no_more() -> None:
+    assert codes(b"? " + b"k" * MAX_KEY + b"\n: 1") == []
+    document, problems = load_bytes("x.yaml", b"? " + b"k" * (MAX_KEY + 1) + b"\n: 1\nb: 2")
+    assert [problem.code for problem in problems] == ["HW117"]
+    assert document.data == {"b": 2}
+
+
+def test_of_many_problems_the_first_are_told_and_the_others_counted() -> None:
+    problems = load_bytes("x.yaml", b"a:\n" + b"- 01\n" * 30_000)[1]
+    assert [problem.code for problem in problems] == ["HW110"] * MAX_PROBLEMS + ["HW116"]
+    assert problems[-1].message == "29900 more of this document's problems are not shown"
+    assert len(load_bytes("x.yaml", b"a:\n" + b"- 01\n" * MAX_PROBLEMS)[1]) == MAX_PROBLEMS
+    assert load_bytes("x.yaml", b"a:\n" + b"- 01\n" * (MAX_PROBLEMS + 1))[1][-1].message.startswith(
+        "1 more of this document's problems is"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "position"),
+    [
+        ("a: 1\nbä: \x00", (1, 4)),
+        ("a: b\x07c", (0, 4)),
+        ("a: 1\r\nb: 2\x85c: \x1b[31m", (2, 3)),
+        ("a: \ufffe", (0, 3)),
+        ("\ufeffa: \x80", (0, 3)),
+    ],
+)
+def test_a_character_that_yaml_forbids_is_shown_where_it_is(content: str, position: tuple[int, int]) -> None:
+    (problem,) = load_bytes("x.yaml", content.encode())[1]
+    assert problem.code == "HW105"
+    assert problem.span is not None
+    assert problem.span[:2] == position
+
+
+def test_bytes_that_are_no_text_are_shown_where_they_are() -> None:
+    document, (problem,) = load_bytes("x.yaml", "a: 1\r\nbü: ".encode() + b"\xff\xfe")
+    assert (problem.code, problem.span) == ("HW102", Span(1, 4, 1, 5))
+    assert "2 | bü: \ufffd\ufffd" in show(problem, document)
+
+
+@pytest.mark.parametrize("text", [b'a: "\\ud800"', b'a: "\\udfff"', b'a: "\\U00110000"'])
+def test_escapes_of_what_is_no_character_are_refused(text: bytes) -> None:
+    assert codes(text) == ["HW105"]
+
+
+@pytest.mark.parametrize("text", ["%TAG !a! tag:x\n--- 1", "# head\r%TAG !a! tag:x\r--- 1", "\ufeff%TAG !a! tag:x\n---\na: 1"])
+def test_tag_directives_are_refused(text: str) -> None:
+    assert codes(text.encode()) == ["HW107"]
+
+
+def test_the_version_directive_is_read() -> None:
+    assert load_bytes("x.yaml", b"%YAML 1.2\n---\na: 1\n")[0].data == {"a": 1}
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "folder/" * 3000])
+def test_a_path_that_no_file_can_have_is_a_problem(path: str) -> None:
+    assert [problem.code for problem in load_file(Path(path))[1]] == ["HW101"]
+
+
+JOB = "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: a\n"
+CLUSTER = "apiVersion: headway/v1alpha1\nkind: Cluster\nname: a\n"
+GROUPS = f"{CLUSTER}nodes:\n"
+HOSTILE = {
+    "brackets": "[" * 500_000,
+    "braces": "{" * 500_000,
+    "dashes": "- " * 500_000,
+    "question marks": "? " * 500_000,
+    "mappings in mappings": "{a: " * 250_000,
+    "mappings in lists": "[{a: " * 200_000,
+    "lists as keys": "? [" * 300_000,
+    "a deep block": "".join(f"{' ' * depth}a:\n" for depth in range(1400)),
+    "a path as deep as allowed": JOB + "x: " + "{a: " * (MAX_DEPTH - 1) + "01" + "}" * (MAX_DEPTH - 1),
+    "unknown keys": JOB + "".join(f"k{index}: 1\n" for index in range(MAX_VALUES - 10)),
+    "unknown keys one below the other": JOB + "".join(f"steps{index}: 1\n" for index in range(MAX_VALUES - 10)),
+    "keys twice": JOB + "a: 1\n" * 150_000,
+    "lists as keys, one below the other": JOB + "? [a]\n: 1\n" * 80_000,
+    "short lines, each with a problem": JOB + "x:\n" + "- 01\n" * 200_000,
+    "empty items": GROUPS + "- {}\n" * (MAX_VALUES - 10),
+    "null items": GROUPS + "-\n" * (MAX_VALUES - 10),
+    "items with unknown keys": GROUPS + "- {x: 1}\n" * (MAX_VALUES // 2 - 10),
+    "items of one name": GROUPS + "- {group: a, count: 1, cpus: 1}\n" * (MAX_VALUES // 4 - 10),
+    "names of clusters": JOB + "cluster: [" + ", ".join(f"a{index}" for index in range(MAX_VALUES - 10)) + "]\n",
+    "hosts": GROUPS + "- {group: a, count: 2, cpus: 1, hosts: [" + "a," * (MAX_VALUES - 20) + "]}\n",
+    "adapters": GROUPS + "- {group: a, count: 1, cpus: 1, nics: [" + "a," * (MAX_VALUES - 20) + "]}\n",
+    "options": CLUSTER + "scheduler: {kind: slurm, options: {" + ",".join(f"k{i}: 1" for i in range(MAX_VALUES - 20)) + "}}\n",
+    "a key of a megabyte": JOB + "? " + "x" * 1_000_000 + "\n: 1\n",
+    "a name of a megabyte": JOB.replace("name: a", "name: " + "x" * 1_000_000),
+    "a kind of a megabyte": JOB.replace("TrainingJob", "x" * 1_000_000),
+    "a version of a megabyte": JOB.replace("headway/v1alpha1", "x" * 1_000_000),
+    "a trainer of a megabyte": JOB + "trainer: {kind: " + "x" * 1_000_000 + "}\n",
+    "a cluster's name of a megabyte": JOB + "cluster: " + "x" * 1_000_000 + "\n",
+    "an integer of a megabyte": JOB + "steps: " + "9" * 1_000_000 + "\n",
+    "zeros of a megabyte": JOB + "steps: " + "0" * 1_000_000 + "\n",
+    "digits behind the point": JOB + "steps: 0." + "1" * 1_000_000 + "\n",
+    "an exponent of a megabyte": JOB + "steps: 1e" + "9" * 1_000_000 + "\n",
+    "a small exponent of a megabyte": JOB + "steps: 1e-" + "9" * 1_000_000 + "\n",
+    "an anchor of a megabyte": JOB + "x: &" + "x" * 1_000_000 + " 1\n",
+    "an alias of a megabyte": JOB + "x: *" + "x" * 1_000_000 + "\n",
+    "a tag of a megabyte": JOB + "x: !" + "x" * 1_000_000 + " 1\n",
+    "tag directives": "".join(f"%TAG !a{index}! x\n" for index in range(50_000)) + "--- a",
+    "aliases": "a: &a [x]\n" + "".join(f"b{index}: [*a, *a]\n" for index in range(40_000)),
+    "documents": "--- {}\n" * 140_000,
+    "empty lines": JOB + "\n" * 1_000_000 + "x: 01\n",
+    "problems on one line": "{" + ", ".join(f"k{index}: 01" for index in range(MAX_VALUES // 2)) + "}",
+    "a text in quotes that does not end": JOB + 'x: "' + "\n" * 1_000_000,
+    "control characters": JOB + "x: " + "\x07" * 1_000_000,
+    "bases": JOB + "extends: [" + "a.yaml, " * (MAX_VALUES - 10) + "]\n",
+    "a base's name of a megabyte": JOB + "extends: " + "x" * 1_000_000 + "\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_text_is_told_of_shortly(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = HOSTILE[name].encode()
+    assert len(content) <= MAX_BYTES
+    Path("x.yaml").write_bytes(content)
+    assert main(["check", "x.yaml"]) == 1
+    out = capsys.readouterr().out
+    assert len(out) < 60_000
+    assert 1 <= out.count("error[") <= 2 * (MAX_PROBLEMS + 2)
+    assert max(map(len, out.splitlines())) <= 1_100
+    document, problems = load_bytes("x.yaml", content)
+    assert len(document.values) <= MAX_VALUES
+    assert len(problems) <= MAX_PROBLEMS + 2
+
+
+def test_a_file_that_cannot_be_read_has_that_problem_alone_and_before_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a-job.yaml").write_text(JOB + "cluster: far\nnodes: 2\nsteps: many\n")
+    Path("z-cluster.yaml").write_text(CLUSTER.replace("name: a", "name: far") + "nodes: [\n")
+    for paths in (["a-job.yaml"], ["a-job.yaml", "z-cluster.yaml"]):
+        assert main(["check", *paths]) == 1
+        out = capsys.readouterr().out
+        shown = [line.split("]")[0] for line in out.splitlines() if line.startswith("error[")]
+        assert shown[0] == "error[HW105"
+        assert set(shown[1:]) == {"error[HW202", "error[HW203", "error[HW401"}
+        assert out.count("--> z-cluster.yaml") == 1
 
 
 def test_problems_keep_their_order_and_repeat_nothing() -> None:

@@ -137,8 +137,8 @@ def test_the_fingerprint_follows_the_values_and_not_how_they_are_written() -> No
         "model": {"vocab_size": 1, "layers": 1, "hidden": 2, "heads": 1, "kv_heads": 1, "ffn_hidden": 1},
         "data": {"kind": "files"},
     }
-    job |= {"batch": {"global": 1, "micro": 1, "sequence": 1}, "optimizer": {"lr": 1.0}}
-    job |= {"checkpoint": {"tiers": [{"kind": "disk", "every_steps": 1}]}}
+    job |= {"batch": {"global": "1 sequences", "micro": 1, "sequence": 1}, "optimizer": {"lr": 1.0}}
+    job |= {"checkpoint": {"tiers": [{"kind": "disk", "every": "1 steps"}]}}
 
     def hash_of(**changes: object) -> str:
         return fingerprint(TrainingJob.model_validate_json(json.dumps({**job, **changes})))

@@ -1,6 +1,7 @@
 """The schema from tables of kinds that are made up: options follow from the kind, and data from the trainer."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from headway.jobspec.schema import Tables, document_schema
 from headway.jobspec.spec.section import Section
+from headway.jobspec.units import Bytes, Seconds
 from tests.jobspec.test_spec import JOB
 
 
@@ -45,6 +47,7 @@ TABLES = Tables(
     switches={"plain": Made(Nothing)},
     trainers={"builtin": Made(Nothing), "other": Made(Nothing)},
     data={"builtin": {"python_stdlib": Made(Nothing), "files": Made(Path)}, "other": {"files": Made(_number())}},
+    needs={"builtin": ("data", "steps"), "other": ()},
 )
 VALIDATOR = Draft202012Validator(document_schema(TABLES))
 
@@ -100,6 +103,14 @@ def test_kinds_of_data_are_those_of_the_trainer(job: dict[str, Any], fine: bool)
     assert valid(JOB, **job) == fine
 
 
+@pytest.mark.parametrize("steps", [{"steps": None}, {}])
+def test_what_a_trainer_needs_is_wanted_of_its_jobs_alone(steps: dict[str, Any]) -> None:
+    without = {key: value for key, value in yaml.safe_load(JOB).items() if key != "steps"} | steps
+    assert not VALIDATOR.is_valid(without)
+    assert not VALIDATOR.is_valid({**without, "trainer": {"kind": "builtin"}})
+    assert VALIDATOR.is_valid({**without, "trainer": {"kind": "other"}, "data": {"kind": "files", "options": {"path": 1}}})
+
+
 @pytest.mark.parametrize(
     ("cluster", "fine"), [("lab", True), (["lab", "other"], True), ([], False), ("Lab", False), ([1], False), (None, False)]
 )
@@ -117,3 +128,45 @@ def test_the_schema_of_one_kind_holds_nothing_of_another() -> None:
     definitions = {kind: set(document_schema(TABLES, kind)["$defs"]) for kind in ("Cluster", "TrainingJob")}
     assert "scheduler" in definitions["Cluster"] - definitions["TrainingJob"]
     assert {"trainer", "data.other"} <= definitions["TrainingJob"] - definitions["Cluster"]
+
+
+class Quantities(Section):
+    """Fields that hold quantities."""
+
+    time: Seconds = Field(90.0, gt=0, le=3600, examples=["30s"])
+    """With a default and bounds."""
+    size: Bytes | None = Field(None, ge=1, examples=["1GiB"])
+    """That may be left out."""
+    steps: int = Field(1, ge=1, examples=[2])
+    """A count."""
+
+
+def test_a_quantity_is_written_with_its_unit_and_its_bounds_are_a_comment() -> None:
+    tables = replace(TABLES, schedulers={"quantities": Made(Quantities)})
+    properties = document_schema(tables)["$defs"]["Quantities"]["properties"]
+    pattern = properties["size"]["anyOf"][0].pop("pattern")
+    assert re.fullmatch(pattern, "1GiB")
+    assert not re.fullmatch(pattern, "1")
+    assert properties["size"] == {
+        "anyOf": [{"type": "string"}, {"type": "null"}],
+        "default": None,
+        "$comment": "at least 1B",
+        "description": "That may be left out.",
+        "examples": ["1GiB"],
+    }
+    assert properties["time"]["default"] == "90s"
+    assert properties["time"]["$comment"] == "more than 0s, at most 1h"
+    assert properties["steps"]["default"] == 1
+    assert "$comment" not in properties["steps"]
+
+
+def test_the_keys_of_an_example_are_in_the_order_of_whoever_wrote_it() -> None:
+    class Ordered(Section):
+        """Options with an example of two keys."""
+
+        mapping: dict[str, int] = Field(default_factory=dict, examples=[{"name": 1, "first": 2}])
+        """Which."""
+
+    tables = replace(TABLES, schedulers={"ordered": Made(Ordered)})
+    (example,) = document_schema(tables)["$defs"]["Ordered"]["properties"]["mapping"]["examples"]
+    assert list(example) == ["name", "first"]

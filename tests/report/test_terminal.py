@@ -49,10 +49,23 @@ def test_a_failure_that_ended_the_run_says_so_and_a_restart_without_steps_too(ru
     build.never_trained(runs / "run")
     text = printed(runs / "run")
     assert text.startswith("run  stop: the user's error, or no progress (exit code 83)\n")
-    assert "exited with code 1, rank 0 on localhost at step 0: restarted as generation 2" in text
-    assert "exited with code 1, rank 0 on localhost at step 0: not resumed" in text
+    assert "exited with code 1, rank 0 on localhost after 0 steps since its start: restarted as generation 2" in text
+    assert "exited with code 1, rank 0 on localhost after 0 steps since its start: not resumed" in text
     assert text.splitlines()[-1].endswith("; lost at least 4.5 s in 3 failures (exited with code 1, rank 0)")
     assert text.splitlines()[-1].startswith("stop: the user's error, or no progress (exit code 83)")
+
+
+def test_a_script_counts_its_steps_itself(runs: Path) -> None:
+    run = RunDirectory(runs / "run", planned=60, trainer="script")
+    run.begin(load=False)
+    run.step = 35
+    run.fail("killed by SIGKILL", rank=1, back_to=0)
+    run.begin(load=False)
+    run.end("completed", 0, "all ranks finished")
+    lines = [line.strip() for line in printed(runs / "run").splitlines()]
+    assert "loss      none recorded; 60 steps planned" in lines
+    assert "output    attempts/0/logs/SLOT/RANK.log" in lines
+    assert "failures  killed by SIGKILL, rank 1 on localhost after 35 steps since its start: restarted as generation 2" in lines
 
 
 def test_a_run_still_going_claims_no_end(runs: Path) -> None:

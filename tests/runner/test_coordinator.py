@@ -461,6 +461,25 @@ def test_a_script_that_ends_with_0_when_told_to_stop_was_preempted_all_the_same(
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
+def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop() -> None:
+    settings = replace(config(kind="script"), grace_s=100.0)
+    asked, failed = Bench(settings).started(), Bench(settings).started()
+    asked.do(Said(0, 1, {"what": "preempted"}))
+    failed.end(0, 1)
+    grace_s = GRACE_SHARE * 100.0
+    assert [a.body for a in asked.actions if isinstance(a, Send) and a.kind == "stop"] == [{"grace_s": grace_s}] * 2
+    assert [a.body for a in failed.actions if isinstance(a, Send) and a.kind == "stop"] == [{}] * 2
+    assert Send(1, "stop", 1, {"grace_s": grace_s}) in asked.do(Lost(1), joined(1, 1, (2, 3))), "the same to one that comes back"
+
+
+def test_a_script_is_not_expected_to_commit() -> None:
+    for kind, verdict in (("builtin", Exit.STOP), ("script", None)):
+        bench = Bench(config(kind=kind))
+        bench.join_all()
+        bench.do(Claimed(9, None, idle=9))
+        assert bench.machine.verdict is verdict
+
+
 def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None:
     bench = Bench().started()
     bench.end(2, 1)

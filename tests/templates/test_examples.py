@@ -79,7 +79,7 @@ def _handed_over(script: Path) -> str | None:
     if script.suffix == ".yaml":
         documents = yaml.safe_load_all(script.read_text())
         return str(next(document["data"]["run.json"] for document in documents if document["kind"] == "ConfigMap"))
-    found = re.search(r"<<'RUN_JSON'\n(.*?)RUN_JSON\n", script.read_text(), re.DOTALL)
+    found = re.search(r"<<'RUN_JSON'[^\n]*\n(.*?)RUN_JSON\n", script.read_text(), re.DOTALL)
     return found[1] if found else None
 
 

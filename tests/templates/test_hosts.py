@@ -31,7 +31,7 @@ fabrics:
         dscp: 26
         priority: 4
         lossless: true
-        ecn: {min_bytes: 1000, max_bytes: 2000, percent: 5}
+        ecn: {min: 1000B, max: 2000B, percent: 5}
       - {name: cnp, carries: cnp, dscp: 48}
 storage:
   - {name: runs, kind: posix, path: /runs, shared: true}

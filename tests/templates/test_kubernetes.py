@@ -43,11 +43,11 @@ cluster: lab
 nodes: 2
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}
 data: {kind: files, options: {paths: ["it's/*.txt"]}}
-batch: {global: 16, micro: 1, sequence: 128}
+batch: {global: 16 sequences, micro: 1, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {tiers: [{kind: disk, every_steps: 10}]}
-grace_s: 12.5
+checkpoint: {tiers: [{kind: disk, every: 10 steps}]}
+resilience: {grace: 12.5s}
 """
 CPUS = "nodes: [{group: cpu, count: 2, cpus: 4, procs: 2}]"
 GPUS = """\
@@ -166,7 +166,7 @@ def test_a_pod_has_time_to_save_when_it_is_told_to_end(tmp_path: Path) -> None:
 
 
 def test_a_time_limit_ends_an_attempt_and_does_not_use_up_restarts(tmp_path: Path) -> None:
-    text = manifest(tmp_path, LEAST, job=JOB + 'time_limit: "01:30:05"\n')
+    text = manifest(tmp_path, LEAST, job=JOB + 'limits: {time: "1:30:05"}\n')
     assert job_of(text)["activeDeadlineSeconds"] == 5405
     rules = objects(text)["JobSet"]["spec"]["failurePolicy"]["rules"]
     assert ("RestartJobSetAndIgnoreMaxRestarts", ["DeadlineExceeded"]) in [
@@ -186,6 +186,32 @@ def test_mounts_are_claims_or_directories_of_the_node(tmp_path: Path) -> None:
     assert mounted["/data"] == ({"hostPath": {"path": "/mnt/data", "type": "Directory"}}, True)
     assert mounted["/dev/shm"] == ({"emptyDir": {"medium": "Memory"}}, False)
     assert mounted["/etc/headway"] == ({"configMap": {"name": objects(text)["JobSet"]["metadata"]["name"]}}, True)
+
+
+def test_a_jobs_mounts_are_directories_of_the_node_beside_the_clusters(tmp_path: Path) -> None:
+    job = JOB + "mounts: [{source: /mnt/corpus, target: /data}, {source: /cache, read_only: false}]\n"
+    text = manifest(tmp_path, LEAST, job=job)
+    volumes = {volume.pop("name"): volume for volume in pod_of(text)["volumes"]}
+    mounted = {each["mountPath"]: (volumes[each["name"]], each.get("readOnly")) for each in container_of(text)["volumeMounts"]}
+    assert mounted["/scratch"] == ({"persistentVolumeClaim": {"claimName": "scratch"}}, False)
+    assert mounted["/data"] == ({"hostPath": {"path": "/mnt/corpus", "type": "Directory"}}, True)
+    assert mounted["/cache"] == ({"hostPath": {"path": "/cache", "type": "Directory"}}, False)
+    assert len(volumes) == len(mounted) == 5
+
+
+def test_the_jobs_image_takes_the_place_of_the_clusters_which_then_needs_none(tmp_path: Path) -> None:
+    image = f"registry.example.com/team/train@sha256:{'0123456789abcdef' * 4}"
+    job = f"{JOB}code: {{image: '{image}'}}\n"
+    assert container_of(manifest(tmp_path, LEAST))["image"] == LEAST["image"]
+    assert container_of(manifest(tmp_path, LEAST, job=job))["image"] == image
+    assert container_of(manifest(tmp_path, {"mounts": LEAST["mounts"]}, job=job))["image"] == image
+
+
+def test_the_jobs_variables_stand_beside_the_plans_with_their_reason(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST, job=JOB + 'environment: {GREETING: "it\'s $HOME"}\n')
+    environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
+    assert (environment["OMP_NUM_THREADS"], environment["GREETING"]) == ("2", "it's $$HOME")
+    assert "# the job says so\n                    #   `environment` of the job\n" in text
 
 
 def test_where_and_as_whom_pods_run_is_optional(tmp_path: Path) -> None:
@@ -216,6 +242,7 @@ def test_the_runner_is_told_by_a_configuration_that_cannot_change(tmp_path: Path
     config = objects(manifest(tmp_path, LEAST))["ConfigMap"]
     assert config["immutable"] is True
     assert from_json(RunConfig, config["data"]["run.json"]) == plan.run
+    assert json.loads(config["data"]["spec.json"]) == plan.spec
     stem = plan.run_stem
     assert config["data"]["nodes"] == f"{stem}-node-0-0.{stem}\n{stem}-node-0-1.{stem}\n"
 
@@ -234,13 +261,15 @@ def test_every_variable_stands_under_its_reason_and_source(tmp_path: Path) -> No
 def test_the_head_names_what_a_namespace_must_allow_its_pods(tmp_path: Path) -> None:
     assert "Pod Security" not in manifest(tmp_path, LEAST)
     mounts = [*LEAST["mounts"], {"path": "/data", "host_path": "/mnt/data"}]
-    for options, nodes, wanted in (
-        (LEAST, GPUS, "IPC_LOCK"),
-        (LEAST | {"host_network": True}, CPUS, "hostNetwork"),
-        (LEAST | {"mounts": mounts}, CPUS, "hostPath"),
-        (LEAST | {"mounts": mounts, "host_network": True}, GPUS, "IPC_LOCK, hostNetwork, hostPath"),
+    own = JOB + "mounts: [{source: /data}]\n"
+    for options, nodes, job, wanted in (
+        (LEAST, GPUS, JOB, "IPC_LOCK"),
+        (LEAST | {"host_network": True}, CPUS, JOB, "hostNetwork"),
+        (LEAST | {"mounts": mounts}, CPUS, JOB, "hostPath"),
+        (LEAST, CPUS, own, "hostPath"),
+        (LEAST | {"mounts": mounts, "host_network": True}, GPUS, JOB, "IPC_LOCK, hostNetwork, hostPath"),
     ):
-        line = manifest(tmp_path, options, nodes=nodes).splitlines()[2]
+        line = manifest(tmp_path, options, nodes=nodes, job=job).splitlines()[2]
         assert line.startswith(f"# The namespace must allow its pods {wanted} (Pod Security `privileged`, not `baseline`)")
 
 
@@ -324,7 +353,7 @@ PYTHON = """\
 #!/bin/sh
 printf '%s\\n' "$*" >>"$CALLS"
 case "$2 $3" in
-"headway.runner.rundir open") cat >"$STDIN"; [ -z "${TAKEN:-}" ] || exit 75; printf '%s\\n' "$4/run.json" ;;
+"headway.runner.rundir open") cat >"$STDIN"; cat "${10}" >"$STDIN.spec"; [ -z "${TAKEN:-}" ] || exit 75; printf '%s\\n' "$4/run.json" ;;
 *) echo "pid=$$ nodes=$HEADWAY_NODES setup=${FROM_SETUP:-}" >>"$CALLS"; exit "${CODE:-0}" ;;
 esac
 """
@@ -345,6 +374,7 @@ class Done:
     pid: int
     calls: list[str]
     stdin: str
+    spec: str
 
 
 def prepare(data: Mapping[str, str], folder: Path) -> Path:
@@ -368,7 +398,7 @@ def run_script(data: Mapping[str, str], folder: Path, **variables: str) -> Done:
     with subprocess.Popen(["sh", str(script)], env=environment(folder, **variables), stdout=subprocess.DEVNULL) as process:
         code = process.wait(30)
     calls = (folder / "calls").read_text().split("\n")[:-1]
-    return Done(code, process.pid, calls, (folder / "stdin").read_text())
+    return Done(code, process.pid, calls, (folder / "stdin").read_text(), (folder / "stdin.spec").read_text())
 
 
 def wait_for_text(path: Path) -> None:
@@ -382,12 +412,13 @@ def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
     data = objects(manifest(tmp_path, LEAST | {"setup": ["export FROM_SETUP='a b'"]}))["ConfigMap"]["data"]
     done = run_script(data, tmp_path / "pod", CODE="82")
     assert done.code == 82
+    open_run = "-m headway.runner.rundir open /scratch/runs case-HASH-eb8cef1608f042728881787a1070b367"
     assert [re.sub(r"case-[0-9a-f]{8}", "case-HASH", call) for call in done.calls] == [
-        "-m headway.runner.rundir open /scratch/runs case-HASH-eb8cef1608f042728881787a1070b367 --attempt 3 --every-node",
+        f"{open_run} --attempt 3 --every-node --spec {tmp_path}/pod/spec.json",
         "-m headway.runner /scratch/runs/run.json --attempt 3",
         f"pid={done.pid} nodes=case-HASH-node-0-0.case-HASH,case-HASH-node-0-1.case-HASH setup=a b",
     ]
-    assert done.stdin == data["run.json"]
+    assert (done.stdin, done.spec) == (data["run.json"], data["spec.json"])
 
 
 def test_an_attempt_that_cannot_be_opened_starts_no_runner_and_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The local script: one runner a slot, the worst of their codes, the verdict file above it, signals handed on."""
 
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ PYTHON = """\
 #!/bin/bash
 printf '%s\\n' "$*" >>"$CALLS"
 case "$2 $3" in
-"headway.runner.rundir open") cat >"$STDIN"; printf '%s\\n' "$4/run.json" ;;
+"headway.runner.rundir open") cat >"$STDIN"; cat "$9" >"$STDIN.spec"; printf '%s\\n' "$4/run.json" ;;
 "headway.runner.rundir exit-code") echo "${VERDICT:-$6}" ;;
 "headway.runner "*)
   echo "nodes=$HEADWAY_NODES" >>"$CALLS"
@@ -33,7 +34,7 @@ esac
 def script(tmp_path: Path) -> Path:
     cluster = re.sub(r"scheduler:.*?nodes:", "scheduler: {kind: local}\nnodes:", CLUSTER, flags=re.DOTALL)
     (tmp_path / "cluster.yaml").write_text(cluster)
-    (tmp_path / "job.yaml").write_text(JOB.replace("time_limit: 01:30:00\n", ""))
+    (tmp_path / "job.yaml").write_text(JOB.replace('limits: {time: "1:30:00"}\n', ""))
     planned = load_job_plan(tmp_path / "job.yaml")
     assert planned is not None
     (text,) = [text for path, text in planned.files().items() if path.suffix == ".sh"]
@@ -71,7 +72,16 @@ def test_the_worst_code_counts_unless_a_verdict_says_otherwise(script: Path, cod
     runners = sorted(call for call in calls if call.startswith("-m headway.runner "))
     assert runners == [f"-m headway.runner runs of 'lab'/run.json --attempt 0 --node {node}" for node in (0, 1)]
     assert calls.count("nodes=127.0.0.1,127.0.0.1") == 2
-    assert re.fullmatch(r"-m headway.runner.rundir open runs of 'lab' case-[0-9a-f]{8}-\d{8}T\d{6}\.\d{9} --attempt 0", calls[0])
+    assert re.fullmatch(
+        r"-m headway.runner.rundir open runs of 'lab' case-[0-9a-f]{8}-\d{8}T\d{6}\.\d{9} --attempt 0 --spec /dev/fd/3", calls[0]
+    )
+
+
+def test_the_run_gets_its_configuration_and_the_spec_that_it_was_made_from(script: Path) -> None:
+    with started(script) as process:
+        process.wait(30)
+    assert json.loads((script.parent / "stdin").read_text())["steps"] == 100
+    assert json.loads((script.parent / "stdin.spec").read_text())["optimizer"]["lr"] == 0.003
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,13 +1,16 @@
 """The batch script: what it asks Slurm for, and what it does with each verdict, run against a stand-in of Slurm's commands."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from headway.cli.documents import load_job_plan
+from headway.templates.schedulers.slurm.pyxis import image_for_enroot
 
 CLUSTER = """\
 apiVersion: headway/v1alpha1
@@ -27,12 +30,12 @@ cluster: lab
 nodes: 2
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}
 data: {kind: files, options: {paths: ["it's/*.txt"]}}
-batch: {global: 16, micro: 2, sequence: 128}
+batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {tiers: [{kind: disk, every_steps: 10}]}
-time_limit: 01:30:00
-grace_s: 12.5
+checkpoint: {tiers: [{kind: disk, every: 10 steps}]}
+limits: {time: "1:30:00"}
+resilience: {grace: 12.5s}
 """
 
 SRUN = "srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=0"
@@ -43,7 +46,7 @@ COMMANDS = {
     "scontrol": 'if [[ $1 = show ]]; then printf "n1\\nn2\\n"; fi\nif [[ $1 = requeue ]]; then exit "${REQUEUE:-0}"; fi\n',
     "srun": 'echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"\nexit "$CODE"\n',
     "python3": """case $3 in
-open) cat >"$STDIN"; printf '%s\\n' "$4/run.json" ;;
+open) cat >"$STDIN"; cat "$9" >"$STDIN.spec"; printf '%s\\n' "$4/attempts/$7/run.json" ;;
 exit-code) echo "${VERDICT:-$6}" ;;
 suspects) echo "$SUSPECTS" ;;
 esac
@@ -53,9 +56,15 @@ esac
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    (tmp_path / "job.yaml").write_text(JOB)
-    planned = load_job_plan(tmp_path / "job.yaml")
+    return rendered(tmp_path)
+
+
+def rendered(folder: Path, more: str = "", options: str = "", runs: str = "runs of 'lab'") -> str:
+    """The script of the job with more fields, on the cluster with more options of Slurm."""
+    cluster = CLUSTER.replace("{partition: main", f"{{{options}partition: main").replace("runs of 'lab'", runs)
+    (folder / "cluster.yaml").write_text(cluster)
+    (folder / "job.yaml").write_text(JOB + more)
+    planned = load_job_plan(folder / "job.yaml")
     assert planned is not None
     (text,) = [text for path, text in planned.files().items() if path.suffix == ".sbatch"]
     return text
@@ -86,7 +95,7 @@ def test_directives_stand_before_any_command_and_leave_tasks_to_srun(script: str
         "account=research",
         "qos=high",
         "exclusive",
-        "time=01:30:00",
+        "time=1:30:00",
         "requeue",
         "open-mode=append",
         "output=%x-%j.out",
@@ -101,19 +110,25 @@ def test_a_run_opens_its_directory_in_the_storage_and_starts_one_runner_a_node(s
     assert code == 0
     assert [re.sub(r"case-[0-9a-f]{8}-", "case-HASH-", call) for call in calls] == [
         "scontrol show hostnames n[1-2]",
-        "python3 -m headway.runner.rundir open runs of 'lab' case-HASH-7 --attempt 0",
-        f"{SRUN} python3 -m headway.runner runs of 'lab'/run.json --attempt 0",
+        "python3 -m headway.runner.rundir open runs of 'lab' case-HASH-7 --attempt 0 --spec /dev/fd/3",
+        f"{SRUN} python3 -m headway.runner runs of 'lab'/attempts/0/run.json --attempt 0",
         "nodes=n1,n2 setup=a b",
-        "python3 -m headway.runner.rundir exit-code runs of 'lab'/run.json --or 0",
+        "python3 -m headway.runner.rundir exit-code runs of 'lab'/attempts/0/run.json --or 0",
     ]
-    assert "it's/*.txt" in (tmp_path / "stdin").read_text()
+
+
+def test_the_run_gets_its_configuration_and_the_spec_that_it_was_made_from(script: str, tmp_path: Path) -> None:
+    run(script, tmp_path)
+    assert json.loads((tmp_path / "stdin").read_text())["data"]["options"]["paths"] == ["it's/*.txt"]
+    spec = json.loads((tmp_path / "stdin.spec").read_text())
+    assert (spec["kind"], spec["name"], spec["data"]["options"]["paths"]) == ("TrainingJob", "case", ["it's/*.txt"])
 
 
 def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, tmp_path: Path) -> None:
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="3", HEADWAY_RUNS="/else where")
     assert calls[1].startswith("python3 -m headway.runner.rundir open /else where case-")
-    assert calls[1].endswith("-7 --attempt 3")
-    assert calls[2].endswith("python3 -m headway.runner /else where/run.json --attempt 3")
+    assert calls[1].endswith("-7 --attempt 3 --spec /dev/fd/3")
+    assert calls[2].endswith("python3 -m headway.runner /else where/attempts/3/run.json --attempt 3")
 
 
 @pytest.mark.parametrize(
@@ -144,3 +159,64 @@ def test_a_refused_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path:
     code, calls = run(script, tmp_path, CODE="1", VERDICT=verdict, SUSPECTS="n2", REQUEUE="1")
     assert code == int(verdict)
     assert not [call for call in calls if "excnodelist" in call]
+
+
+# --- containers, mounts, variables ------------------------------------------------------------------------------------
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+IMAGE = f"code: {{image: 'registry.example.com/team/train:1@{DIGEST}'}}\n"
+PYXIS = "containers: pyxis, "
+
+
+def test_a_job_without_an_image_has_no_container_where_some_are_started(tmp_path: Path) -> None:
+    assert "--container" not in rendered(tmp_path, options=PYXIS)
+    assert rendered(tmp_path, options=PYXIS) == rendered(tmp_path)
+
+
+def test_a_container_has_the_image_by_its_digest_the_run_the_mounts_and_every_variable_of_the_plan(tmp_path: Path) -> None:
+    mounts = "mounts: [{source: /data/corpus}, {source: /cache, target: /root/.cache, read_only: false}]\n"
+    script = rendered(tmp_path, f"{IMAGE}{mounts}environment: {{HF_HOME: /data/hf}}\n", PYXIS, "/scratch/runs")
+    _, calls = run(script, tmp_path)
+    assert calls[2] == (
+        f"{SRUN} --container-image=registry.example.com#team/train:{DIGEST} --no-container-mount-home"
+        " --container-mounts=/scratch/runs:/scratch/runs,/data/corpus:/data/corpus:ro,/cache:/root/.cache"
+        " --container-env=HEADWAY_NODES,OMP_NUM_THREADS,PYTHONUNBUFFERED,HF_HOME"
+        " python3 -m headway.runner /scratch/runs/attempts/0/run.json --attempt 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "enroot"),
+    [
+        (f"registry.example.com:5000/train@{DIGEST}", f"registry.example.com:5000#train:{DIGEST}"),
+        (f"registry.example.com/a/b/train:2@{DIGEST}", f"registry.example.com#a/b/train:{DIGEST}"),
+        ("registry.example.com/train:2", "registry.example.com#train:2"),
+        ("localhost/train", "localhost#train:latest"),
+        (f"team/train@{DIGEST}", f"registry-1.docker.io#team/train:{DIGEST}"),
+        ("docker.io/team/train:2", "registry-1.docker.io#team/train:2"),
+        ("ubuntu", "registry-1.docker.io#library/ubuntu:latest"),
+        ("/images/train.sqsh", "/images/train.sqsh"),
+        ("nvcr.io#nvidia/pytorch:25.06-py3", "nvcr.io#nvidia/pytorch:25.06-py3"),
+    ],
+)
+def test_an_image_is_named_as_enroot_3_and_4_read_it(image: str, enroot: str) -> None:
+    assert image_for_enroot(image) == enroot
+    # The form of NVIDIA/enroot src/docker.sh, release 3: no user, so that no part of a digest is taken for the image.
+    if image[0] != "/":
+        form = r"([^#@]+)#([a-z0-9/._-]+):([A-Za-z0-9._:-]+)"
+        assert re.fullmatch(form, enroot)
+
+
+@pytest.mark.parametrize("value", ["a b", 'say "it\'s" $HOME `id` \\ !', "$(id)", "= #x; & |", ""])
+def test_a_variable_of_the_job_reaches_the_ranks_as_it_is(value: str, tmp_path: Path) -> None:
+    script = rendered(tmp_path, f"environment: {{OF_THE_JOB: {json.dumps(value)}}}\n")
+    shown = 'printf "%s\\n" "of the job=$OF_THE_JOB" >>"$CALLS"\n'
+    _, calls = run(script.replace("status=0\n", f"status=0\n{shown}", 1), tmp_path)
+    assert f"of the job={value}" in calls
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
+def test_a_script_with_a_container_is_clean_for_shellcheck(tmp_path: Path) -> None:
+    script = rendered(tmp_path, f"{IMAGE}mounts: [{{source: /data/corpus}}]\n", PYXIS, "/scratch/runs")
+    command = ["shellcheck", "--shell=bash", "--severity=style", "-"]
+    assert subprocess.run(command, input=script, capture_output=True, text=True, check=False).stdout == ""

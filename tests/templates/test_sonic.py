@@ -25,7 +25,7 @@ ROCE = {
     "carries": "collectives",
     "dscp": 26,
     "lossless": True,
-    "ecn": {"min_bytes": 150000, "max_bytes": 1500000, "percent": 7},
+    "ecn": {"min": "150kB", "max": "1500kB", "percent": 7},
     "bandwidth_percent": 60,
 }
 CNP = {"name": "cnp", "carries": "cnp", "dscp": 48}
@@ -465,12 +465,12 @@ def test_lanes_of_another_number_are_a_problem_of_the_options() -> None:
 
 
 def test_a_cable_without_a_profile_is_a_warning_in_the_traditional_model_only() -> None:
-    plan = cluster(node_metres=3, spine_metres=300)
+    plan = cluster(node_cable="3m", spine_cable="300m")
     assert problems(plan) == []
     ((code, path, severity, message),) = problems(plan, buffer_model="traditional")
-    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "node_metres"), Severity.WARNING)
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "node_cable"), Severity.WARNING)
     assert message.endswith("and not for 3 as a rule")
-    assert problems(cluster(CLASSES["lossy"], node_metres=3), buffer_model="traditional") == []
+    assert problems(cluster(CLASSES["lossy"], node_cable="3m"), buffer_model="traditional") == []
 
 
 def test_a_name_longer_than_a_host_name_is_a_problem() -> None:

@@ -1,0 +1,84 @@
+"""What `headway check` does not import, so that it answers at once: nothing that only other verbs need, and no source of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"hypothesis", "jinja2", "kubernetes", "numpy", "paramiko", "pulumi", "rich", "torch"}
+# Of headway itself: what is for other verbs, other formats and files that are not there.
+OTHERS = {
+    "headway.cli.formats",
+    "headway.infra.host",
+    "headway.infra.providers.onprem.hosts",
+    "headway.infra.ssh",
+    "headway.jobspec.schema",
+    "headway.report",
+    "headway.runner.boot",
+    "headway.templates.hosts.read",
+    "headway.templates.job",
+    "headway.templates.switches.sonic.read",
+}
+PROGRAM = """
+import json, linecache, sys
+from headway.cli.main import main
+code = main(sys.argv[1:])
+print(json.dumps({"code": code, "modules": sorted(sys.modules), "sources": sorted(linecache.cache)}))
+"""
+
+
+def checked(*paths: str) -> dict[str, Any]:
+    """`headway check` in a process of its own: its exit code, the modules that it imported, the sources that it read."""
+    command = [sys.executable, "-c", PROGRAM, "check", *paths]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+@pytest.fixture(scope="module")
+def job() -> dict[str, Any]:
+    """A job with its clusters and the files rendered from it beside it."""
+    return checked("examples/two-node-roce/job.yaml")
+
+
+def test_a_check_of_a_job_reads_the_clusters_and_the_rendered_files(job: dict[str, Any]) -> None:
+    assert job["code"] == 0
+    assert {"headway.jobspec.resolve.cluster", "headway.templates.nccl.read", "headway.templates.agreement"} <= set(
+        job["modules"]
+    )
+
+
+def test_a_check_of_a_job_imports_no_large_library(job: dict[str, Any]) -> None:
+    assert {name.split(".")[0] for name in job["modules"]} & HEAVY == set()
+
+
+def test_a_check_of_a_job_imports_nothing_that_only_others_need(job: dict[str, Any]) -> None:
+    assert set(job["modules"]) & OTHERS == set()
+
+
+def test_what_only_others_need_is_there() -> None:
+    missing = [
+        name for name in OTHERS if not any((ROOT / name.replace(".", "/")).with_suffix(end).exists() for end in (".py", ""))
+    ]
+    assert missing == []
+
+
+def test_a_check_without_problems_reads_no_description_of_a_field(job: dict[str, Any]) -> None:
+    assert [source for source in job["sources"] if source.endswith(".py")] == []
+
+
+def test_a_check_with_problems_reads_the_descriptions_that_its_hints_show() -> None:
+    found = checked("tests/errors/missing-field.yaml")
+    assert found["code"] == 1
+    assert [source for source in found["sources"] if "/jobspec/spec/" in source] != []
+    assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
+
+
+def test_a_check_of_everything_imports_no_large_library() -> None:
+    found = checked("examples")
+    assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
+    assert {"headway.templates.hosts.read", "headway.templates.switches.sonic.read"} <= set(found["modules"])

@@ -1,0 +1,87 @@
+"""A claim on speed: what is run and in which order, when it holds, and how it is told."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.claim import Claim, Command, MeasureError, Spread, interleaved, judged, report
+
+KEYS = ["claim", "ours", "peer", "peer_name", "ratio", "goal", "holds", "conditions"]
+
+
+def program(folder: Path, code: str, says: str = "done") -> Command:
+    return Command([sys.executable, "-c", f"{code}\nprint('done')"], folder, says)
+
+
+def writing(folder: Path, letter: str) -> Command:
+    return program(folder, f"open('order', 'a').write('{letter}')")
+
+
+def claim(seconds: float) -> Claim:
+    return judged("a task", (Spread(seconds, seconds, seconds), Spread(0.5, 0.4, 0.6)), "a peer", 0.4, "here")
+
+
+def test_both_programs_run_in_turn_after_one_run_each_that_is_not_counted(tmp_path: Path) -> None:
+    pair = interleaved(writing(tmp_path, "o"), writing(tmp_path, "p"), 3, tmp_path / "bytecode")
+    assert (tmp_path / "order").read_text() == "op" * 4
+    assert all(0 < spread.low <= spread.median <= spread.high for spread in pair)
+
+
+def test_programs_keep_their_bytecode_whatever_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "imported.py").write_text("")
+    command = program(tmp_path, "import imported")
+    interleaved(command, command, 1, tmp_path / "bytecode")
+    assert len(list((tmp_path / "bytecode").rglob("imported.*.pyc"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "error"),
+    [
+        ("raise SystemExit('broken')", "done", "ended with 1 and did not print `done`: broken"),
+        ("pass", "3 documents", "ended with 0 and did not print `3 documents`: done"),
+    ],
+)
+def test_a_program_that_does_not_do_its_work_is_not_measured(code: str, says: str, error: str, tmp_path: Path) -> None:
+    with pytest.raises(MeasureError, match=error):
+        interleaved(program(tmp_path, code, says), writing(tmp_path, "p"), 1, tmp_path / "bytecode")
+
+
+def test_a_peer_that_is_not_there_is_named_with_what_installs_it(tmp_path: Path) -> None:
+    peer = Command([tmp_path / "peer"], tmp_path, "")
+    with pytest.raises(MeasureError, match=r"/peer cannot be started \(No such file or directory\); `make peers` installs"):
+        interleaved(writing(tmp_path, "o"), peer, 1, tmp_path / "bytecode")
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(0.4, True), (0.401, False)])
+def test_a_claim_holds_up_to_its_goal(seconds: float, holds: bool) -> None:
+    assert claim(seconds).holds == holds
+    assert claim(seconds).ratio == seconds / 0.5
+
+
+def test_a_report_has_one_object_a_claim_and_ends_with_1_if_one_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([claim(0.2), claim(0.5), claim(0.3)], ["--json"]) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(line) for line in lines] == [KEYS] * 3
+    assert [line["holds"] for line in lines] == [True, False, True]
+    assert lines[0]["peer"] == {"median": 0.5, "low": 0.4, "high": 0.6}
+
+
+def test_a_line_for_people_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([claim(0.2)], []) == 0
+    assert capsys.readouterr().out == (
+        "holds: a task: 0.200 s of CPU (0.200 to 0.200), goal at most 0.4 s; "
+        "a peer: 0.500 s of CPU (0.400 to 0.600); ratio 0.40 (here)\n"
+    )
+
+
+def test_a_claim_that_cannot_be_measured_ends_the_report_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    def claims() -> Iterator[Claim]:
+        yield claim(0.2)
+        raise MeasureError("no peer")
+
+    assert report(claims(), []) == 3
+    assert capsys.readouterr().err == "benchmark: no peer\n"

@@ -1,0 +1,259 @@
+"""`headway check JOB --run RUN`: which run is meant, what it is compared with, and what of an edit it goes on with."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.cli.documents import load_job_plan
+from headway.cli.main import main
+from headway.jobspec.json_text import json_text
+from headway.jobspec.plan import to_json
+from headway.runner import rundir
+from tests.faults.runs import headway
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: here
+scheduler: {kind: local}
+nodes: [{group: cpu, count: 2, cpus: 4, procs: 1}]
+storage: [{name: runs, kind: posix, path: runs, shared: true}]
+"""
+JOB = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: case
+cluster: here
+nodes: 1
+model: {vocab_size: 256, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn_hidden: 64}
+data: {kind: python_stdlib, options: {limit: 1MB}}
+batch: {global: 4 sequences, micro: 2, sequence: 32}
+optimizer: {lr: 0.003}
+steps: 20
+checkpoint: {tiers: [{kind: disk, every: 5 steps}]}
+"""
+NAME = "case-0123abcd-1"
+
+Opened = Callable[..., Path]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Opens an attempt of the run as launchers do, made from the job as it is written then; in its journal are `entries`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_RUNS", raising=False)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    write()
+
+    def open_attempt(attempt: int = 0, *entries: dict[str, object], keep_spec: bool = True) -> Path:
+        planned = load_job_plan(Path("job.yaml"))
+        assert planned is not None
+        Path("spec.json").write_text(json_text(planned.plan.spec))
+        monkeypatch.setattr("sys.stdin", io.StringIO(to_json(planned.plan.run)))
+        spec = ["--spec", "spec.json"] if keep_spec else []
+        assert rundir.main(["open", "runs", NAME, "--attempt", str(attempt), *spec]) == 0
+        for number, entry in enumerate(entries, attempt + 1):
+            line = json.dumps({"wall": 1.0, "attempt": attempt, **entry}) + "\n"
+            with Path("runs", NAME, "shared", "journal", f"{number:06d}.jsonl").open("a") as journal:
+                journal.write(line)
+        return Path("runs", NAME)
+
+    return open_attempt
+
+
+def write(*edits: tuple[str, str], more: str = "") -> None:
+    text = JOB
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    Path("job.yaml").write_text(text + more)
+
+
+def committed(step: int) -> dict[str, object]:
+    return {"kind": "committed", "step": step, "save_s": 0.1, "bytes": 1}
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str, run: str = NAME) -> tuple[int, str]:
+    """The exit code, and what stands on stdout."""
+    capsys.readouterr()
+    code = main(["check", "job.yaml", "--run", run, *words])
+    return code, capsys.readouterr().out
+
+
+def codes(out: str) -> list[str]:
+    return [problem["code"] for problem in json.loads(out)["problems"]]
+
+
+# --- what of an edit the run goes on with -----------------------------------------------------------------------------
+
+
+def test_a_job_as_the_run_was_made_from_it_has_not_changed(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened(0, committed(15))
+    assert check(capsys) == (0, f"run `{NAME}`, step 15: nothing has changed since its attempt 0\n\n1 document: no problems\n")
+
+
+def test_what_may_change_is_told_with_its_reason_and_is_no_problem(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened(0, committed(15))
+    write(("5 steps", "10 steps"), ("nodes: 1", "nodes: 2"))
+    code, out = check(capsys)
+    assert code == 0
+    reason = "checkpoints load on any number of ranks, and samples follow from their place in the order"
+    assert out.splitlines() == [
+        f"run `{NAME}`, step 15, what has changed since its attempt 0:",
+        f"  nodes: 1 -> 2 at the next attempt ({reason})",
+        "  checkpoint.tiers[0].every: 5 steps -> 10 steps at the next attempt (what is saved is what was computed anyway)",
+        "",
+        "1 document: no problems",
+    ]
+    assert codes(check(capsys, "--format", "json")[1]) == []
+
+
+def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened(0, committed(15))
+    write(("lr: 0.003", "lr: 0.001"))
+    code, out = check(capsys)
+    assert code == 1
+    assert out == (
+        f"error[HW420]: `optimizer.lr` is `0.001`, and run `{NAME}` was made with `0.003`: every later update follows from it, and"
+        " `history` must say from which step on\n"
+        "  --> job.yaml:9:17\n"
+        " 9 | optimizer: {lr: 0.001}\n"
+        "   |                 ^^^^^\n"
+        "\n"
+        "hint: put `0.003` back and add to `history`: `{from_step: 15, set: {optimizer.lr: 0.001}}`\n"
+        "\n"
+        "1 document: 1 error\n"
+    )
+
+
+def test_another_model_starts_a_new_run(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened()
+    write(("layers: 1", "layers: 2"))
+    code, out = check(capsys, "--format", "json")
+    assert (code, codes(out)) == (1, ["HW419"])
+    assert json.loads(out)["problems"][0]["path"] == ["model", "layers"]
+
+
+def test_other_programs_get_the_refused_changes_as_problems(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened()
+    write(("lr: 0.003", "lr: 0.001"), ("layers: 1", "layers: 2"), ("5 steps", "10 steps"))
+    assert codes(check(capsys, "--format", "json")[1]) == ["HW419", "HW420"]
+    _, sarif = check(capsys, "--format", "sarif")
+    assert [result["ruleId"] for result in json.loads(sarif)["runs"][0]["results"]] == ["HW419", "HW420"]
+    _, github = check(capsys, "--format", "github")
+    assert [line.split("title=")[1][:5] for line in github.splitlines()] == ["HW419", "HW420"]
+
+
+def test_a_change_that_history_says_is_nothing_to_refuse(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened(0, committed(15))
+    write(more="history: [{from_step: 15, rollback_to: 10, skip_samples: 8, set: {optimizer.lr: 0.001}}]\n")
+    # That nothing carries `history` out yet is another matter.
+    assert set(codes(check(capsys, "--format", "json")[1])) == {"HW214"}
+    said = "  history[0]: from step 15 on: back to step 10, 8 samples left out, optimizer.lr: 0.001\n"
+    assert said in check(capsys)[1]
+    write(more="history: [{from_step: 10, set: {optimizer.lr: 0.001}}]\n")
+    assert set(codes(check(capsys, "--format", "json")[1])) == {"HW214", "HW421"}
+    assert "history[0]: from step" not in check(capsys)[1]
+
+
+# --- which run, and what of it ----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_named_by_its_directory_or_below_the_runs(
+    opened: Opened, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened()
+    assert check(capsys, run=str(directory))[0] == 0
+    Path("runs").rename("elsewhere")
+    assert check(capsys)[0] == 1
+    monkeypatch.setenv("HEADWAY_RUNS", "elsewhere")
+    assert check(capsys)[0] == 0
+
+
+def test_the_newest_attempt_that_kept_its_spec_counts(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    opened(0)
+    write(("5 steps", "10 steps"))
+    opened(1)
+    assert "nothing has changed since its attempt 1" in check(capsys)[1]
+    write()
+    opened(2, keep_spec=False)
+    assert "checkpoint.tiers[0].every: 10 steps -> 5 steps" in check(capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("entries", "step"),
+    [
+        ([], 0),
+        ([{"kind": "claim", "base": None}], 0),
+        ([committed(15), {"kind": "claim", "base": {"step": 10, "generation": 1}}], 10),
+        ([committed(15), {"kind": "claim", "base": None}], 0),
+        ([committed(15), committed(20)], 20),
+        ([committed(15), {"kind": "preempted"}], 15),
+    ],
+)
+def test_the_newest_generation_says_which_step_is_committed(
+    opened: Opened, capsys: pytest.CaptureFixture[str], entries: list[dict[str, object]], step: int
+) -> None:
+    opened(0, *entries)
+    assert check(capsys)[1].startswith(f"run `{NAME}`, step {step}:")
+
+
+def test_what_is_no_run_or_kept_no_spec_is_said_and_nothing_is_judged(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = opened(0, keep_spec=False)
+    for spoil, reason in (
+        (lambda: None, f"run `{NAME}` kept no spec to compare with: an older headway started it"),
+        (lambda: (directory / "attempts/0/spec.json").write_text("{"), "not the spec of an attempt: "),
+        (lambda: (directory / "attempts/0/spec.json").write_text("[]"), "a spec of apiVersion `None` is not known here"),
+        (lambda: (directory / "attempts/0/spec.json").write_text('{"apiVersion": "headway/v9"}'), "apiVersion `headway/v9`"),
+        (lambda: shutil.rmtree(directory), f"no run `{NAME}`: neither a directory nor a name under `runs`"),
+    ):
+        spoil()
+        capsys.readouterr()
+        assert main(["check", "job.yaml", "--run", NAME]) == 1
+        found = capsys.readouterr()
+        assert found.out == ""
+        assert found.err.startswith("error: ")
+        assert reason in found.err
+
+
+@pytest.mark.parametrize("paths", [["."], ["cluster.yaml"], ["job.yaml", "cluster.yaml"]])
+def test_a_run_is_compared_with_one_job(opened: Opened, capsys: pytest.CaptureFixture[str], paths: list[str]) -> None:
+    opened()
+    assert main(["check", *paths, "--run", NAME]) == 2
+    assert "`--run` compares one job with its run; name one TrainingJob" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "edit", [("lr: 0.003", "lr: fast"), ("steps: 20", "steps: 20\nenvironment: {HF_TOKEN: hf_abcdefghijklmnop}")]
+)
+def test_a_job_with_errors_or_a_secret_is_not_compared(
+    opened: Opened, capsys: pytest.CaptureFixture[str], edit: tuple[str, str]
+) -> None:
+    opened()
+    write(edit, ("layers: 1", "layers: 2"))
+    code, out = check(capsys)
+    assert code == 1
+    assert f"not compared with run `{NAME}`: the job has errors of its own\n" in out
+    assert "HW419" not in out
+    assert " -> " not in out, "no value of a difference"
+
+
+@pytest.mark.slow
+def test_a_real_run_keeps_its_spec_and_one_that_did_not_is_reported_and_resumed(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Path("real").resolve()
+    assert headway("run", "job.yaml", runs=runs).returncode == 0
+    (directory,) = runs.iterdir()
+    assert check(capsys, run=str(directory)) == (
+        0,
+        f"run `{directory.name}`, step 20: nothing has changed since its attempt 0\n\n1 document: no problems\n",
+    )
+    (directory / "attempts" / "0" / "spec.json").unlink()
+    assert headway("report", directory, runs=runs).returncode == 0
+    assert headway("run", "job.yaml", "--resume", directory.name, runs=runs).returncode == 0
+    assert json.loads((directory / "attempts" / "1" / "spec.json").read_text())["name"] == "case"

@@ -1,0 +1,233 @@
+"""`headway pin`, and inventories beside a cluster's document: written by the one, read by every verb that reads the other."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm}
+nodes:
+  - {group: a, count: A, cpus: 96, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
+  - {group: b, count: B, cpus: 96, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
+fabrics:
+  - name: rails
+    role: scale_out
+    transport: roce
+    classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]
+    switches: {leaves: 6, spines: 1, ports: 8, os: [{kind: sonic}]}
+storage:
+  - {name: runs, kind: posix, path: /scratch/runs, shared: true}
+"""
+NODE = "  - name: {}\n    nics:\n      - {{name: mlx5_0, switch: rails-leaf-{}, port: Ethernet{}}}\n"
+NODE += "      - {{name: mlx5_1, switch: rails-leaf-{}, port: Ethernet{}}}\n"
+HEAD = "apiVersion: headway/v1alpha1\nkind: Inventory\nname: NAME\ncluster: lab\n"
+
+Write = Callable[[int, int], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """The cluster with so many nodes in its two groups."""
+
+    def write(a: int, b: int) -> Path:
+        file = tmp_path / "cluster.yaml"
+        file.write_text(CLUSTER.replace("A,", f"{a},").replace("B,", f"{b},"))
+        return file
+
+    return write
+
+
+def node(name: str, unit: int, port: int) -> str:
+    return NODE.format(name, 2 * unit + 1, 8 * port, 2 * unit + 2, 8 * port)
+
+
+def places(cluster: Path, capsys: Capture) -> dict[str, list[str]]:
+    """Where the adapters of each node hang."""
+    capsys.readouterr()
+    assert main(["plan", str(cluster), "--json"]) == 0
+    found: dict[str, list[str]] = {}
+    for link in json.loads(capsys.readouterr().out)["links"]:
+        if link["address"]:
+            found.setdefault(link["b"], []).append(f"{link['a']} {link['a_port']}")
+    return found
+
+
+def test_what_is_printed_names_every_cable_once(write: Write, capsys: Capture) -> None:
+    assert main(["pin", str(write(3, 2))]) == 0
+    found = capsys.readouterr()
+    nodes = [node("a-1", 0, 0), node("a-2", 0, 1), node("a-3", 0, 2), node("b-1", 0, 3), node("b-2", 1, 0)]
+    assert found.out.partition("\n")[2] == HEAD.replace("NAME", "lab") + "nodes:\n" + "".join(nodes)
+    assert found.err == "5 nodes pinned, 0 in inventories before\n"
+
+
+def test_pinning_changes_no_rendered_byte_and_ends_the_warning(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    cluster = write(3, 2)
+    assert main(["render", str(cluster)]) == 0
+    assert "warning[HW524]" in capsys.readouterr().err
+    assert main(["pin", str(cluster), "-o", str(tmp_path / "inventory")]) == 0
+    assert sorted(path.name for path in (tmp_path / "inventory").iterdir()) == ["lab-unit-1.yaml", "lab-unit-2.yaml"]
+    assert main(["render", "--check", str(cluster)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "3 documents: no problems\n"
+
+
+@pytest.mark.parametrize("before", ["", "# kept \n", "switches: []\n"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_growth_appends_the_new_nodes_and_leaves_every_byte_that_was_there(
+    write: Write, tmp_path: Path, capsys: Capture, before: str, line_break: str
+) -> None:
+    file = tmp_path / "seen.yaml"
+    old = before + HEAD.replace("NAME", "seen") + "nodes:\n    # of the first unit\n"
+    old += "".join(f"  {line}\n" for line in node("b-1", 0, 3).splitlines())
+    bytes_before = b"\xef\xbb\xbf" + old.replace("\n", line_break).encode()
+    file.write_bytes(bytes_before)
+    assert main(["pin", str(write(4, 1)), "-o", str(file)]) == 0
+    assert file.read_bytes().startswith(bytes_before)
+    known = places(write(4, 1), capsys)
+    assert known["b-1"] == ["rails-leaf-1 Ethernet24", "rails-leaf-2 Ethernet24"]
+    grown = places(write(9, 2), capsys)
+    assert known.items() <= grown.items()
+    assert len({place for found in grown.values() for place in found}) == 22
+
+
+def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_to(
+    write: Write, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "seen.yaml"
+    file.write_text(HEAD.replace("NAME", "seen").rstrip())
+    assert main(["pin", str(write(1, 1)), "-o", str(file)]) == 0
+    assert file.read_text() == HEAD.replace("NAME", "seen") + "nodes:\n" + node("a-1", 0, 0) + node("b-1", 0, 1)
+    assert capsys.readouterr().out == f"{file}\n"
+    assert main(["pin", str(write(1, 1)), "-o", str(file)]) == 0
+    assert capsys.readouterr() == ("", "0 nodes pinned, 2 in inventories before\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD + "nodes: [{name: b-1}]\n", "cannot be appended to: the text is not YAML"),
+        (HEAD + "nodes: []\n", "let `nodes` be its last key"),
+        (
+            HEAD + "nodes:\n  - {name: b-1}\nswitches:\n  - {name: rails-leaf-1}\n",
+            "cannot be appended to: `nics` is not a field of `switches[1]`",
+        ),
+        (HEAD + "nodes:\n  - {name: b-1}\n...\n", "cannot be appended to"),
+        (HEAD.replace("lab", "other"), "is an inventory of `other`"),
+        (CLUSTER.replace("lab", "other").replace("A,", "1,").replace("B,", "1,"), "is there already: it is no inventory"),
+        ("not: [closed", "is there already: the text is not YAML"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_appended_to_stays_as_it_is(
+    write: Write, tmp_path: Path, capsys: Capture, text: str | bytes, said: str
+) -> None:
+    file = tmp_path / "seen.yaml"
+    content = text if isinstance(text, bytes) else text.replace("NAME", "seen").encode()
+    file.write_bytes(content)
+    assert main(["pin", str(write(2, 1)), "-o", str(file)]) == 1
+    assert said in capsys.readouterr().err
+    assert file.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "seen.yaml"]
+
+
+@pytest.mark.parametrize("place", ["elsewhere/seen.yaml", "elsewhere", "inventory/below/seen.yaml"])
+def test_a_place_that_nothing_is_read_from_is_refused(write: Write, tmp_path: Path, capsys: Capture, place: str) -> None:
+    assert main(["pin", str(write(1, 1)), "-o", str(tmp_path / place)]) == 2
+    assert f"{tmp_path / place} would not be read" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.yaml"]
+
+
+def test_cables_that_an_entry_lacks_are_named_since_only_people_can_add_them(
+    write: Write, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "seen.yaml").write_text(
+        HEAD.replace("NAME", "seen") + "nodes:\n  - name: a-1\n    host: 10.0.0.11\n" + node("b-1", 0, 1).rpartition("      -")[0]
+    )
+    assert main(["pin", str(write(1, 2))]) == 1
+    found = capsys.readouterr()
+    assert found.out.endswith("nodes:\n" + node("b-2", 0, 2))
+    assert found.err.splitlines()[1:] == [
+        "error: these nodes stand in an inventory without all of their cables; add there:",
+        "  a-1: {name: mlx5_0, switch: rails-leaf-1, port: Ethernet0}",
+        "  a-1: {name: mlx5_1, switch: rails-leaf-2, port: Ethernet0}",
+        "  b-1: {name: mlx5_1, switch: rails-leaf-2, port: Ethernet8}",
+    ]
+
+
+def test_a_name_that_reads_as_a_number_is_quoted(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    cluster = write(1, 1)
+    cluster.write_text(cluster.read_text().replace("group: b", 'group: "1e"').replace("mlx5_1", '"017"'))
+    assert main(["pin", str(cluster), "-o", str(tmp_path / "seen.yaml")]) == 0
+    assert '- name: "1e-1"\n' in (tmp_path / "seen.yaml").read_text()
+    assert '{name: "017", switch' in (tmp_path / "seen.yaml").read_text()
+    assert main(["check", str(cluster)]) == 0
+
+
+def test_more_nodes_than_a_file_may_have_go_into_a_folder(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    cluster = write(3500, 3500)
+    cluster.write_text(cluster.read_text().replace("ports: 8", "ports: 1024").replace("leaves: 6", "leaves: 28"))
+    assert main(["pin", str(cluster), "-o", str(tmp_path / "seen.yaml")]) == 1
+    assert "would not be read: the file is larger than 1048576 bytes" in capsys.readouterr().err
+    assert not (tmp_path / "seen.yaml").exists()
+    assert main(["pin", str(cluster), "-o", str(tmp_path)]) == 0
+    assert len(list(tmp_path.glob("lab-unit-*.yaml"))) == 14
+
+
+def test_an_inventory_counts_for_its_own_cluster_only(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    cluster = write(2, 1)
+    untouched = places(cluster, capsys)
+    moved = HEAD.replace("NAME", "seen") + "nodes:\n" + node("a-1", 2, 3)
+    (tmp_path / "other.yaml").write_text(moved.replace("lab", "other"))
+    assert places(cluster, capsys) == untouched
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "unit.yml").write_text(moved)
+    assert places(cluster, capsys) == {**untouched, "a-1": ["rails-leaf-5 Ethernet24", "rails-leaf-6 Ethernet24"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (HEAD + "nodes:\n  - {name: a-9}\n", "HW520"),
+        (HEAD + "nodes:\n  - {nam: a-1}\n", "HW201"),
+        (HEAD + "nodes:\n  - {name: a-1\n", "HW105"),
+        (HEAD.replace("cluster: lab\n", ""), "HW202"),
+    ],
+)
+def test_a_cluster_is_not_planned_past_a_mistake_in_its_inventory(
+    write: Write, tmp_path: Path, capsys: Capture, text: str, code: str
+) -> None:
+    (tmp_path / "seen.yaml").write_text(text.replace("NAME", "seen"))
+    for verb in (["plan"], ["pin"], ["render"], ["check"]):
+        assert main([*verb, str(write(2, 1))]) == 1
+        found = capsys.readouterr()
+        assert f"error[{code}]" in found.out + found.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "seen.yaml"]
+
+
+def test_to_check_an_inventory_is_to_check_its_cluster_with_it(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    write(2, 1)
+    file = tmp_path / "inventory" / "unit.yaml"
+    file.parent.mkdir()
+    file.write_text(HEAD.replace("NAME", "unit") + "nodes:\n" + node("a-1", 0, 0) + node("a-2", 0, 0))
+    assert main(["check", str(file)]) == 1
+    assert capsys.readouterr().out.count("error[HW521]") == 2
+    (tmp_path / "cluster.yaml").unlink()
+    assert main(["check", str(file)]) == 1
+    assert "error[HW401]" in capsys.readouterr().out
+
+
+def test_an_inventory_is_nothing_that_can_be_planned(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "seen.yaml"
+    file.write_text(HEAD.replace("NAME", "seen"))
+    assert main(["plan", str(file)]) == 1
+    assert "error[HW211]: this is an Inventory; a TrainingJob or Cluster is wanted here" in capsys.readouterr().err

@@ -1,0 +1,478 @@
+"""A job against itself and its cluster: what is refused is what cannot run, and what a hint names works."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from headway.cli.documents import load_job_plan
+from headway.jobspec.check.environment import check_environment
+from headway.jobspec.check.job import check_job
+from headway.jobspec.check.layout import check_layout, check_mesh
+from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
+from headway.jobspec.check.placement import check_placement
+from headway.jobspec.load import load_bytes
+from headway.jobspec.parse import Parsed, parse
+from headway.jobspec.plan import EnvVar, JobPlan
+from headway.jobspec.problem import Problem
+from headway.jobspec.resolve.model import ModelSizes, resolve_model
+from headway.jobspec.spec.batch import Batch
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.layout import Layout
+from headway.jobspec.spec.model import Experts, Model
+from headway.jobspec.spec.training import Overlap, Precision
+from headway.jobspec.units import Amount
+from headway.runner import contract
+from headway.runner.contract import Mesh
+from headway.templates.trainers.builtin.check import _ONLY
+
+ROOT = Path(__file__).parents[2]
+JOB = "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: case\ncluster: lab\n"
+CLUSTER = "apiVersion: headway/v1alpha1\nkind: Cluster\nname: lab\nscheduler: {kind: slurm}\n"
+STORAGE = "storage: [{name: runs, kind: posix, path: /runs, shared: true}]\n"
+SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+
+
+def job(text: str) -> Parsed[TrainingJob]:
+    document, unreadable = load_bytes("job.yaml", (JOB + text).encode())
+    found, problems = parse(document)
+    assert (unreadable, problems) == ([], [])
+    assert found is not None
+    assert isinstance(found.spec, TrainingJob)
+    return Parsed(found.document, found.spec, found.complete, found.sections)
+
+
+def cluster(nodes: str, storage: str = STORAGE) -> Parsed[Cluster]:
+    document, unreadable = load_bytes("cluster.yaml", f"{CLUSTER}nodes: {nodes}\n{storage}".encode())
+    found, problems = parse(document)
+    assert (unreadable, problems) == ([], [])
+    assert found is not None
+    assert isinstance(found.spec, Cluster)
+    return Parsed(found.document, found.spec, found.complete, found.sections)
+
+
+def codes(problems: Sequence[Problem]) -> list[str]:
+    return [problem.code for problem in problems]
+
+
+def alone(text: str) -> list[str]:
+    return codes(list(check_job(job(text))))
+
+
+def placed(text: str, nodes: str, storage: str = STORAGE) -> list[str]:
+    return codes(list(check_placement(job(text), cluster(nodes, storage))))
+
+
+def numbers(hint: str | None) -> list[int]:
+    """The numbers that a hint offers, without those in its names."""
+    return [int(number) for number in re.findall(r"(?<![\w.`])\d+(?![\w.])", hint or "")]
+
+
+def sizes(**changes: int) -> ModelSizes:
+    base = {"vocab_size": 1 << 20, "layers": 8, "hidden": 64, "heads": 8, "kv_heads": 8, "ffn_hidden": 1 << 10}
+    return resolve_model(Model.model_validate({**base, **changes}), Path())
+
+
+# --- pipeline schedules: the rules against torch itself ---------------------------------------------------------------------------
+
+
+def torch_takes(schedule: str, pp: int, stages: int, microbatches: int) -> bool:
+    """Whether torch makes the schedule for rank 0, which holds so many of `pp` x `stages` stages. No rank but this one is there."""
+    dist.init_process_group("fake", rank=0, world_size=pp, store=FakeStore())
+    try:
+        kind = get_schedule_class(schedule)
+        looped = [index * pp for index in range(stages)]
+        held = [0, 2 * pp - 1] if schedule in ("ZBVZeroBubble", "DualPipeV") and stages == 2 else looped
+        made = [PipelineStage(torch.nn.Linear(1, 1), index, pp * stages, torch.device("cpu")) for index in held]
+        kind(made if issubclass(kind, PipelineScheduleMulti) else made[0], microbatches)
+    except ValueError:
+        return False
+    finally:
+        dist.destroy_process_group()
+    return True
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pp", [2, 4])
+def test_a_schedule_is_refused_exactly_where_torch_refuses_it(schedule: str, pp: int) -> None:
+    looped = issubclass(get_schedule_class(schedule), PipelineScheduleMulti)
+    for stages in (2, 3) if looped else (1,):
+        layout = Layout.model_validate({"pp": pp, "schedule": schedule, "virtual_stages": stages})
+        for microbatches in range(1, 4 * pp * stages + 2):
+            batch = Batch.model_construct(global_batch=Amount(sequences=microbatches), micro_sequences=1, sequence_length=8)
+            problems = [*check_layout(layout, None, batch), *check_mesh(layout, Mesh(pp=pp), None, batch)]
+            assert (problems == []) == torch_takes(schedule, pp, stages, microbatches), (stages, microbatches)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_without_its_stages_is_refused_and_the_hint_sets_them_right(schedule: str) -> None:
+    for stages in range(1, 5):
+        layout = Layout.model_validate({"pp": 2, "schedule": schedule, "virtual_stages": stages})
+        for problem in check_layout(layout, None, None):
+            assert problem.code == "HW319"
+            wanted = re.search(r"virtual_stages: (\d)", problem.hint or "")
+            assert wanted is not None
+            assert list(check_layout(layout.model_copy(update={"virtual_stages": int(wanted[1])}), None, None)) == []
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(2, 9), st.integers(1, 2), st.integers(1, 400), st.integers(1, 3))
+def test_the_batch_that_a_hint_names_can_be_scheduled(schedule: str, pp: int, stages: int, microbatches: int, step: int) -> None:
+    layout = Layout.model_validate({"pp": pp, "schedule": schedule, "virtual_stages": stages})
+    mesh = Mesh(pp=pp, dp_shard=step)
+    batch = Batch.model_construct(global_batch=Amount(sequences=microbatches * step), micro_sequences=1, sequence_length=8)
+    for problem in check_mesh(layout, mesh, None, batch):
+        assert problem.code == "HW320"
+        offered = numbers(problem.hint)
+        assert offered
+        for sequences in offered:
+            assert sequences % step == 0
+            right = batch.model_copy(update={"global_batch": Amount(sequences=sequences)})
+            assert list(check_mesh(layout, mesh, None, right)) == []
+
+
+# --- what is split ----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 48), st.integers(1, 48), st.integers(1, 4), st.integers(1, 200))
+def test_the_tensor_degrees_that_a_hint_names_divide_the_model(tp: int, kv_heads: int, group: int, width: int) -> None:
+    model = sizes(heads=kv_heads * group, kv_heads=kv_heads, hidden=2 * kv_heads * group, ffn_hidden=width)
+    for problem in check_layout(Layout(tp=tp), model, None):
+        if problem.code == "HW314":
+            for fitting in numbers(problem.hint):
+                assert "HW314" not in codes(list(check_layout(Layout(tp=fitting), model, None)))
+
+
+@pytest.mark.parametrize(
+    ("tp", "kv_heads", "expected"),
+    [(4, 8, []), (8, 8, []), (16, 8, ["HW315"]), (8, 2, ["HW315"]), (8, 3, ["HW314"]), (4, 6, ["HW314"])],
+)
+def test_key_and_value_heads_are_shared_evenly_or_refused(tp: int, kv_heads: int, expected: list[str]) -> None:
+    model = sizes(heads=48, kv_heads=kv_heads, hidden=96, ffn_hidden=96)
+    assert codes(list(check_layout(Layout(tp=tp), model, None))) == expected
+
+
+def test_experts_are_split_over_tensor_ranks_only_where_they_are_not_spread() -> None:
+    experts = Experts(count=8, top_k=2, ffn_hidden=100)
+    model = resolve_model(Model(vocab_size=64, layers=2, hidden=64, heads=8, experts=experts), Path())
+    assert codes(list(check_layout(Layout(tp=8), model, None))) == ["HW314"]
+    assert codes(list(check_layout(Layout(tp=8, ep=8), model, None))) == []
+
+
+@given(st.integers(1, 300), st.integers(2, 16), st.integers(1, 4))
+def test_layers_fit_stages_with_room_for_embedding_and_output(layers: int, pp: int, stages: int) -> None:
+    layout = Layout.model_validate({"pp": pp, "virtual_stages": stages, "schedule": "LoopedBFS" if stages > 1 else "GPipe"})
+    found = codes(list(check_layout(layout, sizes(layers=layers), None)))
+    even = layers % (pp * stages) == 0 or (layers + 2) % (pp * stages) == 0
+    assert found == (["HW317"] if pp * stages > layers + 2 else [] if even else ["HW318"])
+
+
+def test_126_layers_are_128_stages_as_llama_3_was_trained() -> None:
+    layout = Layout.model_validate({"pp": 16, "virtual_stages": 8, "schedule": "Interleaved1F1B"})
+    assert list(check_layout(layout, sizes(layers=126), None)) == []
+
+
+@given(st.integers(1, 600), st.integers(1, 6), st.integers(1, 6), st.sampled_from([None, True, False]))
+def test_a_sequence_divides_over_context_and_tensor_ranks_or_the_hint_says_which_does(
+    length: int, cp: int, tp: int, sequence_parallel: bool | None
+) -> None:
+    assume(not (sequence_parallel and tp == 1))
+    layout = Layout(cp=cp, tp=tp, sequence_parallel=sequence_parallel)
+    batch = Batch.model_construct(global_batch=Amount(sequences=8), micro_sequences=1, sequence_length=length)
+    parts = length / (2 * cp) if cp > 1 else float(length)
+    share = length / cp / (tp if sequence_parallel is not False else 1)
+    problems = list(check_layout(layout, None, batch))
+    assert codes(problems) == ([] if parts.is_integer() and share.is_integer() else ["HW316"])
+    for problem in problems:
+        for fitting in numbers(problem.hint):
+            right = batch.model_copy(update={"sequence_length": fitting})
+            assert list(check_layout(layout, None, right)) == []
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.integers(2, 64), st.integers(2, 64))
+def test_experts_spread_over_the_ranks_that_they_fold_over(dp_shard: int, cp: int, tp: int, ep: int, count: int) -> None:
+    layout, mesh = Layout(dp_shard=dp_shard, cp=cp, tp=tp, ep=ep), Mesh(dp_shard=dp_shard, cp=cp, tp=tp)
+    experts = Experts(count=count, top_k=1, ffn_hidden=1 << 10)
+    model = resolve_model(Model(vocab_size=64, layers=2, hidden=64, heads=12, experts=experts), Path())
+    fold = list(check_mesh(layout, mesh, model, None))
+    spread = [problem for problem in check_layout(layout, model, None) if problem.code == "HW321"]
+    assert (len(fold), len(spread)) == (int(dp_shard * cp * tp % ep != 0), int(count % ep != 0))
+    for problem in fold:
+        for fitting in numbers(problem.hint):
+            assert dp_shard * cp * tp % fitting == count % fitting == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "field"),
+    [
+        ("{virtual_stages: 2}", "virtual_stages"),
+        ("{schedule: 1F1B}", "schedule"),
+        ("{sequence_parallel: true}", "sequence_parallel"),
+        ("{ep: 2}", "ep"),
+    ],
+)
+def test_a_setting_that_needs_another_is_shown_at_its_key(layout: str, field: str) -> None:
+    model = "model: {vocab_size: 64, layers: 8, hidden: 64, heads: 8, ffn_hidden: 64}\n"
+    found = list(check_job(job(f"{model}layout: {layout}\n")))
+    assert [(problem.code, problem.path, problem.at_key) for problem in found] == [("HW210", ("layout", field), True)]
+
+
+def test_without_a_model_nothing_is_said_of_it() -> None:
+    assert alone("layout: {tp: 7, ep: 3, pp: 2}\n") == []
+
+
+# --- against the cluster ----------------------------------------------------------------------------------------------------------
+
+
+def crosses(size: int, domain: int) -> bool:
+    """Whether some of many consecutive groups of ranks has members in two domains, by looking at each rank."""
+    ranks = range(size * domain)
+    groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    return any(len({rank // domain for rank in group}) > 1 for group in groups)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6), st.integers(1, 40), st.integers(1, 12))
+def test_a_tensor_group_is_refused_exactly_where_a_rank_of_it_lies_in_another_domain(
+    gpus: int, domain_nodes: int, tp: int, nodes: int
+) -> None:
+    domain = gpus * domain_nodes
+    group = f"[{{group: gpu, count: 99, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {domain}}}]"
+    assume(nodes * gpus % tp == 0)
+    found = list(check_placement(job(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n"), cluster(group)))
+    refused = [problem for problem in found if problem.code in ("HW413", "HW415")]
+    spans = gpus % tp != 0
+    parts = nodes > domain_nodes and nodes % domain_nodes != 0
+    assert codes(refused) == (["HW413"] if crosses(tp, domain) else ["HW415"] if spans and parts else [])
+    for problem in refused:
+        offered = numbers((problem.hint or "").split("`tp`")[-1])
+        assert offered
+        assert not any(crosses(fitting, domain) for fitting in offered)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "domain", "ep", "nodes", "expected"),
+    [
+        (8, 8, 64, 8, []),  # between nodes over the network: usual
+        (4, 72, 8, 18, []),
+        (4, 72, 8, 36, []),
+        (4, 72, 32, 64, ["HW414"]),
+        (4, 72, 144, 36, ["HW414"]),
+        (4, 72, 8, 20, ["HW414"]),
+        (4, 72, 4, 20, []),
+    ],
+)
+def test_expert_groups_that_leave_a_rack_are_told(gpus: int, domain: int, ep: int, nodes: int, expected: list[str]) -> None:
+    group = f"[{{group: gpu, count: 99, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {domain}}}]"
+    assert placed(f"nodes: {nodes}\nlayout: {{ep: {ep}}}\n", group) == expected
+
+
+@pytest.mark.parametrize(
+    ("tp", "nodes", "spares", "expected"),
+    [(8, 36, 0, ["HW416"]), (8, 36, 18, []), (4, 36, 0, []), (8, 16, 0, []), (8, 18, 2, ["HW416"])],
+)
+def test_the_cost_of_a_lost_node_is_told_where_no_domain_is_spare(tp: int, nodes: int, spares: int, expected: list[str]) -> None:
+    group = f"[{{group: gpu, count: 72, spares: {spares}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
+    assert placed(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n", group) == expected
+
+
+def test_ranks_without_gpus_have_no_domain() -> None:
+    assert placed("nodes: 4\nlayout: {tp: 8}\n", "[{group: cpu, count: 4, cpus: 4, procs: 2}]") == []
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.none() | st.integers(1, 12), st.integers(1, 6), st.integers(1, 6))
+def test_the_degree_that_a_hint_names_makes_the_degrees_fit(
+    nodes: int, procs: int, dp_shard: int | None, pp: int, tp: int
+) -> None:
+    group = f"[{{group: cpu, count: 99, cpus: 4, procs: {procs}}}]"
+    shard = "" if dp_shard is None else f"dp_shard: {dp_shard}, "
+    for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{{shard}pp: {pp}, tp: {tp}}}\n"), cluster(group)):
+        assert problem.code == "HW301"
+        named = re.search(r"`(\w+)` can be |set it to ", problem.hint or "")
+        for degree in numbers((problem.hint or "")[named.end() :]) if named else []:
+            degrees = {"pp": pp, "tp": tp, "dp_shard": dp_shard or 1, named[1] or "dp_shard" if named else "": degree}
+            product = prod(degrees.values())
+            assert product == nodes * procs if dp_shard else nodes * procs % product == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "reached"),
+    [
+        ("s3://training/checkpoints", True),
+        ("s3://training/checkpoints/", True),
+        ("s3://training/checkpoints/run-1", True),
+        ("s3://training/checkpoints-2", False),
+        ("s3://training", False),
+        ("gs://training/checkpoints", False),
+        ("s3://old/run-1", False),
+    ],
+)
+def test_a_remote_tier_lies_in_a_store_by_whole_segments(url: str, reached: bool) -> None:
+    stores = """\
+storage:
+  - {name: runs, kind: posix, path: /runs, shared: true}
+  - {name: new, kind: object, url: "s3://training/checkpoints/", groups: [gpu]}
+  - {name: old, kind: object, url: "s3://old", groups: [other]}
+"""
+    text = f'checkpoint: {{tiers: [{{kind: remote, every: 10 steps, url: "{url}"}}]}}\n'
+    assert placed(text, "[{group: gpu, count: 1, cpus: 4}, {group: other, count: 1, cpus: 4}]", stores) == (
+        [] if reached else ["HW705"]
+    )
+
+
+def test_runs_are_kept_where_the_jobs_nodes_reach() -> None:
+    nodes = "[{group: a, count: 1, cpus: 4}, {group: b, count: 1, cpus: 4}]"
+    stores = "storage: [{name: runs, kind: posix, path: /runs, shared: true, groups: [a]}]\n"
+    tiers = "checkpoint: {tiers: [{kind: disk, every: 10 steps}]}\n"
+    assert placed(f"{tiers}group: a\n", nodes, stores) == []
+    assert placed(f"{tiers}group: b\n", nodes, stores) == ["HW706"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ("{time: 1h, gpu_hours: 16}", []),
+        ("{time: 1h, gpu_hours: 15.9}", ["HW417"]),
+        ("{time: 1h}", []),
+    ],
+)
+def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[str]) -> None:
+    group = "[{group: gpu, count: 2, cpus: 8, gpu: B200, gpus: 8}]"
+    assert placed(f"nodes: 2\nlimits: {limits}\n", group) == expected
+
+
+# --- the rest of a job ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("batch: {global: 8Ki tokens, micro: 1, sequence: 4096}\n", []),
+        ("batch: {global: 8k tokens, micro: 1, sequence: 4096}\n", ["HW323"]),
+        ("limits: {gpu_hours: 4}\n", ["HW210"]),
+        ("limits: {time: 2m}\nresilience: {grace: 2m}\n", ["HW708"]),
+        ("limits: {time: 11m}\n", []),
+        ("code: {image: train}\n", ["HW221"]),
+        ("code: {image: registry.example.com:5000/train}\n", ["HW221"]),
+        ("code: {image: registry.example.com:5000/train:v1}\n", ["HW221"]),
+        (f"code: {{image: registry.example.com:5000/train:v1@sha256:{'0a' * 32}}}\n", []),
+        ("code: {image: /images/train.sqsh}\n", []),
+        ("mounts: [{source: /a}, {source: /b, target: /a}]\n", ["HW209"]),
+        ("mounts: [{source: /a}, {source: /b}]\n", []),
+        ("environment: {RANK: '0', HEADWAY_RUNS: /runs, TORCHELASTIC_RUN_ID: a}\n", ["HW418"] * 3),
+        ("environment: {RANKS: '0', HF_HOME: /hf}\n", []),
+    ],
+)
+def test_a_job_alone_is_judged(text: str, expected: list[str]) -> None:
+    assert alone(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("tiers", "expected"),
+    [
+        ("[{kind: memory, every: 10 steps}, {kind: disk, every: 100 steps}]", []),
+        ("[{kind: disk, every: 100 steps}, {kind: memory, every: 10 steps}]", []),
+        ("[{kind: memory, every: 100 steps}, {kind: disk, every: 10 steps}]", ["HW707"]),
+        ("[{kind: peer, every: 20m}, {kind: disk, every: 10m}]", ["HW707"]),
+        ("[{kind: memory, every: 100 steps}, {kind: disk, every: 10m}]", []),
+        ("[{kind: disk, every: 10 steps}, {kind: disk, every: 10 steps}]", ["HW704"]),
+        ('[{kind: disk, every: 10 steps, url: "s3://a"}]', ["HW210"]),
+        ("[{kind: remote, every: 10 steps}]", ["HW210"]),
+    ],
+)
+def test_tiers_are_one_of_each_kind_and_the_first_to_be_lost_is_the_most_often_written(tiers: str, expected: list[str]) -> None:
+    found = [code for code in alone(f"checkpoint: {{tiers: {tiers}}}\n") if code != "HW214"]
+    assert found == expected
+
+
+def test_whatever_nothing_carries_out_is_refused_at_its_own_place() -> None:
+    text = (ROOT / "tests" / "errors" / "pending.yaml").read_text()
+    found = [problem.path for problem in check_job(job(text.split("\n", 4)[4])) if problem.code == "HW214"]
+    assert found == [
+        ("checkpoint", "tiers", 0, "kind"),
+        ("checkpoint", "tiers", 1, "every"),
+        ("checkpoint", "tiers", 1, "keep"),
+        ("resilience", "spares"),
+        ("resilience", "corruption", "compare"),
+        ("resilience", "corruption", "grad_norm_factor"),
+        ("resilience", "notify"),
+        ("history",),
+        ("code", "commit"),
+    ]
+
+
+# --- environment and trainer, which need a plan -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plan() -> JobPlan:
+    planned = load_job_plan(ROOT / "examples" / "two-node-roce" / "job.yaml")
+    assert planned is not None
+    return planned.plan
+
+
+def with_environment(plan: JobPlan, *names: str) -> JobPlan:
+    own = tuple(EnvVar(name, "1", "the job says so", "`environment` of the job") for name in names)
+    return dataclasses.replace(plan, env=(*plan.env, *own), spec={**plan.spec, "environment": dict.fromkeys(names, "1")})
+
+
+def test_every_variable_that_the_plan_sets_is_refused_with_the_plans_reason(plan: JobPlan) -> None:
+    found = {
+        problem.path[-1]: problem for problem in check_environment(with_environment(plan, *(each.name for each in plan.env)))
+    }
+    assert found.keys() == {variable.name for variable in plan.env}
+    for variable in plan.env:
+        assert found[variable.name].code == "HW418"
+        assert variable.reason in found[variable.name].message
+
+
+@pytest.mark.parametrize("name", ["NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_ASYNC_ERROR_HANDLING", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_what_goes_against_a_variable_of_the_plan_is_refused(plan: JobPlan, name: str) -> None:
+    assert codes(list(check_environment(with_environment(plan, name)))) == ["HW418"]
+
+
+def test_a_variable_that_nobody_else_sets_is_the_jobs(plan: JobPlan) -> None:
+    assert list(check_environment(with_environment(plan, "NCCL_DEBUG_SUBSYS", "HF_HOME"))) == []
+
+
+def test_the_builtin_trainer_has_an_answer_to_every_field_about_how_numbers_are_computed() -> None:
+    answered = set(_ONLY)
+    computed = {("precision", name) for name in Precision.model_fields} | {("overlap", name) for name in Overlap.model_fields}
+    built = {field.name for field in dataclasses.fields(contract.Model)}
+    # Where the sizes come from, and sizes that follow from others or that only a model which it refuses has.
+    elsewhere = {"preset", "config", "head_dim", "max_positions", "linear_bias"}
+    models = {("model", name) for name in Model.model_fields.keys() - built - elsewhere}
+    assert answered >= computed | models | {("recompute",), ("compile",)}
+
+
+# --- numbers in hints -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5000))
+def test_divisors_are_all_divisors(number: int) -> None:
+    assert divisors(number) == [each for each in range(1, number + 1) if number % each == 0]
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**4))
+def test_the_nearest_multiples_are_on_both_sides(number: int, of: int) -> None:
+    assume(number % of)
+    found = nearest_multiples(number, of)
+    assert all(each % of == 0 and 0 < abs(each - number) < of for each in found)
+    assert [each > number for each in found] == ([False, True] if number > of else [True])
+
+
+def test_many_numbers_are_named_by_the_smallest_and_the_largest() -> None:
+    assert listed_numbers([1]) == "1"
+    assert listed_numbers([1, 2]) == "1 or 2"
+    assert listed_numbers([1, 2, 4]) == "1, 2 or 4"
+    assert listed_numbers(range(1, 101)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ..., 100"

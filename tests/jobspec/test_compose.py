@@ -1,0 +1,471 @@
+"""`extends`: what a document inherits, which file says it, and that nothing else gets in."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from headway.cli.main import main
+from headway.cli.schema import TABLES
+from headway.jobspec.compose import MAX_BASES, MAX_FILES, OWN, compose, overlay
+from headway.jobspec.document import Document
+from headway.jobspec.load import MAX_VALUES, load_bytes, load_file
+from headway.jobspec.parse import AnyParsed, read
+from headway.jobspec.problem import Problem
+from headway.jobspec.resolve.fingerprint import fingerprint
+from headway.jobspec.schema import document_schema
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STORY = EXAMPLES / "two-node-slurm"
+HEAD = "apiVersion: headway/v1alpha1\nkind: TrainingJob\n"
+CLUSTER_HEAD = "apiVersion: headway/v1alpha1\nkind: Cluster\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path(".git").mkdir()
+    return tmp_path
+
+
+def write(name: str, text: str, head: str = HEAD) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head + text)
+    return path
+
+
+def composed(path: Path) -> tuple[Document, list[Problem]]:
+    document, problems = load_file(path)
+    found = compose(document)
+    return found.document, problems + found.problems
+
+
+def merged(base: Any, heir: Any) -> Any:
+    """What an heir's `v` comes to."""
+    documents = [
+        load_bytes(f"{name}.yaml", json.dumps({"v": value}).encode())[0] for name, value in (("base", base), ("heir", heir))
+    ]
+    return overlay(*documents).data["v"]
+
+
+def shown(text: str) -> list[tuple[str, str, str | None]]:
+    """Code, place and heirs of each problem of the text."""
+    pattern = r"^\w+\[(HW\d+)\]: .*\n  --> (.*)\n(?: .*\|.*\n)*(?: +(= .*)\n)?"
+    return [(code, place, heirs or None) for code, place, heirs in re.findall(pattern, text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(
+    ("base", "heir", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"b": 3, "c": 4}, {"a": 1, "b": 3, "c": 4}),
+        ({"a": {"b": {"c": 1, "d": 2}}}, {"a": {"b": {"d": 3}}}, {"a": {"b": {"c": 1, "d": 3}}}),
+        ([1, 2, 3], [4], [4]),
+        ({"a": [1]}, {"a": []}, {"a": []}),
+        ({"a": 1}, {"a": None}, {"a": None}),
+        ({"a": {"b": 1}}, {"a": None}, {"a": None}),
+        ({"a": None}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({"a": 1}, {"a": {}}, {"a": {}}),
+        ({"a": {"b": 1}}, {"a": {}}, {"a": {"b": 1}}),
+        ({"a": {"b": 1}}, {"a": [1]}, {"a": [1]}),
+        ({"kind": "x", "options": {"a": 1}}, {"kind": "x", "options": {"b": 2}}, {"kind": "x", "options": {"a": 1, "b": 2}}),
+        ({"kind": "x", "options": {"a": 1}}, {"kind": "y"}, {"kind": "y"}),
+        ({"kind": "x", "options": {"a": 1}}, {"options": {"b": 2}}, {"kind": "x", "options": {"a": 1, "b": 2}}),
+        ({"options": {"a": 1}}, {"kind": "x"}, {"kind": "x"}),
+        ({"a": {"kind": "x", "b": 1}, "c": 1}, {"a": {"kind": "y"}}, {"a": {"kind": "y"}, "c": 1}),
+    ],
+)
+def test_mappings_merge_and_all_else_replaces(base: Any, heir: Any, expected: Any) -> None:
+    assert merged(base, heir) == expected
+
+
+def test_what_is_each_documents_own_is_not_inherited() -> None:
+    base = {
+        "apiVersion": "v",
+        "kind": "k",
+        "name": "base",
+        "partial": True,
+        "extends": "x",
+        "steps": 1,
+        "deep": {"name": "n", "partial": 1},
+    }
+    assert set(base) - OWN == {"steps", "deep"}
+    documents = [
+        load_bytes("x.yaml", json.dumps(data).encode())[0] for data in (base, {"kind": "other", "deep": {"kind": "x"}, "a": {}})
+    ]
+    assert overlay(*documents).data == {"kind": "other", "deep": {"kind": "x"}, "a": {}, "steps": 1}
+
+
+def test_later_bases_win_and_bases_have_bases() -> None:
+    write("first.yaml", "steps: 1\nseed: 1\nnodes: 1\nmodel: {kind: a, hidden: 1}\n")
+    write("below/second.yaml", "extends: third.yaml\nsteps: 2\nmodel: {layers: 3}\n")
+    write("below/third.yaml", "extends: ../top.yaml\nseed: 3\nmodel: {kind: a, heads: 4}\n")
+    write("top.yaml", "grace: 4\nseed: 4\n")
+    path = write("job.yaml", "name: case\nextends: [first.yaml, below/second.yaml]\ncompile: true\n")
+    document, problems = composed(path)
+    assert problems == []
+    assert {key: value for key, value in document.data.items() if key not in OWN} == {
+        "compile": True,
+        "steps": 2,
+        "seed": 3,
+        "nodes": 1,
+        "grace": 4,
+        "model": {"kind": "a", "hidden": 1, "heads": 4, "layers": 3},
+    }
+    origins = {
+        str(key): document.origin(key if isinstance(key, tuple) else (key,)).name for key in [*document.data, ("model", "hidden")]
+    }
+    assert origins == {
+        **dict.fromkeys(("apiVersion", "kind", "name", "extends", "compile"), "job.yaml"),
+        "steps": "below/second.yaml",
+        "model": "below/second.yaml",
+        "seed": "below/third.yaml",
+        "nodes": "first.yaml",
+        "grace": "top.yaml",
+        "('model', 'hidden')": "first.yaml",
+    }
+    assert document.source(("grace",)) == "4"
+    assert document.folder(("seed",)) == Path("below")
+
+
+def test_a_base_that_is_named_twice_is_no_ring() -> None:
+    write("top.yaml", "steps: 1\n")
+    write("left.yaml", "extends: top.yaml\n")
+    write("right.yaml", "extends: ./right/../top.yaml\n")
+    document, problems = composed(write("job.yaml", "extends: [left.yaml, right.yaml]\n"))
+    assert (problems, document.data["steps"]) == ([], 1)
+
+
+def chain(length: int) -> Path:
+    """A document with so many bases above each other."""
+    for index in range(length):
+        write(f"{index}.yaml", f"extends: {index + 1}.yaml\n")
+    write(f"{length}.yaml", "steps: 1\n")
+    return Path("0.yaml")
+
+
+def test_so_many_bases_may_stand_above_each_other_and_no_more() -> None:
+    document, problems = composed(chain(MAX_BASES))
+    assert (problems, document.data["steps"]) == ([], 1)
+    found = composed(chain(MAX_BASES + 1))[1]
+    assert [(problem.code, problem.document, problem.heir) for problem in found] == [("HW114", f"{MAX_BASES}.yaml", "0.yaml")]
+
+
+def test_so_many_bases_a_document_may_have_and_no_more() -> None:
+    write("leaf.yaml", "steps: 1\n")
+    per_file = MAX_BASES - 1
+    for index in range(MAX_BASES):
+        write(f"{index}.yaml", f"extends: [{', '.join(['leaf.yaml'] * per_file)}]\n")
+    bases = [f"{index}.yaml" for index in range(MAX_BASES)]
+    assert MAX_BASES * (per_file + 1) == MAX_FILES
+    assert composed(write("job.yaml", f"extends: [{', '.join(bases)}]\n"))[1] == []
+    write("0.yaml", f"extends: [{', '.join(['leaf.yaml'] * MAX_BASES)}]\n")
+    found = composed(Path("job.yaml"))[1]
+    assert [(problem.code, problem.document) for problem in found] == [("HW114", "7.yaml")]
+
+
+def test_a_document_with_its_bases_has_no_more_values_than_one_may_have() -> None:
+    for name in ("a", "b"):
+        items = ", ".join(f"{name}{index}: x" for index in range(MAX_VALUES // 2))
+        write(f"{name}.yaml", f"environment: {{{items}}}\n")
+    document, problems = composed(write("job.yaml", "extends: [a.yaml, b.yaml]\n"))
+    assert [problem.code for problem in problems] == ["HW115"]
+    assert len(document.values) < 10
+
+
+@pytest.mark.parametrize("target", ["pipe", "folder", "absent.yaml", "x" * 300, "folder/absent.yaml", '"a\\0b"', "job.yaml/x"])
+def test_what_is_no_file_is_not_opened(target: str) -> None:
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    (problem,) = composed(write("job.yaml", f"extends: {target}\n"))[1]
+    assert problem.code == "HW114"
+    assert problem.message.startswith("there is no file `")
+    assert problem.path == ("extends",)
+
+
+def test_a_file_that_may_not_be_read_is_a_problem_of_who_extends_it() -> None:
+    def load(path: Path) -> tuple[Document, list[Problem]]:
+        message = "cannot read the file: Permission denied"
+        return Document(str(path)), [Problem("HW101", str(path), (), message, "check the path and its permissions")]
+
+    write("base.yaml", "steps: 1\n")
+    found = compose(load_file(write("job.yaml", "extends: base.yaml\n"))[0], load)
+    assert [(problem.code, problem.document, problem.path) for problem in found.problems] == [("HW114", "job.yaml", ("extends",))]
+    assert not found.whole
+
+
+def test_the_environment_does_not_get_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("HOME", "X", "BASE"):
+        monkeypatch.setenv(name, "leaked")
+    write("leaked", "steps: 1\n")
+    write("base.yaml", "environment: {A: $HOME, B: '${X:-y}', C: \"$(id)\", D: ~/a, E: '%X%', F: '{{ X }}'}\n")
+    document, problems = composed(write("job.yaml", "extends: base.yaml\n"))
+    assert problems == []
+    assert document.data["environment"] == {
+        "A": "$HOME",
+        "B": "${X:-y}",
+        "C": "$(id)",
+        "D": "~/a",
+        "E": "%X%",
+        "F": "{{ X }}",
+    }
+    for target in ("$BASE", "${BASE}", "~/leaked", "%BASE%"):
+        assert [problem.code for problem in composed(write("job.yaml", f"extends: '{target}'\n"))[1]] == ["HW114"]
+
+
+JOB = yaml.safe_load((STORY / "job.yaml").read_text())
+
+
+def job(**changes: Any) -> str:
+    """The example's job with other values; what is None is left out."""
+    data = {**{key: value for key, value in JOB.items() if key not in {"apiVersion", "kind", "name"}}, **changes}
+    return yaml.safe_dump({key: value for key, value in data.items() if value is not None}, sort_keys=False)
+
+
+def story() -> None:
+    for file in STORY.glob("*cluster.yaml"):
+        Path(file.name).write_text(file.read_text())
+
+
+def test_one_mistake_of_a_base_is_told_once_with_its_heirs(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    write("base.yaml", job(steps="many", partial=True, seed=1))
+    for index in range(10):
+        write(f"job-{index}.yaml", f"name: job-{index}\nextends: base.yaml\nstepz: 3\n")
+    assert main(["check", "."]) == 1
+    out = capsys.readouterr().out
+    line = (HEAD + job(steps="many", partial=True, seed=1)).splitlines().index("steps: many") + 1
+    assert shown(out)[0] == ("HW203", f"base.yaml:{line}:8", "= in job-0.yaml and 9 more, which extend it")
+    assert shown(out)[1:] == [("HW201", f"job-{index}.yaml:5:1", None) for index in range(10)]
+    assert out.endswith("13 documents: 11 errors\n")
+
+
+def test_every_format_names_the_file_that_says_it_and_the_heirs(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    write("jobs/base.yaml", job(steps="many", cluster=None, partial=True))
+    for name in ("one", "two"):
+        write(f"jobs/{name}.yaml", f"name: {name}\nextends: base.yaml\ncluster: two-cpu-nodes\n")
+    line = (HEAD + job(steps="many", cluster=None, partial=True)).splitlines().index("steps: many") + 1
+    paths = ["jobs/one.yaml", "jobs/two.yaml"]
+    assert main(["check", *paths, "--format", "json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["file"], problem["line"], problem["path"], problem["heirs"]) == ("jobs/base.yaml", line, ["steps"], paths)
+    assert main(["check", *paths, "--format", "sarif"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "jobs/base.yaml"
+    assert "\nin jobs/one.yaml and 1 more, which extend it\nhint: " in result["message"]["text"]
+    assert main(["check", *paths, "--format", "github"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"::error file=jobs/base.yaml,line={line},")
+    assert "%0Ain jobs/one.yaml and 1 more, which extend it%0Ahint: " in out
+
+
+def test_a_rule_over_several_fields_points_into_the_file_that_says_the_value(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    write("base.yaml", f"partial: true\nmodel: {{{', '.join(f'{key}: {value}' for key, value in JOB['model'].items())}}}\n")
+    write("job.yaml", f"name: case\nextends: base.yaml\n{job(model=None)}")
+    assert main(["check", "job.yaml", "base.yaml"]) == 0
+    capsys.readouterr()
+    write("job.yaml", f"name: case\nextends: base.yaml\nmodel: {{heads: 3}}\n{job(model=None)}")
+    assert main(["check", "job.yaml", "base.yaml"]) == 1
+    found = shown(capsys.readouterr().out)
+    assert found
+    assert {heirs for _, place, heirs in found if place.startswith("base.yaml:4:")} == {"= in job.yaml, which extends it"}
+
+
+def test_what_a_mapping_lacks_is_told_where_the_mapping_is(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    write("base.yaml", "partial: true\nbatch: {micro: 1}\n")
+    write("inherits.yaml", f"name: inherits\nextends: base.yaml\n{job(batch=None)}")
+    write("adds.yaml", f"name: adds\nextends: base.yaml\nbatch: {{sequence: 128}}\n{job(batch=None)}")
+    assert main(["check", "inherits.yaml"]) == 1
+    assert shown(capsys.readouterr().out) == [("HW202", "base.yaml:4:1", "= in inherits.yaml, which extends it")] * 2
+    assert main(["check", "adds.yaml"]) == 1
+    assert shown(capsys.readouterr().out) == [("HW202", "adds.yaml:5:1", None)]
+
+
+@pytest.mark.parametrize(
+    "text", ["extends: 5\n", "extends: [base.yaml, 5]\n", "extends: ''\n", "extends: {a: b}\n", "extends: null\n"]
+)
+def test_a_base_whose_own_bases_cannot_be_named_is_told_of(text: str) -> None:
+    write("base.yaml", text)
+    (problem,) = composed(write("job.yaml", "extends: base.yaml\n"))[1]
+    assert (problem.code, problem.document, problem.heir) == ("HW114", "base.yaml", "job.yaml")
+
+
+def test_a_base_of_another_version_is_refused() -> None:
+    write("base.yaml", "steps: 1\n", HEAD.replace("v1alpha1", "v0"))
+    (problem,) = composed(write("job.yaml", "extends: base.yaml\n"))[1]
+    assert problem.message == "`base.yaml` says `apiVersion: headway/v0`, this document `apiVersion: headway/v1alpha1`"
+
+
+def test_an_inventory_extends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    head = HEAD.replace("TrainingJob", "Inventory")
+    write("base.yaml", "name: base\nnodes: []\n", head)
+    write("inventory.yaml", "name: case\nextends: base.yaml\ncluster: c\n", head)
+    assert main(["check", "inventory.yaml"]) == 1
+    assert ("HW201", "inventory.yaml:4:1", None) in shown(capsys.readouterr().out)
+
+
+def test_a_partial_document_has_no_plan_and_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    for file in Path().glob("*cluster.yaml"):
+        file.write_text(file.read_text().replace("\nname:", "\npartial: true\nname:", 1))
+    write("job.yaml", f"name: case\n{job()}")
+    assert main(["check", "cpu-cluster.yaml"]) == 0
+    assert main(["plan", "cpu-cluster.yaml"]) == 1
+    assert "error[HW211]: this document is partial: it is there to be extended, and has no plan\n" in capsys.readouterr().err
+    assert main(["check", "job.yaml"]) == 1
+    assert [code for code, *_ in shown(capsys.readouterr().out)] == ["HW401", "HW401"]
+    assert main(["render", "."]) == 1
+    write("job.yaml", f"partial: true\n{job()}")
+    assert main(["render", "."]) == 0
+    assert not Path("rendered").exists()
+    for words in (["plan", "job.yaml"], ["plan", "job.yaml", "--json"], ["run", "job.yaml"]):
+        assert main(words) == 1
+        assert "error[HW211]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["yes", "1", "null", "[]"])
+def test_partial_is_true_or_false(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write("base.yaml", f"partial: {value}\nsteps: 1\n")
+    assert main(["check", "base.yaml"]) == 1
+    assert [code for code, *_ in shown(capsys.readouterr().out)] == ["HW203"]
+
+
+def test_a_job_of_parts_plans_and_renders_as_one_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    write("whole.yaml", f"name: case\n{job()}")
+    write("parts/base.yaml", f"partial: true\n{job(data=None, seed=9, time_limit=None)}")
+    write("parts/job.yaml", f"name: case\nextends: base.yaml\ndata: {json.dumps(JOB['data'])}\nseed: {JOB['seed']}\n")
+    assert main(["render", "whole.yaml", "-o", "one"]) == 0
+    assert main(["render", "parts/job.yaml", "--cluster", "cpu-cluster.yaml", "-o", "other"]) == 0
+    capsys.readouterr()
+    found = {path.relative_to("other"): path.read_text() for path in Path("other").rglob("*") if path.is_file()}
+    assert found
+    assert {path: Path("one", path).read_text() for path in found} == found
+
+
+def test_a_cluster_of_parts_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = yaml.safe_load((STORY / "cpu-cluster.yaml").read_text())
+    own = {key: cluster.pop(key) for key in ("apiVersion", "kind", "name")}
+    write("base.yaml", f"partial: true\n{yaml.safe_dump(cluster)}", CLUSTER_HEAD)
+    write("cluster.yaml", f"name: {own['name']}\nextends: base.yaml\n", CLUSTER_HEAD)
+    write("job.yaml", f"name: case\n{job(cluster=own['name'])}")
+    assert main(["check", "."]) == 0
+    assert capsys.readouterr().out == "3 documents: no problems\n"
+
+
+def test_a_models_config_is_found_from_the_file_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    story()
+    config = {
+        "model_type": "llama",
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 176,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+    }
+    write("models/base.yaml", "partial: true\nmodel: {config: config.json}\n")
+    Path("models/config.json").write_text(json.dumps(config))
+    write("job.yaml", f"name: case\nextends: models/base.yaml\n{job(model=None)}")
+    assert main(["plan", "job.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["model"]["hidden"] == 64
+
+
+def test_the_schema_takes_the_parts_and_their_mistakes_only_as_such() -> None:
+    validator = Draft202012Validator(document_schema(TABLES))
+    head = {"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}
+
+    def valid(data: Mapping[str, Any]) -> bool:
+        return bool(validator.is_valid({**head, **data}))
+
+    assert not valid({"name": "a", "batch": {"micro": 1}})
+    for part in ({"partial": True}, {"extends": "base.yaml", "name": "a"}, {"extends": ["a.yaml", "b.yaml"]}):
+        assert valid({**part, "batch": {"micro": 1}, "data": {"options": {"paths": ["a"]}}, "trainer": {"options": {}}})
+        assert not valid({**part, "batch": {"micro": 0}})
+        assert not valid({**part, "batch": {"mikro": 1}})
+        assert not valid({**part, "checkpoint": {"tiers": [{"kind": "disk"}]}})
+    assert not valid({"partial": False, "name": "a"})
+    assert not valid({"extends": [], "name": "a"})
+
+
+def spec(path: Path) -> tuple[AnyParsed, list[Problem]]:
+    parsed, problems = read(path)[1:]
+    assert parsed is not None
+    return parsed, problems
+
+
+DOCUMENTS = sorted(EXAMPLES.glob("*/*.yaml"))
+
+
+@st.composite
+def parts(draw: st.DrawFn, data: Any) -> tuple[Any, Any]:
+    """A base and what an heir says besides, which come to `data` together."""
+    if not isinstance(data, dict) or draw(st.booleans()):
+        other = draw(st.sampled_from([data, None, 7, "x", [1], {}]))
+        return other, data
+    base: dict[str, Any] = {}
+    heir: dict[str, Any] = {}
+    for key, value in data.items():
+        match "both" if key == "kind" else draw(st.sampled_from(["base", "heir", "both"])):
+            case "base":
+                base[key] = value
+            case "heir":
+                heir[key] = value
+            case _:
+                base[key], heir[key] = (value, value) if key == "kind" else draw(parts(value))
+    return base, heir
+
+
+def heir_wins(base: Any, heir: Any) -> Any:
+    """The rule once more, without positions."""
+    if not isinstance(base, dict) or not isinstance(heir, dict) or ("kind" in heir and heir["kind"] != base.get("kind")):
+        return heir
+    return {**base, **{key: heir_wins(base[key], value) if key in base else value for key, value in heir.items()}}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_document_in_two_parts_is_the_same_spec_with_the_same_fingerprint(data: st.DataObject) -> None:
+    source = data.draw(st.sampled_from(DOCUMENTS), label="document")
+    whole = yaml.safe_load(source.read_text())
+    own = {key: whole.pop(key) for key in ("apiVersion", "kind", "name")}
+    base, heir = data.draw(parts(whole), label="parts")
+    if not isinstance(base, dict) or heir_wins(base, heir) != whole:
+        base, heir = whole, {}
+    head = {key: own[key] for key in ("apiVersion", "kind")}
+    Path("base.yaml").write_text(json.dumps({**head, **base}))
+    Path("heir.yaml").write_text(json.dumps({**own, "extends": "base.yaml", **heir}))
+    written, found = spec(source), spec(Path("heir.yaml"))
+    assert [problem.message for problem in found[1]] == [problem.message for problem in written[1]] == []
+    assert found[0].spec.model_copy(update={"extends": ()}) == written[0].spec
+    assert fingerprint(found[0].spec) == fingerprint(written[0].spec)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_every_value_of_a_composed_document_is_found_in_the_file_that_says_it(data: st.DataObject) -> None:
+    keys, scalars = st.sampled_from(["a", "b", "c", "kind"]), st.sampled_from([1, "x", None, [1, {"a": 2}]])
+    trees = st.recursive(scalars, lambda inner: st.dictionaries(keys, inner))
+    said = {name: data.draw(trees, label=name) for name in ("top", "middle", "heir")}
+    documents = {name: load_bytes(name, json.dumps({"v": tree}).encode())[0] for name, tree in said.items()}
+    found = overlay(overlay(documents["top"], documents["middle"]), documents["heir"])
+    assert found.data["v"] == heir_wins(heir_wins(said["top"], said["middle"]), said["heir"])
+    for path in found.values:
+        origin = documents[found.origin(path).name]
+        assert found.values[path] == origin.values[path]
+        assert not path or found.keys.get(path) == origin.keys.get(path)
+        if path in found.scalars:
+            assert origin.value(path) == found.value(path)

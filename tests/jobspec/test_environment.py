@@ -1,0 +1,135 @@
+"""NCCL's variables follow from the cluster file: each transport, shape and way of balancing sets what it needs and no more."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headway.jobspec.catalog.versions import compatibility
+from headway.jobspec.plan import EnvVar, FabricPlan
+from headway.jobspec.resolve.environment import nccl_environment
+from headway.jobspec.resolve.fabric import resolve_fabric
+from headway.jobspec.resolve.nodes import resolve_group
+from headway.jobspec.spec.fabric import Fabric
+from headway.jobspec.spec.nodes import NodeGroup
+
+GPUS = "{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}"
+ONE_ADAPTER = "{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0]}"
+RACK = "{group: rack, count: 18, cpus: 144, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0, mlx5_1]}"
+CLASSES = "classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]"
+ROCE = f"{{name: rails, role: scale_out, transport: roce, {CLASSES}}}"
+INFINIBAND = "{name: rails, role: scale_out, transport: infiniband}"
+EFA = "{name: efa, role: scale_out, transport: efa}"
+TCPXO = "{name: google, role: scale_out, transport: tcpxo}"
+SWITCHED = (
+    f"{{name: rails, role: scale_out, transport: roce, {CLASSES}, switches: {{leaves: 2, spines: 1, os: [{{kind: frr}}]}}}}"
+)
+LISTED = Path(__file__).parents[3] / "shared" / "data" / "nccl-2.30.7-variables.csv"
+
+
+def group(text: str) -> NodeGroup:
+    return NodeGroup.model_validate_json(json.dumps(yaml.safe_load(text)))
+
+
+def plan(text: str, nodes: str = GPUS) -> FabricPlan:
+    return resolve_fabric(Fabric.model_validate_json(json.dumps(yaml.safe_load(text))), [group(nodes)])
+
+
+def variables(fabric: str, nodes: str = GPUS) -> list[EnvVar]:
+    planned = plan(fabric, nodes)
+    return list(nccl_environment([planned], resolve_group(group(nodes), planned.name)))
+
+
+def values(fabric: str, nodes: str = GPUS) -> dict[str, str]:
+    return {variable.name: variable.value for variable in variables(fabric, nodes)}
+
+
+def test_efa_names_the_plugin_and_the_provider_and_no_adapter() -> None:
+    found = values(EFA)
+    assert found["NCCL_NET"] == "AWS Libfabric"
+    assert found["FI_PROVIDER"] == "efa"
+    assert not [name for name in found if name.startswith("NCCL_IB_")]
+
+
+def test_a_transport_without_planned_settings_gets_none() -> None:
+    assert not {"NCCL_NET", "NCCL_CROSS_NIC"} & set(values(TCPXO))
+
+
+@pytest.mark.parametrize("balancing", ["ecmp", "ucmp", "qp-hash"])
+def test_switches_that_balance_by_flow_get_several_flows_a_connection(balancing: str) -> None:
+    found = values(ROCE.replace("roce,", f"roce, balancing: {balancing},", 1))
+    assert found["NCCL_IB_QPS_PER_CONNECTION"] == "4"
+    assert "NCCL_IB_ADAPTIVE_ROUTING" not in found
+
+
+@pytest.mark.parametrize("fabric", [ROCE, INFINIBAND], ids=["roce", "infiniband"])
+@pytest.mark.parametrize("balancing", ["adaptive", "spray"])
+def test_packets_that_may_overtake_each_other_are_told_to_nccl(fabric: str, balancing: str) -> None:
+    found = values(fabric.replace("role:", f"balancing: {balancing}, role:"))
+    assert found["NCCL_IB_ADAPTIVE_ROUTING"] == "1"
+    assert "NCCL_IB_QPS_PER_CONNECTION" not in found
+
+
+@pytest.mark.parametrize("fabric", [ROCE.replace("role:", "balancing: dlb, role:"), INFINIBAND], ids=["dlb", "static-routes"])
+def test_where_neither_helps_neither_is_set(fabric: str) -> None:
+    assert not {"NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_ADAPTIVE_ROUTING"} & set(values(fabric))
+
+
+@pytest.mark.parametrize("shape", ["rail-optimized", "rail-only"])
+@pytest.mark.parametrize("fabric", [ROCE, INFINIBAND], ids=["roce", "infiniband"])
+def test_rings_keep_to_their_rail_where_rails_have_switches_of_their_own(fabric: str, shape: str) -> None:
+    railed = fabric.replace("role:", f"shape: {shape}, role:")
+    assert values(railed)["NCCL_CROSS_NIC"] == "0"
+    assert "NCCL_CROSS_NIC" not in values(railed, ONE_ADAPTER)
+
+
+@pytest.mark.parametrize("shape", ["leaf-spine", "fat-tree", "dragonfly", "torus"])
+def test_other_shapes_leave_the_choice_of_the_adapter_to_nccl(shape: str) -> None:
+    assert "NCCL_CROSS_NIC" not in values(INFINIBAND.replace("role:", f"shape: {shape}, role:"))
+    assert "NCCL_CROSS_NIC" not in values(INFINIBAND)
+
+
+def test_an_nvlink_domain_of_several_nodes_is_used_or_an_error() -> None:
+    assert values(INFINIBAND, RACK)["NCCL_MNNVL_ENABLE"] == "1"
+    assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("imex: true", "imex: false"))
+    assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("nvlink_domain: 72", "nvlink_domain: 4"))
+
+
+@pytest.mark.parametrize("nodes", [GPUS, RACK], ids=["gpus", "rack"])
+@pytest.mark.parametrize("fabric", [ROCE, INFINIBAND, EFA, SWITCHED, INFINIBAND.replace("role:", "balancing: adaptive, role:")])
+def test_every_variable_is_set_once_with_its_reason_and_source(fabric: str, nodes: str) -> None:
+    found = variables(fabric, nodes)
+    assert len({variable.name for variable in found}) == len(found)
+    for variable in found:
+        assert variable.reason
+        assert variable.source.split()[0] in {"NVIDIA/nccl", "aws/aws-ofi-nccl", "docs.pytorch.org"}
+
+
+@pytest.mark.skipif(not LISTED.exists(), reason=f"lay the list of NCCL's variables there: {LISTED}")
+def test_every_variable_of_nccl_exists_in_it() -> None:
+    listed = {line.partition(",")[0] for line in LISTED.read_text().splitlines()}
+    known = {*listed, "NCCL_DEBUG"}  # src/debug.cc reads it before there are parameters
+    fabrics = [ROCE, INFINIBAND, EFA, SWITCHED, INFINIBAND.replace("role:", "balancing: adaptive, shape: rail-only, role:")]
+    used = {name for fabric in fabrics for nodes in (GPUS, RACK) for name in values(fabric, nodes) if name.startswith("NCCL_")}
+    assert {"NCCL_CROSS_NIC", "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_ADDR_RANGE", "NCCL_MNNVL_ENABLE"} <= used
+    assert used | set(compatibility().nccl_since) <= known
+
+
+def test_a_fabric_with_switches_is_planned_as_its_switches_are() -> None:
+    found = plan(SWITCHED, GPUS.replace("count: 4", "count: 30"))
+    assert found.shape == "rail-optimized"
+    assert found.rails == 2
+    assert found.leaf_oversubscription == 30.0
+    assert found.congestion == "pfc"
+    assert found.addresses == "10.128.0.0/10"
+
+
+def test_a_leaf_has_no_more_nodes_than_ports_for_them_and_is_never_undersubscribed() -> None:
+    assert plan(SWITCHED, GPUS.replace("count: 4", "count: 500")).leaf_oversubscription == 32.0
+    assert plan(SWITCHED.replace("spines: 1", "spines: 16"), GPUS).leaf_oversubscription == 1.0
+
+
+def test_a_fabric_of_somebody_else_is_planned_as_it_is_said() -> None:
+    found = plan("{name: a, role: scale_out, transport: infiniband, shape: fat-tree, oversubscription: {leaf: 1.5}, rails: 4}")
+    assert (found.shape, found.leaf_oversubscription, found.rails, found.congestion) == ("fat-tree", 1.5, 4, None)

@@ -1,0 +1,184 @@
+"""docs/spec.md: it is up to date, every field of the language stands in it, and a renderer of Markdown shows it as it is meant."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pydantic import BaseModel, TypeAdapter
+
+from headway.cli.schema import TABLES
+from headway.jobspec.choice import Choice
+from headway.jobspec.field_type import field_type
+from headway.jobspec.invalid import field_names
+from headway.jobspec.load import load_bytes
+from headway.jobspec.markdown import anchor, code, table
+from headway.jobspec.parse import MODELS
+from headway.jobspec.reference import reference
+from headway.jobspec.schema import Table
+from headway.jobspec.spec.docstrings import field_descriptions
+from headway.jobspec.spec.section import Name
+from headway.jobspec.units import Bytes
+
+PAGE = Path(__file__).parents[2] / "docs" / "spec.md"
+TEXT = reference(TABLES)
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+KINDS: Mapping[str, tuple[Table, ...]] = {
+    "Scheduler": (TABLES.schedulers,),
+    "Provider": (TABLES.providers,),
+    "Operating system": (TABLES.switches,),
+    "Trainer": (TABLES.trainers,),
+    "Data": tuple(TABLES.data.values()),
+}
+
+
+def test_the_page_is_up_to_date(update_golden: bool) -> None:
+    if update_golden:
+        PAGE.write_text(TEXT)
+    assert PAGE.read_text() == TEXT
+
+
+def shown(token: Token) -> str:
+    """The token's text as a reader sees it, code in backticks."""
+    children = token.children or []
+    return "".join(f"`{each.content}`" if each.type == "code_inline" else each.content for each in children)
+
+
+def tables_below_headings(page: str) -> dict[str, dict[str, list[str]]]:
+    """The cells of every row, by the heading above and the first cell."""
+    found: dict[str, dict[str, list[str]]] = {}
+    rows, within = {}, ""
+    for token in MARKDOWN.parse(page):
+        if token.nesting == 1:
+            within = token.type
+        if token.type == "tr_open":
+            row: list[str] = []
+        elif token.type == "inline" and within == "heading_open":
+            rows = found.setdefault(shown(token), {})
+        elif token.type == "inline" and within == "td_open":
+            row.append(shown(token))
+        elif token.type == "tr_close" and row:
+            rows[row[0]] = row
+    return found
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from models_in(inner)
+
+
+def sections(model: type[BaseModel], root: str, path: tuple[str, ...] = ()) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The heading of each section that can be reached from the model; what a choice may be is not its own business."""
+    yield f"{root}: `{'.'.join(path)}`" if path else root, model
+    for name, info in field_names(model).items():
+        for inner in models_in(info.annotation):
+            if inner is not Choice:
+                yield from sections(inner, root, (*path, name))
+
+
+def language() -> Iterator[tuple[str, type[BaseModel]]]:
+    for kind, model in MODELS.items():
+        yield from sections(model, kind)
+    for word, tables in KINDS.items():
+        for kinds in tables:
+            for name, options in kinds.items():
+                yield from sections(options.options, f"{word} `{name}`")
+
+
+LANGUAGE = list(language())
+BY_HEADING = tables_below_headings(TEXT)
+
+
+def test_every_section_has_one_heading() -> None:
+    titles = [title for title, _ in LANGUAGE]
+    assert len(titles) == len(set(titles))
+    assert set(titles) <= set(BY_HEADING)
+
+
+@pytest.mark.parametrize(("title", "model"), LANGUAGE, ids=[title for title, _ in LANGUAGE])
+def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_written(title: str, model: type[BaseModel]) -> None:
+    rows = BY_HEADING[title]
+    fields = field_names(model)
+    assert list(rows) == [f"`{name}`" for name in fields]
+    for name, info in fields.items():
+        _, words, left_out, meaning, example = rows[f"`{name}`"]
+        assert words
+        assert (left_out == "required") == info.is_required()
+        assert meaning == field_descriptions(model)[name]
+        document, problems = load_bytes("case.yaml", f"{name}: {example.strip('`')}\n".encode())
+        assert problems == []
+        assert document.data == {name: (info.examples or [None])[0]}
+
+
+BYTES = TypeAdapter(Bytes).json_schema()
+NAMES = TypeAdapter(Name).json_schema()
+LINKS = {"name": "a name", "size": "a size", "Ecn": "a mapping"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 8}, "an integer, 1 to 8"),
+        ({"type": "number", "exclusiveMinimum": 0}, "a number, more than 0"),
+        ({"type": "boolean"}, "`true` or `false`"),
+        ({"const": "Cluster"}, "`Cluster`"),
+        ({"enum": ["a", "b", "12.8"]}, '`a`, `b` or `"12.8"`'),
+        ({"type": "string"}, "text"),
+        ({"type": "string", "minLength": 1}, "text, not empty"),
+        ({"type": "string", "pattern": "^a|b$", "maxLength": 9}, "text, of the form `^a|b$`, at most 9 characters"),
+        (NAMES, "a name"),
+        ({**BYTES, "$comment": "1B to 1TiB"}, "a size, 1B to 1TiB"),
+        ({"$ref": "#/$defs/Ecn"}, "a mapping"),
+        ({"type": "array", "items": NAMES, "minItems": 1, "maxItems": 8}, "a list (1 to 8), each a name"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Ecn"}}, "a list, each a mapping"),
+        ({"anyOf": [NAMES, {"$ref": "#/$defs/Ecn"}]}, "a name or a mapping"),
+        ({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}, "text, not empty, or an integer"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, "an integer"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 300}, "an integer or `null`"),
+        ({"type": "object"}, "a mapping"),
+        (
+            {"type": "object", "patternProperties": {"^[A-Z]+$": {"type": "string"}}},
+            "a mapping of keys of the form `^[A-Z]+$`, each to text",
+        ),
+    ],
+)
+def test_a_type_is_said_in_words(schema: dict[str, Any], words: str) -> None:
+    assert field_type(schema, LINKS) == words
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "left_out"),
+    [
+        ("TrainingJob", "model", "required by `builtin`"),
+        ("TrainingJob", "nodes", "`1`"),
+        ("TrainingJob", "group", "`null`"),
+        ("TrainingJob", "resilience", "`{}`"),
+        ("TrainingJob: `resilience`", "grace", "`30s`"),
+        ("Cluster: `fabrics.switches`", "speed", "`400Gb/s`"),
+    ],
+)
+def test_what_counts_when_a_field_is_left_out_is_written_as_a_document_would_have_it(
+    title: str, name: str, left_out: str
+) -> None:
+    assert BY_HEADING[title][f"`{name}`"][2] == left_out
+
+
+def test_every_link_leads_to_a_heading_of_its_own() -> None:
+    anchors = [anchor(title) for title in BY_HEADING]
+    assert len(anchors) == len(set(anchors))
+    inline = [child for token in MARKDOWN.parse(TEXT) for child in token.children or []]
+    links = {str(child.attrGet("href")) for child in inline if child.type == "link_open"}
+    inside = {link.removeprefix("#") for link in links if link.startswith("#")}
+    assert inside <= set(anchors)
+    assert len(inside) > len(MODELS)
+    assert {link for link in links if not link.startswith("#")} == {"problems.md"}
+
+
+@pytest.mark.parametrize("text", ["a|b", "a`b", "`", "``a`", "a\\|b", "[x](y)", "*a*", "<b>"])
+def test_code_in_a_cell_is_shown_as_it_is(text: str) -> None:
+    (row,) = tables_below_headings(f"# x\n\n{table(['a', 'b'], [['1', code(text)]])}\n")["x"].values()
+    assert row == ["1", f"`{text}`"]

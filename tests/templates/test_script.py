@@ -1,0 +1,230 @@
+"""A script as trainer: its arguments hold the plan's values, what it is not told is said, and its file is looked for."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.cli.documents import PlannedJob, plan_job, read_job
+from headway.cli.findings import Findings
+from headway.jobspec.plan import to_json
+from headway.jobspec.spec.job import TrainingJob
+from headway.runner.contract import RunConfig, from_json
+from headway.templates.trainers import TRAINERS
+from headway.templates.trainers.script.arguments import NAMES, fill, mistakes, section_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/script.md").read_text()
+
+SCHEDULERS = {
+    "here": "{kind: local}",
+    "slurm": "{kind: slurm}",
+    "pods": "{kind: kubernetes, options: {image: i, mounts: [{path: /scratch, claim: scratch}]}}",
+}
+REST = """
+nodes: [{group: cpu, count: 2, cpus: 4, procs: 4}]
+storage: [{name: scratch, kind: posix, path: /scratch/runs, shared: true}]
+"""
+FULL = """
+model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_dim: 16, ffn_hidden: 176, rope_theta: 10000.0,
+        norm_eps: 1e-5, dropout: 0.1}
+layout: {pp: 2, tp: 2, schedule: 1F1B}
+batch: {global: 4Ki tokens, micro: 2, sequence: 128}
+precision: {parameters: fp32, compute: bf16, reduce: fp32}
+recompute: full
+compile: true
+overlap: {parameters: true, gradients: true, tensor: false, pipeline: true, experts: false}
+optimizer: {lr: 3e-4, schedule: wsd, decay_steps: 10}
+checkpoint: {tiers: [{kind: disk, every: 25 steps}]}
+steps: 100
+seed: 7
+"""
+
+
+def planned(
+    folder: Path, *argv: str, cluster: str = "slurm", more: str = "", module: bool = False
+) -> tuple[list[PlannedJob], Findings]:
+    """The plans of a job with that script, and what was found on the way."""
+    head = "apiVersion: headway/v1alpha1\nkind: {}\nname: {}\n"
+    for name, scheduler in SCHEDULERS.items():
+        (folder / f"{name}.yaml").write_text(f"{head.format('Cluster', name)}scheduler: {scheduler}{REST}")
+    trainer = json.dumps({"kind": "script", "options": {"argv": argv, "module": module}})
+    job = f"{head.format('TrainingJob', 'case')}cluster: {cluster}\nnodes: 2\ntrainer: {trainer}\n{more}"
+    (folder / "job.yaml").write_text(job)
+    findings = Findings()
+    parsed = read_job(folder / "job.yaml", findings)
+    assert parsed is not None
+    return plan_job(parsed, None, findings), findings
+
+
+def argv_of(folder: Path, *argv: str, more: str = "", module: bool = False) -> list[str]:
+    """The arguments as run.json has them; a plan without a problem."""
+    (plan,), findings = planned(folder, *argv, more=more, module=module)
+    assert [problem for problem in findings.problems if problem.is_error] == []
+    run = from_json(RunConfig, to_json(plan.plan.run))
+    return list(run.trainer.options["argv"])
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "filled"),
+    [
+        ("{name} on {nodes} nodes", "case on 2 nodes"),
+        ("{world_size}", "8"),
+        ("{layout.dp_shard}x{layout.tp}x{layout.pp}", "2x2x2"),
+        ("{batch.global}/{batch.micro}/{batch.sequence}", "32/2/128"),
+        ("--lr={optimizer.lr}", "--lr=0.0003"),
+        ("{precision.compute}", "bf16"),
+        ("{overlap.tensor} {compile}", "false true"),
+        ("{checkpoint.disk.steps} of {steps}", "25 of 100"),
+        ("{model.kv_heads} {model.rope_theta}", "2 10000.0"),
+        ("{runs}/{seed}", "/scratch/runs/7"),
+        ('{{"tp": {layout.tp}}}', '{"tp": 2}'),
+        ("{{layout.tp}}", "{layout.tp}"),
+    ],
+)
+def test_an_argument_holds_what_the_plan_has_decided(argument: str, filled: str, tmp_path: Path) -> None:
+    assert argv_of(tmp_path, "train.py", argument, more=FULL) == ["train.py", filled]
+
+
+def test_every_name_has_a_value_where_the_job_says_all(tmp_path: Path) -> None:
+    others = [
+        name for name in NAMES if name not in {"model.preset", "model.config", "model.max_positions"}
+    ]  # not beside the sizes
+    filled = argv_of(tmp_path, *(f"{{{name}}}" for name in others), more=FULL)
+    assert not {"None", "null", ""} & set(filled)
+    assert len(filled) == len(others)
+
+
+def test_every_name_is_of_the_plan_or_a_field_of_the_job() -> None:
+    assert {section_of(name) for name in NAMES} - set(TrainingJob.model_fields) == {"runs", "world_size"}
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@given(st.text())
+def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
+    written = text.replace("{", "{{").replace("}", "}}")
+    assert list(mistakes(written, {})) == []
+    assert fill(written, {}) == text
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("{tp}", "did you mean `{layout.tp}`?"),
+        ("{optimizer.lrr}", "did you mean `{optimizer.lr}`?"),
+        ("{precision.optimizer_state}", "known names: `precision.parameters`, `precision.compute`, `precision.reduce`"),
+        ("{gpus_per_rack}", "docs/script.md has all names"),
+        ("{}", "write `{{` and `}}` for the braces themselves"),
+        ("seed}", "write `}}` for the brace itself"),
+    ],
+)
+def test_a_name_that_nothing_fills_is_told_what_was_meant(argument: str, hint: str, tmp_path: Path) -> None:
+    plans, findings = planned(tmp_path, "train.py", argument, more=FULL)
+    (found,) = [problem for problem in findings.problems if problem.is_error]
+    assert (found.code, found.hint, found.path) == ("HW312", hint, ("trainer", "options", "argv", 1))
+    assert plans == []
+
+
+def test_what_no_argument_mentions_and_only_a_trainer_could_carry_out_is_a_warning(tmp_path: Path) -> None:
+    told = ["{precision.compute}", "{recompute}", "{overlap.tensor}", "{compile}"]
+    (_,), findings = planned(tmp_path, "train.py", *told, more=FULL)
+    assert [(problem.code, problem.path, problem.is_error) for problem in findings.problems] == [
+        ("HW313", ("optimizer",), False),
+        ("HW313", ("checkpoint",), False),
+    ]
+
+
+def test_a_job_that_says_nothing_of_training_is_fine(tmp_path: Path) -> None:
+    (_,), findings = planned(tmp_path, "train.py")
+    assert findings.problems == []
+
+
+# --- what a trainer needs ---------------------------------------------------------------------------------------------
+
+
+def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Path) -> None:
+    planned(tmp_path, "train.py")
+    job = tmp_path / "job.yaml"
+    job.write_text(re.sub("trainer: .*", "", job.read_text()))
+    findings = Findings()
+    read_job(job, findings)
+    assert [problem.message for problem in findings.problems] == [
+        f"a TrainingJob lacks `{name}`" for name in TRAINERS["builtin"].needs
+    ]
+    assert TRAINERS["builtin"].needs == ("model", "data", "batch", "optimizer", "steps", "checkpoint")
+    assert TRAINERS["script"].needs == ()
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [".", "..", "elsewhere"])
+def test_a_script_is_looked_for_here_and_from_the_job_upwards(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("repository/jobs", "repository/elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "repository/elsewhere")
+    script = tmp_path / "repository" / ("elsewhere" if place == "elsewhere" else f"jobs/{place}") / "train.py"
+    _, missing = planned(tmp_path / "repository/jobs", "train.py", cluster="here")
+    script.write_text("")
+    _, found = planned(tmp_path / "repository/jobs", "train.py", cluster="here")
+    assert [(problem.code, problem.path) for problem in missing.problems] == [("HW412", ("trainer", "options", "argv", 0))]
+    assert found.problems == []
+
+
+def test_a_script_of_another_scheduler_or_a_module_is_not_looked_for(tmp_path: Path) -> None:
+    for cluster, module in (("slurm", False), ("pods", False), ("here", True)):
+        _, findings = planned(tmp_path, "no-such.train", cluster=cluster, module=module)
+        assert findings.problems == []
+
+
+def test_a_module_is_started_as_one(tmp_path: Path) -> None:
+    assert argv_of(tmp_path, "research.train", "--fast", module=True) == ["-m", "research.train", "--fast"]
+
+
+# --- the rendered files -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cluster", "file"), [("here", "local/run.sh"), ("slurm", "slurm/job.sbatch"), ("pods", "kubernetes/job.yaml")]
+)
+def test_what_is_submitted_holds_the_finished_arguments(cluster: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    awkward = """it's "quoted" $HOME `date` \\ RUN_JSON {{}} é"""
+    (plan,), findings = planned(tmp_path, "train.py", "--tp={layout.tp}", awkward, cluster=cluster, more="layout: {tp: 2}\n")
+    assert findings.problems == []
+    text = {path.relative_to(f"case/{cluster}").as_posix(): text for path, text in plan.files().items()}[file]
+    run = from_json(RunConfig, _handed_over(text))
+    assert run.trainer.kind == "script"
+    assert run.trainer.options == {"argv": ["train.py", "--tp=2", awkward.replace("{{}}", "{}")], "logs": True}
+
+
+def _handed_over(text: str) -> str:
+    """run.json in a script or in a manifest."""
+    if text.startswith("#!"):
+        (found,) = re.findall(r"<<'RUN_JSON'[^\n]*\n(.*?)\nRUN_JSON\n", text, re.DOTALL)
+        return str(found)
+    maps = [document for document in yaml.safe_load_all(text) if document["kind"] == "ConfigMap"]
+    return str(maps[0]["data"]["run.json"])
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_lists_every_name_and_no_other() -> None:
+    rows = re.findall(r"^\| (`.*`) \| .* \|$", PAGE, re.MULTILINE)
+    assert [name for row in rows for name in re.findall("`([^`]+)`", row)] == list(NAMES)
+
+
+def test_what_the_page_shows_stands_in_the_example() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    job = (ROOT / "examples/own-script/job.yaml").read_text().splitlines()
+    assert set(shown.splitlines()) <= set(job)
