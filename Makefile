@@ -4,15 +4,19 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
+# What headway is measured against: each of benchmarks/peers in a venv of its own.
+PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
 
-.PHONY: help venv quickstart test-fast test lint
+.PHONY: help venv quickstart test-fast test lint peers bench
 
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part'
 	@echo 'make lint         ruff, mypy and the import rules'
+	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
+	@echo 'make peers        .venv-peers with what make bench measures headway against'
 
 .venv/torch.stamp: .ci/constraints.txt
 	$(PYTHON) -m venv --clear .venv
@@ -22,6 +26,7 @@ help:
 
 .venv/runner.stamp: pyproject.toml .venv/torch.stamp
 	$(PIP_INSTALL) --editable '.[runner]'
+	@$(BIN)/python -m compileall -q headway jobspec templates infra runner
 	@touch $@
 
 .venv/dev.stamp: .venv/runner.stamp
@@ -36,7 +41,7 @@ quickstart: .venv/runner.stamp
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy headway tests
+	$(BIN)/mypy headway tests benchmarks
 	$(BIN)/lint-imports --no-cache
 
 test-fast: .venv/dev.stamp
@@ -44,3 +49,13 @@ test-fast: .venv/dev.stamp
 
 test: lint
 	$(BIN)/python -m pytest
+
+.venv-peers/%/installed.stamp: benchmarks/peers/%.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+peers: $(PEERS)
+
+bench: .venv/dev.stamp peers
+	$(BIN)/python -m benchmarks.check

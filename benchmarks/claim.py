@@ -1,0 +1,110 @@
+"""A claim on speed as what one run measured of headway and of a named peer, and whether it holds."""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_TIMEOUT_S = 900
+
+
+class MeasureError(Exception):
+    """A program that was to be measured is not there, or did not do what it was to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program that ends with 0 and prints `says` where it did its work, and the folder that it runs in."""
+
+    words: Sequence[str | Path]
+    folder: Path
+    says: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What several runs cost."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`ours`, `peer` and `goal` are CPU seconds, user and system; `ratio` is ours over the peer's, by their medians."""
+
+    claim: str
+    ours: Spread
+    peer: Spread
+    peer_name: str
+    ratio: float
+    goal: float
+    holds: bool
+    conditions: str
+
+
+def judged(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
+    """The claim that our median is not above the goal."""
+    ours, peer = pair
+    return Claim(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
+
+
+def interleaved(ours: Command, peer: Command, rounds: int, bytecode: Path) -> tuple[Spread, Spread]:
+    """CPU seconds of both, run in turn, after one run each that is not counted; compiled Python is kept below `bytecode`."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    for command in (ours, peer):
+        _cpu_seconds(command, environment)
+    pairs = [(_cpu_seconds(ours, environment), _cpu_seconds(peer, environment)) for _ in range(rounds)]
+    first, second = (_spread(measured) for measured in zip(*pairs, strict=True))
+    return first, second
+
+
+def _cpu_seconds(command: Command, environment: Mapping[str, str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        done = subprocess.run(
+            command.words, cwd=command.folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except OSError as error:
+        raise MeasureError(f"{command.words[0]} cannot be started ({error.strerror}); `make peers` installs the peers") from error
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode or command.says not in done.stdout:
+        said = (done.stdout + done.stderr)[-1000:]
+        raise MeasureError(f"{command.words[0]} ended with {done.returncode} and did not print `{command.says}`: {said}")
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    return Spread(statistics.median(seconds), min(seconds), max(seconds))
+
+
+def report(claims: Iterable[Claim], arguments: Sequence[str]) -> int:
+    """Prints each claim as soon as it is measured, with --json as an object a line; 1 if one does not hold, 3 without a peer."""
+    held = True
+    try:
+        for claim in claims:
+            print(json.dumps(asdict(claim)) if "--json" in arguments else _line(claim), flush=True)
+            held = held and claim.holds
+    except MeasureError as error:
+        print(f"benchmark: {error}", file=sys.stderr)
+        return 3
+    return 0 if held else 1
+
+
+def _line(claim: Claim) -> str:
+    verdict = "holds" if claim.holds else "DOES NOT HOLD"
+    return (
+        f"{verdict}: {claim.claim}: {_seconds(claim.ours)}, goal at most {claim.goal:g} s; "
+        f"{claim.peer_name}: {_seconds(claim.peer)}; ratio {claim.ratio:.2f} ({claim.conditions})"
+    )
+
+
+def _seconds(spread: Spread) -> str:
+    return f"{spread.median:.3f} s of CPU ({spread.low:.3f} to {spread.high:.3f})"
