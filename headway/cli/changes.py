@@ -37,7 +37,7 @@ def judge(job: Parsed[TrainingJob], run: RunSoFar, findings: Findings) -> list[s
     if not job.complete or any(problem.code == _SECRET for problem in findings.problems):
         return [f"not compared with run `{run.name}`: the job has errors of its own"]
     refused = {problem.path for problem in findings.add(check_run(job, run), job=job.document.name)}
-    taken = [*_anytime(job.spec, run), *_said(job.spec, run, refused)]
+    taken = [*_anytime(job, run), *_said(job.spec, run, refused)]
     where = f"run `{run.name}`, step {run.committed_step}"
     if not taken:
         return [] if refused else [f"{where}: nothing has changed since its attempt {run.attempt}"]
@@ -64,7 +64,7 @@ def _committed_step(records: RunRecords) -> int:
     return 0
 
 
-def _anytime(job: TrainingJob, run: RunSoFar) -> Iterator[str]:
+def _anytime(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[str]:
     """The fields that may change at any time; `history` is told entry by entry."""
     for change in changes_since(run, job):
         if change.how is How.ANYTIME and change.path != ("history",):

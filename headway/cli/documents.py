@@ -149,7 +149,7 @@ def _read(path: FilePath, findings: Findings) -> AnyParsed | None:
     document, parsed, problems = read(path, findings.load)
     findings.documents[document.name] = document
     findings.add(problems)
-    findings.add(check_secrets(document))
+    findings.add(capped(check_secrets(document), document.name))
     if parsed is not None:
         judged = _judged(parsed)
         findings.add(capped(said_only(judged) if is_partial(document) else judged, document.name), document.name, document.name)

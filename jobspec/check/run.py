@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.jobspec.change import Change, How, as_written, changes, entry_for
+from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.resolve.fingerprint import values_of
+from headway.jobspec.resolve.fingerprint import values_of, values_of_job
 from headway.jobspec.spec.job import TrainingJob
 
 
@@ -21,9 +22,15 @@ class RunSoFar:
     committed_step: int
 
 
-def changes_since(run: RunSoFar, job: TrainingJob) -> list[Change]:
+def changes_since(run: RunSoFar, job: Parsed[TrainingJob]) -> list[Change]:
     """What the job has otherwise than the run's newest attempt."""
-    return changes(run.spec, values_of(job))
+    return changes(_by_sizes(run.spec), _by_sizes(values_of_job(job.spec, sizes_of(job))))
+
+
+def _by_sizes(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec with a model that is its sizes alone, wherever they stand."""
+    model = values["model"]
+    return {**values, "model": {**model, "preset": None, "config": None}} if model and model["layers"] else values
 
 
 def new_entries(run: RunSoFar, job: TrainingJob) -> Iterator[int]:
@@ -36,7 +43,7 @@ def new_entries(run: RunSoFar, job: TrainingJob) -> Iterator[int]:
 
 def check_run(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[Problem]:
     """Every change that the run cannot go on with. The job must be complete."""
-    found = changes_since(run, job.spec)
+    found = changes_since(run, job)
     yield from (_starts_a_new_run(change, run) for change in found if change.how is How.NEW_RUN)
     yield from _check_said(job.spec, run, [change for change in found if change.how is How.HISTORY])
     yield from _check_kept(job.spec, run)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from headway.jobspec.plan import ClusterPlan, FailurePlan, GroupPlan, NodePlan, StoragePlan, SwitchPlan
 from headway.jobspec.resolve.fabric import resolve_fabric
-from headway.jobspec.resolve.fingerprint import fingerprint
+from headway.jobspec.resolve.fingerprint import fingerprint, values_of
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
 from headway.jobspec.resolve.links import resolve_links, resolve_switches, shape_of
 from headway.jobspec.resolve.nodes import resolve_group
@@ -28,7 +28,7 @@ def resolve_cluster(cluster: Cluster, inventories: Iterable[Inventory] = ()) -> 
     switches = tuple(switch for fabric in cluster.fabrics for switch in _switches(fabric, cluster.nodes, observed))
     return ClusterPlan(
         name=cluster.name,
-        hash=fingerprint(cluster),
+        hash=fingerprint(values_of(cluster)),
         scheduler=cluster.scheduler.kind,
         provider=cluster.provider.kind if cluster.provider else None,
         groups=groups,

@@ -1,10 +1,15 @@
 """A spec as its values, and as the hash that names these, whatever its comments, order, bases and spelled-out defaults."""
 
+import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
+
+from headway.jobspec.resolve.model import ModelSizes
+from headway.jobspec.spec.job import TrainingJob
 
 # Where values stand, not what they are.
 _PLACES = {"extends", "partial"}
@@ -15,6 +20,12 @@ def values_of(spec: BaseModel) -> dict[str, Any]:
     return spec.model_dump(mode="json", by_alias=True, exclude=_PLACES)
 
 
-def fingerprint(spec: BaseModel) -> str:
-    """SHA-256 in hex of the spec's values."""
-    return hashlib.sha256(json.dumps(values_of(spec), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def values_of_job(job: TrainingJob, model: ModelSizes | None) -> dict[str, Any]:
+    """The same of a job, with the sizes that its `preset` or `config` stands for: a catalogue and another file can change."""
+    values = values_of(job)
+    return values if model is None else {**values, "model": {**values["model"], **dataclasses.asdict(model)}}
+
+
+def fingerprint(values: Mapping[str, Any]) -> str:
+    """SHA-256 in hex of a spec's values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

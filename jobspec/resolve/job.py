@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan
 from headway.jobspec.resolve.environment import resolve_environment
-from headway.jobspec.resolve.fingerprint import fingerprint, values_of
+from headway.jobspec.resolve.fingerprint import fingerprint, values_of_job
 from headway.jobspec.resolve.mesh import resolve_mesh
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.resolve.placement import group_of_job, resolve_runs
@@ -24,7 +24,8 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
     """
     group = group_of_job(cluster, job.group)
     mesh = resolve_mesh(job.layout, job.nodes * group.procs)
-    spec_hash = fingerprint(job)
+    values = values_of_job(job, model)
+    spec_hash = fingerprint(values)
     return JobPlan(
         name=job.name,
         cluster=cluster.name,
@@ -47,7 +48,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         model=model,
         mounts=tuple(MountPlan(mount.source, mount.target or mount.source, mount.read_only) for mount in job.mounts),
         run=resolve_run(job, group, mesh, spec_hash=spec_hash, model=model, data=data),
-        spec=values_of(job),
+        spec=values,
     )
 
 

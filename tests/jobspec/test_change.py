@@ -10,10 +10,12 @@ from pydantic import BaseModel
 
 from headway.jobspec.change import CHANGES, Change, How, as_written, changeable, changeable_fields, changes, entry_for
 from headway.jobspec.check.history import check_history
+from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.check.run import RunSoFar, check_run
 from headway.jobspec.document import Document, Path
 from headway.jobspec.load import load_bytes
 from headway.jobspec.parse import Parsed, parse
+from headway.jobspec.resolve.fingerprint import values_of_job
 from headway.jobspec.spec.job import TrainingJob
 
 JOB = """\
@@ -43,7 +45,8 @@ def parsed(text: str) -> Parsed[TrainingJob]:
 
 
 def spec(text: str) -> dict[str, Any]:
-    return parsed(text).spec.model_dump(mode="json", by_alias=True)
+    job = parsed(text)
+    return values_of_job(job.spec, sizes_of(job))
 
 
 def edited(*edits: tuple[str, str], more: str = "") -> str:
@@ -299,3 +302,11 @@ def test_a_value_in_history_is_shown_at_its_own_place() -> None:
     assert (problem.code, problem.path) == ("HW219", ("history", 0, "set", "optimizer.lr"))
     assert span is not None
     assert document.lines()[span.line][span.column : span.end_column] == "-1"
+
+
+def test_a_preset_and_its_sizes_written_out_are_one_model_and_another_size_is_another_run() -> None:
+    named = JOB.replace("model: {", "model: {preset: llama-3.2-1b}\nmounts: []  # {")
+    sizes = "vocab_size: 128256, layers: 16, hidden: 2048, heads: 32, kv_heads: 8, head_dim: 64, ffn_hidden: 8192"
+    written = named.replace("preset: llama-3.2-1b", f"{sizes}, rope_theta: 500000.0, tie_embeddings: true")
+    assert judged(written, run_of(named, 60)) == []
+    assert judged(written.replace("layers: 16", "layers: 17"), run_of(named, 60)) == [("HW419", "model.layers")]

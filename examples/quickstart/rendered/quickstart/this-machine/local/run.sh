@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec 5250d7ecadf18683de4b70c9b5b7641e0094b5477345d74103f75096ae7fd618; edit the spec, not this file.
+# Rendered by headway from spec d2e29f8e93402bfb610f51fc7e597d55121b1ccbcb457d58c892c11f2c46c25d; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-5250d7ec-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" quickstart-d2e29f8e-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -51,7 +51,7 @@ run_json=$(
   "schema": "headway.run/1",
   "seed": 1,
   "slots": 1,
-  "spec_hash": "5250d7ecadf18683de4b70c9b5b7641e0094b5477345d74103f75096ae7fd618",
+  "spec_hash": "d2e29f8e93402bfb610f51fc7e597d55121b1ccbcb457d58c892c11f2c46c25d",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -91,23 +91,23 @@ RUN_JSON
     "dropout": 0.1,
     "experts": null,
     "ffn_hidden": 352,
-    "head_dim": null,
+    "head_dim": 32,
     "heads": 4,
     "hidden": 128,
     "kv_heads": 2,
     "latent_attention": null,
     "layers": 4,
-    "linear_bias": null,
+    "linear_bias": false,
     "max_positions": null,
-    "mlp": null,
-    "norm": null,
-    "norm_eps": null,
-    "positions": null,
+    "mlp": "gated",
+    "norm": "rms",
+    "norm_eps": 1e-05,
+    "positions": "rotary",
     "preset": null,
-    "qk_norm": null,
-    "qkv_bias": null,
-    "rope_theta": null,
-    "tie_embeddings": null,
+    "qk_norm": false,
+    "qkv_bias": false,
+    "rope_theta": 10000.0,
+    "tie_embeddings": false,
     "vocab_size": 256
   },
   "mounts": [],
