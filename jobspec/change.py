@@ -121,6 +121,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
     A field that the older spec does not have yet had its default.
     """
+    old, new = _by_sizes(old), _by_sizes(new)
     found = []
     for path, info in _fields(TrainingJob):
         rule = CHANGES[_row(path)]
@@ -153,6 +154,12 @@ def entry_for(found: Iterable[Change], from_step: int) -> str:
 def _row(path: tuple[str, ...]) -> str:
     """The row of a field: its own, or that of a section around it."""
     return next(row for length in range(len(path), 0, -1) if (row := ".".join(path[:length])) in CHANGES)
+
+
+def _by_sizes(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec with a model that is its sizes alone, where they are known: a preset and its sizes written out are one model."""
+    model = spec.get("model")
+    return {**spec, "model": {**model, "preset": None, "config": None}} if model and model.get("layers") else spec
 
 
 @cache

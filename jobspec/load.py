@@ -80,6 +80,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.unshown = 0
         self._read = 0
+        self._end = _span_at(text)[:2]
         self._events: Iterator[yaml.Event] = iter(())
 
     def document(self) -> Document:
@@ -100,7 +101,7 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 if self.values:
                     hint = "put each document into a file of its own"
-                    self._problem("HW112", _span(event), "a second document begins here", hint)
+                    self._problem("HW112", self._span(event), "a second document begins here", hint)
                     raise _StopError
                 self.data = self._node((), next(self._events))
         if not isinstance(self.data, dict) and not self.problems:
@@ -111,7 +112,7 @@ class _Reader:
     def _node(self, path: Path, event: yaml.Event) -> Any:
         self._refuse(event)
         self._count(event, len(path))
-        self.values[path] = _span(event)
+        self.values[path] = self._span(event)
         if isinstance(event, yaml.ScalarEvent):
             self.scalars.add(path)
             return self._scalar(event)
@@ -134,7 +135,7 @@ class _Reader:
             if key is None:
                 self._skip(next(self._events))
             else:
-                self.keys[*path, key] = _span(event)
+                self.keys[*path, key] = self._span(event)
                 found[key] = self._node((*path, key), next(self._events))
         return found
 
@@ -142,20 +143,20 @@ class _Reader:
         """The key, or None when it cannot be used; then its value is read past."""
         self._refuse(event)
         if not isinstance(event, yaml.ScalarEvent):
-            self._problem("HW109", _span(event), "this key is a list or a mapping; a key is text", None)
+            self._problem("HW109", self._span(event), "this key is a list or a mapping; a key is text", None)
             self._skip(event)
             return None
         value, shown = self._scalar(event), clipped(event.value)
         if not event.style and event.value == "<<":
-            self._problem("HW106", _span(event), "merge keys are refused", "write the values out where they count")
+            self._problem("HW106", self._span(event), "merge keys are refused", "write the values out where they count")
         elif not isinstance(value, str):
-            self._problem("HW109", _span(event), f"the key `{shown}` is not text", f'quote it: `"{shown}"`')
+            self._problem("HW109", self._span(event), f"the key `{shown}` is not text", f'quote it: `"{shown}"`')
         elif len(value) > MAX_KEY:
             message = f"the key `{shown}` has {len(value)} characters, more than {MAX_KEY}"
-            self._problem("HW117", _span(event), message, "is the `:` behind the name of the field missing?")
+            self._problem("HW117", self._span(event), message, "is the `:` behind the name of the field missing?")
         elif value in found:
             first = self.keys[*path, value].line + 1
-            self._problem("HW108", _span(event), f"the key `{shown}` already stands on line {first}", "keep one of the two")
+            self._problem("HW108", self._span(event), f"the key `{shown}` already stands on line {first}", "keep one of the two")
         else:
             return value
         return None
@@ -179,25 +180,27 @@ class _Reader:
         except LeadingZeroError:
             shown = clipped(event.value)
             hint = f'quote it to keep it as text (`"{shown}"`), or leave the zero out'
-            self._problem("HW110", _span(event), f"the number `{shown}` begins with a zero", hint)
+            self._problem("HW110", self._span(event), f"the number `{shown}` begins with a zero", hint)
         except NotFiniteError:
             message = f"`{clipped(event.value)}` is not a finite number of 64 bits"
-            self._problem("HW111", _span(event), message, "quote it to keep it as text")
+            self._problem("HW111", self._span(event), message, "quote it to keep it as text")
         return event.value
 
     def _refuse(self, event: yaml.Event) -> None:
         """Anchors, aliases and tags, each with its reason."""
         if isinstance(event, yaml.AliasEvent):
             message = f"the alias `*{clipped(str(event.anchor))}` is refused"
-            self._problem("HW106", _span(event), message, "write the value out where it counts")
+            self._problem("HW106", self._span(event), message, "write the value out where it counts")
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
             message = f"the anchor `&{clipped(anchor)}` is refused"
-            self._problem("HW106", _span(event), message, "write the value out where it counts")
+            self._problem("HW106", self._span(event), message, "write the value out where it counts")
         if tag is not None:
             short = clipped(tag.replace("tag:yaml.org,2002:", "!!"))
-            self._problem("HW107", _span(event), f"the tag `{short}` is refused", "leave it out; quote a value to make it text")
+            self._problem(
+                "HW107", self._span(event), f"the tag `{short}` is refused", "leave it out; quote a value to make it text"
+            )
 
     def _refuse_tag_directive(self) -> None:
         if found := _TAG_DIRECTIVE.search(self.text):
@@ -210,11 +213,11 @@ class _Reader:
         self._read += 1
         if depth > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels"
-            self._problem("HW104", _span(event), message, "a spec is nearly flat; is this the right file?")
+            self._problem("HW104", self._span(event), message, "a spec is nearly flat; is this the right file?")
             raise _StopError
         if self._read > MAX_VALUES:
             message = f"more than {MAX_VALUES} values, the most that a spec may have"
-            self._problem("HW115", _span(event), message, "a spec is a page or two; is this the right file?")
+            self._problem("HW115", self._span(event), message, "a spec is a page or two; is this the right file?")
             raise _StopError
 
     def _problem(self, code: str, span: Span | None, message: str, hint: str | None) -> None:
@@ -232,15 +235,17 @@ class _Reader:
         mark = getattr(error, "problem_mark", None)
         if what == "could not find expected ':'":
             mark = getattr(error, "context_mark", None) or mark  # the key that lacks it, not the line after
-        span = None if mark is None else self._inside(mark.line, mark.column)
+        span = None if mark is None else Span(*self._inside(mark), *self._inside(mark, 1))
         message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
         hint = "indent with spaces, put a space after `:` and quote texts that hold `: ` or ` #`"
         self._problem("HW105", span, message, hint)
 
-    def _inside(self, line: int, column: int) -> Span:
-        """One character there; where libyaml means the end, which it takes for a line of its own, the end of the text."""
-        lines = LINE_BREAK.split(self.text)
-        return Span(line, column, line, column + 1) if line < len(lines) else _span_at(self.text)
+    def _span(self, event: yaml.Event) -> Span:
+        return Span(*self._inside(event.start_mark), *self._inside(event.end_mark))
+
+    def _inside(self, mark: yaml.Mark, columns: int = 0) -> tuple[int, int]:
+        """So many columns behind the mark; libyaml takes the end of a text for a line of its own."""
+        return min((mark.line, mark.column + columns), self._end)
 
     def _forbidden_character(self, error: yaml.reader.ReaderError) -> None:
         # libyaml counts the bytes of the text, which PyYAML hands over in UTF-8.
@@ -249,11 +254,6 @@ class _Reader:
         message = f"the text is not YAML: the character U+{number:04X} is not allowed"
         escape = f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
         self._problem("HW105", _span_at(before), message, f"remove it, or write it in double quotes as `{escape}`")
-
-
-def _span(event: yaml.Event) -> Span:
-    start, end = event.start_mark, event.end_mark
-    return Span(start.line, start.column, end.line, end.column) if start and end else Span(0, 0, 0, 0)
 
 
 def _span_at(before: str, length: int = 1) -> Span:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.jobspec.json_text import json_text
+from headway.jobspec.resolve.fingerprint import with_sizes
 from headway.jobspec.resolve.model import ModelSizes
 from headway.runner.contract import Mesh, RunConfig
 
@@ -323,6 +324,11 @@ class JobPlan:
     run: RunConfig
     spec: Mapping[str, Any]
     schema: str = JOB_PLAN_SCHEMA
+
+    @property
+    def kept_spec(self) -> Mapping[str, Any]:
+        """What an attempt keeps of the spec, to compare a later one with: the model by its sizes too."""
+        return with_sizes(self.spec, self.model)
 
     @property
     def run_stem(self) -> str:

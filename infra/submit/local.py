@@ -128,7 +128,7 @@ def _resumed(runs: Path, plan: JobPlan, run: str) -> str:
     specs = sorted((runs / name / "attempts").glob("*/spec.json"), key=lambda path: int(path.parent.name))
     if not specs and not name.startswith(f"{plan.run_stem}-"):
         raise LocalError(f"run `{name}` was started from another spec and kept none to compare with; undo the change")
-    found = changes(json.loads(specs[-1].read_text()), plan.spec) if specs else []
+    found = changes(json.loads(specs[-1].read_text()), plan.kept_spec) if specs else []
     if edited := [change.name for change in found if change.how is not How.ANYTIME]:
         raise LocalError(
             f"the job has other values than run `{name}` for {listed(edited)}; `headway check JOB --run {name}` says what to do"
@@ -144,7 +144,7 @@ def _next_number(runs: Path, stem: str) -> int:
 def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
     """The attempt's run.json; None when the attempt is somebody else's."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as spec:
-        spec.write(json_text(plan.spec))
+        spec.write(json_text(plan.kept_spec))
         spec.flush()
         command = [sys.executable, "-m", "headway.runner.rundir", "open", str(runs), name, "--attempt", str(attempt)]
         command += ["--spec", spec.name]

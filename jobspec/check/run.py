@@ -8,7 +8,7 @@ from headway.jobspec.change import Change, How, as_written, changes, entry_for
 from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.resolve.fingerprint import values_of, values_of_job
+from headway.jobspec.resolve.fingerprint import values_of, with_sizes
 from headway.jobspec.spec.job import TrainingJob
 
 
@@ -24,13 +24,7 @@ class RunSoFar:
 
 def changes_since(run: RunSoFar, job: Parsed[TrainingJob]) -> list[Change]:
     """What the job has otherwise than the run's newest attempt."""
-    return changes(_by_sizes(run.spec), _by_sizes(values_of_job(job.spec, sizes_of(job))))
-
-
-def _by_sizes(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with a model that is its sizes alone, wherever they stand."""
-    model = values["model"]
-    return {**values, "model": {**model, "preset": None, "config": None}} if model and model["layers"] else values
+    return changes(run.spec, with_sizes(values_of(job.spec), sizes_of(job)))
 
 
 def new_entries(run: RunSoFar, job: TrainingJob) -> Iterator[int]:

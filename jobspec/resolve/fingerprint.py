@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.jobspec.resolve.model import ModelSizes
-from headway.jobspec.spec.job import TrainingJob
 
 # Where values stand, not what they are.
 _PLACES = {"extends", "partial"}
@@ -20,9 +19,8 @@ def values_of(spec: BaseModel) -> dict[str, Any]:
     return spec.model_dump(mode="json", by_alias=True, exclude=_PLACES)
 
 
-def values_of_job(job: TrainingJob, model: ModelSizes | None) -> dict[str, Any]:
-    """The same of a job, with the sizes that its `preset` or `config` stands for: a catalogue and another file can change."""
-    values = values_of(job)
+def with_sizes(values: Mapping[str, Any], model: ModelSizes | None) -> Mapping[str, Any]:
+    """A job's values with the sizes that its `preset` or `config` stands for: a catalogue and another file can change."""
     return values if model is None else {**values, "model": {**values["model"], **dataclasses.asdict(model)}}
 
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan
 from headway.jobspec.resolve.environment import resolve_environment
-from headway.jobspec.resolve.fingerprint import fingerprint, values_of_job
+from headway.jobspec.resolve.fingerprint import fingerprint, values_of, with_sizes
 from headway.jobspec.resolve.mesh import resolve_mesh
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.resolve.placement import group_of_job, resolve_runs
@@ -24,8 +24,8 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
     """
     group = group_of_job(cluster, job.group)
     mesh = resolve_mesh(job.layout, job.nodes * group.procs)
-    values = values_of_job(job, model)
-    spec_hash = fingerprint(values)
+    values = values_of(job)
+    spec_hash = fingerprint(with_sizes(values, model))
     return JobPlan(
         name=job.name,
         cluster=cluster.name,

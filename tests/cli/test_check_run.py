@@ -52,7 +52,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     def open_attempt(attempt: int = 0, *entries: dict[str, object], keep_spec: bool = True) -> Path:
         planned = load_job_plan(Path("job.yaml"))
         assert planned is not None
-        Path("spec.json").write_text(json_text(planned.plan.spec))
+        Path("spec.json").write_text(json_text(planned.plan.kept_spec))
         monkeypatch.setattr("sys.stdin", io.StringIO(to_json(planned.plan.run)))
         spec = ["--spec", "spec.json"] if keep_spec else []
         assert rundir.main(["open", "runs", NAME, "--attempt", str(attempt), *spec]) == 0

@@ -15,7 +15,7 @@ from headway.jobspec.check.run import RunSoFar, check_run
 from headway.jobspec.document import Document, Path
 from headway.jobspec.load import load_bytes
 from headway.jobspec.parse import Parsed, parse
-from headway.jobspec.resolve.fingerprint import values_of_job
+from headway.jobspec.resolve.fingerprint import values_of, with_sizes
 from headway.jobspec.spec.job import TrainingJob
 
 JOB = """\
@@ -46,7 +46,7 @@ def parsed(text: str) -> Parsed[TrainingJob]:
 
 def spec(text: str) -> dict[str, Any]:
     job = parsed(text)
-    return values_of_job(job.spec, sizes_of(job))
+    return dict(with_sizes(values_of(job.spec), sizes_of(job)))
 
 
 def edited(*edits: tuple[str, str], more: str = "") -> str:

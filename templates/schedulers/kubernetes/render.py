@@ -60,7 +60,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         script=block(script, _INDENT),
         nodes=block(nodes, _INDENT),
         run_json=block(to_json(plan.run), _INDENT),
-        spec_json=block(json_text(plan.spec), _INDENT),
+        spec_json=block(json_text(plan.kept_spec), _INDENT),
         image=plan.code["image"] or options.image,
         environment=[_unexpanded(variable) for variable in plan.env],
         tolerations=[_toleration(toleration) for toleration in options.tolerations],

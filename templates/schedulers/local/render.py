@@ -20,6 +20,6 @@ def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         hosts=hosts,
         run_name=plan.run_stem,
         run_json=Shell(to_json(plan.run)),
-        spec_json=Shell(json_text(plan.spec)),
+        spec_json=Shell(json_text(plan.kept_spec)),
     )
     return {PurePosixPath("local/run.sh"): text}

@@ -26,7 +26,7 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
         run_name=plan.run_stem,
         run_json=Shell(to_json(plan.run)),
-        spec_json=Shell(json_text(plan.spec)),
+        spec_json=Shell(json_text(plan.kept_spec)),
         container=container_of(plan),
     )
     return {PurePosixPath("slurm/job.sbatch"): text}
