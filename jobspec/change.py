@@ -121,7 +121,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
     A field that the older spec does not have yet had its default.
     """
-    old, new = _by_sizes(old), _by_sizes(new)
+    old, new = _settled(old), _settled(new)
     found = []
     for path, info in _fields(TrainingJob):
         rule = CHANGES[_row(path)]
@@ -156,10 +156,15 @@ def _row(path: tuple[str, ...]) -> str:
     return next(row for length in range(len(path), 0, -1) if (row := ".".join(path[:length])) in CHANGES)
 
 
-def _by_sizes(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with a model that is its sizes alone, where they are known: a preset and its sizes written out are one model."""
-    model = spec.get("model")
-    return {**spec, "model": {**model, "preset": None, "config": None}} if model and model.get("layers") else spec
+def _settled(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec with what may be said in two ways in one: a model as its sizes, where they are known, a batch in sequences."""
+    model, batch = spec.get("model"), spec.get("batch")
+    found = dict(spec)
+    if model and model.get("layers"):
+        found["model"] = {**model, "preset": None, "config": None}
+    if batch and batch["global"]["tokens"]:
+        found["batch"] = {**batch, "global": {"sequences": batch["global"]["tokens"] // batch["sequence"], "tokens": None}}
+    return found
 
 
 @cache

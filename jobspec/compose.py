@@ -19,6 +19,9 @@ MAX_BASES = 8
 MAX_FILES = 64
 """Bases of one document in all, each as often as it is named."""
 
+# Keys that say what a mapping is of: another one's other values do not belong to it.
+_NAMES: Mapping[Path, tuple[str, ...]] = {("model",): ("preset", "config")}
+
 Load = Callable[[FilePath], tuple[Document, list[Problem]]]
 
 V = TypeVar("V")
@@ -37,7 +40,7 @@ def compose(document: Document, load: Load = load_file) -> Composed:
     """The document with its bases, whose files `load` reads.
 
     Mappings are merged key by key, also with the bases of a base; of several bases later ones win. A list or a scalar replaces
-    what the base says there, and so does a mapping whose `kind` is not the base's.
+    what the base says there, and so does a mapping whose `kind` is not the base's, or a model of another preset or config.
     """
     if not isinstance(document.data, dict) or "extends" not in document.data:
         return Composed(document, [], True)
@@ -174,7 +177,7 @@ def _merged(path: Path, base: Any, heir: Any, roots: set[Path]) -> Any:
     """What both come to at `path`; what the base alone says goes into `roots`."""
     if not (isinstance(base, dict) and isinstance(heir, dict)):
         return heir
-    if path and "kind" in heir and heir["kind"] != base.get("kind"):
+    if path and any(heir.get(key) not in (None, base.get(key)) for key in _NAMES.get(path, ("kind",))):
         return heir
     found = {key: _merged((*path, key), base[key], value, roots) if key in base else value for key, value in heir.items()}
     inherited = {key: value for key, value in base.items() if key not in heir and (path or key not in OWN)}

@@ -1,7 +1,7 @@
 """Credentials in a document, found by the forms that issuers give them and by the names that values stand under."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 Path = tuple[str | int, ...]
@@ -51,6 +51,9 @@ _KEY_OF = re.compile(
 # What stands in for a value: a variable, an argument's `{name}`, `<token>`, stars.
 _STAND_IN = re.compile(r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}")
 _PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?")
+STARS = "********"
+# A field of a mapping, in a line of YAML.
+_YAML = re.compile(r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: +["']?)(?P<value>[^\s"',{}]+)""")
 # In a longer text only the forms are looked for.
 _LONGEST = 8192
 
@@ -58,6 +61,16 @@ _LONGEST = 8192
 def find_credentials(data: Any) -> dict[Path, str]:
     """The scalars of the document's data that are credentials or hold one, and what each looks like."""
     return dict(_walk((), data))
+
+
+def starred(text: str, values: Iterable[str] = ()) -> str:
+    """`text` with stars in place of these values, of what has a credential's form, and of what a line of YAML gives a secret's name."""
+    for value in values:
+        text = text.replace(value, STARS)
+    for part, _, form in _FORMS:
+        if part in text:
+            text = re.sub(rf"{form}[^\s\"'`]*", STARS, text)
+    return _YAML.sub(lambda found: found["key"] + STARS if _is_secret(found["name"], found["value"]) else found[0], text)
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, str]]:

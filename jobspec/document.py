@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
-from headway.jobspec.credentials import find_credentials
+from headway.jobspec.credentials import STARS, find_credentials, starred
 
 Path = tuple[str | int, ...]
 
@@ -15,6 +15,7 @@ Path = tuple[str | int, ...]
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 _QUOTED = 60
+_SHORTEST_SECRET = 6
 
 
 class Span(NamedTuple):
@@ -58,13 +59,32 @@ class Document:
     def shown(self, line: int) -> str:
         """The line, stars in place of secrets; empty when there is no such line."""
         text = self._lines[line] if line < len(self._lines) else ""
-        own = (path for path in self.credentials if path in self.values and self.origin(path) is self)
-        for span in map(self.values.__getitem__, own):
-            if span.line <= line <= span.end_line:
-                start = span.column if line == span.line else 0
-                end = span.end_column if line == span.end_line else len(text)
-                text = text[:start] + "*" * (end - start) + text[end:]
-        return text
+        for span in self._secrets_of_lines.get(line, ()):
+            start = span.column if line == span.line else 0
+            end = span.end_column if line == span.end_line else len(text)
+            text = text[:start] + "*" * (end - start) + text[end:]
+        return starred(text)
+
+    @cached_property
+    def _secrets_of_lines(self) -> Mapping[int, list[Span]]:
+        """Where secrets of this very text stand, by the lines that they are on."""
+        found: dict[int, list[Span]] = {}
+        for path in self.credentials:
+            if path in self.values and self.origin(path) is self:
+                span = self.values[path]
+                for line in range(span.line, span.end_line + 1):
+                    found.setdefault(line, []).append(span)
+        return found
+
+    def starred(self, text: str | None) -> str | None:
+        """A message about the document without its secrets."""
+        return None if text is None else starred(text, self._secret_values)
+
+    @cached_property
+    def _secret_values(self) -> tuple[str, ...]:
+        """Long ones first, since one may hold another; what is shorter than a password may be is left as it is."""
+        values = {str(self.value(path)) for path in self.credentials}
+        return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
 
     def origin(self, path: Path) -> "Document":
         """The document whose text says what stands at `path`: this one, or a base of it."""
@@ -99,7 +119,7 @@ class Document:
             value = self.value(path)
             return "a mapping" if not isinstance(value, list) else f"a list of {len(value)}" if value else "an empty list"
         if path in self.credentials:
-            return "********"
+            return STARS
         if span.line != span.end_line:
             return "a text of several lines"
         return clipped(self.origin(path).lines()[span.line][span.column : span.end_column])

@@ -3,15 +3,16 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from headway.cli.audit import audit, read_file
 from headway.cli.documents import clusters_of, is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings, counted
 from headway.cli.search import is_folder
-from headway.jobspec.parse import AnyParsed
+from headway.jobspec.parse import AnyParsed, is_partial
 from headway.jobspec.plan import ClusterPlan
+from headway.jobspec.problem import Problem
 from headway.templates.cluster import reader_of
 
 
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.run is not None and not (len(files) == 1 and all(map(is_job, documents))):
         print("headway: `--run` compares one job with its run; name one TrainingJob", file=sys.stderr)
         return 2
+    findings.add(_namesakes(documents))
     for document in (*documents, *clusters_of(documents, findings)):
         _check_plans(document, findings)
     taken = _since(args.run, documents, findings)
@@ -82,6 +84,19 @@ def _since(run: str | None, documents: list[AnyParsed], findings: Findings) -> l
 def _documents(path: Path, findings: Findings) -> Iterator[Path]:
     """The documents that the argument means; a file is one whatever it holds."""
     return findings.sources.documents_below(path) if is_folder(path) else iter([path])
+
+
+def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
+    """Jobs of one folder that have one name: they would render into one place. (Clusters of one name are told where a job names them.)"""
+    first: dict[tuple[str, str], str] = {}
+    for parsed in documents:
+        if not is_job(parsed) or not parsed.has(("name",)) or is_partial(parsed.document):
+            continue
+        file, name = parsed.document.name, parsed.spec.name
+        other = first.setdefault((os.path.realpath(Path(file).parent), name), file)
+        if os.path.realpath(other) != os.path.realpath(file):
+            message = f"the job of `{other}` is called `{name}` too, and both render into `rendered/{name}`"
+            yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a folder of its own")
 
 
 def _check_plans(document: AnyParsed, findings: Findings) -> None:

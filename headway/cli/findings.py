@@ -76,12 +76,17 @@ class Findings:
 
     def _keep(self, problem: Problem) -> None:
         document = self.documents.get(problem.document)
-        placed = problem if document is None else at_origin(problem, document)
+        placed = problem if document is None else at_origin(_without_secrets(problem, document), document)
         finder = placed.heir or placed.document
         finders = self._finders.setdefault(replace(placed, heir=None), {})
         if finder not in finders:
             finders[finder] = None
             self._errors[finder] += placed.is_error
+
+
+def _without_secrets(problem: Problem, document: Document) -> Problem:
+    message, hint = document.starred(problem.message), document.starred(problem.hint)
+    return problem if (message, hint) == (problem.message, problem.hint) else replace(problem, message=message or "", hint=hint)
 
 
 def counted(number: int, what: str) -> str:

@@ -57,7 +57,7 @@ def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterato
     for change in found:
         message = f"{_differs(change, run)}: {change.reason}, and `history` must say from which step on"
         if change in missing:
-            hint = f"{_back(change)} and add to `history`: `{entry_for(missing, first)}`"
+            hint = f"{_back(change)}, or start a new run; once `history` is carried out, this is its entry: `{entry_for(missing, first)}`"
         else:
             hint = f"{_back(change)}: `history` has its new value, from step {said[change.name]} on"
         yield Problem("HW420", JOB, change.path, message, hint)

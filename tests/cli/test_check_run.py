@@ -124,7 +124,8 @@ def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsy
         " 9 | optimizer: {lr: 0.001}\n"
         "   |                 ^^^^^\n"
         "\n"
-        "hint: put `0.003` back and add to `history`: `{from_step: 15, set: {optimizer.lr: 0.001}}`\n"
+        "hint: put `0.003` back, or start a new run; once `history` is carried out, this is its entry: "
+        "`{from_step: 15, set: {optimizer.lr: 0.001}}`\n"
         "\n"
         "1 document: 1 error\n"
     )

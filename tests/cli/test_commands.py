@@ -124,6 +124,19 @@ def test_one_bad_document_keeps_every_other_from_being_written(repository: Path,
     assert "error[HW203]" in capsys.readouterr().err
 
 
+def test_two_jobs_of_one_name_in_one_folder_are_told_before_they_are_rendered(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first,) = (path for path in repository.rglob("*.yaml") if path.read_text() == JOB)
+    (first.parent / "zebra.yaml").write_text(JOB)
+    assert main(["check", "."]) == 1
+    found = capsys.readouterr().out
+    assert f"error[HW405]: the job of `{first.relative_to(repository)}` is called `case` too" in found
+    assert f"--> {(first.parent / 'zebra.yaml').relative_to(repository)}:3:7" in found
+    (first.parent / "zebra.yaml").write_text(JOB.replace("name: case", "name: other"))
+    assert main(["check", "."]) == 0
+
+
 def test_two_jobs_of_one_name_do_not_overwrite_each_other(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "jobs" / "again.yaml").write_text(JOB)
     assert main(["render", ".", "-o", "out"]) == 1

@@ -33,6 +33,7 @@ checkpoint: {tiers: [{kind: disk, every: 10 steps}, {kind: remote, every: 15m, u
 limits: {time: "1:30:00"}
 environment: {FIRST: a}
 """
+BACK = "put `0.003` back, or start a new run; once `history` is carried out, this is its entry"
 
 
 def parsed(text: str) -> Parsed[TrainingJob]:
@@ -139,7 +140,7 @@ def test_a_spec_has_not_changed_by_comments_order_and_spelled_out_defaults() -> 
     ("old", "new", "found"),
     [
         ("lr: 0.003", "lr: 0.001", ("optimizer.lr", How.HISTORY, "0.003", "0.001")),
-        ("16 sequences", "4Ki tokens", ("batch.global", How.HISTORY, "16 sequences", "4096 tokens")),
+        ("16 sequences", "4Ki tokens", ("batch.global", How.HISTORY, "16 sequences", "32 sequences")),
         ("micro: 2", "micro: 4", ("batch.micro", How.ANYTIME, "2", "4")),
         ("steps: 100\n", "steps: 200\n", ("steps", How.HISTORY, "100", "200")),
         ("layers: 2", "layers: 3", ("model.layers", How.NEW_RUN, "2", "3")),
@@ -261,10 +262,10 @@ def test_the_field_keeps_what_the_run_began_with_where_history_says_the_change()
 def test_a_proposed_entry_begins_at_the_newest_checkpoint_and_after_the_entries_before_it() -> None:
     lower = ("lr: 0.003", "lr: 0.001")
     (first,) = check_run(parsed(edited(lower)), run_of(JOB, 60))
-    assert first.hint == "put `0.003` back and add to `history`: `{from_step: 60, set: {optimizer.lr: 0.001}}`"
+    assert first.hint == f"{BACK}: `{{from_step: 60, set: {{optimizer.lr: 0.001}}}}`"
     said = history("{from_step: 70, skip_samples: 16}")
     (second,) = check_run(parsed(edited(lower, more=said)), run_of(JOB + said, 70))
-    assert second.hint == "put `0.003` back and add to `history`: `{from_step: 71, set: {optimizer.lr: 0.001}}`"
+    assert second.hint == f"{BACK}: `{{from_step: 71, set: {{optimizer.lr: 0.001}}}}`"
 
 
 @pytest.mark.parametrize(
@@ -310,3 +311,9 @@ def test_a_preset_and_its_sizes_written_out_are_one_model_and_another_size_is_an
     written = named.replace("preset: llama-3.2-1b", f"{sizes}, rope_theta: 500000.0, tie_embeddings: true")
     assert judged(written, run_of(named, 60)) == []
     assert judged(written.replace("layers: 16", "layers: 17"), run_of(named, 60)) == [("HW419", "model.layers")]
+
+
+def test_the_same_batch_in_sequences_and_in_tokens_is_no_change() -> None:
+    assert judged(JOB.replace("global: 16 sequences", "global: 2048 tokens"), run_of(JOB, 60)) == []
+    found = judged(JOB.replace("global: 16 sequences", "global: 4096 tokens"), run_of(JOB, 60))
+    assert found == [("HW420", "batch.global")]

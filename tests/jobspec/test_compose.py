@@ -87,6 +87,22 @@ def test_mappings_merge_and_all_else_replaces(base: Any, heir: Any, expected: An
     assert merged(base, heir) == expected
 
 
+@pytest.mark.parametrize(
+    ("base", "heir", "expected"),
+    [
+        ({"preset": "a", "layers": 40}, {"preset": "b"}, {"preset": "b"}),
+        ({"preset": "a", "layers": 40}, {"config": "c.json"}, {"config": "c.json"}),
+        ({"layers": 40, "hidden": 64}, {"preset": "b", "layers": 2}, {"preset": "b", "layers": 2}),
+        ({"preset": "a", "layers": 40}, {"preset": "a", "hidden": 8}, {"preset": "a", "layers": 40, "hidden": 8}),
+        ({"preset": "a", "layers": 40}, {"preset": None, "hidden": 8}, {"preset": None, "layers": 40, "hidden": 8}),
+        ({"preset": "a"}, {"layers": 40}, {"preset": "a", "layers": 40}),
+    ],
+)
+def test_a_model_of_another_preset_has_nothing_of_the_base(base: Any, heir: Any, expected: Any) -> None:
+    documents = [load_bytes(name, json.dumps({"model": model}).encode())[0] for name, model in (("base", base), ("heir", heir))]
+    assert overlay(*documents).data["model"] == expected
+
+
 def test_what_is_each_documents_own_is_not_inherited() -> None:
     base = {
         "apiVersion": "v",
@@ -170,6 +186,14 @@ def test_so_many_bases_a_document_may_have_and_no_more() -> None:
     write("0.yaml", f"extends: [{', '.join(['leaf.yaml'] * MAX_BASES)}]\n")
     found = composed(Path("job.yaml"))[1]
     assert [(problem.code, problem.document) for problem in found] == [("HW114", "7.yaml")]
+
+
+def test_so_many_bases_a_document_may_name_and_no_more() -> None:
+    write("leaf.yaml", "steps: 1\n")
+    for names in (MAX_BASES, MAX_BASES + 1):
+        problems = read(write("job.yaml", f"name: case\nextends: [{', '.join(['leaf.yaml'] * names)}]\n"))[2]
+        refused = [problem.code for problem in problems if problem.path == ("extends",)]
+        assert refused == (["HW204"] if names > MAX_BASES else [])
 
 
 def test_a_document_with_its_bases_has_no_more_values_than_one_may_have() -> None:

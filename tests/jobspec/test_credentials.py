@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.cli.main import main
 from headway.jobspec.check.secrets import check_secrets
 from headway.jobspec.credentials import find_credentials
 from headway.jobspec.document import Document
@@ -144,3 +145,21 @@ def test_a_long_text_is_searched_to_its_end() -> None:
     document, problems = load_bytes("job.yaml", f'a: "{text}"'.encode())
     assert problems == []
     assert find_credentials(document.data) == {("a",): "a Hugging Face token"}
+
+
+def test_no_message_and_no_excerpt_of_a_check_shows_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secrets = ["hf_" + "a1B2" * 9, "ghp_" + "c3D4" * 9, "abcdefgh123", "twice-said-99", "glpat-" + "e5F6" * 6]
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: case\ncluster: lab\n"
+        f"model: {{preset: {secrets[0]}}}\n"
+        f"trainer: {{kind: {secrets[1]}}}\n"
+        f"environment: {{HF_TOKEN: {secrets[2]}}}\n"
+        f"environment: {{HF_TOKEN: {secrets[3]}}}\n"
+        f"steps: many # {secrets[4]}\n"
+    )
+    for form in ("text", "json", "sarif", "github"):
+        assert main(["check", str(job), "--format", form]) == 1
+        found = capsys.readouterr().out
+        assert "HW215" in found
+        assert [secret for secret in secrets if secret in found] == []
