@@ -34,15 +34,18 @@ def choose(
 ) -> tuple[BaseModel | None, list[Problem]]:
     """The options of the choice at `path`, defaults filled in, or its problems. A choice of the wrong shape gives neither.
 
-    `default` is the kind when the document does not choose.
+    `default` is the kind when the document does not choose. Only a trainer that reads no data has a table without kinds.
     """
     choice = document.value(path) if path in document.values else {"kind": default}
     kind, options = (choice.get("kind"), choice.get("options")) if isinstance(choice, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(options, dict | None):
         return None, []
+    field = next(key for key in reversed(path) if isinstance(key, str))
+    if not table:
+        message, hint = f"the job's trainer takes no `{field}`: it reads its own", f"leave `{field}` out"
+        return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
         hint = did_you_mean(kind, table, "kinds")
-        field = next(key for key in reversed(path) if isinstance(key, str))
         return None, [Problem("HW208", document.name, (*path, "kind"), f"`{kind}` is not a kind of `{field}`", hint)]
     return validate(table[kind].options, options or {}, document, (*path, "options"))
 

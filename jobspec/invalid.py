@@ -1,20 +1,25 @@
 """Pydantic's errors as problems: what was found, what was expected, where, what to do."""
 
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec.document import Document, Path
 from headway.jobspec.flow import flow
+from headway.jobspec.notation import Notation, notation_of
 from headway.jobspec.problem import MAX_PROBLEMS, Problem, capped
 from headway.jobspec.spec.docstrings import field_descriptions
+from headway.jobspec.spec.nodes import AdapterName, Host
+from headway.jobspec.spec.operation import Version
+from headway.jobspec.spec.resilience import EnvName
+from headway.jobspec.spec.section import Name
+from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import UNDECIDED
-from headway.jobspec.suggest import did_you_mean, listed, nearest
+from headway.jobspec.suggest import called_elsewhere, did_you_mean, listed, nearest
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 
 _TYPES: Mapping[str, str] = {
@@ -31,15 +36,34 @@ _TYPES: Mapping[str, str] = {
 }
 
 _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
-    "greater_than": lambda bound: f"be more than {bound['gt']:g}",
+    "greater_than": lambda bound: f"be more than {bound['gt']}",
     "greater_than_equal": lambda bound: f"be at least {bound['ge']}",
-    "less_than": lambda bound: f"be less than {bound['lt']:g}",
+    "less_than": lambda bound: f"be less than {bound['lt']}",
     "less_than_equal": lambda bound: f"be at most {bound['le']}",
-    "string_too_short": lambda bound: f"have at least {bound['min_length']} characters",
-    "string_pattern_mismatch": lambda bound: f"have the form `{bound['pattern']}`",
+    "string_too_short": lambda bound: f"have at least {_counted(bound['min_length'], 'character')}",
+    "string_too_long": lambda bound: f"have at most {_counted(bound['max_length'], 'character')}",
+    "string_pattern_mismatch": lambda bound: _form(bound["pattern"]),
     "too_short": lambda bound: f"have {bound['min_length']} or more items",
-    "too_long": lambda bound: f"have {bound['max_length']} item{'s' if bound['max_length'] > 1 else ''} at most",
+    "too_long": lambda bound: f"have {_counted(bound['max_length'], 'item')} at most",
 }
+_LIMITS = ("gt", "ge", "lt", "le")
+
+# Forms of texts in words.
+_WORDS: tuple[tuple[Any, str], ...] = (
+    (Name, "DNS label: lower-case letters, digits and hyphens, 63 at most, with a letter or digit at both ends"),
+    (StoreUrl, "URL of an object store: `s3://`, `gs://` or `az://`, then the bucket and a prefix"),
+    (Version, "version: two to four numbers with points between them"),
+    (EnvName, "name of a variable: letters, digits and `_`, no digit first"),
+    (Host, "host name or IPv4 address, with `:PORT` where it is not 22"),
+    (AdapterName, "name of an adapter: letters, digits, `-`, `_` and `.`, 63 at most, a letter or digit first"),
+)
+_FORMS: Mapping[str, str] = {"^/": "path that begins with `/`", **{get_args(text)[1].pattern: form for text, form in _WORDS}}
+
+# What pydantic puts behind a key that is not in its form, and how a choice's own fields are called (`choice.Choice`).
+_KEY = "[key]"
+_CHOICE = ("kind", "options")
+# Names as unlike as `partition` and `options` are no slips of the pen.
+_SLIP = 0.75
 
 
 def describe(error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = ()) -> list[Problem]:
@@ -85,15 +109,25 @@ def _problem(details: ErrorDetails, model: type[BaseModel], document: Document, 
         return _unknown(details["loc"], model, document, prefix)
     if details["type"] == "missing":
         return _missing(details["loc"], model, document, prefix)
+    if details["loc"][-1:] == (_KEY,):
+        return _wrong_key(details, document, (*prefix, *details["loc"][:-1]))
     return _wrong_value(details, model, document, prefix)
 
 
 def _unknown(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     owner, key, path = _owner(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
-    near = nearest(key, field_names(owner))
-    elsewhere = list(_homes(key, model)) if near is None else []
-    hint = f"`{key}` belongs in `{elsewhere[0]}`" if elsewhere else did_you_mean(key, field_names(owner), "fields")
+    hint = _where(key, owner, model)
     return Problem("HW201", document.name, path, f"`{key}` is not a field of {_place(path[:-1], owner)}", hint, at_key=True)
+
+
+def _where(key: str, owner: type[BaseModel], model: type[BaseModel]) -> str:
+    """What to do with a field that `owner` does not have."""
+    fields = field_names(owner)
+    if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
+        return f"`{key}` belongs under `options`"
+    elsewhere = list(_homes(key, model)) if nearest(key, fields) is None else []
+    known = called_elsewhere(owner.__name__, key) or (f"`{key}` belongs in `{elsewhere[0]}`" if elsewhere else None)
+    return known or did_you_mean(key, fields, "fields")
 
 
 def _homes(key: str, model: type[BaseModel]) -> Iterator[str]:
@@ -110,8 +144,16 @@ def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path
     return Problem("HW202", document.name, path[:-1], f"{_place(path[:-1], owner)} lacks `{key}`", hint, at_key=True)
 
 
+def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem:
+    """Of a mapping with free keys."""
+    form = _FORMS.get(details.get("ctx", {}).get("pattern", ""))
+    wrong = f"is no {form}" if form else f"must {_bound(details, None) or details['msg']}"
+    return Problem("HW204", document.name, path, f"the key `{path[-1]}` of `{_dotted(path[:-1])}` {wrong}", at_key=True)
+
+
 def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
-    loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
+    loc, context = details["loc"], details.get("ctx", {})
+    kind = UNDECIDED if details["input"] == "auto" and details["type"] in {*_TYPES, NOT_A_QUANTITY} else details["type"]
     path = _written(document, (*prefix, *loc))
     name = f"`{_dotted(path)}`"
     info = _field(model, loc)
@@ -127,16 +169,33 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         return Problem("HW204", document.name, path, message, f"write it as {context['examples']}")
     if kind in _TYPES:
         hint = _in_quotes(document, path) if kind == "string_type" else None
-        return Problem("HW203", document.name, path, f"{name} must be {_TYPES[kind]}, found {found}", hint or _about(loc, model))
+        hint = hint or _about(loc, model) or _of_key(path)
+        return Problem("HW203", document.name, path, f"{name} must be {_TYPES[kind]}, found {found}", hint)
     if kind == "literal_error":
         allowed = _literals(info)
         hint = did_you_mean(str(details["input"]), allowed, "allowed values")
         return Problem("HW205", document.name, path, f"{name} must be one of {listed(allowed)}, found {found}", hint)
-    if kind in _BOUNDS:
-        message = f"{name} must {_BOUNDS[kind](context)}, found {found}"
-    else:
-        message = f"{name}: {details['msg']}, found {found}"
+    bound = _bound(details, info)
+    message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
     return Problem("HW204", document.name, path, message, _about(loc, model))
+
+
+def _bound(details: ErrorDetails, info: FieldInfo | None) -> str | None:
+    """What the value must be, a limit of a quantity in its unit; None for an error that is about no bound."""
+    kind, context = details["type"], details.get("ctx", {})
+    notation = None if info is None else _notation(info.annotation, *info.metadata)
+    write: Callable[[Any], str] = notation.write if notation else _number
+    limits = {name: write(context[name]) for name in _LIMITS if name in context}
+    return _BOUNDS[kind]({**context, **limits}) if kind in _BOUNDS else None
+
+
+def _notation(*annotations: Any) -> Notation | None:
+    """How the quantity is written that stands in one of the annotations; None where there is none."""
+    for each in annotations:
+        inner = notation_of(each.json_schema or {}) if isinstance(each, WithJsonSchema) else _notation(*get_args(each))
+        if inner is not None:
+            return inner
+    return None
 
 
 def _written(document: Document, path: Path) -> Path:
@@ -153,12 +212,29 @@ def _found(document: Document, path: Path) -> str:
     return f"`{source}`" if path in document.scalars else source
 
 
+def _form(pattern: str) -> str:
+    return f"be a {_FORMS[pattern]}" if pattern in _FORMS else f"have the form `{pattern}`"
+
+
+def _number(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _in_quotes(document: Document, path: Path) -> str | None:
     """How to write a number or a boolean where text is wanted; None where something else stands there."""
     if document.value(path) is None or path not in document.scalars:
         return None
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
     return f'put it in quotes: `{key}"{document.source(path)}"`'
+
+
+def _of_key(path: Path) -> str | None:
+    """What to do with a value of nothing in a mapping with free keys, of which there is no more to say."""
+    return f'leave `{path[-1]}` out, or write `{path[-1]}: ""` for an empty text' if isinstance(path[-1], str) else None
 
 
 def _about(loc: Path, model: type[BaseModel]) -> str | None:
@@ -214,7 +290,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     """The model inside `X`, `X | None` or `tuple[X, ...]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for found in map(_model_of, typing.get_args(annotation)) if found is not None), None)
+    return next((found for found in map(_model_of, get_args(annotation)) if found is not None), None)
 
 
 def _literals(info: FieldInfo | None) -> list[str]:
@@ -223,8 +299,8 @@ def _literals(info: FieldInfo | None) -> list[str]:
 
 
 def _literal_values(annotation: Any) -> Iterator[str]:
-    if typing.get_origin(annotation) is typing.Literal:
-        yield from map(str, typing.get_args(annotation))
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
     else:
-        for inner in typing.get_args(annotation):
+        for inner in get_args(annotation):
             yield from _literal_values(inner)

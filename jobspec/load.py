@@ -54,7 +54,8 @@ def load_bytes(name: str, content: bytes) -> tuple[Document, list[Problem]]:
 
 def _unreadable(name: str, error: OSError | ValueError) -> Problem:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return Problem("HW101", name, (), f"cannot read the file: {reason}", "check the path and its permissions")
+    hint = "name one document in it" if isinstance(error, IsADirectoryError) else "check the path and its permissions"
+    return Problem("HW101", name, (), f"cannot read the file: {reason}", hint)
 
 
 def _not_utf8(name: str, content: bytes, start: int) -> tuple[Document, list[Problem]]:
@@ -235,17 +236,18 @@ class _Reader:
         mark = getattr(error, "problem_mark", None)
         if what == "could not find expected ':'":
             mark = getattr(error, "context_mark", None) or mark  # the key that lacks it, not the line after
-        span = None if mark is None else Span(*self._inside(mark), *self._inside(mark, 1))
+        span = None if mark is None else self._between(mark.line, mark.column, mark.line, mark.column + 1)
         message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
         hint = "indent with spaces, put a space after `:` and quote texts that hold `: ` or ` #`"
         self._problem("HW105", span, message, hint)
 
     def _span(self, event: yaml.Event) -> Span:
-        return Span(*self._inside(event.start_mark), *self._inside(event.end_mark))
+        start, end = event.start_mark, event.end_mark
+        return self._between(start.line, start.column, end.line, end.column) if start and end else Span(0, 0, 0, 0)
 
-    def _inside(self, mark: yaml.Mark, columns: int = 0) -> tuple[int, int]:
-        """So many columns behind the mark; libyaml takes the end of a text for a line of its own."""
-        return min((mark.line, mark.column + columns), self._end)
+    def _between(self, line: int, column: int, end_line: int, end_column: int) -> Span:
+        """From one place to the other; libyaml takes the end of a text for a line of its own."""
+        return Span(*min((line, column), self._end), *min((end_line, end_column), self._end))
 
     def _forbidden_character(self, error: yaml.reader.ReaderError) -> None:
         # libyaml counts the bytes of the text, which PyYAML hands over in UTF-8.

@@ -19,12 +19,16 @@ _ECT0 = 2
 
 @dataclass(frozen=True)
 class EnvVar:
-    """A variable of every rank's environment, why it is set, and the public source that defines it."""
+    """A variable of every rank's environment, why it is set, and the public source that defines it.
+
+    `decided_by` is what of the cluster file its value must agree with; None where a job may say another.
+    """
 
     name: str
     value: str
     reason: str
     source: str
+    decided_by: str | None = None
 
 
 @dataclass(frozen=True)

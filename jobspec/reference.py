@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from headway.jobspec.check.pending import PENDING
 from headway.jobspec.field_type import NAME, Links, field_type
 from headway.jobspec.flow import flow
 from headway.jobspec.markdown import code, link, table
@@ -18,7 +19,9 @@ What a document may say, field by field. This page is made from the models of do
 
 A document is a YAML file that holds one mapping. A field that is not listed here is refused, and so is a value of another type:
 `"8"` is no number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` may be written where it is
-what counts when the field is left out."""
+what counts when the field is left out.
+
+**Not yet** stands where the language has what nothing carries out yet; HW214 says so of a document that asks for it."""
 
 _VALUES = "Names and quantities"
 _NAMES = """\
@@ -123,7 +126,7 @@ def _section(place: _Place, depth: int, definitions: Definitions, tables: Tables
             code(name),
             _type(name, field, links),
             "required" if name in required else _left_out(field, [trainer for trainer in needs if name in needs[trainer]]),
-            field["description"],
+            " ".join([field["description"], *_not_yet(place.root, (*place.path, name), tables)]),
             code(flow(field["examples"][0])),
         )
         for name, field in schema["properties"].items()
@@ -135,6 +138,18 @@ def _type(name: str, field: JsonSchema, links: Links) -> str:
     """The type; what data may be follows from the trainer."""
     data = [words for choice, words in links.items() if choice.startswith(_DATA)]
     return " or ".join(data) if name == "data" and "type" not in field else field_type(field, links)
+
+
+def _not_yet(root: str, path: tuple[str, ...], tables: Tables) -> Iterator[str]:
+    """What of the field is refused, by headway and by each trainer."""
+    for row in PENDING.get(root, ()):
+        if path[: len(row.field)] == row.field:
+            yield f"**Not yet**{f' ({row.values})' if row.values else ''}: {row.yet}."
+    for trainer, limited in tables.only.items() if root == "TrainingJob" else ():
+        if path in limited:
+            values, deed = limited[path]
+            taken = f"only {', '.join(code(flow(value)) for value in values)}" if values else "none"
+            yield f"{code(trainer)} takes {taken}: it {deed}."
 
 
 def _left_out(field: JsonSchema, needed_by: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,7 +30,9 @@ _BOUNDS = ("ge", "gt", "le", "lt")
 
 @dataclass(frozen=True)
 class Tables:
-    """The kinds of every open choice; of each trainer the kinds of data that it reads, and the fields that it needs."""
+    """The kinds of every open choice; of each trainer the kinds of data that it reads, the fields of a job that it needs, and those
+    that it takes one way only: the values that say so, and what it does instead of all others.
+    """
 
     schedulers: Table
     providers: Table
@@ -37,6 +40,7 @@ class Tables:
     trainers: Table
     data: Mapping[str, Table]
     needs: Mapping[str, tuple[str, ...]]
+    only: Mapping[str, Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]] = dataclass_field(default_factory=dict)
 
     def options(self) -> list[type[BaseModel]]:
         """The options models of all kinds."""

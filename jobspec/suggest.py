@@ -1,14 +1,28 @@
 """The known name that a misspelt one was probably meant to be."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+# What other programs call a field that stands elsewhere here, by the section where it is looked for and its name there.
+_ELSEWHERE: Mapping[tuple[str, str], str] = {
+    **{
+        ("TrainingJob", name): "the cluster says how many there are: `gpus` of a group of nodes; a job says `nodes`"
+        for name in ("gpus", "gpus_per_node", "num_gpus", "procs", "nproc_per_node")
+    },
+    ("Layout", "dp"): "write `dp_shard` for ranks that share one copy of the model, `dp_replicate` for copies",
+}
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The most similar of `known`, or None when none is near."""
+def called_elsewhere(section: str, name: str) -> str | None:
+    """What to write for a field that the section does not have and other programs do."""
+    return _ELSEWHERE.get((section, name))
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The most similar of `known`, or None when none is as near as `cutoff` (difflib's ratio, 1 for the same)."""
     from difflib import get_close_matches  # noqa: PLC0415 (only a mistake needs it)
 
     by_lower = {candidate.lower(): candidate for candidate in known}
-    matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
 
 

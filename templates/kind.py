@@ -14,6 +14,9 @@ from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
 
+# Fields of a job that a trainer takes one way only: the values that say so, and what it does instead of all others.
+Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]
+
 
 @dataclass(frozen=True)
 class DataKind:
@@ -37,8 +40,9 @@ class JobKind:
     """A scheduler or a trainer. `check`, `render`, `settings` and `files` get options that `options` has validated.
 
     Problems name their document by its part (`problem.JOB`). Of a trainer only: `data` are the kinds of data that it reads, `needs`
-    the fields of a job that it cannot do without; `settings`, for a plan without errors, is what run.json tells it; `files` are files
-    that it starts from, by where the spec names them, with paths that count from where the job is submitted.
+    the fields of a job that it cannot do without, `only` those that it takes one way; `settings`, for a plan without errors, is what
+    run.json tells it; `files` are files that it starts from, by where the spec names them, with paths that count from where the job is
+    submitted.
     """
 
     options: type[BaseModel]
@@ -48,6 +52,7 @@ class JobKind:
     needs: tuple[str, ...] = ()
     settings: Callable[[Any, JobPlan], Mapping[str, Any]] = as_they_are
     files: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
+    only: Limited = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.cli.documents import read_cluster, read_document
 from headway.cli.findings import Findings, counted
-from headway.cli.inventories import FOLDER, read_inventories
+from headway.cli.inventories import FOLDER, find_strays, read_inventories
 from headway.cli.search import SUFFIXES
 from headway.infra.tree import write_file
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes
 from headway.jobspec.parse import parse
+from headway.jobspec.problem import show
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
 from headway.jobspec.resolve.links import shape_of
 from headway.jobspec.scalar import LeadingZeroError, NotFiniteError, plain_scalar
@@ -60,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     inventories = read_inventories(cluster, read_document, findings) if cluster is not None and not findings.errors else None
     # What is warned of, cables that can move, is what is written down here.
     findings.print(sys.stderr, warnings=False)
+    for stray in find_strays(args.cluster, findings):
+        print(show(stray, findings.documents.get(stray.document)), end="\n\n", file=sys.stderr)
     if cluster is None or inventories is None:
         return 1
     if args.output is not None and not _is_read(args.output, args.cluster.parent):
@@ -80,12 +84,14 @@ def _is_read(output: Path, folder: Path) -> bool:
 
 
 def _pin(cluster: Cluster, observed: Observed, output: Path | None) -> int:
+    if all(fabric.switches is None for fabric in cluster.fabrics):
+        raise PinError(f"`{cluster.name}` names no `switches`, so it has no cables to pin")
     planned = _planned(cluster, observed)
     new = [node for node in planned if node.name not in observed.nodes]
     if output is not None:
         texts = {path: _text(path, cluster.name, nodes) for path, nodes in _files(output, cluster.name, new).items()}
         for path, text in texts.items():
-            write_file(path, text)
+            _write(path, text)
             print(path)
     elif new:
         sys.stdout.write(_document(cluster.name, cluster.name, new))
@@ -127,6 +133,18 @@ def _files(output: Path, cluster: str, nodes: Sequence[_Planned]) -> Mapping[Pat
         file = output if output.suffix in SUFFIXES else output / f"{cluster}-unit-{node.unit + 1}.yaml"
         files.setdefault(file, []).append(node)
     return files
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes the file where a link to it leads, and leaves it its permissions. Raises PinError when that cannot be done."""
+    try:
+        file = path.resolve()
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
+        write_file(file, text)
+        if mode is not None:
+            file.chmod(mode)
+    except OSError as error:
+        raise PinError(f"{path} cannot be written: {error.strerror}; give another place, or make room for it there") from error
 
 
 def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:
@@ -176,12 +194,14 @@ def _document(name: str, cluster: str, nodes: Sequence[_Planned]) -> str:
 
 
 def _appended(text: str, document: Document, nodes: Sequence[_Planned]) -> str:
-    """The text with the nodes behind it, indented like the first one that is there."""
+    """The text with the nodes behind it, indented like the first one that is there, and with its line breaks."""
     span = document.values.get(("nodes", 0))
     line = document.lines()[span.line] if span else "  "
     indent = line[: len(line) - len(line.lstrip())]
     key = [] if ("nodes",) in document.keys else ["nodes:"]
-    return "\n".join([text.removesuffix("\n"), *key, *_items(nodes, indent)]) + "\n"
+    line_break = "\r\n" if "\r\n" in text else "\n"
+    before = text if text.endswith("\n") else text + line_break
+    return before + "".join(f"{line}{line_break}" for line in (*key, *_items(nodes, indent)))
 
 
 def _items(nodes: Sequence[_Planned], indent: str) -> Iterator[str]:

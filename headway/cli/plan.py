@@ -1,9 +1,11 @@
 """A job or a cluster as a readable account of its plan."""
 
 import argparse
+import shlex
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.cli.documents import (
     PlannedCluster,
@@ -18,10 +20,15 @@ from headway.cli.documents import (
 )
 from headway.cli.findings import Findings
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
+from headway.jobspec.resolve.model import ModelSizes
+from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+# Each a name and what is planned.
+_Facts = Iterator[tuple[str, str]]
 
 _ROWS_SHOWN = 32
 _PIPE_WIDTH = 130
@@ -34,7 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the plan. 1 when the documents have errors."""
+    """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
+    if args.document.is_dir():
+        print(f"error: {args.document} is a folder; name one document", file=sys.stderr)
+        return 2
     planned = _planned(args.document, args.cluster)
     if planned is None:
         return 1
@@ -78,6 +88,7 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
     console.print(f"runs in {plan.runs}", markup=False)
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
     _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
+    _print_facts(console, _facts(plan))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
     console.print("\n[bold]files[/] (`headway render`)")
@@ -88,6 +99,7 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
 def _print_cluster(console: "Console", plan: ClusterPlan) -> None:
     console.print(f"[bold]{plan.name}[/] ({plan.scheduler}), {plan.hash[:8]}")
     _section(console, "nodes", _groups(plan))
+    _print_facts(console, _cluster_facts(plan))
     for fabric in plan.fabrics:
         interface = f" on {fabric.interface}" if fabric.interface else ""
         console.print(f"\n[bold]{fabric.name}[/]: {fabric.role}, {fabric.transport}{interface}")
@@ -99,11 +111,58 @@ def _print_cluster(console: "Console", plan: ClusterPlan) -> None:
 
 
 def _groups(plan: ClusterPlan) -> "Table":
-    table = _table("group", "nodes", "cpus", "ranks", "GPUs", "adapters")
+    table = _table("group", "nodes", "spares", "cpus", "ranks", "GPUs", "NVLink domain", "adapters")
     for group in plan.groups:
         gpus = f"{group.gpus} x {group.gpu}" if group.gpus else "-"
-        table.add_row(group.name, str(group.count), str(group.cpus), str(group.procs), gpus, ", ".join(group.nics) or "-")
+        domain = f"{group.nvlink_domain} GPUs" if group.gpus else "-"
+        counts = map(str, (group.count, group.spares or "-", group.cpus, group.procs))
+        table.add_row(group.name, *counts, gpus, domain, ", ".join(group.nics) or "-")
     return table
+
+
+def _cluster_facts(plan: ClusterPlan) -> _Facts:
+    """Places for files, software."""
+    for place in plan.storage:
+        groups = f", nodes of {listed(place.groups)}" if place.groups else ""
+        where = f"{place.path}{', shared' if place.shared else ''}" if place.url is None else place.url
+        yield f"storage {place.name}", f"{where} ({place.kind}{groups})"
+    if plan.versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in plan.versions.items())
+
+
+def _facts(plan: JobPlan) -> _Facts:
+    """What is trained, how, and within which limits, as far as the job says so."""
+    if argv := plan.run.trainer.options.get("argv"):
+        yield "command", shlex.join(argv)
+    if plan.model is not None:
+        yield "model", _parameters(plan.model)
+    yield from _beside_the_mesh(plan.spec["layout"])
+    for tier in plan.run.checkpoint.tiers:
+        yield f"checkpoints on {tier.kind}", f"every {tier.every_steps} steps, {plan.run.checkpoint.keep} stay"
+    if plan.time_limit is not None:
+        yield "longest attempt", plan.time_limit
+    if (hours := plan.spec["limits"]["gpu_hours"]) is not None:
+        yield "GPU-hours of an attempt", f"{hours:g} at most"
+
+
+def _beside_the_mesh(layout: Mapping[str, Any]) -> _Facts:
+    """What of the layout is no axis of the mesh."""
+    if layout["ep"] > 1:
+        yield "expert parallelism", f"{layout['ep']} ranks, folded over dp_shard x cp x tp"
+    if layout["schedule"] is not None:
+        yield "pipeline schedule", layout["schedule"]
+    if layout["virtual_stages"] > 1:
+        yield "stages a rank", str(layout["virtual_stages"])
+
+
+def _parameters(model: ModelSizes) -> str:
+    active = f", {model.active_parameters:,} of them active for a token" if model.experts is not None else ""
+    return f"{model.parameters:,} parameters{active}"
+
+
+def _print_facts(console: "Console", facts: _Facts) -> None:
+    for name, value in facts:
+        console.print(f"{name}: {value}", markup=False, soft_wrap=True)
 
 
 def _classes(qos: QosPlan) -> "Table":

@@ -12,7 +12,8 @@ from headway.templates.trainers import TRAINERS
 
 DATA = {name: trainer.data for name, trainer in TRAINERS.items()}
 NEEDS = {name: trainer.needs for name, trainer in TRAINERS.items()}
-TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, DATA, NEEDS)
+ONLY = {name: trainer.only for name, trainer in TRAINERS.items()}
+TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, DATA, NEEDS, ONLY)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

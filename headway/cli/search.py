@@ -21,7 +21,6 @@ _MEANT = re.compile(
     rb"""^["']?(kind["']?[ \t]*:[ \t]*["']?(TrainingJob|Cluster|Inventory)\b|[\w-]+["']?[ \t]*:[ \t]*["']?headway/v)""",
     re.MULTILINE,
 )
-_CLUSTER = re.compile(r"""^["']?kind["']?[ \t]*:[ \t]*["']?Cluster\b""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,13 @@ class Sources:
     def __init__(self) -> None:
         self._contents: dict[Path, bytes | None] = {}
         self._loaded: dict[Path, tuple[Document, list[Problem]]] = {}
-        self._clusters: dict[tuple[Path, bool], Clusters] = {}
+        self._of_kind: dict[tuple[Path, str], list[Path]] = {}
+        self._clusters: dict[Path, Clusters] = {}
 
     def load(self, path: Path) -> tuple[Document, list[Problem]]:
         """The document in the file, as `load_file` reads it."""
         if path not in self._loaded:
-            content = self._contents.get(path)
+            content = self._content(path)
             self._loaded[path] = load_file(path) if content is None else load_bytes(str(path), content)
         return self._loaded[path]
 
@@ -55,31 +55,52 @@ class Sources:
 
     def clusters_around(self, document: Path) -> Iterator[Clusters]:
         """The clusters of the document's folder, then of each parent up to the repository's root (`.git`)."""
-        for folder in _folders_up(document.resolve().parent):
-            place = folder, document.is_absolute()
-            if place not in self._clusters:
-                self._clusters[place] = self._clusters_in(*place)
-            yield self._clusters[place]
+        for found in _folders_up(document.resolve().parent):
+            folder = found if document.is_absolute() else Path(os.path.relpath(found))
+            if folder not in self._clusters:
+                self._clusters[folder] = self._clusters_in(folder)
+            yield self._clusters[folder]
 
-    def _clusters_in(self, folder: Path, absolute: bool) -> Clusters:
+    def of_kind(self, folder: Path, kind: str) -> list[Path]:
+        """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order."""
+        if (folder, kind) not in self._of_kind:
+            found = [path for path in _files(folder) if self._is_headway(path) and self._is_of_kind(path, kind)]
+            self._of_kind[folder, kind] = found
+        return self._of_kind[folder, kind]
+
+    def _is_of_kind(self, path: Path, kind: str) -> bool:
+        content = self._content(path) or b""
+        if kind.encode() not in content:
+            return False
+        document = self.load(path)[0]
+        if document.data is not None:
+            return kind_of(document) == kind
+        mark = rf"""^["']?kind["']?[ \t]*:[ \t]*["']?{kind}\b"""
+        return re.search(mark.encode(), content, re.MULTILINE) is not None
+
+    def _clusters_in(self, folder: Path) -> Clusters:
+        documents = {path: self.load(path)[0] for path in self.of_kind(folder, "Cluster")}
         named: dict[str, list[Path]] = {}
-        unreadable: list[Path] = []
-        for path in _files(folder if absolute else Path(os.path.relpath(folder))):
-            if self._is_headway(path):
-                document = self.load(path)[0]
-                if document.data is None and (not document.text or _CLUSTER.search(document.text)):
-                    unreadable.append(path)
-                if kind_of(document) == "Cluster" and not is_partial(document):
-                    named.setdefault(str(document.value(("name",))), []).append(path)
-        return Clusters(named, unreadable)
+        for path, document in documents.items():
+            if document.data is not None and not is_partial(document):
+                named.setdefault(str(document.value(("name",))), []).append(path)
+        return Clusters(named, [path for path, document in documents.items() if document.data is None])
 
     def _is_headway(self, path: Path) -> bool:
         """Whether the file is YAML that calls itself a headway document, or means to; readable or not as such."""
-        if path.suffix not in SUFFIXES:
+        if path.suffix not in SUFFIXES or not is_file(path):  # a pipe would be waited for
             return False
+        content = self._content(path) or b""
+        return bool(_MARK.search(content) or (_MEANT.search(content) and not _FOREIGN.search(content)))
+
+    def _content(self, path: Path) -> bytes | None:
+        """What is in the file; None where it cannot be read."""
         if path not in self._contents:
-            self._contents[path] = _headway_text(path)
-        return self._contents[path] is not None
+            try:
+                self._contents[path] = read_bytes(path)
+            except (OSError, ValueError):
+                self._contents[path] = None
+        return self._contents[path]
 
 
 def is_folder(path: Path) -> bool:
@@ -87,18 +108,9 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises where a name is too long)
 
 
-def documents_in(folder: Path) -> list[Path]:
-    """The headway documents of the folder itself, in order; none where it cannot be listed."""
-    return [path for path in _files(folder) if path.suffix in SUFFIXES and _headway_text(path) is not None]
-
-
-def _headway_text(path: Path) -> bytes | None:
-    """What is in the file, if it is a headway document; a pipe would be waited for."""
-    try:
-        text = read_bytes(path) if path.is_file() else b""
-    except OSError:
-        return None
-    return text if _MARK.search(text) or (_MEANT.search(text) and not _FOREIGN.search(text)) else None
+def is_file(path: Path) -> bool:
+    """Whether there is a file of that path, and no folder or pipe."""
+    return os.path.isfile(path)  # noqa: PTH113 (as above)
 
 
 def _files(folder: Path) -> list[Path]:

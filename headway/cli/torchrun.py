@@ -1,5 +1,6 @@
 """`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -16,7 +17,10 @@ from headway.report.wording import bottom_line
 
 
 def run(words: list[str]) -> int:
-    """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out."""
+    """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out, 3 without the runner's libraries."""
+    if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
+        print(f"error: the runner needs {' and '.join(missing)}; install headway with its extra `runner`", file=sys.stderr)
+        return 3
     read, write = os.pipe()
     command = [sys.executable, "-m", "headway.runner.torchrun", *words]
     environment = {**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}

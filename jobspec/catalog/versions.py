@@ -10,13 +10,30 @@ from headway.jobspec.catalog.table import rows
 
 @dataclass(frozen=True)
 class Architecture:
-    """GPU models of one architecture, the first CUDA that makes code for them, and the first driver, where it is known."""
+    """GPU models of one architecture, the first CUDA that makes code for them, and the oldest driver, where it is known."""
 
     name: str
     gpus: tuple[str, ...]
     cuda: str
     source: str
     driver: str | None = None
+
+
+@dataclass(frozen=True)
+class GpuDriver:
+    """The oldest driver of one GPU model."""
+
+    driver: str
+    source: str
+
+
+@dataclass(frozen=True)
+class RenamedVariable:
+    """The first torch that reads a variable by its new name, and the name `before`, which the older ones read."""
+
+    since: str
+    before: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -46,13 +63,27 @@ class Compatibility:
     family_drivers: Mapping[str, str]
     toolkit_drivers: Mapping[str, str]
     architectures: tuple[Architecture, ...]
+    gpu_drivers: Mapping[str, GpuDriver]
     nccl_since: Mapping[str, str]
+    torch_variables: Mapping[str, RenamedVariable]
     nccl_faults: tuple[NcclFault, ...]
     torch: Mapping[str, TorchRelease]
 
     def architecture_of(self, gpu: str) -> Architecture | None:
         """The architecture of a GPU model; None when it is not NVIDIA's or not known."""
         return next((each for each in self.architectures if gpu in each.gpus), None)
+
+    def oldest_driver(self, gpu: str) -> str | None:
+        """The oldest driver of a GPU model: its own, else that of its architecture; None where none is known."""
+        if gpu in self.gpu_drivers:
+            return self.gpu_drivers[gpu].driver
+        architecture = self.architecture_of(gpu)
+        return architecture.driver if architecture is not None else None
+
+    def before_renaming(self, variable: str, torch: str) -> RenamedVariable | None:
+        """The older name of a variable, where this version of torch reads only that."""
+        renamed = self.torch_variables.get(variable)
+        return renamed if renamed is not None and is_older(torch, renamed.since) else None
 
 
 @cache
@@ -63,7 +94,9 @@ def compatibility() -> Compatibility:
         family_drivers=types.MappingProxyType(tables["families"]["drivers"]),
         toolkit_drivers=types.MappingProxyType(tables["toolkits"]["drivers"]),
         architectures=tuple(_architecture(name, **row) for name, row in tables["architectures"].items()),
+        gpu_drivers=types.MappingProxyType({name: GpuDriver(**row) for name, row in tables["drivers"].items()}),
         nccl_since=types.MappingProxyType(tables["nccl_variables"]["since"]),
+        torch_variables=types.MappingProxyType({name: RenamedVariable(**row) for name, row in tables["torch_variables"].items()}),
         nccl_faults=tuple(NcclFault(**row) for row in tables["nccl_faults"].values()),
         torch=types.MappingProxyType({name: _torch(**row) for name, row in tables["torch"].items()}),
     )
@@ -71,7 +104,7 @@ def compatibility() -> Compatibility:
 
 def is_older(version: str, other: str) -> bool:
     """Whether `version` comes before `other`; `12.8` and `12.8.0` are the same, and any `580.x` is not older than `580`."""
-    return _numbers(version) < _numbers(other)
+    return ordering_key(version) < ordering_key(other)
 
 
 def major_minor(version: str) -> str:
@@ -79,7 +112,8 @@ def major_minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def ordering_key(version: str) -> tuple[int, ...]:
+    """What versions are ordered by: their numbers, without zeros at the end."""
     numbers = [int(number) for number in version.split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()

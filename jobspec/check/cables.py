@@ -43,7 +43,7 @@ class Cabling:
             for fabric in self.cluster.fabrics
             if fabric.name in self.shapes
             for nodes in self.cluster.nodes
-            for rail, adapter in enumerate(adapters_on(nodes, fabric))
+            for adapter, rail in adapters_on(nodes, fabric).items()
         }
 
 

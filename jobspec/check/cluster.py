@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from headway.jobspec.check.fabric import check_cabling, check_fabrics, check_scale_out
-from headway.jobspec.check.names import is_host
+from headway.jobspec.check.names import check_host, normal_host
 from headway.jobspec.check.nodes import check_adapters, check_nodes
 from headway.jobspec.check.storage import check_storage, check_storage_groups
 from headway.jobspec.check.versions import check_gpu_versions, check_nccl_version, check_versions
@@ -23,11 +23,8 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
     taken: dict[str, str] = {}
     for index, nodes in enumerate(cluster.nodes):
         for place, host in enumerate(nodes.hosts):
-            if not is_host(host):
-                message = f"`{host}` is neither a host name nor an IPv4 address, with a port from 1 to 65535 if with one"
-                hint = "write it as `10.0.0.11`, `gpu1.example.com` or `gpu1:2222`"
-                yield Problem("HW512", CLUSTER, ("nodes", index, "hosts", place), message, hint)
-            other = taken.setdefault(host, f"{nodes.group}-{place + 1}")
+            yield from check_host(CLUSTER, ("nodes", index, "hosts", place), host)
+            other = taken.setdefault(normal_host(host), f"{nodes.group}-{place + 1}")
             if other != f"{nodes.group}-{place + 1}":
                 message = f"`{host}` is the node `{other}` already"
                 yield Problem("HW209", CLUSTER, ("nodes", index, "hosts", place), message, "give each node its own address")

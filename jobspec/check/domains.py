@@ -1,13 +1,16 @@
 """Groups of ranks against NVLink domains: what talks over NVLink must not leave it.
 
 Ranks are numbered in layout order with `tp` innermost, and a node's ranks are consecutive: so the ranks of one `tp` group, and of one
-`ep` group, are consecutive too.
+`ep` group, are consecutive too. Groups that span nodes lie in one domain each when every domain gives the job a multiple of the nodes
+that some groups fill exactly: 16 of its 18, where groups of 8 ranks fill 2 nodes of 4.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import lcm
 
 from headway.jobspec.check.multiples import divisors, listed_numbers
+from headway.jobspec.plan import GroupPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.resolve.nodes import domain_of
@@ -16,97 +19,121 @@ from headway.jobspec.spec.nodes import NodeGroup
 
 
 @dataclass(frozen=True)
-class _Domain:
-    """`gpus` of one NVLink domain over nodes of `per_node` GPUs each."""
+class _Domains:
+    """NVLink domains of `gpus` each over nodes of `per_node`; `count` nodes lie in full ones, and what is left in one more."""
 
     gpus: int
     per_node: int
+    count: int
 
     @property
     def nodes(self) -> int:
         return max(1, self.gpus // self.per_node)
 
-    def is_crossed_by(self, size: int) -> bool:
-        """Whether some group of so many consecutive ranks leaves its domain."""
-        return self.gpus % size != 0
+    def unit(self, *sizes: int) -> int:
+        """Nodes that groups of these sizes, each of consecutive ranks, fill exactly."""
+        return lcm(self.per_node, *sizes) // self.per_node
 
-    def is_filled_by(self, nodes: int) -> bool:
-        """Whether so many nodes are whole domains, or fit into one."""
-        return nodes % self.nodes == 0 or nodes <= self.nodes
+    def are_crossed_by(self, *sizes: int) -> bool:
+        """Whether one domain is too small for such groups, however many of its nodes the job gets."""
+        return self.unit(*sizes) > self.nodes
+
+    def room(self, unit: int) -> int:
+        """Nodes of all domains, of which every domain gives a multiple of `unit`."""
+        full, rest = divmod(self.count, self.nodes)
+        return (full * (self.nodes // unit) + rest // unit) * unit
+
+
+def segment_nodes(group: GroupPlan, tp: int, ep: int) -> int | None:
+    """Nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
+
+    None where no group of ranks spans nodes, where a domain is one node, where it holds all nodes of the group, and where the ranks
+    leave the domains anyway.
+    """
+    domains = _Domains(group.nvlink_domain, max(1, group.gpus), group.count)
+    if domains.nodes == 1 or group.count <= domains.nodes:
+        return None
+    for sizes in ((tp, ep), (tp,)):
+        if not domains.are_crossed_by(*sizes):
+            unit = domains.unit(*sizes)
+            return unit if unit > 1 else None
+    return None
 
 
 def check_domains(job: TrainingJob, group: NodeGroup, sizes: ModelSizes | None) -> Iterator[Problem]:
     """Groups of ranks on the job's nodes; nodes without GPUs have no domains."""
     if group.gpus is None:
         return
-    domain = _Domain(domain_of(group), group.gpus)
-    yield from _check_tensor(job, domain, sizes)
-    yield from _check_experts(job, domain, sizes)
-    yield from _check_replacement(job, group, domain)
+    domains = _Domains(domain_of(group), group.gpus, group.count)
+    yield from _check_tensor(job, domains, sizes)
+    yield from _check_experts(job, domains, sizes)
+    yield from _check_replacement(job, group, domains)
 
 
-def _check_tensor(job: TrainingJob, domain: _Domain, sizes: ModelSizes | None) -> Iterator[Problem]:
+def _check_tensor(job: TrainingJob, domains: _Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
     tp = job.layout.tp
-    if domain.is_crossed_by(tp):
-        heads = sizes.heads if sizes is not None else 0
-        fitting = [size for size in divisors(domain.gpus) if heads % size == 0]
-        message = f"tensor-parallel groups of {tp} ranks {_crossing(tp, domain)}"
+    if domains.are_crossed_by(tp):
+        heads = sizes.heads if sizes is not None else domains.gpus
+        fitting = [size for size in divisors(heads) if not domains.are_crossed_by(size)]
+        message = f"tensor-parallel groups of {tp} ranks {_crossing(tp, domains)}"
         yield Problem("HW413", JOB, ("layout", "tp"), message, f"`tp` can be {listed_numbers(fitting)} there")
-    elif _spans_nodes(tp, domain) and not domain.is_filled_by(job.nodes):
-        message = f"tensor-parallel groups of {tp} ranks span nodes, and {_unfilled(job.nodes, domain)}"
-        hint = f"{_filling(job.nodes, domain)}, or a `tp` within a node: {listed_numbers(divisors(domain.per_node))}"
+    elif _lacks_room(job, domains, domains.unit(tp)):
+        message = f"tensor-parallel groups of {tp} ranks {_crowded(job, domains, domains.unit(tp))}"
+        hint = f"{_within(domains, domains.unit(tp))}, or a `tp` within a node: {listed_numbers(divisors(domains.per_node))}"
         yield Problem("HW415", JOB, ("nodes",), message, hint)
 
 
-def _check_experts(job: TrainingJob, domain: _Domain, sizes: ModelSizes | None) -> Iterator[Problem]:
+def _check_experts(job: TrainingJob, domains: _Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
     """Expert parallelism over the network is usual where a domain is a node; where it is a rack, the all-to-all over both stalls and
     slows down (NVIDIA-NeMo/RL#2986)."""
-    ep = job.layout.ep
-    if domain.nodes == 1 or ep == 1:
+    ep, tp = job.layout.ep, job.layout.tp
+    if domains.nodes == 1 or ep == 1 or domains.are_crossed_by(tp):
         return
-    experts = sizes.experts.count if sizes is not None and sizes.experts is not None else 0
-    fitting = listed_numbers([size for size in divisors(domain.gpus) if experts % size == 0])
-    if domain.is_crossed_by(ep):
-        message = f"expert-parallel groups of {ep} ranks {_crossing(ep, domain)}: their all-to-all leaves NVLink"
+    if domains.are_crossed_by(tp, ep):
+        experts = sizes.experts.count if sizes is not None and sizes.experts is not None else domains.gpus
+        fitting = listed_numbers([size for size in divisors(experts) if not domains.are_crossed_by(tp, size)])
+        message = f"expert-parallel groups of {ep} ranks {_crossing(ep, domains)}: their all-to-all leaves NVLink"
         yield Problem("HW414", JOB, ("layout", "ep"), message, f"inside a domain `ep` can be {fitting}", Severity.WARNING)
-    elif _spans_nodes(ep, domain) and not domain.is_filled_by(job.nodes):
-        message = f"expert-parallel groups of {ep} ranks span nodes, and {_unfilled(job.nodes, domain)}"
-        yield Problem("HW414", JOB, ("nodes",), message, _filling(job.nodes, domain), Severity.WARNING)
+    elif _lacks_room(job, domains, domains.unit(tp, ep)) and not _lacks_room(job, domains, domains.unit(tp)):
+        message = f"expert-parallel groups of {ep} ranks {_crowded(job, domains, domains.unit(tp, ep))}"
+        yield Problem("HW414", JOB, ("nodes",), message, _within(domains, domains.unit(tp, ep)), Severity.WARNING)
 
 
-def _check_replacement(job: TrainingJob, group: NodeGroup, domain: _Domain) -> Iterator[Problem]:
+def _check_replacement(job: TrainingJob, group: NodeGroup, domains: _Domains) -> Iterator[Problem]:
     """A node whose group spans nodes is replaced within its domain, or the whole domain is."""
     tp = job.layout.tp
-    whole = job.nodes >= domain.nodes and domain.is_filled_by(job.nodes)
-    if domain.is_crossed_by(tp) or not _spans_nodes(tp, domain) or not whole or _spare_domains(job, group, domain):
+    unit = domains.unit(tp)
+    takes_all = job.nodes % domains.nodes == 0 and domains.nodes % unit == 0
+    if unit == 1 or not takes_all or max(group.spares, job.resilience.spares) >= domains.nodes:
         return
     message = (
-        f"a lost node costs its whole NVLink domain of {domain.nodes} nodes: groups of {tp} ranks span nodes, the job takes all nodes "
+        f"a lost node costs its whole NVLink domain of {domains.nodes} nodes: groups of {tp} ranks span nodes, the job takes all nodes "
         "of each domain, and no domain is spare"
     )
-    hint = f"keep a domain free (`spares: {domain.nodes}` of the cluster's group), or a `tp` within a node: "
-    yield Problem("HW416", JOB, ("layout", "tp"), message, hint + listed_numbers(divisors(domain.per_node)), Severity.WARNING)
+    hint = f"keep a domain free (`spares: {domains.nodes}` of the cluster's group), or a `tp` within a node: "
+    yield Problem("HW416", JOB, ("layout", "tp"), message, hint + listed_numbers(divisors(domains.per_node)), Severity.WARNING)
 
 
-def _spare_domains(job: TrainingJob, group: NodeGroup, domain: _Domain) -> int:
-    return max(group.spares, job.resilience.spares) // domain.nodes
+def _lacks_room(job: TrainingJob, domains: _Domains, unit: int) -> bool:
+    """Whether the nodes are there, and some groups on them would lie in two domains however the nodes are chosen."""
+    return domains.room(unit) < job.nodes <= domains.count
 
 
-def _spans_nodes(size: int, domain: _Domain) -> bool:
-    return domain.per_node % size != 0
+def _crossing(size: int, domains: _Domains) -> str:
+    over = f" over {domains.nodes} nodes" if domains.nodes > 1 else ""
+    if size > domains.gpus:
+        return f"are larger than an NVLink domain of {domains.gpus} GPUs{over}"
+    return f"cross the borders of NVLink domains of {domains.gpus} GPUs{over}"
 
 
-def _crossing(size: int, domain: _Domain) -> str:
-    over = f" over {domain.nodes} nodes" if domain.nodes > 1 else ""
-    if size > domain.gpus:
-        return f"are larger than an NVLink domain of {domain.gpus} GPUs{over}"
-    return f"cross the borders of NVLink domains of {domain.gpus} GPUs{over}"
+def _crowded(job: TrainingJob, domains: _Domains, unit: int) -> str:
+    whole = domains.nodes // unit * unit
+    return (
+        f"fill {unit} nodes of one NVLink domain: {whole} of its {domains.nodes} nodes can be used, {domains.room(unit)} of all "
+        f"{domains.count}, and the job wants {job.nodes}"
+    )
 
 
-def _unfilled(nodes: int, domain: _Domain) -> str:
-    return f"{nodes} nodes are no whole NVLink domains of {domain.nodes} nodes"
-
-
-def _filling(nodes: int, domain: _Domain) -> str:
-    below = nodes // domain.nodes * domain.nodes
-    return f"use {below} or {below + domain.nodes} nodes"
+def _within(domains: _Domains, unit: int) -> str:
+    room = domains.room(unit)
+    return f"use at most {room} nodes" if room else f"no {unit} nodes are in one domain"

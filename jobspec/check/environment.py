@@ -12,6 +12,7 @@ _PER_RANK = (
     "LOCAL_RANK",
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
     "ROLE_NAME",
@@ -22,6 +23,14 @@ _PER_RANK = (
     "JOB_COMPLETION_INDEX",
 )
 _PREFIXES = ("TORCHELASTIC_", "HEADWAY_", "SLURM_")
+
+# CUDA: docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html; in containers:
+# docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html; ROCm: rocm.docs.amd.com conceptual/gpu-isolation.
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+# By these the batch script finds `python3` and that its library; and bash ends a script that sets one of its own (bash(1): readonly).
+_INTERPRETER = ("PATH", "PYTHONHOME")
+_OF_BASH = ("UID", "EUID", "PPID", "BASHOPTS", "BASH_VERSINFO", "SHELLOPTS")
 
 # Variables that a planned one stands in for, or that turn off what it chooses.
 _RIVALS = {
@@ -37,19 +46,35 @@ _RIVALS = {
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
-    """What every rank gets a value of its own for."""
+    """What the runner or the scheduler has a value of its own for."""
     for name in names:
-        if name in _PER_RANK or name.startswith(_PREFIXES):
-            message = f"`{name}` is set for each rank when it starts, and one value for all would be wrong"
-            yield Problem("HW418", JOB, ("environment", name), message, "leave it out", at_key=True)
+        found = _reserved(name)
+        if found is not None:
+            yield Problem("HW418", JOB, ("environment", name), *found, at_key=True)
+
+
+def _reserved(name: str) -> tuple[str, str] | None:
+    """Why no job may set the variable, and what to do; None where it may."""
+    if name in _PER_RANK or name.startswith(_PREFIXES):
+        return f"`{name}` is set for each rank when it starts, and one value for all would be wrong", "leave it out"
+    if name in _DEVICES:
+        hint = "leave it out; `gpus` of the group of nodes says how many there are"
+        return f"`{name}` would hide GPUs: each rank takes its own, by LOCAL_RANK, of all that the scheduler gives", hint
+    if name in _INTERPRETER:
+        hint = (
+            "on Slurm set it in `scheduler.options.setup` of the cluster file; elsewhere the image or the submitting shell has it"
+        )
+        return f"`{name}` decides which `python3` starts the runner, before any rank runs", hint
+    if name in _OF_BASH:
+        return f"`{name}` is bash's own and readonly: the batch script would end at it", "use another name"
+    return None
 
 
 def check_environment(plan: JobPlan) -> Iterator[Problem]:
-    """The job's variables beside those that follow from the cluster."""
-    own = plan.spec["environment"]
-    planned = {variable.name: variable for variable in plan.env[: len(plan.env) - len(own)]}
-    for name in own:
-        if name in planned:
+    """The job's variables against those that must agree with the cluster."""
+    planned = {variable.name: variable for variable in plan.env}
+    for name in plan.spec["environment"]:
+        if planned[name].decided_by is not None:
             yield _taken(name, planned[name], f"the plan for `{plan.cluster}` sets `{name}`")
         elif (rival := _RIVALS.get(name)) in planned:
             yield _taken(name, planned[rival], f"`{name}` goes against `{rival}`, which the plan for `{plan.cluster}` sets")
@@ -57,5 +82,7 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
 
 def _taken(name: str, planned: EnvVar, message: str) -> Problem:
     why = f"to `{planned.value}`: {planned.reason} ({planned.source})"
-    hint = "leave it out: the value follows from the cluster file"
+    hint = f"set `{planned.name}` in its place"
+    if planned.decided_by is not None:
+        hint = f"leave it out: {planned.decided_by} in the cluster file decides it"
     return Problem("HW418", JOB, ("environment", name), f"{message} {why}", hint, at_key=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.qos import check_classes
-from headway.jobspec.check.switches import check_switches, in_network
+from headway.jobspec.check.switches import check_planes, check_switches, in_network
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.fabric import SWITCHED_SHAPE, leaf_links, leaf_oversubscription
@@ -17,6 +17,7 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import listed
 
 _RDMA = ("roce", "infiniband")
+_SHAPES_OF_RAILS = ("rail-optimized", "rail-only")
 
 _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
 _OF_TRANSPORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -57,6 +58,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
     for index, fabric in enumerate(cluster.fabrics):
         path = ("fabrics", index)
         yield from _check_fabric(path, fabric)
+        yield from _check_interface(path, fabric)
         yield from _check_foreign(path, fabric)
         yield from check_classes((*path, "classes"), fabric.classes)
         yield from _check_congestion(path, fabric)
@@ -67,7 +69,13 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_cabling(cluster: Cluster) -> Iterator[Problem]:
-    """The switches have the ports and addresses for the nodes. The addresses of a link follow from one fabric, so one has switches."""
+    """Planes and rails fit the adapters, and the switches have ports and addresses for them.
+
+    The addresses of a link follow from one fabric, so one has switches.
+    """
+    for index, fabric in enumerate(cluster.fabrics):
+        yield from check_planes(("fabrics", index), fabric, cluster.nodes)
+        yield from _check_shared_rails(fabric, cluster.nodes)
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
         yield from check_switches(("fabrics", index), cluster.fabrics[index], cluster.nodes)
@@ -122,10 +130,41 @@ def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> 
 
 
 def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    most = max((len(adapters_on(nodes, fabric)) for nodes in groups), default=0)
-    if fabric.rails is not None and fabric.rails > most > 0:
+    """A rail that no node has an adapter on is a mistake, unless adapters are numbered so that they leave rails out."""
+    on = [list(adapters_on(nodes, fabric).values()) for nodes in groups]
+    most = max(map(len, on), default=0)
+    leave_out = any(rails != list(range(len(rails))) for rails in on)
+    if fabric.rails is not None and fabric.rails > most > 0 and not leave_out:
         message = f"`{fabric.name}` has {fabric.rails} rails, and no node has more than {most} adapters on it"
         yield Problem("HW515", CLUSTER, (*path, "rails"), message, f"list the adapters of all rails, or use {most} rails")
+
+
+def _check_shared_rails(fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    """No two adapters of a node are said to be on one rail of a fabric whose shape has none; check/nodes.py looks at the other shapes."""
+    if fabric.shape in (None, *_SHAPES_OF_RAILS):
+        return
+    for index, nodes in enumerate(groups):
+        taken: dict[int, str] = {}
+        for place, nic in enumerate(nodes.nics):
+            if nic.rail is None or nic.name not in adapters_on(nodes, fabric):
+                continue
+            other = taken.setdefault(nic.rail, nic.name)
+            if other != nic.name:
+                message = f"`{nic.name}` and `{other}` are both on rail {nic.rail} of `{fabric.name}`"
+                hint = f"leave `rail` out: in `{fabric.shape}` adapters have none"
+                yield Problem("HW515", CLUSTER, ("nodes", index, "nics", place, "rail"), message, hint)
+
+
+def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    """One name: NCCL reads commas as a list, and `^` and `=` before it as "not" and "exactly" (NCCL_SOCKET_IFNAME).
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    name = fabric.interface
+    if fabric.transport == "tcp" and name is not None and ("," in name or name[0] in "^="):
+        message = f"`{name}` is a choice of interfaces as NCCL writes it, and the name of one is wanted"
+        hint = "name what `ip link` prints, for example `interface: eth0`; headway adds what NCCL needs"
+        yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint)
 
 
 def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headway.jobspec.check.cables import Cabling, check_nics, check_room
-from headway.jobspec.check.names import check_host, check_unique
+from headway.jobspec.check.names import check_host, check_unique, normal_host
 from headway.jobspec.check.switches import in_network
 from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
@@ -111,8 +111,9 @@ def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Ite
 def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNode) -> Iterator[Problem]:
     """The address is the one that the group lists, if it lists them."""
     index = int(node.name.rpartition("-")[2]) - 1
-    if node.host is not None and index < len(nodes.hosts) and nodes.hosts[index] != node.host:
-        message = f"`{node.name}` is at `{node.host}` here, and at `{nodes.hosts[index]}` by the `hosts` of its group"
+    listed = nodes.hosts[index] if index < len(nodes.hosts) else None
+    if node.host is not None and listed is not None and normal_host(listed) != normal_host(node.host):
+        message = f"`{node.name}` is at `{node.host}` here, and at `{listed}` by the `hosts` of its group"
         yield Problem("HW512", document, path, message, "keep one of the two")
 
 
@@ -187,7 +188,7 @@ def _facts_of_nics(node: ObservedNode, document: str, path: Path) -> Iterator[_F
 
 
 def _address(host: str) -> str:
-    return f"the address `{host.removesuffix(':22')}`"
+    return f"the address `{normal_host(host)}`"
 
 
 def _check_reach(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:

@@ -17,8 +17,9 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.model import Model
 from headway.jobspec.units import format_seconds
 
-# OCI image references end in `@` and a digest, for example sha256 and 64 hex digits (opencontainers/image-spec descriptor.md).
-_DIGEST = re.compile(r".+@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[A-Za-z0-9=_-]{32,}")
+# The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
+_DIGEST = re.compile(r"[^@]+@([a-z0-9]+(?:[+._-][a-z0-9]+)*):([A-Za-z0-9=_-]+)")
+_HEX_DIGITS = {"sha256": 64, "sha512": 128}
 # Apptainer and enroot images are files.
 _IMAGE_FILE = (".sif", ".sqsh")
 
@@ -113,16 +114,40 @@ def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("HW324", JOB, ("optimizer", "decay_steps"), message, hint)
 
 
+def is_image_file(image: str) -> bool:
+    """Whether the image is a file, and not a name in a registry: by its first character or its suffix."""
+    return image.startswith(("/", ".")) or image.endswith(_IMAGE_FILE)
+
+
 def _check_image(job: TrainingJob) -> Iterator[Problem]:
     image = job.code.image
-    if image is not None and not _DIGEST.fullmatch(image) and not image.endswith(_IMAGE_FILE):
-        tag = image.rpartition("/")[2].partition(":")[2]
-        named = f"by the tag `{tag}`" if tag else "without a tag, which means `latest`"
-        message = f"the image is named {named}, and that can come to mean another image between two attempts"
+    if image is None or is_image_file(image):
+        return
+    name = image.rpartition("#")[2]
+    found = _not_a_digest(name) if "@" in name else _by_tag(name)
+    if found:
         hint = (
             "name it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
         )
-        yield Problem("HW221", JOB, ("code", "image"), message, hint)
+        yield Problem("HW221", JOB, ("code", "image"), found, hint)
+
+
+def _by_tag(name: str) -> str:
+    tag = name.rpartition("/")[2].partition(":")[2]
+    named = f"by the tag `{tag}`" if tag else "without a tag, which means `latest`"
+    return f"the image is named {named}, and that can come to mean another image between two attempts"
+
+
+def _not_a_digest(name: str) -> str | None:
+    digest = _DIGEST.fullmatch(name)
+    if digest is None:
+        return f"`{name.partition('@')[2]}` is no digest, which is an algorithm, a colon and its hex digits"
+    algorithm, encoded = digest.groups()
+    digits = _HEX_DIGITS.get(algorithm)
+    if digits is None or re.fullmatch(f"[0-9a-f]{{{digits}}}", encoded):
+        return None
+    found = f"{len(encoded)} characters" if len(encoded) != digits else "others"
+    return f"`{algorithm}:{encoded}` is no digest: {algorithm} has {digits} of the digits 0-9a-f, and this has {found}"
 
 
 def _check_mounts(job: TrainingJob) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from headway.jobspec.resolve.batch import global_sequences
 from headway.jobspec.resolve.model import MissingSizeError, ModelSizes, UnknownPresetError, resolve_model
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.spec.layout import Layout
+from headway.jobspec.spec.layout import Layout, Schedule
 from headway.runner.contract import Mesh
 
 # Stages that a rank holds under each schedule, at least and at most. (torch would take one stage under a schedule made for several;
@@ -28,7 +28,6 @@ _STAGES = {
     "ZBVZeroBubble": (2, 2),
     "DualPipeV": (2, 2),
 }
-_DEFAULT_SCHEDULE = "1F1B"
 # One round for every `pp` microbatches, as far as they go.
 _IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
@@ -84,18 +83,18 @@ def _check_company(layout: Layout, sizes: ModelSizes | None) -> Iterator[Problem
 
 
 def _check_schedule(layout: Layout) -> Iterator[Problem]:
-    if layout.pp == 1:
+    """A schedule that is left out is the trainer's own choice, which may be any that takes these stages."""
+    schedule = layout.schedule
+    if layout.pp == 1 or schedule is None:
         return
-    schedule = layout.schedule or _DEFAULT_SCHEDULE
     least, most = _STAGES[schedule]
     if least <= layout.virtual_stages <= most:
         return
     wanted = {(1, 1): "one stage", (2, 2): "exactly 2 stages"}.get((least, most), f"{least} stages or more")
-    unsaid = " (what `schedule` is when left out)" if layout.schedule is None else ""
-    message = f"`{schedule}`{unsaid} works with {wanted} a rank, and `virtual_stages` is {layout.virtual_stages}"
+    message = f"`{schedule}` works with {wanted} a rank, and `virtual_stages` is {layout.virtual_stages}"
     others = [name for name, (low, high) in _STAGES.items() if low <= layout.virtual_stages <= high]
     hint = f"set `virtual_stages: {least}`, or one of the schedules {', '.join(others)}"
-    yield Problem("HW319", JOB, ("layout", "virtual_stages" if layout.schedule is None else "schedule"), message, hint)
+    yield Problem("HW319", JOB, ("layout", "schedule"), message, hint)
 
 
 def _check_split(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
@@ -205,11 +204,11 @@ def _check_fold(layout: Layout, mesh: Mesh, sizes: ModelSizes | None) -> Iterato
 
 
 def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Problem]:
-    sequences, schedule = global_sequences(batch), layout.schedule or _DEFAULT_SCHEDULE
+    sequences, schedule = global_sequences(batch), layout.schedule
     number, rest = divmod(sequences, batch.micro_sequences * mesh.dp_replicate * mesh.dp_shard)
-    if layout.pp == 1 or rest or not number:
+    if layout.pp == 1 or schedule is None or rest or not number:
         return
-    least = _least(layout)
+    least = _least(layout, schedule)
     if number < least:
         message = f"`{schedule}` wants a microbatch for each of {least} stages, and a step has {number}"
         yield Problem("HW320", JOB, ("batch", "global"), message, f"use at least {least * sequences // number} sequences")
@@ -223,7 +222,7 @@ def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pr
         )
 
 
-def _least(layout: Layout) -> int:
+def _least(layout: Layout, schedule: Schedule) -> int:
     """Microbatches without which the schedule is refused."""
     stages = {"1F1B": layout.pp, "DualPipeV": layout.pp * layout.virtual_stages}
-    return stages.get(layout.schedule or _DEFAULT_SCHEDULE, 1)
+    return stages.get(schedule, 1)

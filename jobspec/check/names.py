@@ -2,10 +2,14 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 from headway.jobspec.document import Path
 from headway.jobspec.problem import Problem
+
+_SSH_PORT = 22
+# "This network" (RFC 6890), then multicast (RFC 5771), reserved addresses and broadcast (RFC 6890).
+_OF_NO_HOST = (IPv4Network("0.0.0.0/8"), IPv4Network("224.0.0.0/3"))
 
 
 def check_unique(document: str, path: Path, key: str | None, names: Sequence[str]) -> Iterator[Problem]:
@@ -19,10 +23,20 @@ def check_unique(document: str, path: Path, key: str | None, names: Sequence[str
 
 
 def check_host(document: str, path: Path, host: str) -> Iterator[Problem]:
-    """A problem unless it is the address of a host."""
+    """A problem unless it is the address of one host."""
     if not is_host(host):
         message = f"`{host}` is neither a host name nor an IPv4 address, with a port from 1 to 65535 if with one"
         yield Problem("HW512", document, path, message, "write it as `10.0.0.11`, `gpu1.example.com` or `gpu1:2222`")
+    elif _is_of_no_host(host.partition(":")[0]):
+        message = f"`{host}` is an address that no host is reached by"
+        yield Problem("HW512", document, path, message, "write the address of the host itself, for example `10.0.0.11`")
+
+
+def normal_host(host: str) -> str:
+    """The address in the form in which two are compared: names are the same in capitals (RFC 4343), and 22 is the port without one."""
+    name, _, port = host.lower().partition(":")
+    number = int(port or _SSH_PORT)
+    return name if number == _SSH_PORT else f"{name}:{number}"
 
 
 def is_host(text: str) -> bool:
@@ -33,6 +47,10 @@ def is_host(text: str) -> bool:
     if re.fullmatch(r"[0-9.]+", name):
         return _is_address(name)
     return all(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?", label) for label in name.split("."))
+
+
+def _is_of_no_host(name: str) -> bool:
+    return _is_address(name) and any(IPv4Address(name) in network for network in _OF_NO_HOST)
 
 
 def _is_address(text: str) -> bool:

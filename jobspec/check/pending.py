@@ -1,6 +1,6 @@
 """What the language has and nothing carries out yet, refused at its line: a run is to be what was reviewed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headway.jobspec.document import Path
@@ -9,14 +9,26 @@ from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.resilience import Tier
 
+# Tiers that nothing writes to.
+_UNWRITTEN = ("memory", "peer", "remote")
 _TIER_HINT = "today checkpoints go to the storage of the runs: `{kind: disk, every: 100 steps}`"
 
 
 @dataclass(frozen=True)
-class _Pending:
-    """`find` gives the places where a job asks for it, each with its subject; `section` is the field that it reads."""
+class Pending:
+    """A field that waits, by its path without indices, with its fields; `values` says which of its values, empty for all of them."""
 
-    section: str
+    field: tuple[str, ...]
+    values: str
+    yet: str
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """`find` gives the places where a job asks for it, each with its subject; `field` and `values` are those of `Pending`."""
+
+    field: tuple[str, ...]
+    values: str
     find: Callable[[TrainingJob], Iterator[tuple[Path, str]]]
     yet: str
     hint: str
@@ -25,7 +37,7 @@ class _Pending:
 def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     """A problem for each place where the job asks for something that nothing does yet."""
     for row in _TABLE:
-        if job.has((row.section,)):
+        if job.has((row.field[0],)):
             for path, subject in row.find(job.spec):
                 message = f"{subject} is part of the language, and nothing carries it out yet: {row.yet}"
                 yield Problem("HW214", JOB, path, message, row.hint)
@@ -39,7 +51,7 @@ def _tiers(job: TrainingJob, asks: Callable[[Tier], bool], key: str, subject: st
 
 
 def _kinds(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    return _tiers(job, lambda tier: tier.kind != "disk", "kind", "a `{kind}` tier")
+    return _tiers(job, lambda tier: tier.kind in _UNWRITTEN, "kind", "a `{kind}` tier")
 
 
 def _times(job: TrainingJob) -> Iterator[tuple[Path, str]]:
@@ -77,17 +89,58 @@ def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
 
 
 _TABLE = (
-    _Pending("checkpoint", _kinds, "the runner saves to the storage of the runs only", _TIER_HINT),
-    _Pending("checkpoint", _times, "the runner counts steps", "say it in steps, for example `every: 100 steps`"),
-    _Pending("checkpoint", _keeps, "one number counts for all tiers", "say it once, as `checkpoint.keep`"),
     _Pending(
-        "resilience",
+        ("checkpoint", "tiers", "kind"),
+        ", ".join(f"`{kind}`" for kind in _UNWRITTEN),
+        _kinds,
+        "the runner saves to the storage of the runs only",
+        _TIER_HINT,
+    ),
+    _Pending(
+        ("checkpoint", "tiers", "every"),
+        "a time",
+        _times,
+        "the runner counts steps",
+        "say it in steps, for example `every: 100 steps`",
+    ),
+    _Pending(("checkpoint", "tiers", "keep"), "", _keeps, "one number counts for all tiers", "say it once, as `checkpoint.keep`"),
+    _Pending(
+        ("resilience", "spares"),
+        "more than 0",
         _spares,
         "a lost node is replaced by the scheduler",
         "leave it out; nodes that the cluster keeps free are `spares` of its group of nodes",
     ),
-    _Pending("resilience", _corruption, "the runner verifies checkpoints, not steps", "leave it out"),
-    _Pending("resilience", _notify, "the runner tells nobody", "leave it out; the verdict is in the attempt's `verdict.json`"),
-    _Pending("history", _history, "the runner goes on from the newest checkpoint", "leave it out"),
-    _Pending("code", _commit, "what runs is what lies where the job is submitted", "check it out there, and leave `commit` out"),
+    _Pending(("resilience", "corruption"), "", _corruption, "the runner verifies checkpoints, not steps", "leave it out"),
+    _Pending(
+        ("resilience", "notify"),
+        "",
+        _notify,
+        "the runner tells nobody",
+        "leave it out; the verdict is in the attempt's `verdict.json`",
+    ),
+    _Pending(("history",), "", _history, "the runner goes on from the newest checkpoint", "leave it out"),
+    _Pending(
+        ("code", "commit"),
+        "all but `HEAD`",
+        _commit,
+        "what runs is what lies where the job is submitted",
+        "check it out there, and leave `commit` out",
+    ),
 )
+
+# By kind of document; those of clusters are found by `check_cluster` and `check_fabrics`.
+PENDING: Mapping[str, tuple[Pending, ...]] = {
+    "TrainingJob": tuple(Pending(row.field, row.values, row.yet) for row in _TABLE),
+    "Cluster": (
+        Pending(("health",), "", "no node is checked or taken out"),
+        Pending(("fabrics", "shape"), "with `switches`, all but `rail-optimized`", "their files have that shape"),
+        Pending(("fabrics", "pods"), "with `switches`, more than 1", "their files have one pod"),
+        Pending(("fabrics", "balancing"), "with `switches`, all but `ecmp`", "their files have `ecmp`"),
+        Pending(
+            ("fabrics", "congestion"),
+            "with `switches`, `trim-lossy` and `nic-managed`",
+            "their files have `pfc`, `pfc+ecn` and `ecn-lossy`",
+        ),
+    ),
+}

@@ -42,8 +42,8 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         return
     free, wanted = group.count - group.spares, job.nodes + job.resilience.spares
     if wanted > free:
-        own = f" and {job.resilience.spares} spares" if job.resilience.spares else ""
-        kept = f", {group.spares} of them spares of the cluster" if group.spares else ""
+        own = f" and {n} spare{'' if n == 1 else 's'}" if (n := job.resilience.spares) else ""
+        kept = f", {n} of them {'a spare' if n == 1 else 'spares'} of the cluster" if (n := group.spares) else ""
         message = (
             f"the job wants {job.nodes} nodes{own}, and the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
         )
@@ -104,7 +104,8 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         f"{gpus} GPUs of `{cluster.name}` for {format_seconds(time)} are {gpus * time / 3600:g} GPU-hours, "
         f"and one attempt may cost {limit:g}"
     )
-    hint = f"use at most `time: {format_seconds(limit * 3600 // gpus)}`, or fewer nodes"
+    longest = limit * 3600 // gpus // 60 * 60
+    hint = f"use at most `time: {format_seconds(longest)}`, or fewer nodes" if longest else "use fewer nodes, or another limit"
     yield Problem("HW417", JOB, ("limits", "gpu_hours"), message, hint)
 
 

@@ -1,6 +1,7 @@
 """Storage: each says where it is in the way of its kind, and one file system holds the runs."""
 
 from collections.abc import Iterator
+from posixpath import normpath
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
@@ -48,6 +49,16 @@ def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
 
 
 def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
-    if storage.path is not None and (storage.path.startswith("~") or "$" in storage.path):
-        message = f"`{storage.path}` would be taken literally: `~` and `$` are not expanded"
-        yield Problem("HW703", CLUSTER, (*path, "path"), message, "write the path out")
+    found, at = storage.path, (*path, "path")
+    if found is None:
+        return
+    if not found.strip() or not found.isprintable():
+        what = "is blank" if not found.strip() else "has a line break or another character that is not printed"
+        message, hint = f"the path of `{storage.name}` {what}", "name a directory, for example `path: /scratch/runs`"
+        yield Problem("HW703", CLUSTER, at, message, hint)
+    elif found.startswith("~") or "$" in found:
+        message = f"`{found}` would be taken literally: `~` and `$` are not expanded"
+        yield Problem("HW703", CLUSTER, at, message, "write the path out")
+    elif normpath(found) in ("/", "//"):
+        message = f"`{found}` is the root of each node's own files"
+        yield Problem("HW703", CLUSTER, at, message, "name the directory where it is mounted, for example `path: /scratch`")

@@ -1,8 +1,9 @@
 """Versions of the software on the nodes: against each other, against the GPUs, and against what the plan sets for NCCL."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from headway.jobspec.catalog.versions import Architecture, Compatibility, compatibility, is_older, major_minor
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.versions import Compatibility, compatibility, is_older, major_minor, ordering_key
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.environment import nccl_environment
 from headway.jobspec.resolve.fabric import resolve_fabric
@@ -10,6 +11,9 @@ from headway.jobspec.resolve.nodes import resolve_group
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.operation import Versions
 from headway.jobspec.suggest import listed
+
+# RCCL stands in for NCCL on AMD's GPUs and has versions of its own.
+_NVIDIA: Mapping[str, str] = {"driver": "NVIDIA's driver", "cuda": "CUDA", "nccl": "NCCL"}
 
 
 def check_versions(cluster: Cluster) -> Iterator[Problem]:
@@ -24,29 +28,27 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
-    """Driver and CUDA know the GPUs."""
-    if cluster.versions.driver is None and cluster.versions.cuda is None:
-        return
-    seen: dict[str, Architecture] = {}
-    for nodes in cluster.nodes:
-        architecture = compatibility().architecture_of(nodes.gpu) if nodes.gpu else None
-        if nodes.gpu is not None and architecture is not None and architecture not in seen.values():
-            seen[nodes.gpu] = architecture
-    for gpu, architecture in seen.items():
-        yield from _check_architecture(gpu, architecture, cluster.versions)
+    """Driver and CUDA know the GPUs, and there are GPUs that use them."""
+    versions = cluster.versions
+    models = [nodes.gpu for nodes in cluster.nodes if nodes.gpu is not None]
+    if versions.driver is not None:
+        yield from _check_gpu_driver(versions.driver, models, compatibility())
+    if versions.cuda is not None:
+        yield from _check_gpu_cuda(versions.cuda, models, compatibility())
+    if _all_from_amd(cluster):
+        yield from _check_unused(versions)
 
 
 def check_nccl_version(cluster: Cluster) -> Iterator[Problem]:
     """NCCL reads every variable that the plan sets; a version that is not said is the one that PyTorch brings."""
     stated, torch = cluster.versions.nccl, cluster.versions.torch
-    release = compatibility().torch.get(major_minor(torch)) if torch is not None and stated is None else None
-    nccl = stated or (release.nccl if release else None)
+    nccl = stated or _nccl_of_torch(cluster)
     if nccl is None:
         return
     ignored = [name for name in _nccl_variables(cluster) if is_older(nccl, compatibility().nccl_since.get(name, "0"))]
     if not ignored:
         return
-    wanted = max((compatibility().nccl_since[name] for name in ignored), key=lambda version: [*map(int, version.split("."))])
+    wanted = max((compatibility().nccl_since[name] for name in ignored), key=ordering_key)
     names = listed(ignored)
     if stated is not None:
         message = f"NCCL {nccl} does not read {names}, which the plan sets, and says nothing of it"
@@ -55,6 +57,13 @@ def check_nccl_version(cluster: Cluster) -> Iterator[Problem]:
         message = f"the wheels of torch {torch} bring NCCL {nccl}, which does not read {names}, which the plan sets"
         hint = f"use a torch with NCCL {wanted} or newer, or say which NCCL the jobs load: `nccl`"
         yield Problem("HW230", CLUSTER, ("versions", "torch"), message, hint, Severity.WARNING)
+
+
+def _nccl_of_torch(cluster: Cluster) -> str | None:
+    """The NCCL in the wheels of the cluster's PyTorch; those for AMD's GPUs bring RCCL, of which nothing is known here."""
+    torch = cluster.versions.torch
+    release = compatibility().torch.get(major_minor(torch)) if torch is not None and not _all_from_amd(cluster) else None
+    return release.nccl if release is not None else None
 
 
 def _nccl_variables(cluster: Cluster) -> list[str]:
@@ -80,13 +89,36 @@ def _check_driver(driver: str, cuda: str, known: Compatibility) -> Iterator[Prob
         yield Problem("HW230", CLUSTER, path, message, hint, Severity.WARNING)
 
 
-def _check_architecture(gpu: str, architecture: Architecture, versions: Versions) -> Iterator[Problem]:
-    if versions.cuda is not None and is_older(versions.cuda, architecture.cuda):
-        message = f"a `{gpu}` ({architecture.name}) needs CUDA {architecture.cuda} or newer, and `cuda` is {versions.cuda}"
-        yield Problem("HW216", CLUSTER, ("versions", "cuda"), message, f"build with CUDA {architecture.cuda} or newer")
-    if versions.driver is not None and architecture.driver is not None and is_older(versions.driver, architecture.driver):
-        message = f"a `{gpu}` ({architecture.name}) needs the driver {architecture.driver} or newer, and the nodes have {versions.driver}"
+def _check_gpu_driver(driver: str, models: Sequence[str], known: Compatibility) -> Iterator[Problem]:
+    oldest = {gpu: minimum for gpu in models if (minimum := known.oldest_driver(gpu)) is not None}
+    gpu = max(oldest, key=lambda gpu: ordering_key(oldest[gpu]), default=None)
+    if gpu is not None and is_older(driver, oldest[gpu]):
+        message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, and the nodes have {driver}"
         yield Problem("HW216", CLUSTER, ("versions", "driver"), message, "upgrade the driver")
+
+
+def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> Iterator[Problem]:
+    built = {gpu: architecture for gpu in models if (architecture := known.architecture_of(gpu)) is not None}
+    gpu = max(built, key=lambda gpu: ordering_key(built[gpu].cuda), default=None)
+    if gpu is not None and is_older(cuda, built[gpu].cuda):
+        message = f"the GPU `{gpu}` ({built[gpu].name}) needs CUDA {built[gpu].cuda} or newer, and `cuda` is {cuda}"
+        hint = f"build with CUDA {built[gpu].cuda} or newer"
+        yield Problem("HW216", CLUSTER, ("versions", "cuda"), message, hint)
+
+
+def _all_from_amd(cluster: Cluster) -> bool:
+    """Whether there are GPUs, and each is a model of AMD's."""
+    models = [nodes.gpu for nodes in cluster.nodes if nodes.gpu is not None]
+    return bool(models) and all(gpu in gpus() and gpus()[gpu].vendor == "AMD" for gpu in models)
+
+
+def _check_unused(versions: Versions) -> Iterator[Problem]:
+    for field, software in _NVIDIA.items():
+        version = getattr(versions, field)
+        if version is not None:
+            message = f"`{field}` says {software} {version}, and all GPUs of the cluster are AMD's, which do not use it"
+            hint = "leave it out: ROCm has no version in a cluster file, and nothing is checked against it"
+            yield Problem("HW237", CLUSTER, ("versions", field), message, hint, Severity.WARNING)
 
 
 def _check_faults(nccl: str, known: Compatibility) -> Iterator[Problem]:

@@ -1,7 +1,9 @@
 """The environment of every rank, from the nodes and fabrics that it uses; nothing is set without a reason."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from headway.jobspec.catalog.versions import compatibility
 from headway.jobspec.plan import ClassPlan, ClusterPlan, EnvVar, FabricPlan, GroupPlan
 
 _TORCH_NCCL = "docs.pytorch.org torch_nccl_environment_variables"
@@ -25,17 +27,19 @@ _RAILS_APART = ("rail-optimized", "rail-only")
 
 def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar, ...]:
     """The variables for ranks on nodes of `group`."""
-    backend = nccl_environment(cluster.fabrics, group) if group.gpus else _gloo(cluster.fabrics)
+    torch = cluster.versions.get("torch")
+    backend = nccl_environment(cluster.fabrics, group, torch) if group.gpus else _gloo(cluster.fabrics)
     return (*_processes(group), *backend)
 
 
-def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar]:
-    """The variables of NCCL, of its plugins and of torch's use of it."""
+def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan, torch: str | None = None) -> Iterator[EnvVar]:
+    """The variables of NCCL, of its plugins and of torch's use of it, by the names that this version of torch reads."""
     yield from _sockets(fabrics)
     yield from _network(fabrics, group)
     yield from _nvlink(group)
     yield EnvVar("NCCL_DEBUG", "WARN", "NCCL says why it failed; it is silent when unset", "NVIDIA/nccl src/debug.cc")
-    yield from _torch()
+    for variable in _torch():
+        yield variable if torch is None else _as_torch_reads(variable, torch)
 
 
 def _processes(group: GroupPlan) -> Iterator[EnvVar]:
@@ -49,14 +53,16 @@ def _gloo(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
     fabric = _socket_fabric(fabrics)
     if fabric is not None and fabric.interface is not None:
         reason = f"gloo connects over `{fabric.name}`; else it takes the address that the host name resolves to"
-        yield EnvVar("GLOO_SOCKET_IFNAME", fabric.interface, reason, "docs.pytorch.org distributed.html")
+        source = "docs.pytorch.org distributed.html"
+        yield EnvVar("GLOO_SOCKET_IFNAME", fabric.interface, reason, source, _of(fabric, "interface"))
 
 
 def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
     fabric = _socket_fabric(fabrics)
     if fabric is not None and fabric.interface is not None:
         reason = f"NCCL's bootstrap connects over `{fabric.name}`; `=` takes this very name and not all that begin with it"
-        yield EnvVar("NCCL_SOCKET_IFNAME", f"={fabric.interface}", reason, "NVIDIA/nccl src/misc/socket.cc")
+        source = "NVIDIA/nccl src/misc/socket.cc"
+        yield EnvVar("NCCL_SOCKET_IFNAME", f"={fabric.interface}", reason, source, _of(fabric, "interface"))
 
 
 def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar]:
@@ -65,7 +71,7 @@ def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar
         return
     if fabric.transport == "tcp":
         reason = f"the scale-out fabric `{fabric.name}` is TCP; an RDMA adapter of another fabric is not to be used"
-        yield EnvVar("NCCL_NET", "Socket", reason, "NVIDIA/nccl src/init.cc")
+        yield EnvVar("NCCL_NET", "Socket", reason, "NVIDIA/nccl src/init.cc", _of(fabric, "transport"))
     elif fabric.transport == "efa":
         yield from _efa(fabric)
     elif fabric.transport in ("roce", "infiniband"):
@@ -77,11 +83,12 @@ def _efa(fabric: FabricPlan) -> Iterator[EnvVar]:
     reason = (
         f"AWS's plugin carries `{fabric.name}`: without it an error, not a silent fall-back to TCP; every version has this name"
     )
-    yield EnvVar("NCCL_NET", "AWS Libfabric", reason, "aws/aws-ofi-nccl src/nccl_ofi_interface_nvidia.cpp")
+    source = "aws/aws-ofi-nccl src/nccl_ofi_interface_nvidia.cpp"
+    yield EnvVar("NCCL_NET", "AWS Libfabric", reason, source, _of(fabric, "transport"))
     reason = (
         "libfabric uses the EFA adapters, and no other provider that it finds; plugins up to 1.5 do not ask for it themselves"
     )
-    yield EnvVar("FI_PROVIDER", "efa", reason, "aws/aws-ofi-nccl doc/efa-env-var.md")
+    yield EnvVar("FI_PROVIDER", "efa", reason, "aws/aws-ofi-nccl doc/efa-env-var.md", _of(fabric, "transport"))
 
 
 def _verbs(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
@@ -96,9 +103,11 @@ def _verbs(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
 
 
 def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
-    yield EnvVar("NCCL_NET", "IB", "no adapter is an error, not a silent fall-back to TCP", "NVIDIA/nccl src/init.cc")
+    reason = "no adapter is an error, not a silent fall-back to TCP"
+    yield EnvVar("NCCL_NET", "IB", reason, "NVIDIA/nccl src/init.cc", _of(fabric, "transport"))
     reason = f"the adapters on `{fabric.name}`, by exact name; others belong to storage or management"
-    yield EnvVar("NCCL_IB_HCA", f"={','.join(group.nics)}", reason, "NVIDIA/nccl src/transport/net_ib/init.cc")
+    source, decided_by = "NVIDIA/nccl src/transport/net_ib/init.cc", f"`nics` of the group `{group.name}`"
+    yield EnvVar("NCCL_IB_HCA", f"={','.join(group.nics)}", reason, source, decided_by)
     reason = f"4.096 us x 2^{_IB_TIMEOUT} = 17 s before each of 7 retries, so that a route may change under a collective"
     yield EnvVar("NCCL_IB_TIMEOUT", str(_IB_TIMEOUT), reason, _NET_IB)
 
@@ -106,7 +115,7 @@ def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
 def _traffic_class(collectives: ClassPlan) -> EnvVar:
     dscp, kind = collectives.dscp, "lossless " if collectives.lossless else ""
     reason = f"DSCP {dscp} << 2: adapters and switches put it into the {kind}class `{collectives.name}`"
-    return EnvVar("NCCL_IB_TC", str(dscp << 2), reason, _NET_IB)
+    return EnvVar("NCCL_IB_TC", str(dscp << 2), reason, _NET_IB, f"`dscp` of the class `{collectives.name}`")
 
 
 def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:
@@ -115,18 +124,19 @@ def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:
         yield EnvVar("NCCL_IB_QPS_PER_CONNECTION", str(_QPS), _BY_FLOW[fabric.balancing], _NET_IB)
     elif fabric.balancing in _BY_PACKET:
         reason = f"packets may overtake each other on `{fabric.name}`: NCCL sends the notice that data is complete in a message of its own"
-        yield EnvVar("NCCL_IB_ADAPTIVE_ROUTING", "1", reason, _NCCL_GUIDE)
+        yield EnvVar("NCCL_IB_ADAPTIVE_ROUTING", "1", reason, _NCCL_GUIDE, _of(fabric, "balancing"))
 
 
 def _gid(fabric: FabricPlan) -> Iterator[EnvVar]:
     """NCCL finds the GID index by these; the index itself differs from host to host."""
     reason = "RoCE v2 has an IP header and so a DSCP; NCCL finds the GID index by this version, and an index may differ by host"
-    yield EnvVar("NCCL_IB_ROCE_VERSION_NUM", "2", reason, _NET_IB)
+    yield EnvVar("NCCL_IB_ROCE_VERSION_NUM", "2", reason, _NET_IB, _of(fabric, "classes"))
     if fabric.addresses is not None:
+        decided_by = _of(fabric, "switches.addresses")
         reason = "the adapters' addresses on the fabric are IPv4"
-        yield EnvVar("NCCL_IB_ADDR_FAMILY", "AF_INET", reason, _NET_IB)
+        yield EnvVar("NCCL_IB_ADDR_FAMILY", "AF_INET", reason, _NET_IB, decided_by)
         reason = f"the GID of an address on `{fabric.name}`, where an adapter has several"
-        yield EnvVar("NCCL_IB_ADDR_RANGE", fabric.addresses, reason, _NET_IB)
+        yield EnvVar("NCCL_IB_ADDR_RANGE", fabric.addresses, reason, _NET_IB, decided_by)
 
 
 def _rails(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
@@ -138,7 +148,7 @@ def _rails(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
         reason = f"a ring keeps to one rail of `{fabric.name}`, whose planes nothing joins"
     elif fabric.shape == "rail-optimized":
         reason = f"a ring keeps to one rail of `{fabric.name}`, where it needs no spine"
-    yield EnvVar("NCCL_CROSS_NIC", "0", reason, _NCCL_GUIDE)
+    yield EnvVar("NCCL_CROSS_NIC", "0", reason, _NCCL_GUIDE, _of(fabric, "shape"))
 
 
 def _nvlink(group: GroupPlan) -> Iterator[EnvVar]:
@@ -146,7 +156,7 @@ def _nvlink(group: GroupPlan) -> Iterator[EnvVar]:
         reason = (
             f"NVLink joins {group.nvlink_domain} GPUs over several nodes: if it cannot be used, an error and no silent detour"
         )
-        yield EnvVar("NCCL_MNNVL_ENABLE", "1", reason, _NCCL_GUIDE)
+        yield EnvVar("NCCL_MNNVL_ENABLE", "1", reason, _NCCL_GUIDE, f"`imex` of the group `{group.name}`")
 
 
 def _torch() -> Iterator[EnvVar]:
@@ -158,6 +168,18 @@ def _torch() -> Iterator[EnvVar]:
     yield EnvVar("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", reason, _TORCH_NCCL)
     reason = "the caching allocator grows its segments, so that fragments do not end in out of memory"
     yield EnvVar("PYTORCH_ALLOC_CONF", "expandable_segments:True", reason, "docs.pytorch.org notes/cuda.html")
+
+
+def _as_torch_reads(variable: EnvVar, torch: str) -> EnvVar:
+    renamed = compatibility().before_renaming(variable.name, torch)
+    if renamed is None:
+        return variable
+    reason = f"{variable.reason}; torch {torch} does not read it as `{variable.name}`"
+    return replace(variable, name=renamed.before, reason=reason, source=f"{variable.source}; {renamed.source}")
+
+
+def _of(fabric: FabricPlan, field: str) -> str:
+    return f"`{field}` of the fabric `{fabric.name}`"
 
 
 def _socket_fabric(fabrics: Sequence[FabricPlan]) -> FabricPlan | None:

@@ -41,27 +41,27 @@ def resolve_cables(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], ob
     positions = _positions(shape, nodes)
     for node in nodes:
         position = positions[node.name]
-        for rail, adapter in enumerate(node.adapters):
+        for adapter, rail in node.adapters.items():
             stays = rail in node.observed or (node.is_sure and position == node.wanted)
             yield Cable(node.name, adapter, node.observed.get(rail, shape.place(position, rail)), stays)
 
 
 @dataclass(frozen=True)
 class _Attached:
-    """A node's adapters in the order of their rails, the places of those observed, and the position that the others are to have.
+    """Rails of a node's adapters by their names, the places of those observed, and the position that the others are to have.
 
     `is_sure` where no count of other nodes has a part in the position.
     """
 
     name: str
-    adapters: tuple[str, ...]
+    adapters: Mapping[str, int]
     observed: Mapping[int, Place]
     wanted: int
     is_sure: bool
 
     @cached_property
     def open_rails(self) -> tuple[int, ...]:
-        return tuple(rail for rail in range(len(self.adapters)) if rail not in self.observed)
+        return tuple(rail for rail in self.adapters.values() if rail not in self.observed)
 
 
 def _attached(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[_Attached]:
@@ -76,10 +76,10 @@ def _attached(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observe
         counted += nodes.count if adapters else 0
 
 
-def _observed_places(shape: Shape, adapters: tuple[str, ...], node: ObservedNode | None) -> Mapping[int, Place]:
+def _observed_places(shape: Shape, adapters: Mapping[str, int], node: ObservedNode | None) -> Mapping[int, Place]:
     """Places that were observed, by rail."""
     return {
-        adapters.index(nic.name): Place(shape.leaves[nic.switch], shape.node_ports[nic.port])
+        adapters[nic.name]: Place(shape.leaves[nic.switch], shape.node_ports[nic.port])
         for nic in (node.nics if node else ())
         if nic.name in adapters and nic.switch is not None and nic.port is not None
     }

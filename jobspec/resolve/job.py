@@ -1,6 +1,6 @@
 """A TrainingJob spec on a cluster as its plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import BaseModel
 
@@ -14,6 +14,8 @@ from headway.jobspec.resolve.ranks import resolve_ranks
 from headway.jobspec.resolve.run import resolve_run
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.units import format_seconds
+
+_OWN = "the job says so"
 
 
 def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None, data: BaseModel | None) -> JobPlan:
@@ -41,7 +43,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         mesh=mesh,
         backend=group.backend,
         ranks=resolve_ranks(mesh, group.procs),
-        env=(*resolve_environment(cluster, group), *_own(job)),
+        env=tuple(_with_own(resolve_environment(cluster, group), job.environment)),
         runs=resolve_runs(cluster),
         time_limit=None if job.limits.time is None else format_seconds(job.limits.time),
         code=job.code.model_dump(),
@@ -52,7 +54,14 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
     )
 
 
-def _own(job: TrainingJob) -> Iterator[EnvVar]:
-    """The job's own variables, which are none of the plan's."""
-    for name, value in job.environment.items():
-        yield EnvVar(name, value, "the job says so", "`environment` of the job")
+def _with_own(planned: Iterable[EnvVar], own: Mapping[str, str]) -> Iterator[EnvVar]:
+    """Every variable once: the job's value stands in place of a planned one that it may change."""
+    left = dict(own)
+    for variable in planned:
+        value = left.pop(variable.name, None)
+        if value is None or variable.decided_by is not None:
+            yield variable
+        else:
+            yield EnvVar(variable.name, value, f"{_OWN}, in place of {variable.value}: {variable.reason}", variable.source)
+    for name, value in left.items():
+        yield EnvVar(name, value, _OWN, "`environment` of the job")

@@ -22,11 +22,11 @@ def rails_of_group(nodes: NodeGroup, scale_out: str | None) -> dict[str, int]:
     return _rails(nic for nic in nodes.nics if nic.fabric in (None, scale_out))
 
 
-def adapters_on(nodes: NodeGroup, fabric: Fabric) -> tuple[str, ...]:
-    """Names of the adapters on the fabric, in the order of their rails; one that names no fabric is on the scale-out one."""
+def adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[str, int]:
+    """Rail of each adapter on the fabric, by its name and in the order of the rails; one that names no fabric is on the scale-out one."""
     if fabric.role == "scale_out":
-        return tuple(rails_of_group(nodes, fabric.name))
-    return tuple(_rails(nic for nic in nodes.nics if nic.fabric == fabric.name))
+        return rails_of_group(nodes, fabric.name)
+    return _rails(nic for nic in nodes.nics if nic.fabric == fabric.name)
 
 
 def _rails(nics: Iterable[Nic]) -> dict[str, int]:

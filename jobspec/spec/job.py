@@ -27,8 +27,10 @@ class Code(Section):
 
     commit: Annotated[str, StringConstraints(pattern=r"^(HEAD|[0-9a-f]{40})$")] = Field("HEAD", examples=["HEAD"])
     """Git commit: its whole hash, or `HEAD`, the commit that holds this spec."""
-    image: str | None = Field(None, min_length=1, examples=["registry.example.com/train@sha256:9b2c..."])
-    """Container image by its digest; a tag can come to mean another image."""
+    image: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9./_][-A-Za-z0-9._/:@#+]*$", examples=["registry.example.com/train@sha256:9b2c..."]
+    )
+    """Container image by its digest, since a tag can come to mean another image, or an image file by its path."""
 
 
 class Mount(Section):
@@ -67,7 +69,8 @@ class TrainingJob(Section):
     code: Code = Field(default_factory=Code, examples=[{"commit": "HEAD"}])
     """What runs is what was reviewed."""
     cluster: Clusters = Field(examples=["two-h100-nodes"])
-    """Name of the Cluster document, or a list of names of which the first is the default."""
+    """Name of the Cluster document, or a list of names of which the first is the default. It is looked for in the job's folder and then
+    in each folder above, up to the repository's root (`.git`); the nearest counts."""
     group: Name | None = Field(None, examples=["gpu"])
     """Group of nodes to run on; the cluster's first when left out."""
     nodes: int = Field(1, ge=1, le=100_000, examples=[2])
@@ -103,7 +106,7 @@ class TrainingJob(Section):
     limits: Limits = Field(default_factory=Limits, examples=[{"time": "1:30:00"}])
     """What the run may use."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
-    """Variables of every rank, beside those that the plan sets. Secrets do not belong here."""
+    """Variables of every rank, in place of the plan's too but for those that follow from the cluster file. No place for secrets."""
     mounts: tuple[Mount, ...] = Field((), max_length=64, examples=[[{"source": "/data/corpus"}]])
     """Directories of the nodes inside the job's containers."""
     history: tuple[Change, ...] = Field(

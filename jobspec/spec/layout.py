@@ -28,6 +28,6 @@ class Layout(Section):
     sequence_parallel: bool | None = Field(None, examples=[True])
     """Whether norms and dropout are split along the sequence over the `tp` ranks; with `tp` above 1 they are when left out."""
     schedule: Schedule | None = Field(None, examples=["1F1B"])
-    """Order of forward and backward passes over pipeline stages; `1F1B` when left out."""
+    """Order of forward and backward passes over pipeline stages; the trainer's own choice when left out."""
     virtual_stages: int = Field(1, ge=1, le=256, examples=[2])
     """Stages that each pipeline rank holds."""

@@ -34,11 +34,11 @@ class Disk(Section):
 
     path: str = Field(min_length=1, pattern=r"^/", examples=["/local"])
     """Directory where it is mounted."""
-    size: Bytes = Field(examples=["14TB"])
+    size: Bytes = Field(ge=1, examples=["14TB"])
     """Room on it."""
-    write: ByteRate | None = Field(None, examples=["6GB/s"])
+    write: ByteRate | None = Field(None, ge=1, examples=["6GB/s"])
     """Speed of writing."""
-    read: ByteRate | None = Field(None, examples=["12GB/s"])
+    read: ByteRate | None = Field(None, ge=1, examples=["12GB/s"])
     """Speed of reading."""
 
 
@@ -55,7 +55,7 @@ class NodeGroup(Section):
     """Instruction set of the hosts."""
     cpus: int = Field(ge=1, le=4096, examples=[96])
     """CPU cores that a job gets on one node."""
-    host_memory: Bytes | None = Field(None, examples=["2TiB"])
+    host_memory: Bytes | None = Field(None, ge=1, examples=["2TiB"])
     """Main memory of one node."""
     disks: tuple[Disk, ...] = Field((), max_length=64, examples=[[{"path": "/local", "size": "14TB"}]])
     """Local disks of one node."""

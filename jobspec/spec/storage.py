@@ -26,9 +26,9 @@ class Storage(Section):
     """Whether every node sees the same files. The first shared file system holds the runs."""
     groups: tuple[Name, ...] = Field((), examples=[["gpu"]])
     """Groups of nodes that reach it; all of them when left out."""
-    write: ByteRate | None = Field(None, examples=["200GB/s"])
+    write: ByteRate | None = Field(None, ge=1, examples=["200GB/s"])
     """Speed of writing, over all nodes."""
-    read: ByteRate | None = Field(None, examples=["400GB/s"])
+    read: ByteRate | None = Field(None, ge=1, examples=["400GB/s"])
     """Speed of reading, over all nodes."""
-    capacity: Bytes | None = Field(None, examples=["2PB"])
+    capacity: Bytes | None = Field(None, ge=1, examples=["2PB"])
     """Room on it."""

@@ -6,9 +6,14 @@ from pathlib import PurePosixPath
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import JobPlan
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 
 IMAGE: Path = ("code", "image")
+
+# File systems of the kernel that every container has of its own (opencontainers/runtime-spec config-linux.md).
+_KERNEL = ("/proc", "/sys", "/dev")
+# runc refuses a mount inside of it (opencontainers/runc libcontainer/rootfs_linux.go: checkProcMount).
+_PROC = "/proc"
 
 
 def check_no_image(plan: JobPlan, why: str, hint: str) -> Iterator[Problem]:
@@ -18,12 +23,39 @@ def check_no_image(plan: JobPlan, why: str, hint: str) -> Iterator[Problem]:
 
 
 def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
-    """Without a container a directory is where it is. Nothing there makes it read-only for the job."""
+    """Without a container a directory is where it is, and nothing makes it read-only for the job."""
     for index, mount in enumerate(plan.mounts):
         if PurePosixPath(mount.source) != PurePosixPath(mount.target):
             message = f"`{mount.source}` is not at `{mount.target}`: the job has no container on `{plan.cluster}`"
             hint = f"leave `target` out and let the job use `{mount.source}`"
             yield Problem("HW423", JOB, ("mounts", index, "target"), message, hint)
+        elif mount.read_only:
+            message = f"nothing keeps the job from writing to `{mount.source}`: it has no container on `{plan.cluster}`"
+            hint = "write `read_only: false` where it may, else take the right to write there from its user"
+            yield Problem("HW426", JOB, ("mounts", index), message, hint, Severity.WARNING)
+
+
+def check_steps(path: Path, place: str) -> Iterator[Problem]:
+    """A path with `..` may mean another one in a container than on the node."""
+    if ".." in place.split("/"):
+        yield Problem("HW423", JOB, path, f"`{place}` has a `..`, which no mount may have", "write the path without it")
+
+
+def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
+    """A mount of the job must lie neither on what its containers have there already, nor inside of `/proc`."""
+    target = plan.mounts[index].target
+    if places := hidden(target, *taken, *_KERNEL):
+        message = f"a mount at `{target}` would hide `{places[0]}`, which every container on `{plan.cluster}` has"
+    elif PurePosixPath(target).is_relative_to(_PROC):
+        message = f"`{target}` lies in `{_PROC}`, where containers take no mount"
+    else:
+        return
+    yield Problem("HW423", JOB, ("mounts", index, "target"), message, "mount it elsewhere, with `target`")
+
+
+def hidden(path: str, *taken: str) -> list[str]:
+    """What of the taken paths lies on `path` or below it."""
+    return [each for each in taken if PurePosixPath(each).is_relative_to(path)]
 
 
 def check_variables(plan: JobPlan) -> Iterator[Problem]:

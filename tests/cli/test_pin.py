@@ -1,6 +1,9 @@
 """`headway pin`, and inventories beside a cluster's document: written by the one, read by every verb that reads the other."""
 
 import json
+import resource
+import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,6 +143,43 @@ def test_a_file_that_cannot_be_appended_to_stays_as_it_is(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "seen.yaml"]
 
 
+def test_line_breaks_permissions_and_links_are_kept(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "kept").mkdir()
+    file = tmp_path / "kept" / "seen"
+    file.write_bytes(HEAD.replace("NAME", "seen").replace("\n", "\r\n").encode())
+    file.chmod(0o444)
+    link = tmp_path / "seen.yaml"
+    link.symlink_to(file)
+    assert main(["pin", str(write(1, 1)), "-o", str(link)]) == 0
+    text = HEAD.replace("NAME", "seen") + "nodes:\n" + node("a-1", 0, 0) + node("b-1", 0, 1)
+    assert file.read_bytes() == text.replace("\n", "\r\n").encode()
+    assert (link.readlink(), stat.S_IMODE(file.stat().st_mode)) == (file, 0o444)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "inventory").write_text("mine")
+    assert main(["pin", str(write(1, 1)), "-o", str(tmp_path / "inventory")]) == 1
+    assert f"error: {tmp_path / 'inventory' / 'lab-unit-1.yaml'} cannot be written: " in capsys.readouterr().err
+    assert (tmp_path / "inventory").read_text() == "mine"
+
+
+def test_a_disk_without_room_is_told_and_leaves_what_was_there(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    file, cluster = tmp_path / "seen.yaml", write(2, 1)
+    file.write_text(HEAD.replace("NAME", "seen"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        code = main(["pin", str(cluster), "-o", str(file)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert code == 1
+    assert f"error: {file} cannot be written: File too large; " in capsys.readouterr().err
+    assert file.read_text() == HEAD.replace("NAME", "seen")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "seen.yaml"]
+
+
 @pytest.mark.parametrize("place", ["elsewhere/seen.yaml", "elsewhere", "inventory/below/seen.yaml"])
 def test_a_place_that_nothing_is_read_from_is_refused(write: Write, tmp_path: Path, capsys: Capture, place: str) -> None:
     assert main(["pin", str(write(1, 1)), "-o", str(tmp_path / place)]) == 2
@@ -224,6 +264,49 @@ def test_to_check_an_inventory_is_to_check_its_cluster_with_it(write: Write, tmp
     (tmp_path / "cluster.yaml").unlink()
     assert main(["check", str(file)]) == 1
     assert "error[HW401]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "seen.yaml"]])
+def test_a_cluster_without_switches_has_nothing_to_pin(write: Write, tmp_path: Path, capsys: Capture, output: list[str]) -> None:
+    cluster = write(2, 1)
+    cluster.write_text("\n".join(line for line in cluster.read_text().splitlines() if "switches:" not in line))
+    assert main(["pin", str(cluster), *[str(tmp_path / word) if word.endswith("yaml") else word for word in output]]) == 1
+    assert capsys.readouterr() == ("", "error: `lab` names no `switches`, so it has no cables to pin\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.yaml"]
+
+
+STRAY = """\
+warning[HW401]: no Cluster document called `lap` in the inventory's folder, or above it if that is called `inventory`
+  --> {}:4:10
+ 4 | cluster: lap
+   |          ^^^
+
+hint: did you mean `lab`?
+
+"""
+
+
+@pytest.mark.parametrize("place", ["seen.yaml", "inventory/seen.yaml"])
+def test_an_inventory_of_no_cluster_is_warned_of_where_it_would_be_read(
+    write: Write, tmp_path: Path, capsys: Capture, place: str
+) -> None:
+    cluster, file = write(1, 1), tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(HEAD.replace("NAME", "seen").replace("lab", "lap"))
+    assert main(["check", str(cluster)]) == 0
+    assert STRAY.format(file) in capsys.readouterr().out
+    assert main(["pin", str(cluster)]) == 0
+    assert capsys.readouterr().err == STRAY.format(file) + "2 nodes pinned, 0 in inventories before\n"
+    assert main(["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == STRAY.format(file).replace("warning", "error") + "2 documents: 1 error\n"
+
+
+def test_an_inventory_of_another_cluster_beside_it_is_nothing_to_warn_of(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    cluster = write(1, 1)
+    (tmp_path / "other.yaml").write_text(cluster.read_text().replace("name: lab", "name: other"))
+    (tmp_path / "seen.yaml").write_text(HEAD.replace("NAME", "seen").replace("lab", "other"))
+    assert main(["check", str(cluster)]) == 0
+    assert "HW401" not in capsys.readouterr().out
 
 
 def test_an_inventory_is_nothing_that_can_be_planned(tmp_path: Path, capsys: Capture) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,32 @@ def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_p
 def test_the_files_that_the_page_for_editors_shows_can_be_read() -> None:
     shown = re.findall(r"```(?:json|yaml)\n(.*?)```", PAGE, re.DOTALL)
     assert len([yaml.safe_load(text) for text in shown]) == 5
+
+
+def test_in_the_layout_that_the_page_for_editors_shows_every_document_is_found_and_matched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[0].split()
+    documents = [name for name in layout if name.endswith(".yaml")]
+    inventory = "apiVersion: headway/v1alpha1\nkind: Inventory\nname: unit-1\ncluster: lab\n"
+    texts = {
+        "cluster.yaml": (ERRORS / "lab.yaml").read_text(),
+        "inventory": inventory,
+        "jobs": (ERRORS / "fine-job.yaml").read_text(),
+    }
+    (tmp_path / ".git").mkdir()
+    for name in documents:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(texts[name.split("/")[0]])
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "."]) == 0
+    assert capsys.readouterr().out.startswith("3 documents: ")
+    (patterns,) = json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])["yaml.schemas"].values()
+    hooks = yaml.safe_load(next(text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "repos:" in text))
+    files = hooks["repos"][0]["hooks"][1]["files"]
+    for name in documents:
+        assert any(fnmatch(name, pattern.replace("**/", "*")) for pattern in patterns)
+        assert re.search(files, name)
 
 
 def test_another_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ CODE = re.compile(r"^(?:error|warning)\[(HW\d+)\]", re.MULTILINE)
 ARROW = re.compile(r"^  --> (.*)", re.MULTILINE)
 
 # What cannot lie in a file of this folder; tests/cli and tests/jobspec show these.
-ELSEWHERE = {"HW101", "HW103", "HW211", "HW405", "HW419", "HW420", "HW421", "HW602", "HW603", "HW604", "HW605"}
+ELSEWHERE = {"HW101", "HW103", "HW115", "HW116", "HW211", "HW405", "HW419", "HW420", "HW421", "HW602", "HW603", "HW604", "HW605"}
 
 
 @pytest.mark.parametrize("case", CASES)

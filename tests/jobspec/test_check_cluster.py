@@ -220,6 +220,46 @@ def test_the_driver_that_came_with_a_cuda_is_new_enough_for_it_and_the_one_befor
     assert found(BRIDGES + "versions: {driver: '400.1', cuda: '99.0'}\n") == []
 
 
+@pytest.mark.parametrize(
+    ("gpu", "newest_refused", "oldest_taken"),
+    [
+        ("H100-SXM-80", "520.61.04", "520.61.05"),
+        ("B200-180", "570.133.19", "570.133.20"),
+        ("GB200-186", "570.25", "570.26"),
+    ],
+)
+def test_a_driver_older_than_the_gpu_needs_is_refused(gpu: str, newest_refused: str, oldest_taken: str) -> None:
+    nodes = BRIDGES.replace("A100-SXM-80", gpu)
+    refused = problems(nodes + f"versions: {{driver: '{newest_refused}'}}\n")
+    assert f"the GPU `{gpu}` needs the driver {oldest_taken} or newer" in "".join(problem.message for problem in refused)
+    assert ("HW216", "versions.driver") not in found(nodes + f"versions: {{driver: '{oldest_taken}'}}\n")
+
+
+def test_no_driver_of_a_gpu_is_older_than_that_of_its_architecture() -> None:
+    known = compatibility()
+    assert set(known.gpu_drivers) <= set(gpus())
+    for gpu, own in known.gpu_drivers.items():
+        architecture = known.architecture_of(gpu)
+        assert architecture is not None
+        assert architecture.driver is None or is_older(architecture.driver, own.driver)
+
+
+def test_versions_of_nvidia_are_named_where_all_gpus_are_of_amd() -> None:
+    nodes = BRIDGES.replace("A100-SXM-80", "MI300X-192")
+    versions = "versions: {driver: '580.95.05', cuda: '13.0', nccl: '2.28.9', torch: '2.10.0'}\n"
+    unused = [place for code, place in found(nodes + versions) if code == "HW237"]
+    assert unused == ["versions.driver", "versions.cuda", "versions.nccl"]
+    assert found(nodes + "versions: {torch: '2.4.1'}\n") == found(nodes)
+    assert "HW237" not in [code for code, _ in found(BRIDGES + versions)]
+
+
+def test_versions_of_nvidia_are_not_unused_where_one_group_has_its_gpus() -> None:
+    amd = "  - {group: amd, count: 2, cpus: 96, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}\n"
+    mixed = BRIDGES.replace("fabrics:\n", f"{amd}fabrics:\n", 1)
+    assert mixed != BRIDGES
+    assert "HW237" not in [code for code, _ in found(mixed + "versions: {driver: '580.95.05'}\n")]
+
+
 def test_the_first_and_the_last_faulty_nccl_are_named_and_those_beside_them_are_not() -> None:
     named = [nccl for nccl in ("2.28.2", "2.28.3", "2.28.8", "2.28.9") if found(BRIDGES + f"versions: {{nccl: '{nccl}'}}\n")]
     assert named == ["2.28.3", "2.28.8"]

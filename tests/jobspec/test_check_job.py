@@ -1,8 +1,11 @@
 """A job against itself and its cluster: what is refused is what cannot run, and what a hint names works."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Sequence
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from headway.cli.documents import load_job_plan
+from headway.cli.documents import load_job_plan, plan_job, read_job
+from headway.cli.findings import Findings
 from headway.jobspec.check.environment import check_environment
 from headway.jobspec.check.job import check_job
 from headway.jobspec.check.layout import check_layout, check_mesh
@@ -23,7 +27,7 @@ from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_mu
 from headway.jobspec.check.placement import check_placement
 from headway.jobspec.load import load_bytes
 from headway.jobspec.parse import Parsed, parse
-from headway.jobspec.plan import EnvVar, JobPlan
+from headway.jobspec.plan import JobPlan
 from headway.jobspec.problem import Problem
 from headway.jobspec.resolve.model import ModelSizes, resolve_model
 from headway.jobspec.spec.batch import Batch
@@ -234,30 +238,67 @@ def test_without_a_model_nothing_is_said_of_it() -> None:
 # --- against the cluster ----------------------------------------------------------------------------------------------------------
 
 
-def crosses(size: int, domain: int) -> bool:
-    """Whether some of many consecutive groups of ranks has members in two domains, by looking at each rank."""
-    ranks = range(size * domain)
-    groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-    return any(len({rank // domain for rank in group}) > 1 for group in groups)
+def split_over_domains(nodes: int, capacities: list[int], size: int, gpus: int) -> bool:
+    """Whether some way to take nodes of the domains, by trying all, leaves every group of consecutive ranks in one domain."""
+    taken: list[int] = []
+
+    def place(left: int, domain: int) -> bool:
+        if domain == len(capacities):
+            return left == 0 and stay_inside(taken, size, gpus)
+        for count in range(min(left, capacities[domain]) + 1):
+            taken.append(count)
+            if place(left - count, domain + 1):
+                return True
+            taken.pop()
+        return False
+
+    return place(nodes, 0)
+
+
+def stay_inside(taken: list[int], size: int, gpus: int) -> bool:
+    """Whether no group has members in two domains, by looking at each rank."""
+    of_rank = [domain for domain, count in enumerate(taken) for _ in range(count * gpus)]
+    return all(len(set(of_rank[first : first + size])) == 1 for first in range(0, len(of_rank), size))
 
 
 @settings(deadline=None)
-@given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6), st.integers(1, 40), st.integers(1, 12))
-def test_a_tensor_group_is_refused_exactly_where_a_rank_of_it_lies_in_another_domain(
-    gpus: int, domain_nodes: int, tp: int, nodes: int
+@given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6), st.integers(1, 40), st.integers(1, 12), st.integers(0, 8))
+def test_a_tensor_group_is_refused_exactly_where_no_choice_of_nodes_keeps_it_in_one_domain(
+    gpus: int, domain_nodes: int, tp: int, nodes: int, unused: int
 ) -> None:
-    domain = gpus * domain_nodes
-    group = f"[{{group: gpu, count: 99, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {domain}}}]"
+    count = nodes + unused
+    group = f"[{{group: gpu, count: {count}, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {gpus * domain_nodes}}}]"
     assume(nodes * gpus % tp == 0)
     found = list(check_placement(job(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n"), cluster(group)))
     refused = [problem for problem in found if problem.code in ("HW413", "HW415")]
-    spans = gpus % tp != 0
-    parts = nodes > domain_nodes and nodes % domain_nodes != 0
-    assert codes(refused) == (["HW413"] if crosses(tp, domain) else ["HW415"] if spans and parts else [])
+    capacities = [min(domain_nodes, count - first) for first in range(0, count, domain_nodes)]
+    assert (refused == []) == split_over_domains(nodes, capacities, tp, gpus)
     for problem in refused:
-        offered = numbers((problem.hint or "").split("`tp`")[-1])
-        assert offered
-        assert not any(crosses(fitting, domain) for fitting in offered)
+        assert numbers((problem.hint or "").split("`tp`")[-1])
+
+
+@pytest.mark.parametrize(
+    ("tp", "count", "nodes", "expected", "hint"),
+    [
+        (8, 72, 32, [], ""),  # 16 of the 18 nodes of two racks: nemotron-4-340b on 128 GPUs
+        (8, 72, 20, [], ""),
+        (16, 72, 64, [], ""),
+        (16, 72, 68, ["HW415"], "use at most 64 nodes, or a `tp` within a node: 1, 2 or 4"),
+        (16, 20, 20, ["HW415"], "use at most 16 nodes, or a `tp` within a node: 1, 2 or 4"),
+        (64, 15, 15, [], ""),  # 60 ranks are no whole groups of 64: HW301 says so
+        (80, 72, 20, ["HW413"], "`tp` can be 1, 2, 3, 4, 6, 8, 9, 12, 18, 24, 36 or 72 there"),
+    ],
+)
+def test_groups_over_nodes_need_their_nodes_of_one_rack_and_not_whole_racks(
+    tp: int, count: int, nodes: int, expected: list[str], hint: str
+) -> None:
+    group = f"[{{group: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
+    found = [
+        problem
+        for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n"), cluster(group))
+        if problem.code in ("HW413", "HW415")
+    ]
+    assert [(problem.code, problem.hint) for problem in found] == [(code, hint) for code in expected]
 
 
 @pytest.mark.parametrize(
@@ -266,9 +307,11 @@ def test_a_tensor_group_is_refused_exactly_where_a_rank_of_it_lies_in_another_do
         (8, 8, 64, 8, []),  # between nodes over the network: usual
         (4, 72, 8, 18, []),
         (4, 72, 8, 36, []),
-        (4, 72, 32, 64, ["HW414"]),
+        (4, 72, 32, 64, []),
+        (4, 72, 64, 16, []),
         (4, 72, 144, 36, ["HW414"]),
-        (4, 72, 8, 20, ["HW414"]),
+        (4, 72, 8, 20, []),
+        (4, 72, 32, 96, ["HW414"]),  # of 5 full racks 16 nodes each, of the 9 nodes of the last 8: 88
         (4, 72, 4, 20, []),
     ],
 )
@@ -366,15 +409,34 @@ def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[s
         ("code: {image: registry.example.com:5000/train}\n", ["HW221"]),
         ("code: {image: registry.example.com:5000/train:v1}\n", ["HW221"]),
         (f"code: {{image: registry.example.com:5000/train:v1@sha256:{'0a' * 32}}}\n", []),
+        (f"code: {{image: train@sha512:{'0a' * 64}}}\n", []),
+        (f"code: {{image: 'user@registry.example.com#train@sha256:{'0a' * 32}'}}\n", []),
+        (f"code: {{image: train@sha256:{'0A' * 32}}}\n", ["HW221"]),
+        (f"code: {{image: train@sha256:{'0a' * 31}}}\n", ["HW221"]),
+        (f"code: {{image: train@sha512:{'0a' * 32}}}\n", ["HW221"]),
+        ("code: {image: 'train@sha256:'}\n", ["HW221"]),
+        ("code: {image: train@abc}\n", ["HW221"]),
+        ("code: {image: /images/train}\n", []),
+        ("code: {image: images/train.sif}\n", []),
         ("code: {image: /images/train.sqsh}\n", []),
         ("mounts: [{source: /a}, {source: /b, target: /a}]\n", ["HW209"]),
         ("mounts: [{source: /a}, {source: /b}]\n", []),
         ("environment: {RANK: '0', HEADWAY_RUNS: /runs, TORCHELASTIC_RUN_ID: a}\n", ["HW418"] * 3),
-        ("environment: {RANKS: '0', HF_HOME: /hf}\n", []),
+        ("environment: {NODE_RANK: '0', CUDA_VISIBLE_DEVICES: '0', NVIDIA_VISIBLE_DEVICES: all}\n", ["HW418"] * 3),
+        ("environment: {PATH: /opt/bin, PYTHONHOME: /opt, UID: '1000'}\n", ["HW418"] * 3),
+        ("environment: {RANKS: '0', HF_HOME: /hf, PYTHONPATH: /opt, LD_PRELOAD: /opt/a.so, LD_LIBRARY_PATH: /opt}\n", []),
     ],
 )
 def test_a_job_alone_is_judged(text: str, expected: list[str]) -> None:
     assert alone(text) == expected
+
+
+def test_a_variable_that_bash_keeps_for_itself_is_refused() -> None:
+    listed = subprocess.run(["bash", "-c", "readonly -p"], capture_output=True, text=True, check=True).stdout
+    names = re.findall(r"^declare -\w+ (\w+)=", listed, re.MULTILINE)
+    assert "UID" in names
+    for name in names:
+        assert alone(f"environment: {{{name}: '1'}}\n") == ["HW418"]
 
 
 @pytest.mark.parametrize(
@@ -421,28 +483,73 @@ def plan() -> JobPlan:
     return planned.plan
 
 
-def with_environment(plan: JobPlan, *names: str) -> JobPlan:
-    own = tuple(EnvVar(name, "1", "the job says so", "`environment` of the job") for name in names)
-    return dataclasses.replace(plan, env=(*plan.env, *own), spec={**plan.spec, "environment": dict.fromkeys(names, "1")})
+def with_environment(folder: Path, environment: Mapping[str, str]) -> tuple[JobPlan, list[Problem]]:
+    """examples/two-node-roce with variables of the job's own: the plan for its first cluster, and what check_environment has against it."""
+    shutil.copytree(ROOT / "examples" / "two-node-roce", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("rendered"))
+    with (folder / "job.yaml").open("a") as file:
+        file.write(f"environment: {json.dumps(environment)}\n")
+    findings = Findings()
+    parsed = read_job(folder / "job.yaml", findings)
+    assert parsed is not None
+    plan = plan_job(parsed, None, findings)[0].plan
+    return plan, list(check_environment(plan))
 
 
-def test_every_variable_that_the_plan_sets_is_refused_with_the_plans_reason(plan: JobPlan) -> None:
-    found = {
-        problem.path[-1]: problem for problem in check_environment(with_environment(plan, *(each.name for each in plan.env)))
+def test_a_variable_that_follows_from_the_cluster_file_is_refused_with_the_plans_reason(plan: JobPlan, tmp_path: Path) -> None:
+    changed, problems = with_environment(tmp_path, {variable.name: "1" for variable in plan.env})
+    found = {problem.path[-1]: problem for problem in problems}
+    following = {variable.name: variable for variable in plan.env if variable.decided_by is not None}
+    assert found.keys() == following.keys() >= {"NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TC", "NCCL_SOCKET_IFNAME"}
+    for name, variable in following.items():
+        assert found[name].code == "HW418"
+        assert variable.reason in found[name].message
+        assert found[name].hint == f"leave it out: {variable.decided_by} in the cluster file decides it"
+        assert variable in changed.env
+
+
+def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: JobPlan, tmp_path: Path) -> None:
+    suggested = {variable.name: variable for variable in plan.env if variable.decided_by is None}
+    changed, problems = with_environment(tmp_path, dict.fromkeys(suggested, "7") | {"HF_HOME": "/hf"})
+    assert problems == []
+    assert [variable.name for variable in changed.env] == [*(variable.name for variable in plan.env), "HF_HOME"]
+    for variable in changed.env:
+        if variable.name in suggested:
+            before = suggested[variable.name]
+            assert variable.value == "7"
+            assert variable.reason == f"the job says so, in place of {before.value}: {before.reason}"
+            assert variable.source == before.source
+    assert suggested.keys() == {
+        "OMP_NUM_THREADS",
+        "PYTHONUNBUFFERED",
+        "NCCL_DEBUG",
+        "NCCL_IB_TIMEOUT",
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_FR_BUFFER_SIZE",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "PYTORCH_ALLOC_CONF",
     }
-    assert found.keys() == {variable.name for variable in plan.env}
-    for variable in plan.env:
-        assert found[variable.name].code == "HW418"
-        assert variable.reason in found[variable.name].message
 
 
-@pytest.mark.parametrize("name", ["NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_ASYNC_ERROR_HANDLING", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_what_goes_against_a_variable_of_the_plan_is_refused(plan: JobPlan, name: str) -> None:
-    assert codes(list(check_environment(with_environment(plan, name)))) == ["HW418"]
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("NCCL_IB_DISABLE", "leave it out: `nics` of the group `h100` in the cluster file decides it"),
+        ("NCCL_IB_GID_INDEX", "leave it out: `classes` of the fabric `rails` in the cluster file decides it"),
+        ("NCCL_ASYNC_ERROR_HANDLING", "set `TORCH_NCCL_ASYNC_ERROR_HANDLING` in its place"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "set `TORCH_FR_BUFFER_SIZE` in its place"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "set `PYTORCH_ALLOC_CONF` in its place"),
+    ],
+)
+def test_what_goes_against_a_variable_of_the_plan_is_refused(name: str, hint: str, tmp_path: Path) -> None:
+    _, (found,) = with_environment(tmp_path, {name: "1"})
+    assert (found.code, found.hint) == ("HW418", hint)
 
 
-def test_a_variable_that_nobody_else_sets_is_the_jobs(plan: JobPlan) -> None:
-    assert list(check_environment(with_environment(plan, "NCCL_DEBUG_SUBSYS", "HF_HOME"))) == []
+def test_a_variable_that_nobody_else_sets_is_the_jobs(tmp_path: Path) -> None:
+    changed, problems = with_environment(tmp_path, {"NCCL_DEBUG_SUBSYS": "INIT", "HF_HOME": "/hf"})
+    assert problems == []
+    assert [(each.name, each.value) for each in changed.env[-2:]] == [("NCCL_DEBUG_SUBSYS", "INIT"), ("HF_HOME", "/hf")]
 
 
 def test_the_builtin_trainer_has_an_answer_to_every_field_about_how_numbers_are_computed() -> None:

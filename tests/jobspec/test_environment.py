@@ -1,6 +1,7 @@
 """NCCL's variables follow from the cluster file: each transport, shape and way of balancing sets what it needs and no more."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ RACK = "{group: rack, count: 18, cpus: 144, gpu: GB200-186, gpus: 4, nvlink_doma
 CLASSES = "classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]"
 ROCE = f"{{name: rails, role: scale_out, transport: roce, {CLASSES}}}"
 INFINIBAND = "{name: rails, role: scale_out, transport: infiniband}"
+TCP = "{name: net, role: scale_out, transport: tcp, interface: eth0}"
 EFA = "{name: efa, role: scale_out, transport: efa}"
 TCPXO = "{name: google, role: scale_out, transport: tcpxo}"
 SWITCHED = (
@@ -94,6 +96,57 @@ def test_an_nvlink_domain_of_several_nodes_is_used_or_an_error() -> None:
     assert values(INFINIBAND, RACK)["NCCL_MNNVL_ENABLE"] == "1"
     assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("imex: true", "imex: false"))
     assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("nvlink_domain: 72", "nvlink_domain: 4"))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "decisive"),
+    [
+        (ROCE, {"NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TC", "NCCL_IB_ROCE_VERSION_NUM"}),
+        (SWITCHED.replace("role:", "balancing: adaptive, role:"), {"NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_ADDR_RANGE"}),
+        (INFINIBAND.replace("role:", "shape: rail-only, role:"), {"NCCL_NET", "NCCL_IB_HCA", "NCCL_CROSS_NIC"}),
+        (EFA, {"NCCL_NET", "FI_PROVIDER"}),
+        (TCP, {"NCCL_NET", "NCCL_SOCKET_IFNAME"}),
+    ],
+    ids=["roce", "switched", "infiniband", "efa", "tcp"],
+)
+def test_what_must_agree_with_hosts_and_switches_names_the_field_that_decides_it(fabric: str, decisive: set[str]) -> None:
+    decided = {each.name: each.decided_by for each in variables(fabric, RACK) if each.decided_by is not None}
+    assert decided.keys() >= decisive | {"NCCL_MNNVL_ENABLE"}
+    assert not [name for name in decided if name.startswith(("TORCH_", "PYTORCH_")) or name == "NCCL_DEBUG"]
+    assert all(re.fullmatch(r"`[a-z._]+` of the (fabric|class|group) `[a-z]+`", field) for field in decided.values())
+
+
+def by_torch(torch: str | None) -> dict[str, EnvVar]:
+    planned = plan(ROCE)
+    return {variable.name: variable for variable in nccl_environment([planned], resolve_group(group(GPUS), planned.name), torch)}
+
+
+@pytest.mark.parametrize(
+    ("torch", "recorder", "allocator"),
+    [
+        ("2.7.1", "TORCH_NCCL_TRACE_BUFFER_SIZE", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("2.8.0", "TORCH_FR_BUFFER_SIZE", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("2.10.0", "TORCH_FR_BUFFER_SIZE", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("2.11.0", "TORCH_FR_BUFFER_SIZE", "PYTORCH_ALLOC_CONF"),
+        (None, "TORCH_FR_BUFFER_SIZE", "PYTORCH_ALLOC_CONF"),
+    ],
+)
+def test_variables_have_the_names_that_the_stated_torch_reads(torch: str | None, recorder: str, allocator: str) -> None:
+    found = by_torch(torch)
+    newest = by_torch(None)
+    assert found.keys() - newest.keys() == {recorder, allocator} - newest.keys()
+    assert len(found) == len(newest)
+    assert (found[recorder].value, found[allocator].value) == ("2000", "expandable_segments:True")
+
+
+def test_an_older_name_comes_with_why_and_who_says_so() -> None:
+    variable = by_torch("2.9.1")["PYTORCH_CUDA_ALLOC_CONF"]
+    assert variable.reason.endswith("; torch 2.9.1 does not read it as `PYTORCH_ALLOC_CONF`")
+    assert variable.source == "docs.pytorch.org notes/cuda.html; https://github.com/pytorch/pytorch/issues/183387"
+
+
+def test_every_renamed_variable_of_torch_is_a_planned_one() -> None:
+    assert set(compatibility().torch_variables) <= by_torch(None).keys()
 
 
 @pytest.mark.parametrize("nodes", [GPUS, RACK], ids=["gpus", "rack"])

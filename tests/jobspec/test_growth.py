@@ -26,7 +26,7 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True)
 class Size:
-    """Nodes of each group, and the size of the fabric that they hang on."""
+    """Nodes of each group, and the size of the fabric that they hang on; every second group is on the rails `some` only, if any."""
 
     counts: tuple[int, ...]
     rails: int
@@ -34,13 +34,22 @@ class Size:
     spines: int = 1
     units: int = 16
     ports: int = PORTS
+    some: tuple[int, ...] = ()
+
+    def rails_of(self, group: int) -> Sequence[int]:
+        return self.some if group % 2 and self.some else range(self.rails)
+
+    @property
+    def adapters(self) -> int:
+        """All of them."""
+        return sum(count * len(self.rails_of(group)) for group, count in enumerate(self.counts))
 
 
 def spec(size: Size) -> Cluster:
-    nics = [f"mlx5_{rail}" for rail in range(size.rails)]
+    nics = [[{"name": f"mlx5_{rail}", "rail": rail} for rail in size.rails_of(group)] for group in range(len(size.counts))]
     groups = [
-        {"group": name, "count": count, "cpus": 8, "gpu": "H100-SXM-80", "gpus": size.rails, "nics": nics}
-        for name, count in zip("abcd", size.counts, strict=False)
+        {"group": name, "count": count, "cpus": 8, "gpu": "H100-SXM-80", "gpus": len(on), "nics": on}
+        for name, count, on in zip("abcd", size.counts, nics, strict=False)
     ]
     switches = {"leaves": size.rails * size.units, "spines": size.spines, "ports": size.ports}
     roce = {"name": "rails", "role": "scale_out", "transport": "roce", "planes": size.planes}
@@ -91,7 +100,8 @@ def clusters(draw: st.DrawFn, groups: int = 3) -> Size:
     rails = draw(st.integers(1, 3))
     planes = draw(st.integers(1, rails))
     counts = draw(st.lists(st.integers(1, 6), min_size=1, max_size=groups))
-    return Size(tuple(counts), rails, planes, planes * draw(st.integers(1, 2)))
+    some = tuple(sorted(draw(st.sets(st.integers(0, rails - 1)))))
+    return Size(tuple(counts), rails, planes, planes * draw(st.integers(1, 2)), some=some)
 
 
 @given(clusters(), st.integers(0, 5), st.integers(0, 2), st.integers(0, 1))
@@ -99,6 +109,15 @@ def test_nodes_of_the_last_group_leaves_and_spines_move_nothing(size: Size, node
     counts = (*size.counts[:-1], size.counts[-1] + nodes)
     larger = replace(size, counts=counts, units=size.units + units, spines=size.spines + spines * size.planes)
     assert_nothing_moved(resolve_cluster(spec(size)), resolve_cluster(spec(larger)))
+
+
+@given(clusters())
+def test_each_adapter_hangs_on_a_leaf_of_its_rail_where_others_are_left_out(size: Size) -> None:
+    found = cables(resolve_cluster(spec(size)))
+    assert len(found) == size.adapters
+    for (_, adapter), link in found.items():
+        leaf = int(link.a.removeprefix("rails-leaf-")) - 1
+        assert adapter == f"mlx5_{leaf % size.rails}"
 
 
 @given(clusters(groups=2), st.integers(1, 6))
@@ -116,7 +135,7 @@ def test_whatever_grows_or_shrinks_nothing_moves_that_was_pinned(size: Size, ste
         names = {f"{group}-{index + 1}" for group, count in zip("abcd", size.counts, strict=False) for index in range(count)}
         kept = inventory.model_copy(update={"nodes": tuple(node for node in inventory.nodes if node.name in names)})
         after = resolve_cluster(spec(size), [kept])
-        assert len(cables(after)) == sum(size.counts) * size.rails
+        assert len(cables(after)) == size.adapters
         assert_nothing_moved(plan, after)
         plan = after
 

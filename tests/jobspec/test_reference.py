@@ -1,5 +1,6 @@
 """docs/spec.md: it is up to date, every field of the language stands in it, and a renderer of Markdown shows it as it is meant."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -10,6 +11,7 @@ from markdown_it.token import Token
 from pydantic import BaseModel, TypeAdapter
 
 from headway.cli.schema import TABLES
+from headway.jobspec.check.pending import PENDING
 from headway.jobspec.choice import Choice
 from headway.jobspec.field_type import field_type
 from headway.jobspec.invalid import field_names
@@ -108,10 +110,52 @@ def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_writte
         _, words, left_out, meaning, example = rows[f"`{name}`"]
         assert words
         assert (left_out == "required") == info.is_required()
-        assert meaning == field_descriptions(model)[name]
+        assert meaning.removeprefix(field_descriptions(model)[name])[:1] in ("", " ")
         document, problems = load_bytes("case.yaml", f"{name}: {example.strip('`')}\n".encode())
         assert problems == []
         assert document.data == {name: (info.examples or [None])[0]}
+
+
+REFUSED = [
+    (
+        "TrainingJob: `checkpoint.tiers`",
+        "kind",
+        "**Not yet** (`memory`, `peer`, `remote`): the runner saves to the storage of the runs only.",
+    ),
+    ("TrainingJob: `resilience`", "corruption", "**Not yet**: the runner verifies checkpoints, not steps."),
+    ("TrainingJob: `resilience.corruption`", "replay", "**Not yet**: the runner verifies checkpoints, not steps."),
+    ("TrainingJob: `history`", "rollback_to", "**Not yet**: the runner goes on from the newest checkpoint."),
+    ("Cluster", "health", "**Not yet**: no node is checked or taken out."),
+    ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32`: it computes in fp32."),
+    ("TrainingJob: `layout`", "tp", "`builtin` takes only `1`: it splits over `dp_shard` alone."),
+    ("TrainingJob: `model`", "experts", "`builtin` takes none: it builds no experts."),
+]
+
+
+@pytest.mark.parametrize(("title", "name", "words"), REFUSED)
+def test_what_is_refused_is_said_behind_the_meaning(title: str, name: str, words: str) -> None:
+    assert BY_HEADING[title][f"`{name}`"][3].endswith(f" {words.replace('**', '')}")
+    assert words in TEXT
+
+
+def test_every_field_that_waits_is_one_of_the_language_and_marked() -> None:
+    marked = {
+        (title.partition(":")[0], name)
+        for title, rows in BY_HEADING.items()
+        for name, row in rows.items()
+        if "Not yet" in row[-2]
+    }
+    assert marked >= {(kind, f"`{row.field[-1]}`") for kind, rows in PENDING.items() for row in rows}
+
+
+def test_what_waits_in_clusters_is_what_check_finds() -> None:
+    cases = Path(__file__).parents[1] / "errors"
+    found = {
+        re.sub(r"\[\d+\]", "", place)
+        for path in cases.glob("*.txt")
+        for place in re.findall(r"^(?:error|warning)\[HW214\]: `(\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert found >= {row.field[-1] for row in PENDING["Cluster"]}
 
 
 BYTES = TypeAdapter(Bytes).json_schema()

@@ -242,7 +242,7 @@ def test_the_runner_is_told_by_a_configuration_that_cannot_change(tmp_path: Path
     config = objects(manifest(tmp_path, LEAST))["ConfigMap"]
     assert config["immutable"] is True
     assert from_json(RunConfig, config["data"]["run.json"]) == plan.run
-    assert json.loads(config["data"]["spec.json"]) == plan.spec
+    assert json.loads(config["data"]["spec.json"]) == plan.kept_spec
     stem = plan.run_stem
     assert config["data"]["nodes"] == f"{stem}-node-0-0.{stem}\n{stem}-node-0-1.{stem}\n"
 

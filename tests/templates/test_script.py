@@ -32,7 +32,7 @@ storage: [{name: scratch, kind: posix, path: /scratch/runs, shared: true}]
 FULL = """
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_dim: 16, ffn_hidden: 176, rope_theta: 10000.0,
         norm_eps: 1e-5, dropout: 0.1}
-layout: {pp: 2, tp: 2, schedule: 1F1B}
+layout: {pp: 2, tp: 2, sequence_parallel: true, schedule: 1F1B}
 batch: {global: 4Ki tokens, micro: 2, sequence: 128}
 precision: {parameters: fp32, compute: bf16, reduce: fp32}
 recompute: full
@@ -43,6 +43,23 @@ checkpoint: {tiers: [{kind: disk, every: 25 steps}]}
 steps: 100
 seed: 7
 """
+
+# What FULL leaves at its default, or open.
+UNSAID = {
+    "layout.dp_replicate",
+    "layout.dp_shard",
+    "layout.cp",
+    "layout.ep",
+    "layout.virtual_stages",
+    "optimizer.beta1",
+    "optimizer.beta2",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+    "optimizer.warmup_steps",
+    "optimizer.min_lr_ratio",
+    "checkpoint.keep",
+}
 
 
 def planned(
@@ -85,6 +102,7 @@ def argv_of(folder: Path, *argv: str, more: str = "", module: bool = False) -> l
         ("{checkpoint.disk.steps} of {steps}", "25 of 100"),
         ("{model.kv_heads} {model.rope_theta}", "2 10000.0"),
         ("{runs}/{seed}", "/scratch/runs/7"),
+        ("{checkpoint.keep} {resilience.timeouts.collective}", "3 600.0"),
         ('{{"tp": {layout.tp}}}', '{"tp": 2}'),
         ("{{layout.tp}}", "{layout.tp}"),
     ],
@@ -94,9 +112,7 @@ def test_an_argument_holds_what_the_plan_has_decided(argument: str, filled: str,
 
 
 def test_every_name_has_a_value_where_the_job_says_all(tmp_path: Path) -> None:
-    others = [
-        name for name in NAMES if name not in {"model.preset", "model.config", "model.max_positions"}
-    ]  # not beside the sizes
+    others = [name for name in NAMES if name not in {"model.preset", "model.max_positions"}]  # not beside the sizes
     filled = argv_of(tmp_path, *(f"{{{name}}}" for name in others), more=FULL)
     assert not {"None", "null", ""} & set(filled)
     assert len(filled) == len(others)
@@ -121,6 +137,10 @@ def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
         ("{optimizer.lrr}", "did you mean `{optimizer.lr}`?"),
         ("{precision.optimizer_state}", "known names: `precision.parameters`, `precision.compute`, `precision.reduce`"),
         ("{gpus_per_rack}", "docs/script.md has all names"),
+        (
+            "{model.config}",
+            "write the path itself, from where the job is submitted, or hand over the sizes, for example `{model.layers}`",
+        ),
         ("{}", "write `{{` and `}}` for the braces themselves"),
         ("seed}", "write `}}` for the brace itself"),
     ],
@@ -132,13 +152,84 @@ def test_a_name_that_nothing_fills_is_told_what_was_meant(argument: str, hint: s
     assert plans == []
 
 
-def test_what_no_argument_mentions_and_only_a_trainer_could_carry_out_is_a_warning(tmp_path: Path) -> None:
-    told = ["{precision.compute}", "{recompute}", "{overlap.tensor}", "{compile}"]
-    (_,), findings = planned(tmp_path, "train.py", *told, more=FULL)
-    assert [(problem.code, problem.path, problem.is_error) for problem in findings.problems] == [
-        ("HW313", ("optimizer",), False),
-        ("HW313", ("checkpoint",), False),
-    ]
+def not_told(folder: Path, *argv: str, more: str) -> list[str]:
+    """The names in the one warning about what no argument has; the plan stands all the same."""
+    (_,), findings = planned(folder, "train.py", *argv, more=more)
+    assert {(problem.code, problem.path, problem.is_error) for problem in findings.problems} <= {
+        ("HW313", ("trainer", "options", "argv"), False)
+    }
+    return [name for problem in findings.problems for name in re.findall("`([^`]+)`", problem.message)]
+
+
+def all_of(more: str) -> list[str]:
+    """Arguments with every name that such a job gives a value."""
+    absent = {"model.preset", "model.max_positions"}
+    return [f"{{{name}}}" for name in NAMES if name not in absent and (section_of(name) in more or name == "world_size")]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if section_of(name) in yaml.safe_load(FULL) and name not in UNSAID])
+def test_a_value_of_the_job_that_no_argument_has_is_named(name: str, tmp_path: Path) -> None:
+    told = [argument for argument in all_of(FULL) if argument != f"{{{name}}}"]
+    expected = [] if name.startswith("model.") else [name]  # one value of the model is enough
+    assert not_told(tmp_path, *told, more=FULL) == expected
+
+
+def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted(tmp_path: Path) -> None:
+    (_,), findings = planned(tmp_path, "train.py", more=FULL)
+    (found,) = findings.problems
+    said = len(yaml.safe_load(FULL)["overlap"]) + len(yaml.safe_load(FULL)["precision"])
+    others = ["model", "seed", "steps", "layout.pp", "layout.tp", "layout.sequence_parallel", "layout.schedule"]
+    others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
+    others += ["optimizer.lr", "optimizer.schedule", "optimizer.decay_steps", "checkpoint.disk.steps"]
+    assert found.message == (
+        f"no argument of the script holds `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more, "
+        "and nothing else carries that out"
+    )
+    assert found.hint == "hand it over, for example as `{model.layers}`, or leave out what the script does not read"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("model: {preset: llama-3.1-8b}\n", ["model"]),
+        ("layout: {dp_shard: 8}\n", ["layout.dp_shard"]),
+        ("layout: {tp: 8, dp_shard: 1}\n", ["layout.tp"]),
+        ("layout: {pp: 1, ep: 2}\n", ["layout.ep"]),
+        ("optimizer: {lr: 1e-3, beta1: 0.9, clip_norm: 0.5}\n", ["optimizer.lr", "optimizer.clip_norm"]),
+        ("batch: {global: 64 sequences, micro: 1, sequence: 1}\n", ["batch.global", "batch.micro"]),
+        ("overlap: {tensor: false}\n", ["overlap.tensor"]),
+        ("checkpoint: {keep: 3, tiers: [{kind: disk, every: 5 steps}]}\n", ["checkpoint.disk.steps"]),
+        ("checkpoint: {keep: 9, tiers: [{kind: disk, every: 5 steps}]}\n", ["checkpoint.disk.steps", "checkpoint.keep"]),
+        ("resilience: {timeouts: {collective: 20m, join: 20m}, grace: 1m}\n", ["resilience.timeouts.collective"]),
+        ("seed: 0\nresilience: {timeouts: {collective: 10m}}\n", []),
+    ],
+)
+def test_what_a_job_says_otherwise_than_by_default_is_to_be_handed_over(more: str, expected: list[str], tmp_path: Path) -> None:
+    assert not_told(tmp_path, more=more) == expected
+
+
+def test_a_script_with_the_path_of_the_config_is_told_of_the_model(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 176}
+    (tmp_path / "llama.json").write_text(json.dumps({"model_type": "llama", **sizes}))
+    more = "model: {config: llama.json}\n"
+    assert not_told(tmp_path, "--config=jobs/llama.json", more=more) == []
+    assert not_told(tmp_path, more=more) == ["model"]
+
+
+def test_a_pipeline_whose_schedule_nobody_says_is_not_held_to_the_rules_of_one(tmp_path: Path) -> None:
+    more = "layout: {{pp: 8, virtual_stages: 2{}}}\nbatch: {{global: 4 sequences, micro: 1, sequence: 128}}\n"
+    told = ["{layout.pp}", "{layout.virtual_stages}", "{batch.global}", "{batch.micro}", "{batch.sequence}"]
+    assert not_told(tmp_path, *told, more=more.format("")) == []
+    _, findings = planned(tmp_path, "train.py", *told, more=more.format(", schedule: 1F1B"))
+    assert {problem.code for problem in findings.problems} == {"HW319", "HW320"}
+
+
+def test_data_is_left_to_the_script(tmp_path: Path) -> None:
+    plans, findings = planned(tmp_path, "train.py", more="data: {kind: files, options: {paths: [a.txt]}}\n")
+    (found,) = findings.problems
+    assert (found.code, found.path, found.hint) == ("HW208", ("data",), "leave `data` out")
+    assert found.message == "the job's trainer takes no `data`: it reads its own"
+    assert plans == []
 
 
 def test_a_job_that_says_nothing_of_training_is_fine(tmp_path: Path) -> None:

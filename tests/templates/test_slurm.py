@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.documents import load_job_plan
+from headway.cli.documents import load_job_plan, plan_job, read_job
+from headway.cli.findings import Findings
+from headway.jobspec.problem import Problem
 from headway.templates.schedulers.slurm.pyxis import image_for_enroot
 
 CLUSTER = """\
@@ -68,6 +70,23 @@ def rendered(folder: Path, more: str = "", options: str = "", runs: str = "runs 
     assert planned is not None
     (text,) = [text for path, text in planned.files().items() if path.suffix == ".sbatch"]
     return text
+
+
+def problems(folder: Path, more: str = "", options: str = "", runs: str = "runs of 'lab'") -> list[tuple[str, str]]:
+    """Codes and messages of the same job."""
+    cluster = CLUSTER.replace("{partition: main", f"{{{options}partition: main").replace("runs of 'lab'", runs)
+    (folder / "cluster.yaml").write_text(cluster)
+    (folder / "job.yaml").write_text(JOB + more)
+    return [(problem.code, problem.message) for problem in found(folder)]
+
+
+def found(folder: Path) -> list[Problem]:
+    """What is told of the folder's job."""
+    findings = Findings()
+    job = read_job(folder / "job.yaml", findings)
+    if job is not None:
+        plan_job(job, None, findings)
+    return findings.problems
 
 
 def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
@@ -161,6 +180,96 @@ def test_a_refused_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path:
     assert not [call for call in calls if "excnodelist" in call]
 
 
+# --- what a cluster asks sbatch for ----------------------------------------------------------------------------------
+
+RACKS = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: racks
+scheduler: {kind: slurm, options: OPTIONS}
+nodes: [{group: gpu, count: 36, cpus: 144, arch: aarch64, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0]}]
+fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+storage: [{name: runs, kind: posix, path: /scratch/runs, shared: true}]
+"""
+RACK_JOB = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: case
+cluster: racks
+nodes: NODES
+trainer: {kind: script, options: {argv: [train.py]}}
+layout: LAYOUT
+"""
+
+
+def directives(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_a_cluster_says_more_to_sbatch_by_fields_and_by_whole_options(tmp_path: Path) -> None:
+    options = """constraint: "nvme&ib", reservation: training, exclude: "n[3-4],n9", directives: [--mail-type=FAIL, '--comment="a b"'], """
+    added = [each for each in directives(rendered(tmp_path, options=options)) if each not in directives(rendered(tmp_path))]
+    assert added == [
+        "--constraint='nvme&ib'",
+        "--reservation=training",
+        "--exclude='n[3-4],n9'",
+        "--mail-type=FAIL",
+        '--comment="a b"',
+    ]
+
+
+def test_a_retry_elsewhere_still_leaves_out_what_the_cluster_does(tmp_path: Path) -> None:
+    script = rendered(tmp_path, options='exclude: "n[3-4]", ')
+    _, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2")
+    assert calls[-1] == "scontrol update jobid=7 excnodelist=n[3-4],n2"
+
+
+@pytest.mark.parametrize(
+    ("directive", "own"),
+    [
+        ("--nodes=3", "nodes"),
+        ("--ntasks=3", "ntasks"),
+        ("--tim=1", "time"),
+        ("--no-requeue", "no-requeue"),
+        ("--array=1-3", "array"),
+    ],
+)
+def test_an_option_that_the_batch_script_sets_itself_is_refused(directive: str, own: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, options=f"directives: [{directive}], ") == [
+        ("HW210", f"`--{own}` is the batch script's own, and of two the last would count")
+    ]
+
+
+@pytest.mark.parametrize("directive", ["--mem=0", "--time-min=10", "--gres-flags=enforce-binding", "--no-kill"])
+def test_an_option_that_only_looks_like_one_of_the_batch_script_is_taken(directive: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, options=f"directives: [{directive}], ") == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "layout", "segment"),
+    [
+        (32, "{tp: 8, pp: 4}", 2),
+        (32, "{tp: 4, pp: 4}", None),
+        (36, "{tp: 12}", 3),
+        (36, "{tp: 8, ep: 24}", 6),
+        (36, "{ep: 144}", None),
+    ],
+)
+def test_groups_of_ranks_over_nodes_become_segments_of_blocks(
+    nodes: int, layout: str, segment: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(RACK_JOB.replace("NODES", str(nodes)).replace("LAYOUT", layout))
+    (tmp_path / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{topology: block}"))
+    planned = load_job_plan(tmp_path / "job.yaml")
+    assert planned is not None
+    script = next(text for path, text in planned.files().items() if path.suffix == ".sbatch")
+    segments = [each for each in directives(script) if "segment" in each]
+    assert segments == ([] if segment is None else [f"--segment={segment}"])
+    (tmp_path / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{}"))
+    told = [problem.code for problem in found(tmp_path) if problem.code == "HW425"]
+    assert told == ([] if segment is None else ["HW425"])
+
+
 # --- containers, mounts, variables ------------------------------------------------------------------------------------
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -179,7 +288,8 @@ def test_a_container_has_the_image_by_its_digest_the_run_the_mounts_and_every_va
     _, calls = run(script, tmp_path)
     assert calls[2] == (
         f"{SRUN} --container-image=registry.example.com#team/train:{DIGEST} --no-container-mount-home"
-        " --container-mounts=/scratch/runs:/scratch/runs,/data/corpus:/data/corpus:ro,/cache:/root/.cache"
+        f" --container-workdir={tmp_path} --container-mounts={tmp_path}:{tmp_path}"
+        ",/scratch/runs:/scratch/runs,/data/corpus:/data/corpus:ro,/cache:/root/.cache"
         " --container-env=HEADWAY_NODES,OMP_NUM_THREADS,PYTHONUNBUFFERED,HF_HOME"
         " python3 -m headway.runner /scratch/runs/attempts/0/run.json --attempt 0"
     )
@@ -196,15 +306,64 @@ def test_a_container_has_the_image_by_its_digest_the_run_the_mounts_and_every_va
         ("docker.io/team/train:2", "registry-1.docker.io#team/train:2"),
         ("ubuntu", "registry-1.docker.io#library/ubuntu:latest"),
         ("/images/train.sqsh", "/images/train.sqsh"),
+        ("/images/train", "/images/train"),
+        ("images/train.sqsh", "images/train.sqsh"),
         ("nvcr.io#nvidia/pytorch:25.06-py3", "nvcr.io#nvidia/pytorch:25.06-py3"),
     ],
 )
 def test_an_image_is_named_as_enroot_3_and_4_read_it(image: str, enroot: str) -> None:
     assert image_for_enroot(image) == enroot
     # The form of NVIDIA/enroot src/docker.sh, release 3: no user, so that no part of a digest is taken for the image.
-    if image[0] != "/":
+    if "#" in enroot:
         form = r"([^#@]+)#([a-z0-9/._-]+):([A-Za-z0-9._:-]+)"
         assert re.fullmatch(form, enroot)
+
+
+@pytest.mark.parametrize(
+    ("image", "word"),
+    [("/images/train.sqsh", "/images/train.sqsh"), ("images/train.sqsh", "{}/images/train.sqsh"), ("./a", "{}/./a")],
+)
+def test_an_image_file_counts_from_where_the_job_was_submitted(image: str, word: str, tmp_path: Path) -> None:
+    _, calls = run(rendered(tmp_path, f"code: {{image: {image}}}\n", PYXIS, "/scratch/runs"), tmp_path)
+    assert f"--container-image={word.format(tmp_path)}" in calls[2].split()
+
+
+@pytest.mark.parametrize(
+    ("mount", "expected"),
+    [
+        ("{source: /}", "a mount at `/` would hide `/scratch/runs`, which every container on `lab` has"),
+        (
+            "{source: /new, target: /scratch}",
+            "a mount at `/scratch` would hide `/scratch/runs`, which every container on `lab` has",
+        ),
+        ("{source: /scratch}", "a mount at `/scratch` would hide `/scratch/runs`, which every container on `lab` has"),
+        ("{source: /scratch/, read_only: false, target: /scratch}", None),
+        ("{source: /scratch/runs/old, target: /old}", None),
+        ("{source: /proc}", "a mount at `/proc` would hide `/proc`, which every container on `lab` has"),
+        ("{source: /sys}", "a mount at `/sys` would hide `/sys`, which every container on `lab` has"),
+        ("{source: /a, target: /proc/fs}", "`/proc/fs` lies in `/proc`, where containers take no mount"),
+        ("{source: /dev}", "a mount at `/dev` would hide `/dev`, which every container on `lab` has"),
+        ("{source: /dev/infiniband}", None),
+        ("{source: /a/../b, target: /b}", "`/a/../b` has a `..`, which no mount may have"),
+        ("{source: /a, target: /b/..}", "`/b/..` has a `..`, which no mount may have"),
+        ("{source: /a..b}", None),
+    ],
+)
+def test_a_mount_leaves_the_container_what_it_needs(mount: str, expected: str | None, tmp_path: Path) -> None:
+    told = problems(tmp_path, f"{IMAGE}mounts: [{mount}]\n", PYXIS, "/scratch/runs")
+    assert told == ([] if expected is None else [("HW423", expected)])
+
+
+def test_a_mount_without_a_container_is_not_read_only(tmp_path: Path) -> None:
+    assert problems(tmp_path, "mounts: [{source: /data}, {source: /cache, read_only: false}]\n") == [
+        ("HW426", "nothing keeps the job from writing to `/data`: it has no container on `lab`")
+    ]
+
+
+def test_an_image_of_apptainer_is_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path, "code: {image: /images/train.sif}\n", PYXIS, "/scratch/runs") == [
+        ("HW422", "`/images/train.sif` is an image of Apptainer, and pyxis starts enroot's (`.sqsh`) and those of registries")
+    ]
 
 
 @pytest.mark.parametrize("value", ["a b", 'say "it\'s" $HOME `id` \\ !', "$(id)", "= #x; & |", ""])

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from headway.jobspec.check.job import is_image_file
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
-from headway.templates.schedulers.containers import IMAGE, check_variables
+from headway.templates.schedulers.containers import IMAGE, check_hidden, check_steps, check_variables, hidden
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
 
@@ -46,7 +47,7 @@ def _check_name(plan: JobPlan) -> Iterator[Problem]:
 
 def _check_image(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
     image = plan.code["image"]
-    if image is not None and image.startswith(("/", ".")):
+    if image is not None and is_image_file(image):
         message = f"a pod's image comes from a registry, and `{image}` is a file"
         yield Problem("HW422", JOB, IMAGE, message, "push the image to a registry, and name it by its digest there")
     if image is None and options.image is None:
@@ -62,7 +63,7 @@ def _check_mounts(options: KubernetesOptions) -> Iterator[Problem]:
         if (mount.claim is None) == (mount.host_path is None):
             found = "neither `claim` nor `host_path`" if mount.claim is None else "both `claim` and `host_path`"
             yield Problem("HW210", CLUSTER, (*path, index), f"the mount of `{mount.path}` has {found}", "give one of them")
-        for taken in _hidden(mount.path, CONFIG_PATH, SHM_PATH):
+        for taken in hidden(mount.path, CONFIG_PATH, SHM_PATH):
             message = f"a mount of `{mount.path}` would hide `{taken}`, which every pod has"
             yield Problem("HW210", CLUSTER, (*path, index, "path"), message, "mount it elsewhere")
 
@@ -76,20 +77,14 @@ def _check_job_mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[Pro
             message = f"`{mount.target}` is a mount of all pods on `{plan.cluster}` already"
             yield Problem("HW423", JOB, (*path, "target"), message, "leave this one out, or mount it elsewhere with `target`")
             continue
-        for taken in _hidden(mount.target, CONFIG_PATH, SHM_PATH, plan.runs):
-            message = f"a mount at `{mount.target}` would hide `{taken}`, which every pod of `{plan.cluster}` has"
-            yield Problem("HW423", JOB, (*path, "target"), message, "mount it elsewhere, with `target`")
+        yield from check_hidden(plan, index, CONFIG_PATH, SHM_PATH, plan.runs)
 
 
 def _check_form(path: Path, place: str) -> Iterator[Problem]:
     """What Kubernetes refuses in paths (validatePathNoBacksteps in pkg/apis/core/validation; VolumeMount.mountPath in its API)."""
-    if ".." in place.split("/") or ":" in place:
-        yield Problem("HW423", JOB, path, f"`{place}` has a part that no pod can mount: `..` or `:`", "write the path without it")
-
-
-def _hidden(path: str, *taken: str) -> list[str]:
-    """What of the taken paths lies on `path` or below it."""
-    return [each for each in taken if PurePosixPath(each).is_relative_to(path)]
+    yield from check_steps(path, place)
+    if ":" in place:
+        yield Problem("HW423", JOB, path, f"`{place}` has a `:`, which no pod's mount may have", "use a path without it")
 
 
 def _check_tolerations(options: KubernetesOptions) -> Iterator[Problem]:

@@ -4,22 +4,103 @@ from collections.abc import Iterator
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import CLUSTER, JOB, Problem
-from headway.templates.schedulers.containers import check_mounts_in_place, check_no_image, check_variables
+from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
+from headway.templates.schedulers.containers import (
+    IMAGE,
+    check_hidden,
+    check_mounts_in_place,
+    check_no_image,
+    check_steps,
+    check_variables,
+)
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
+from headway.templates.schedulers.slurm.segment import segment_of
+
+# What the batch script says itself, or cannot do with: an array would be many runs in one directory.
+_OWN = (
+    "account",
+    "array",
+    "constraint",
+    "cpus-per-task",
+    "exclude",
+    "exclusive",
+    "gpus-per-node",
+    "job-name",
+    "no-requeue",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "open-mode",
+    "output",
+    "partition",
+    "qos",
+    "requeue",
+    "reservation",
+    "segment",
+    "signal",
+    "time",
+    "wrap",
+)
 
 
 def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Containers where none are started, and paths that pyxis takes apart."""
+    """Containers where none are started, mounts that they cannot have, and ranks that Slurm does not keep together."""
+    yield from _check_directives(options)
+    yield from _check_segment(options, plan, cluster)
     if options.containers is None:
         hint = "where pyxis is installed, add `containers: pyxis` to the cluster's `scheduler.options`; else leave `image` out"
         yield from check_no_image(plan, "the options of its Slurm say nothing of `containers`", hint)
     elif plan.code["image"] is not None:
+        yield from _check_image(plan)
         yield from _check_paths(plan, cluster)
+        yield from _check_mounts(plan)
     if plan.code["image"] is None:
         yield from check_mounts_in_place(plan)
     yield from check_variables(plan)
+
+
+def _check_directives(options: SlurmOptions) -> Iterator[Problem]:
+    """getopt_long(3), by which sbatch reads its options, takes an option's name by its beginning too."""
+    for index, directive in enumerate(options.directives):
+        name = directive.removeprefix("--").partition("=")[0]
+        own = next((each for each in _OWN if each.startswith(name)), None)
+        if own is not None:
+            message = f"`--{own}` is the batch script's own, and of two the last would count"
+            hint = "leave it out; what a job asks for stands in the job, and the rest in the other options of its cluster"
+            yield Problem("HW210", CLUSTER, ("scheduler", "options", "directives", index), message, hint)
+
+
+def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    segment = segment_of(plan, cluster)
+    if segment is None or options.topology is not None:
+        return
+    layout = plan.spec["layout"]
+    axis = "tp" if layout["tp"] > cluster.group(plan.group).gpus else "ep"
+    message = f"groups of {layout[axis]} ranks need {segment} nodes of one NVLink domain, and nothing tells Slurm so"
+    hint = (
+        "where Slurm 24.05 or newer has topology/block with a block for each domain, add `topology: block` to the cluster's "
+        "`scheduler.options`: the job then asks for segments"
+    )
+    yield Problem("HW425", JOB, ("layout", axis), message, hint, Severity.WARNING)
+
+
+def _check_image(plan: JobPlan) -> Iterator[Problem]:
+    image = plan.code["image"]
+    if image is not None and image.endswith(".sif"):
+        message = f"`{image}` is an image of Apptainer, and pyxis starts enroot's (`.sqsh`) and those of registries"
+        yield Problem(
+            "HW422", JOB, IMAGE, message, "make one with `enroot import`, or name the image in its registry by its digest"
+        )
+
+
+def _check_mounts(plan: JobPlan) -> Iterator[Problem]:
+    """The runs' directory may come with one around it, from the same place and with the right to write."""
+    for index, mount in enumerate(plan.mounts):
+        yield from check_steps(("mounts", index, "source"), mount.source)
+        yield from check_steps(("mounts", index, "target"), mount.target)
+        same = mount.source.rstrip("/") == mount.target.rstrip("/") and not mount.read_only
+        yield from check_hidden(plan, index, *(() if same else (plan.runs,)))
 
 
 def _check_paths(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

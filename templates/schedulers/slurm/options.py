@@ -7,6 +7,10 @@ from pydantic import Field, StringConstraints
 from headway.jobspec.spec.section import Section
 
 # What stands behind #SBATCH is read by sbatch, not by a shell; names of Slurm's accounting need no more than this.
+# The same for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
+Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$")]
+NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
+Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$")]
 
 
@@ -19,9 +23,20 @@ class SlurmOptions(Section):
     """Account that is charged."""
     qos: Word | None = Field(None, examples=["high"])
     """Quality of service."""
+    constraint: Constraint | None = Field(None, examples=["nvme&ib"])
+    """Features that the nodes must have, as in sbatch's `--constraint`."""
+    reservation: Word | None = Field(None, examples=["training"])
+    """Reservation that the nodes come from."""
+    exclude: NodeList | None = Field(None, examples=["n[3-4],n9"])
+    """Nodes that no job may get."""
+    topology: Literal["block"] | None = Field(None, examples=["block"])
+    """Slurm's plugin for the network: `block` is topology/block of Slurm 24.05 or newer, with a block for each NVLink domain whose nodes
+    follow one another in name, as ranks do; jobs whose groups of ranks span nodes then ask for segments."""
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets whole nodes for itself."""
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
     """What starts the image that a job names: NVIDIA's plugin pyxis, 0.15 or newer; nothing when left out."""
+    directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
+    """Further options of sbatch, each as `--name=value`, for what has no field here."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])
     """Lines of bash that run first on the node of the batch script, for example to find `python3`."""

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headway.jobspec.check.job import is_image_file
 from headway.jobspec.plan import JobPlan, MountPlan
+from headway.templates.shell import Shell, quote
 
 # What pyxis takes a list of mounts apart at, and enroot a mount (NVIDIA/pyxis args.c).
 SEPARATORS = re.compile(r"[,:\s]")
@@ -18,7 +20,7 @@ _NODES = "HEADWAY_NODES"
 class Container:
     """Values of `--container-image`, of `--container-mounts` beside the run's own directory, and of `--container-env`."""
 
-    image: str
+    image: Shell
     mounts: tuple[str, ...]
     variables: str
 
@@ -28,7 +30,14 @@ def container_of(plan: JobPlan) -> Container | None:
     image = plan.code["image"]
     if image is None:
         return None
-    return Container(image_for_enroot(image), tuple(_mounts(plan.mounts)), ",".join(_variables(plan)))
+    return Container(_image(image), tuple(_mounts(plan.mounts)), ",".join(_variables(plan)))
+
+
+def _image(image: str) -> Shell:
+    """The image as a word of shell. A relative path counts from where the job was submitted; pyxis takes one for a name in a registry."""
+    if is_image_file(image) and not image.startswith("/"):
+        return Shell(f'"$PWD"/{quote(image)}')
+    return Shell(quote(image_for_enroot(image)))
 
 
 def image_for_enroot(image: str) -> str:
@@ -38,7 +47,7 @@ def image_for_enroot(image: str) -> str:
     the manifest's reference, as enroot 4 does (NVIDIA/enroot src/docker.sh). What is a registry follows docker's own rule
     (distribution/reference normalize.go).
     """
-    if image.startswith(("/", ".")) or "#" in image or "://" in image:
+    if is_image_file(image) or "#" in image or "://" in image:
         return image
     name, _, digest = image.partition("@")
     first, _, rest = name.partition("/")

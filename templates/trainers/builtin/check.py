@@ -6,13 +6,14 @@ from typing import Any
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.model import as_decoder
+from headway.templates.kind import Limited
 from headway.templates.trainers.builtin.options import BuiltinOptions
 
 _AXES = ("pp", "dp_replicate", "cp", "tp")
 _BYTE_TOKENS = 256
 
 # Fields that it takes one way only: the values that say so, and what it does. A field that is left out is always fine.
-_ONLY: Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]] = {
+_ONLY: Limited = {
     ("layout", "ep"): ((1,), "builds no experts"),
     ("model", "experts"): ((), "builds no experts"),
     ("model", "latent_attention"): ((), "builds plain heads"),
@@ -33,6 +34,7 @@ _ONLY: Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]] = {
     ("overlap", "experts"): ((False,), "builds no experts"),
     ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
 }
+ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}
 
 
 def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

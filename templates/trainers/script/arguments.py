@@ -18,7 +18,6 @@ NAMES = (
     "seed",
     "steps",
     "model.preset",
-    "model.config",
     "model.vocab_size",
     "model.layers",
     "model.hidden",
@@ -36,6 +35,7 @@ NAMES = (
     "layout.cp",
     "layout.tp",
     "layout.ep",
+    "layout.sequence_parallel",
     "layout.schedule",
     "layout.virtual_stages",
     "batch.global",
@@ -62,10 +62,12 @@ NAMES = (
     "optimizer.decay_steps",
     "optimizer.min_lr_ratio",
     "checkpoint.disk.steps",
+    "checkpoint.keep",
+    "resilience.timeouts.collective",
 )
 
 # Those that the catalogue or a config.json may say in place of the job.
-_SIZES = tuple(name for name in NAMES if name.startswith("model.") and name not in {"model.preset", "model.config"})
+_SIZES = tuple(name for name in NAMES if name.startswith("model.") and name != "model.preset")
 
 # `{{` and `}}`, a name in braces, or a brace that stands alone.
 _BRACES = re.compile(r"(?P<double>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<alone>[{}])")
@@ -82,7 +84,15 @@ def values(plan: JobPlan) -> dict[str, Value | None]:
         **{f"layout.{axis}": degree for axis, degree in zip(plan.mesh.axes, plan.mesh.shape, strict=True)},
         **{name: getattr(plan.model, name.removeprefix("model.")) for name in _SIZES if plan.model},
     }
-    return {name: decided[name] if name in decided else _written(plan.spec, name) for name in NAMES}
+    return {name: decided[name] if name in decided else written(plan.spec, name) for name in NAMES}
+
+
+def written(spec: Mapping[str, Any], name: str) -> Any:
+    """What the spec says under the name; None where it says nothing."""
+    *sections, field = name.split(".")
+    for section in sections:
+        spec = spec[section] or {}
+    return spec.get(field)
 
 
 def fill(argument: str, known: Mapping[str, Value | None]) -> str:
@@ -117,19 +127,13 @@ def mistakes(argument: str, known: Mapping[str, Value | None]) -> Iterator[tuple
             yield f"`{{{name}}}` has no value: the job does not say it", hint
 
 
-def _written(spec: Mapping[str, Any], name: str) -> Value | None:
-    *sections, field = name.split(".")
-    for section in sections:
-        spec = spec[section] or {}
-    found: Value | None = spec.get(field)
-    return found
-
-
 def _text(value: Value | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _hint(name: str, known: Mapping[str, Value | None]) -> str:
+    if name == "model.config":
+        return "write the path itself, from where the job is submitted, or hand over the sizes, for example `{model.layers}`"
     if not re.fullmatch(r"[\w.]+", name):
         return "write `{{` and `}}` for the braces themselves"
     section, _, field = name.rpartition(".")

@@ -1,38 +1,75 @@
 """What a script's arguments cannot be filled with, and what of the job no argument hands to it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import PurePosixPath
+
+from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
-from headway.templates.trainers.script.arguments import Value, mistakes, names_in, section_of, values
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.layout import Layout
+from headway.jobspec.spec.resilience import Checkpoint, Timeouts
+from headway.jobspec.spec.training import Optimizer
+from headway.jobspec.suggest import listed
+from headway.templates.trainers.script.arguments import NAMES, Value, mistakes, names_in, section_of, values, written
 from headway.templates.trainers.script.options import ScriptOptions
 
 _ARGV = ("trainer", "options", "argv")
-# How the numbers are computed and saved: a script does of it what its arguments say. (Model, layout and batch describe it for the plan.)
-_HANDED_OVER = ("precision", "recompute", "compile", "overlap", "optimizer", "checkpoint")
+# What the plan carries out itself, and sizes: a script that is told of the model has its own way to all of them.
+_NOT_ASKED = ("name", "runs", "nodes", "world_size", "model")
+# Sections with values that a job need not say.
+_SECTIONS: Mapping[str, type[BaseModel]] = {
+    "": TrainingJob,
+    "layout.": Layout,
+    "optimizer.": Optimizer,
+    "checkpoint.": Checkpoint,
+    "resilience.timeouts.": Timeouts,
+}
+# A shard of one is none, and `sequence`, which no batch can leave out, is 1 where samples are no sequences.
+_DEFAULTS = {
+    f"{section}{name}": field.default for section, model in _SECTIONS.items() for name, field in model.model_fields.items()
+} | {"layout.dp_shard": 1, "batch.sequence": 1}
+_SHOWN = 4
 
 
 def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Every argument finds its values, and every part of the job that only a trainer can carry out finds an argument."""
+    """Every argument finds its values, and every value of the job that only a trainer can carry out finds an argument."""
     known = values(plan)
     for index, argument in enumerate(options.argv):
         for message, hint in mistakes(argument, known):
             yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
     if options.argv[0] == "-m":
         yield Problem("HW210", JOB, (*_ARGV, 0), "`-m` in place of the script", "write `module: true`, and the module first")
-    yield from _check_handed_over(options, plan, known)
+    untold = list(_untold(options, plan, known))
+    if untold:
+        yield _not_handed_over(untold, known)
 
 
-def _check_handed_over(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[Problem]:
-    used = {section_of(name) for argument in options.argv for name in names_in(argument)}
-    for section in _HANDED_OVER:
-        if section not in used and _is_given(plan.spec[section]):
-            message = f"nothing carries out `{section}`: no argument of the script has a value of it"
-            example = next((name for name in known if section_of(name) == section and known[name] is not None), None)
-            hint = f"hand it over, for example as `{{{example}}}`, or leave it out" if example else "leave it out"
-            yield Problem("HW313", JOB, (section,), message, hint, Severity.WARNING)
+def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[str]:
+    """What the job says in other words than its defaults, and no argument holds: the model as a whole, all else by name."""
+    used = {name for argument in options.argv for name in names_in(argument)}
+    if plan.model is not None and not _is_model_told(options, used, plan.spec["model"]["config"]):
+        yield "model"
+    for name in NAMES:
+        if section_of(name) not in _NOT_ASKED and name not in used and _is_said(plan, name, known[name]):
+            yield name
 
 
-def _is_given(value: Any) -> bool:
-    return any(map(_is_given, value.values())) if isinstance(value, dict) else value is not None
+def _is_model_told(options: ScriptOptions, used: set[str], config: str | None) -> bool:
+    """By a value of it, or by the path of its config.json, which an argument has from another folder."""
+    has_config = config is not None and any(PurePosixPath(config).name in argument for argument in options.argv)
+    return has_config or any(section_of(name) == "model" for name in used)
+
+
+def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
+    said = value if name == "checkpoint.disk.steps" else written(plan.spec, name)
+    return said is not None and said != _DEFAULTS.get(name)
+
+
+def _not_handed_over(names: list[str], known: Mapping[str, Value | None]) -> Problem:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    message = f"no argument of the script holds {listed(names[:_SHOWN])}{more}, and nothing else carries that out"
+    example = names[0] if names[0] in known else next(name for name in ("model.preset", "model.layers") if known[name])
+    hint = f"hand it over, for example as `{{{example}}}`, or leave out what the script does not read"
+    return Problem("HW313", JOB, _ARGV, message, hint, Severity.WARNING)

@@ -1,0 +1,93 @@
+"""`headway plan` for people: what a job and a cluster come to, where their documents say it."""
+
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm}
+nodes:
+  - {group: rack, count: 36, spares: 18, cpus: 64, gpu: GB200-NVL72, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0]}
+  - {group: head, count: 1, cpus: 8}
+fabrics:
+  - {name: ib, role: scale_out, transport: infiniband}
+storage:
+  - {name: runs, kind: posix, path: /scratch/runs, shared: true, groups: [rack]}
+  - {name: objects, kind: object, url: "s3://training/checkpoints"}
+versions: {driver: 570.124.06, cuda: "12.8"}
+"""
+JOB = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: moe
+cluster: lab
+nodes: 18
+model: {preset: mixtral-8x7b}
+layout: {pp: 2, tp: 4, ep: 2, schedule: Interleaved1F1B, virtual_stages: 2}
+batch: {global: 144 sequences, micro: 1, sequence: 4096}
+steps: 1000
+trainer:
+  kind: script
+  options:
+    argv: [job.yaml, "--tp={layout.tp}", "--name=a b"]
+checkpoint: {tiers: [{kind: disk, every: 100 steps}], keep: 5}
+limits: {time: "1:30:00", gpu_hours: 108}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_job_shows_its_command_model_pipeline_checkpoints_and_limits(folder: Path, capsys: Capture) -> None:
+    assert main(["plan", "job.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = lines.index("command: job.yaml --tp=4 '--name=a b'")
+    assert lines[first + 1 : lines.index("ranks") - 1] == [
+        "model: 46,702,792,704 parameters, 12,879,925,248 of them active for a token",
+        "expert parallelism: 2 ranks, folded over dp_shard x cp x tp",
+        "pipeline schedule: Interleaved1F1B",
+        "stages a rank: 2",
+        "checkpoints on disk: every 100 steps, 5 stay",
+        "longest attempt: 1:30:00",
+        "GPU-hours of an attempt: 108 at most",
+    ]
+
+
+def test_what_a_job_does_not_say_is_not_shown(folder: Path, capsys: Capture) -> None:
+    lines = [
+        line for line in JOB.splitlines() if not line.startswith(("model", "layout", "batch", "steps", "checkpoint", "limits"))
+    ]
+    (folder / "job.yaml").write_text("\n".join([*lines, ""]).replace("--tp={layout.tp}", "--tp=1"))
+    assert main(["plan", "job.yaml"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[shown.index("command: job.yaml --tp=1 '--name=a b'") + 1] == ""
+
+
+def test_a_cluster_shows_spares_nvlink_domains_storage_and_versions(folder: Path, capsys: Capture) -> None:
+    assert main(["plan", "cluster.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.split() for line in lines]
+    assert ["rack", "36", "18", "64", "4", "4", "x", "GB200-NVL72", "72", "GPUs", "mlx5_0"] in words
+    assert ["head", "1", "-", "8", "1", "-", "-", "-"] in words
+    first = lines.index("storage runs: /scratch/runs, shared (posix, nodes of `rack`)")
+    assert lines[first + 1 : first + 3] == [
+        "storage objects: s3://training/checkpoints (object)",
+        "versions: driver 570.124.06, cuda 12.8",
+    ]
+
+
+def test_a_folder_is_no_document(folder: Path, capsys: Capture) -> None:
+    assert main(["plan", str(folder)]) == 2
+    assert capsys.readouterr() == ("", f"error: {folder} is a folder; name one document\n")
