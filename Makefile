@@ -7,13 +7,16 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # What headway is measured against: each of benchmarks/peers in a venv of its own.
 PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
 
-.PHONY: help venv quickstart test-fast test lint peers bench
+SOAK_EXAMPLES ?= 4000
+
+.PHONY: help soak venv quickstart test-fast test lint peers bench
 
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part'
 	@echo 'make lint         ruff, mypy and the import rules'
+	@echo 'make soak         the random tests of check with many more documents'
 	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
 	@echo 'make peers        .venv-peers with what make bench measures headway against'
@@ -43,6 +46,9 @@ lint: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy headway tests benchmarks
 	$(BIN)/lint-imports --no-cache
+
+soak: .venv/dev.stamp
+	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow'

@@ -239,6 +239,8 @@ class _Reader:
         span = None if mark is None else self._between(mark.line, mark.column, mark.line, mark.column + 1)
         message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
         hint = "indent with spaces, put a space after `:` and quote texts that hold `: ` or ` #`"
+        if what == "did not find expected ',' or ']'":
+            hint = 'close the list, and quote an item with braces between brackets: `"--tp={layout.tp}"`'
         self._problem("HW105", span, message, hint)
 
     def _span(self, event: yaml.Event) -> Span:

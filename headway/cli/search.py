@@ -18,9 +18,14 @@ _MARK = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?headway/""", re.M
 # Without an apiVersion of somebody else's, one of our kinds, or our version under a misspelt key, is a document with a mistake.
 _FOREIGN = re.compile(rb"""^["']?apiVersion["']?[ \t]*:""", re.MULTILINE)
 _MEANT = re.compile(
-    rb"""^["']?(kind["']?[ \t]*:[ \t]*["']?(TrainingJob|Cluster|Inventory)\b|[\w-]+["']?[ \t]*:[ \t]*["']?headway/v)""",
+    rb"""^["']?(kind["']?[ \t]*:[ \t]*["']?(TrainingJob|Cluster|Inventory)\b|[\w-]+["']?[ \t]*:[ \t]*["']?headway/v"""
+    rb"""|extends["']?[ \t]*:.*\.ya?ml\b)""",
     re.MULTILINE,
 )
+# A document in braces, as programs write JSON: its keys stand anywhere.
+_BRACES = re.compile(rb"""\s*(?:#[^\n]*\n\s*)*\{""")
+_MARK_INSIDE = re.compile(rb"""["']?apiVersion["']?\s*:\s*["']?headway/""")
+_BOM = "\ufeff".encode()
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Sources:
         if document.data is not None:
             return kind_of(document) == kind
         mark = rf"""^["']?kind["']?[ \t]*:[ \t]*["']?{kind}\b"""
-        return re.search(mark.encode(), content, re.MULTILINE) is not None
+        return re.search(mark.encode(), content.removeprefix(_BOM), re.MULTILINE) is not None
 
     def _clusters_in(self, folder: Path) -> Clusters:
         documents = {path: self.load(path)[0] for path in self.of_kind(folder, "Cluster")}
@@ -90,7 +95,9 @@ class Sources:
         """Whether the file is YAML that calls itself a headway document, or means to; readable or not as such."""
         if path.suffix not in SUFFIXES or not is_file(path):  # a pipe would be waited for
             return False
-        content = self._content(path) or b""
+        content = (self._content(path) or b"").removeprefix(_BOM)
+        if _BRACES.match(content):
+            return _MARK_INSIDE.search(content) is not None
         return bool(_MARK.search(content) or (_MEANT.search(content) and not _FOREIGN.search(content)))
 
     def _content(self, path: Path) -> bytes | None:

@@ -25,7 +25,7 @@ _PER_RANK = (
 _PREFIXES = ("TORCHELASTIC_", "HEADWAY_", "SLURM_")
 
 # CUDA: docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html; in containers:
-# docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html; ROCm: rocm.docs.amd.com conceptual/gpu-isolation.
+# docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html; ROCm: rocm.docs.amd.com, gpu-isolation.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 # By these the batch script finds `python3` and that its library; and bash ends a script that sets one of its own (bash(1): readonly).
@@ -39,6 +39,9 @@ _RIVALS = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
     # torch: c10/core/AllocatorConfig.h.
     "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_ALLOC_CONF",
+    # An older torch is planned the older name, and reads no other: jobspec/catalog/versions.yaml, torch_variables.
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
     # NVIDIA/nccl src/transport/net_ib: the adapters are not used; the GID index is not looked for.
     "NCCL_IB_DISABLE": "NCCL_IB_HCA",
     "NCCL_IB_GID_INDEX": "NCCL_IB_ROCE_VERSION_NUM",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.search import Sources
+
 STORY = Path(__file__).parents[2] / "examples" / "two-node-slurm"
 
 # Prints how often each YAML file was opened, by sys.audit's event of every open().
@@ -44,3 +46,30 @@ def test_each_file_is_read_once(words: list[str], tmp_path: Path) -> None:
     opened = json.loads(done.stdout.splitlines()[-1])
     assert {"base.yaml", "cpu-cluster.yaml", "gpu-cluster.yaml", "3.yaml", "4.yaml"} <= opened.keys()
     assert set(opened.values()) == {1}
+
+
+FOREIGN = {
+    "manifest.yaml": "apiVersion: v1\nkind: ConfigMap\ndata:\n  job.yaml: |\n    apiVersion: headway/v1alpha1\n    kind: TrainingJob\n",
+    "manifest.json.yaml": '{"apiVersion": "v1", "kind": "Cluster", "metadata": {"name": "x"}}',
+    "bom.yaml": "\ufeffapiVersion: v1\nkind: Cluster\n",
+    "list.yaml": "- headway\n",
+}
+OURS = {
+    "braces.yaml": '# written by a tool\n\n{"kind": "TrainingJob",\n "apiVersion": "headway/v1alpha1"}',
+    "bom.yaml": "\ufeffkind: TrainingJob\napiVersion: headway/v1alpha1\n",
+    "indented.yaml": '{\n  "apiVersion": "headway/v1alpha1"\n}',
+    "heir.yaml": "extends: base.yaml\nname: no-header\n",
+    "misspelt.yaml": "apiversion: headway/v1alpha1\n",
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_document_is_found_in_its_folder_however_it_is_written(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(OURS[name])
+    assert list(Sources().documents_below(tmp_path)) == [tmp_path / name]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(FOREIGN[name])
+    assert list(Sources().documents_below(tmp_path)) == []
