@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -77,14 +78,9 @@ class _Composition:
     def compose(self, chain: tuple[Document, ...]) -> Document:
         """The last document of the chain with its bases; each of the others extends the next."""
         document = chain[-1]
-        inherited: Document | None = None
-        for path, name in self._bases(chain):
-            base = self._base(chain, path, name)
-            if base is not None:
-                inherited = base if inherited is None else overlay(inherited, base)
-        composed = document if inherited is None else overlay(inherited, document)
-        if len(composed.values) <= MAX_VALUES:
-            return composed
+        parts = [base for path, name in self._bases(chain) if (base := self._base(chain, path, name)) is not None] + [document]
+        if sum(len(part.values) for part in parts) <= MAX_VALUES:  # before they are merged, which takes time for each
+            return reduce(overlay, parts)
         message = f"with its bases the document has more than {MAX_VALUES} values, the most that a spec may have"
         self._problem("HW115", document, ("extends",), message, "extend less")
         return document

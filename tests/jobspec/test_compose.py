@@ -455,7 +455,7 @@ def parts(draw: st.DrawFn, data: Any) -> tuple[Any, Any]:
 
 def heir_wins(base: Any, heir: Any) -> Any:
     """The rule once more, without positions."""
-    if not isinstance(base, dict) or not isinstance(heir, dict) or ("kind" in heir and heir["kind"] != base.get("kind")):
+    if not isinstance(base, dict) or not isinstance(heir, dict) or heir.get("kind") not in (None, base.get("kind")):
         return heir
     return {**base, **{key: heir_wins(base[key], value) if key in base else value for key, value in heir.items()}}
 
