@@ -149,12 +149,12 @@ def _write(path: Path, text: str) -> None:
 
 def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:
     """What the file is to hold: every byte of now, and the nodes. Raises PinError when it would not be read as that."""
-    if not path.exists():
+    try:
+        before = path.read_bytes().decode()
+    except (FileNotFoundError, NotADirectoryError):
         text = _document(_name_of(path, cluster), cluster, nodes)
         _read(path, text, "would not be read", "give a folder, which gets a file for each unit of nodes")
         return text
-    try:
-        before = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise PinError(f"{path} cannot be read: {error}; give another file") from error
     document, was = _read(path, before, "is there already", "give another file")

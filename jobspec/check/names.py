@@ -8,7 +8,7 @@ from headway.jobspec.document import Path
 from headway.jobspec.problem import Problem
 
 _SSH_PORT = 22
-# "This network" (RFC 6890), then multicast (RFC 5771), reserved addresses and broadcast (RFC 6890).
+# "This host on this network" (RFC 6890), then multicast (RFC 5771), reserved addresses and broadcast (RFC 6890).
 _OF_NO_HOST = (IPv4Network("0.0.0.0/8"), IPv4Network("224.0.0.0/3"))
 
 

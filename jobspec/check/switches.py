@@ -15,8 +15,8 @@ from headway.jobspec.suggest import did_you_mean
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
 _RESERVED_ASNS = (23456, 65535, 4294967295)
 
-# As many as one plan may have, since it holds each with both of its ends: 6 s of one core and 0.24 GB here, where 2,097,152
-# took 63 s and 2.1 GB. Two tiers without oversubscription have two cables for each adapter, so this is a fabric of 131,072 adapters.
+# A plan holds each cable with both of its ends; to make one with this many took 6 s of one core and 0.24 GB. Two tiers without
+# oversubscription have two cables for each adapter, so this is a fabric of 131,072 adapters.
 _MOST_CABLES = 262_144
 
 

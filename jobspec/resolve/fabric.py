@@ -1,5 +1,6 @@
 """A fabric's spec as its plan: what it leaves open follows from its classes, its switches and the adapters on it."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from headway.jobspec.plan import FabricPlan
@@ -43,5 +44,9 @@ def leaf_oversubscription(fabric: Fabric, switches: Switches, groups: Sequence[N
 
 def leaf_links(fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> tuple[int, int]:
     """How many links the fullest leaf has to nodes and to spines."""
-    nodes = sum(group.count for group in groups if adapters_on(group, fabric))
-    return min(nodes, nodes_per_leaf(switches)), max(1, switches.spines // fabric.planes) * switches.uplinks
+    of_rail: Counter[int] = Counter()
+    for group in groups:
+        of_rail.update(dict.fromkeys(adapters_on(group, fabric).values(), group.count))
+    return min(max(of_rail.values(), default=0), nodes_per_leaf(switches)), max(
+        1, switches.spines // fabric.planes
+    ) * switches.uplinks

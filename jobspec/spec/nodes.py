@@ -17,7 +17,7 @@ class Nic(Section):
     name: AdapterName = Field(examples=["mlx5_0"])
     """Its name, as `ibv_devices` prints it."""
     rail: int | None = Field(None, ge=0, le=63, examples=[0])
-    """Rail that it is on; its place in the list, counted from 0, when left out."""
+    """Rail that it is on; its place among the adapters on its fabric, counted from 0, when left out."""
     fabric: Name | None = Field(None, examples=["rails"])
     """Fabric that it is on; the scale-out fabric when left out."""
 

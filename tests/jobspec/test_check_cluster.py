@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.versions import compatibility, is_older, major_minor
 from headway.jobspec.check.cluster import check_cluster
+from headway.jobspec.check.fabric import check_cabling
 from headway.jobspec.document import Document
 from headway.jobspec.parse import Parsed, read
 from headway.jobspec.problem import Problem
 from headway.jobspec.resolve.qos import congestion_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import TrafficClass
+from tests.jobspec.test_growth import Size, spec
 
 HEAD = "apiVersion: headway/v1alpha1\nkind: Cluster\nname: lab\nscheduler: {kind: slurm}\n"
 RUNS = "storage: [{name: runs, kind: posix, path: /scratch/runs, shared: true}]\n"
@@ -109,6 +112,24 @@ def test_a_group_with_fewer_adapters_may_have_any_of_the_rails() -> None:
     )
     assert found(text.replace("leaves: 8", "leaves: 16")) == []
     assert found(text.replace("leaves: 8", "leaves: 16").replace("rail: 7", "rail: 8")) == [("HW515", "nodes.1.nics.0.rail")]
+
+
+def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:
+    full = Size((16384,), rails=8, planes=8, spines=1024, units=128, ports=256)
+    assert [problem.code for problem in check_cabling(spec(full))] == []
+    over = replace(full, counts=(16385,), units=129)
+    (problem,) = check_cabling(spec(over))
+    assert (problem.code, problem.path) == ("HW527", ("fabrics", 0, "switches"))
+    assert problem.message == ("131080 cables to nodes and 132096 between leaves and spines are more than the 262144 of one plan")
+
+
+def test_rails_that_numbered_adapters_leave_out_may_be_free() -> None:
+    gaps = "nics: [{name: m0, rail: 0}, {name: m1, rail: 2}, {name: m2, rail: 4}, {name: m3, rail: 6}]"
+    fabric = "{name: rails, role: scale_out, transport: infiniband, rails: 8}"
+    nodes = f"{{group: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 4, {gaps}}}"
+    text = f"{HEAD}nodes: [{nodes}]\nfabrics: [{fabric}]\n{RUNS}"
+    assert found(text) == []
+    assert found(text.replace("rails: 8", "rails: 6")) == [("HW515", "nodes.0.nics.3.rail")]
 
 
 def test_adapters_without_a_fabric_are_checked_against_the_scale_out_one() -> None:
