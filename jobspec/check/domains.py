@@ -115,8 +115,8 @@ def _check_replacement(job: TrainingJob, group: NodeGroup, domains: _Domains) ->
 
 
 def _lacks_room(job: TrainingJob, domains: _Domains, unit: int) -> bool:
-    """Whether the nodes are there, and some groups on them would lie in two domains however the nodes are chosen."""
-    return domains.room(unit) < job.nodes <= domains.count
+    """Whether the nodes are there and hold whole groups, some of which would lie in two domains however the nodes are chosen."""
+    return domains.room(unit) < job.nodes <= domains.count and job.nodes * domains.per_node % job.layout.tp == 0
 
 
 def _crossing(size: int, domains: _Domains) -> str:

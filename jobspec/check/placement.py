@@ -81,11 +81,11 @@ def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterato
     if not job.has(("group", "nodes", "layout", "resilience")) or not cluster.has(("name", "nodes")):
         return
     group, mesh = _group(job.spec, cluster.spec), _mesh(job.spec, cluster.spec)
-    if group is None or mesh is None:
-        return
     sizes = sizes_of(job)
-    yield from check_mesh(job.spec.layout, mesh, sizes, job.spec.batch if job.has(("batch",)) else None)
-    yield from check_domains(job.spec, group, sizes)
+    if mesh is not None:
+        yield from check_mesh(job.spec.layout, mesh, sizes, job.spec.batch if job.has(("batch",)) else None)
+    if group is not None:
+        yield from check_domains(job.spec, group, sizes)
 
 
 def _check_storage(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
