@@ -161,7 +161,7 @@ def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: Cont
 def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path: Path) -> None:
     hostile = 'it\'s "a": #b $(HOME) $$ {x} \\ \u2028\x85\ufeff\x7f\U0001f642'
     options = NOWHERE | {"setup": [f": '{hostile}'", "- &a *a !!b", "\tindented", "yes"]}
-    text = manifest(tmp_path, options, runs='/scratch/{it\'s} "a": #b \x07\u2028')
+    text = manifest(tmp_path, options, runs='/scratch/{it\'s} "a": #b é')
     stored = {each["kind"]: each for each in control_plane.dry_run(text)}
     rendered = {each["kind"]: each for each in yaml.safe_load_all(text)}
     assert stored["ConfigMap"]["data"] == rendered["ConfigMap"]["data"]
@@ -226,8 +226,9 @@ def test_any_other_failure_starts_the_next_attempt_of_the_same_run(
 
 def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
-        job = JOB.replace("00:30:00", "00:00:02")
-        control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace, "max_restarts": 0}, job=job))
+        text = manifest(tmp_path, NOWHERE | {"namespace": namespace, "max_restarts": 0})
+        assert "activeDeadlineSeconds: 1800\n" in text
+        control_plane.apply(text.replace("activeDeadlineSeconds: 1800\n", "activeDeadlineSeconds: 2\n"))
         end_pod(control_plane, pods_of(control_plane, namespace, 1)[0], 81)
         ended = await_state(control_plane, namespace, "Failed")
         assert (ended["restarts"], ended.get("restartsCountTowardsMax", 0)) == (1, 0)
