@@ -46,7 +46,9 @@ def ends(planned: ClusterPlan) -> dict[tuple[str, str], tuple[str, str]]:
 
 def problems(cluster: Cluster, *found: Parsed[Inventory]) -> list[Problem]:
     wrong = [*chain.from_iterable(map(check_inventory, found)), *check_inventories(cluster, found)]
-    return wrong or list(check_places(cluster, [each.spec for each in found]))
+    if any(problem.is_error for problem in wrong):
+        return wrong
+    return [*wrong, *check_places(cluster, [each.spec for each in found])]
 
 
 def test_an_observed_place_wins_and_brings_the_address_of_its_port() -> None:
