@@ -80,6 +80,7 @@ def test_the_committed_files_agree_with_each_other_and_with_the_cluster_file(cap
     assert capsys.readouterr().out == "12 files: no problems\n" * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ARTIFACTS)
 def test_every_single_value_that_is_changed_is_found_at_its_line(
     kind: str, rendered: Path, capsys: pytest.CaptureFixture[str]
@@ -105,6 +106,7 @@ CHAIN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ARTIFACTS)
 def test_a_changed_link_of_the_chain_is_found_by_the_other_files_alone(
     kind: str, rendered: Path, capsys: pytest.CaptureFixture[str]

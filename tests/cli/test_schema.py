@@ -242,6 +242,7 @@ def _at(data: Any, path: tuple[Any, ...]) -> Any:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "part", "least"),
     [("slurm", None, 1000), ("job", None, 500), ("kubernetes", "scheduler", 300), ("local", "scheduler", 20)],

@@ -261,6 +261,7 @@ def stay_inside(taken: list[int], size: int, gpus: int) -> bool:
     return all(len(set(of_rank[first : first + size])) == 1 for first in range(0, len(of_rank), size))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6), st.integers(1, 40), st.integers(1, 12), st.integers(0, 8))
 def test_a_tensor_group_is_refused_exactly_where_no_choice_of_nodes_keeps_it_in_one_domain(

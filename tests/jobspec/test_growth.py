@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,6 +165,7 @@ def stays(size: Size, inventory: Inventory) -> Mapping[tuple[str, str, tuple[int
 LARGE = Size((128 * 72,), rails=8, planes=8, spines=64, units=128, ports=144)
 
 
+@pytest.mark.slow
 def test_one_unit_beside_128_changes_no_byte_of_their_nodes_and_leaves() -> None:
     before = resolve_cluster(spec(LARGE))
     after = resolve_cluster(spec(replace(LARGE, counts=(129 * 72,), units=129)))
@@ -175,6 +177,7 @@ def test_one_unit_beside_128_changes_no_byte_of_their_nodes_and_leaves() -> None
     assert_same_files(before, after)
 
 
+@pytest.mark.slow
 def test_one_unit_in_a_group_before_another_changes_no_byte_of_what_an_inventory_pins() -> None:
     size = replace(LARGE, counts=(64 * 72, 64 * 72))
     before = resolve_cluster(spec(size))

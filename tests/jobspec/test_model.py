@@ -307,6 +307,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(CONFIGS)), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
 def test_no_value_in_a_config_is_fatal(tmp_path_factory: pytest.TempPathFactory, name: str, change: dict[str, Any]) -> None:

@@ -125,6 +125,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(sorted(yaml.safe_load(JOB))[2:]),

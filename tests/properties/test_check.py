@@ -21,6 +21,8 @@ from headway.jobspec.document import LINE_BREAK
 from headway.jobspec.load import MAX_BYTES, load_bytes
 from tests.jobspec.test_load import anything
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # How many texts each property is tried with; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "120"))

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -26,6 +27,8 @@ from headway.runner.coordinator.state import (
     Send,
     Tick,
 )
+
+pytestmark = pytest.mark.slow
 
 STEPS = 100
 ROUNDS = 400  # far more than any run here takes from wherever it stands
