@@ -123,7 +123,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """
     old, new = _settled(old), _settled(new)
     found = []
-    for path, info in _fields(TrainingJob):
+    for path, info in _all_fields().items():
         rule = CHANGES[_row(path)]
         differences = _differences(path, info, _value(old, path, info), _value(new, path, info))
         found += [Change(place, before, after, rule.how, rule.reason) for place, before, after in differences]

@@ -302,6 +302,9 @@ class MountPlan:
 class JobPlan:
     """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds.
 
+    `segment_nodes` must come from one NVLink domain together, and as multiples of which every domain is used; None where it does not
+    matter which nodes the job gets.
+
     `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the spec) and image.
     """
 
@@ -322,6 +325,7 @@ class JobPlan:
     env: tuple[EnvVar, ...]
     runs: str
     time_limit: str | None
+    segment_nodes: int | None
     code: Mapping[str, str | None]
     model: ModelSizes | None
     mounts: tuple[MountPlan, ...]

@@ -349,8 +349,6 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return _decode_optional(arguments, value, where)
     if dataclasses.is_dataclass(kind):
         return _decode_record(kind, value, where)
-    if origin is typing.Literal:
-        return _decode_literal(arguments, value, where)
     if origin is tuple:
         return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(_expect(list, value, where)))
     if origin is not None and issubclass(origin, Mapping):
@@ -365,12 +363,6 @@ def _decode_optional(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
         return None
     (kind,) = (a for a in arguments if a is not type(None))
     return _decode(kind, value, where)
-
-
-def _decode_literal(allowed: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value not in allowed:
-        raise RecordError(f"{where}: expected one of {', '.join(map(repr, allowed))}, found {value!r}")
-    return value
 
 
 def _decode_record(kind: Any, value: Any, where: str) -> Any:

@@ -1,76 +1,27 @@
-"""Groups of ranks against NVLink domains: what talks over NVLink must not leave it.
-
-Ranks are numbered in layout order with `tp` innermost, and a node's ranks are consecutive: so the ranks of one `tp` group, and of one
-`ep` group, are consecutive too. Groups that span nodes lie in one domain each when every domain gives the job a multiple of the nodes
-that some groups fill exactly: 16 of its 18, where groups of 8 ranks fill 2 nodes of 4.
-"""
+"""Groups of ranks against NVLink domains: what talks over NVLink must not leave it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import lcm
 
 from headway.jobspec.check.multiples import divisors, listed_numbers
-from headway.jobspec.plan import GroupPlan
 from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.resolve.nodes import domain_of
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.nodes import NodeGroup
 
 
-@dataclass(frozen=True)
-class _Domains:
-    """NVLink domains of `gpus` each over nodes of `per_node`; `count` nodes lie in full ones, and what is left in one more."""
-
-    gpus: int
-    per_node: int
-    count: int
-
-    @property
-    def nodes(self) -> int:
-        return max(1, self.gpus // self.per_node)
-
-    def unit(self, *sizes: int) -> int:
-        """Nodes that groups of these sizes, each of consecutive ranks, fill exactly."""
-        return lcm(self.per_node, *sizes) // self.per_node
-
-    def are_crossed_by(self, *sizes: int) -> bool:
-        """Whether one domain is too small for such groups, however many of its nodes the job gets."""
-        return self.unit(*sizes) > self.nodes
-
-    def room(self, unit: int) -> int:
-        """Nodes of all domains, of which every domain gives a multiple of `unit`."""
-        full, rest = divmod(self.count, self.nodes)
-        return (full * (self.nodes // unit) + rest // unit) * unit
-
-
-def segment_nodes(group: GroupPlan, tp: int, ep: int) -> int | None:
-    """Nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
-
-    None where no group of ranks spans nodes, where a domain is one node, where it holds all nodes of the group, and where the ranks
-    leave the domains anyway.
-    """
-    domains = _Domains(group.nvlink_domain, max(1, group.gpus), group.count)
-    if domains.nodes == 1 or group.count <= domains.nodes:
-        return None
-    for sizes in ((tp, ep), (tp,)):
-        if not domains.are_crossed_by(*sizes):
-            unit = domains.unit(*sizes)
-            return unit if unit > 1 else None
-    return None
-
-
 def check_domains(job: TrainingJob, group: NodeGroup, sizes: ModelSizes | None) -> Iterator[Problem]:
     """Groups of ranks on the job's nodes; nodes without GPUs have no domains."""
     if group.gpus is None:
         return
-    domains = _Domains(domain_of(group), group.gpus, group.count)
+    domains = Domains(domain_of(group), group.gpus, group.count)
     yield from _check_tensor(job, domains, sizes)
     yield from _check_experts(job, domains, sizes)
     yield from _check_replacement(job, group, domains)
 
 
-def _check_tensor(job: TrainingJob, domains: _Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
+def _check_tensor(job: TrainingJob, domains: Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
     tp = job.layout.tp
     if domains.are_crossed_by(tp):
         heads = sizes.heads if sizes is not None else domains.gpus
@@ -83,7 +34,7 @@ def _check_tensor(job: TrainingJob, domains: _Domains, sizes: ModelSizes | None)
         yield Problem("HW415", JOB, ("nodes",), message, hint)
 
 
-def _check_experts(job: TrainingJob, domains: _Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
+def _check_experts(job: TrainingJob, domains: Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
     """Expert parallelism over the network is usual where a domain is a node; where it is a rack, the all-to-all over both stalls and
     slows down (NVIDIA-NeMo/RL#2986)."""
     ep, tp = job.layout.ep, job.layout.tp
@@ -99,7 +50,7 @@ def _check_experts(job: TrainingJob, domains: _Domains, sizes: ModelSizes | None
         yield Problem("HW414", JOB, ("nodes",), message, _within(domains, domains.unit(tp, ep)), Severity.WARNING)
 
 
-def _check_replacement(job: TrainingJob, group: NodeGroup, domains: _Domains) -> Iterator[Problem]:
+def _check_replacement(job: TrainingJob, group: NodeGroup, domains: Domains) -> Iterator[Problem]:
     """A node whose group spans nodes is replaced within its domain, or the whole domain is."""
     tp = job.layout.tp
     unit = domains.unit(tp)
@@ -114,19 +65,19 @@ def _check_replacement(job: TrainingJob, group: NodeGroup, domains: _Domains) ->
     yield Problem("HW416", JOB, ("layout", "tp"), message, hint + listed_numbers(divisors(domains.per_node)), Severity.WARNING)
 
 
-def _lacks_room(job: TrainingJob, domains: _Domains, unit: int) -> bool:
+def _lacks_room(job: TrainingJob, domains: Domains, unit: int) -> bool:
     """Whether the nodes are there and hold whole groups, some of which would lie in two domains however the nodes are chosen."""
     return domains.room(unit) < job.nodes <= domains.count and job.nodes * domains.per_node % job.layout.tp == 0
 
 
-def _crossing(size: int, domains: _Domains) -> str:
+def _crossing(size: int, domains: Domains) -> str:
     over = f" over {domains.nodes} nodes" if domains.nodes > 1 else ""
     if size > domains.gpus:
         return f"are larger than an NVLink domain of {domains.gpus} GPUs{over}"
     return f"cross the borders of NVLink domains of {domains.gpus} GPUs{over}"
 
 
-def _crowded(job: TrainingJob, domains: _Domains, unit: int) -> str:
+def _crowded(job: TrainingJob, domains: Domains, unit: int) -> str:
     whole = domains.nodes // unit * unit
     return (
         f"fill {unit} nodes of one NVLink domain: {whole} of its {domains.nodes} nodes can be used, {domains.room(unit)} of all "
@@ -134,6 +85,6 @@ def _crowded(job: TrainingJob, domains: _Domains, unit: int) -> str:
     )
 
 
-def _within(domains: _Domains, unit: int) -> str:
+def _within(domains: Domains, unit: int) -> str:
     room = domains.room(unit)
     return f"use at most {room} nodes" if room else f"no {unit} nodes are in one domain"

@@ -17,8 +17,6 @@ _RDMA = ("roce", "infiniband", "efa")
 
 # The most GPUs that NVLink joined inside one node (DGX-2); more are a rack.
 _LARGEST_NODE = 16
-
-
 # As many as one group may have: a plan holds each of them.
 _MOST_NODES = 100_000
 

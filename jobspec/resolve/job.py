@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan
+from headway.jobspec.resolve.domains import segment_nodes
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.fingerprint import fingerprint, values_of, with_sizes
 from headway.jobspec.resolve.mesh import resolve_mesh
@@ -46,6 +47,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         env=tuple(_with_own(resolve_environment(cluster, group), job.environment)),
         runs=resolve_runs(cluster),
         time_limit=None if job.limits.time is None else format_seconds(job.limits.time),
+        segment_nodes=segment_nodes(group, job.layout.tp, job.layout.ep),
         code=job.code.model_dump(),
         model=model,
         mounts=tuple(MountPlan(mount.source, mount.target or mount.source, mount.read_only) for mount in job.mounts),

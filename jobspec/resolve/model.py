@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from headway.jobspec.catalog.huggingface import read_config
 from headway.jobspec.catalog.models import preset
@@ -53,9 +52,9 @@ class ModelSizes:
     kv_heads: int
     head_dim: int
     ffn_hidden: int
-    mlp: Literal["gated", "plain"]
-    norm: Literal["rms", "layer"]
-    positions: Literal["rotary", "learned", "none"]
+    mlp: str
+    norm: str
+    positions: str
     rope_theta: float
     max_positions: int | None
     norm_eps: float

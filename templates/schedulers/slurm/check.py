@@ -15,7 +15,6 @@ from headway.templates.schedulers.containers import (
 )
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
-from headway.templates.schedulers.slurm.segment import segment_of
 
 # What the batch script says itself, or cannot do with: an array would be many runs in one directory.
 _OWN = (
@@ -72,12 +71,11 @@ def _check_directives(options: SlurmOptions) -> Iterator[Problem]:
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    segment = segment_of(plan, cluster)
-    if segment is None or options.topology is not None:
+    if plan.segment_nodes is None or options.topology is not None:
         return
     layout = plan.spec["layout"]
     axis = "tp" if layout["tp"] > cluster.group(plan.group).gpus else "ep"
-    message = f"groups of {layout[axis]} ranks need {segment} nodes of one NVLink domain, and nothing tells Slurm so"
+    message = f"groups of {layout[axis]} ranks need {plan.segment_nodes} nodes of one NVLink domain, and nothing tells Slurm so"
     hint = (
         "where Slurm 24.05 or newer has topology/block with a block for each domain, add `topology: block` to the cluster's "
         "`scheduler.options`: the job then asks for segments"

@@ -29,6 +29,8 @@ class SlurmOptions(Section):
     """Reservation that the nodes come from."""
     exclude: NodeList | None = Field(None, examples=["n[3-4],n9"])
     """Nodes that no job may get."""
+    # topology/block allocates segments, each inside of one block; Slurm takes `--segment` since 24.05, and only a number that divides the
+    # job's nodes or is larger (SchedMD/slurm CHANGELOG/slurm-24.05.md, https://slurm.schedmd.com/topology.html).
     topology: Literal["block"] | None = Field(None, examples=["block"])
     """Slurm's plugin for the network: `block` is topology/block of Slurm 24.05 or newer, with a block for each NVLink domain whose nodes
     follow one another in name, as ranks do; jobs whose groups of ranks span nodes then ask for segments."""

@@ -8,7 +8,6 @@ from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
 from headway.templates.kind import Files
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import container_of
-from headway.templates.schedulers.slurm.segment import segment_of
 from headway.templates.shell import Shell, render_shell
 
 _TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
@@ -29,7 +28,6 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         run_json=Shell(to_json(plan.run)),
         spec_json=Shell(json_text(plan.kept_spec)),
         container=container_of(plan),
-        segment=segment_of(plan, cluster) if options.topology == "block" else None,
         directives=[Shell(line) for line in options.directives],
     )
     return {PurePosixPath("slurm/job.sbatch"): text}

@@ -1,0 +1,53 @@
+"""NVLink domains over nodes, and how many nodes of one domain a job's groups of ranks need together.
+
+Ranks are numbered in layout order with `tp` innermost, and a node's ranks are consecutive: so the ranks of one `tp` group, and of one
+`ep` group, are consecutive too. Groups that span nodes lie in one domain each when every domain gives the job a multiple of the nodes
+that some groups fill exactly: 16 of its 18, where groups of 8 ranks fill 2 nodes of 4.
+"""
+
+from dataclasses import dataclass
+from math import lcm
+
+from headway.jobspec.plan import GroupPlan
+
+
+@dataclass(frozen=True)
+class Domains:
+    """NVLink domains of `gpus` each over nodes of `per_node`; `count` nodes lie in full ones, and what is left in one more."""
+
+    gpus: int
+    per_node: int
+    count: int
+
+    @property
+    def nodes(self) -> int:
+        return max(1, self.gpus // self.per_node)
+
+    def unit(self, *sizes: int) -> int:
+        """Nodes that groups of these sizes, each of consecutive ranks, fill exactly."""
+        return lcm(self.per_node, *sizes) // self.per_node
+
+    def are_crossed_by(self, *sizes: int) -> bool:
+        """Whether one domain is too small for such groups, however many of its nodes the job gets."""
+        return self.unit(*sizes) > self.nodes
+
+    def room(self, unit: int) -> int:
+        """Nodes of all domains, of which every domain gives a multiple of `unit`."""
+        full, rest = divmod(self.count, self.nodes)
+        return (full * (self.nodes // unit) + rest // unit) * unit
+
+
+def segment_nodes(group: GroupPlan, tp: int, ep: int) -> int | None:
+    """Nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
+
+    None where no group of ranks spans nodes, where a domain is one node, where it holds all nodes of the group, and where the ranks
+    leave the domains anyway.
+    """
+    domains = Domains(group.nvlink_domain, max(1, group.gpus), group.count)
+    if domains.nodes == 1 or group.count <= domains.nodes:
+        return None
+    for sizes in ((tp, ep), (tp,)):
+        if not domains.are_crossed_by(*sizes):
+            unit = domains.unit(*sizes)
+            return unit if unit > 1 else None
+    return None
