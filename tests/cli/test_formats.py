@@ -59,7 +59,11 @@ def commands(text: str) -> list[tuple[str, dict[str, str], str]]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
+# Each case runs the command five times: one in eight of them belongs to the everyday part.
+_SOME = [pytest.param(case, marks=() if place % 8 == 0 else pytest.mark.slow) for place, case in enumerate(CASES)]
+
+
+@pytest.mark.parametrize("case", _SOME)
 def test_every_format_says_what_the_text_says(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = checked("text", capsys, case)
     expected = shown(text)
