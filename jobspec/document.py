@@ -137,6 +137,11 @@ class Document:
         return found
 
 
+def dotted(path: Path) -> str:
+    """The path as messages name it: `checkpoint.tiers[0].every`."""
+    return "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path).lstrip(".")
+
+
 def clipped(text: str, width: int = _QUOTED) -> str:
     """`text` as a message may quote it: what is longer than `width` ends in three points."""
     return text if len(text) <= width else f"{text[: width - 3]}..."

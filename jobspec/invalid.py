@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from headway.jobspec.document import Document, Path
+from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import Notation, notation_of
 from headway.jobspec.problem import MAX_PROBLEMS, Problem, capped
@@ -18,7 +18,7 @@ from headway.jobspec.spec.operation import Version
 from headway.jobspec.spec.resilience import EnvName
 from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
-from headway.jobspec.spec.written import UNDECIDED
+from headway.jobspec.spec.written import AUTO
 from headway.jobspec.suggest import called_elsewhere, did_you_mean, listed, nearest
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 
@@ -59,6 +59,8 @@ _WORDS: tuple[tuple[Any, str], ...] = (
 )
 _FORMS: Mapping[str, str] = {"^/": "path that begins with `/`", **{get_args(text)[1].pattern: form for text, form in _WORDS}}
 
+# What is said of `auto` where nothing decides it, beside pydantic's kinds of errors.
+_NOT_DECIDED = "auto"
 # What pydantic puts behind a key that is not in its form, and how a choice's own fields are called (`choice.Choice`).
 _KEY = "[key]"
 _CHOICE = ("kind", "options")
@@ -148,19 +150,19 @@ def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem
     """Of a mapping with free keys."""
     form = _FORMS.get(details.get("ctx", {}).get("pattern", ""))
     wrong = f"is no {form}" if form else f"must {_bound(details, None) or details['msg']}"
-    return Problem("HW204", document.name, path, f"the key `{path[-1]}` of `{_dotted(path[:-1])}` {wrong}", at_key=True)
+    return Problem("HW204", document.name, path, f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}", at_key=True)
 
 
 def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     loc, context = details["loc"], details.get("ctx", {})
-    kind = UNDECIDED if details["input"] == "auto" and details["type"] in {*_TYPES, NOT_A_QUANTITY} else details["type"]
+    kind = _NOT_DECIDED if details["input"] == AUTO and details["type"] in {*_TYPES, NOT_A_QUANTITY} else details["type"]
     path = _written(document, (*prefix, *loc))
-    name = f"`{_dotted(path)}`"
-    info = _field(model, loc)
+    name = f"`{dotted(path)}`"
+    info = field_of(model, loc)
     found = _found(document, path)
-    if kind == UNDECIDED:
+    if kind == _NOT_DECIDED:
         hint = _about(loc, model)
-        return Problem("HW212", document.name, path, f"{name}: nothing decides `auto` yet; write the value itself", hint)
+        return Problem("HW203", document.name, path, f"{name}: nothing decides `auto` here; write the value itself", hint)
     if kind == MISSING_UNIT:
         message = f"{name} must be {context['what']} with its unit, found {found}"
         return Problem("HW213", document.name, path, message, f"write it as {context['examples']}")
@@ -258,14 +260,11 @@ def _example(info: FieldInfo) -> str:
 
 
 def _place(path: Path, owner: type[BaseModel]) -> str:
-    return f"`{_dotted(path)}`" if path else f"a {owner.__name__}"
+    return f"`{dotted(path)}`" if path else f"a {owner.__name__}"
 
 
-def _dotted(path: Path) -> str:
-    return "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path).lstrip(".")
-
-
-def _field(model: type[BaseModel], loc: Path) -> FieldInfo | None:
+def field_of(model: type[BaseModel], loc: Path) -> FieldInfo | None:
+    """The field that holds the value at `loc`, below a `model`: for an item of a list, the list's."""
     owner, name = _holder(model, loc)
     return None if owner is None else field_names(owner).get(name)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from headway.jobspec.auto import find_auto, with_values
 from headway.jobspec.compose import Composed, Load, compose
 from headway.jobspec.document import Document, Path, Span
 from headway.jobspec.invalid import describe, unknown_keys
@@ -35,12 +36,16 @@ S = TypeVar("S", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Parsed(Generic[S]):
-    """`spec` is whole when `complete`; else only the sections that `has` answers for may be read."""
+    """`spec` is whole when `complete`; else only the sections that `has` answers for may be read.
+
+    `undecided` are the places of values that are `auto`, where nothing else keeps the spec from being whole: it has stand-ins there.
+    """
 
     document: Document
     spec: S
     complete: bool
     sections: frozenset[str] = field(default_factory=frozenset)
+    undecided: tuple[Path, ...] = ()
 
     def has(self, names: tuple[str, ...]) -> bool:
         return self.sections.issuperset(names)
@@ -91,10 +96,25 @@ def parse(document: Document) -> tuple[AnyParsed | None, list[Problem]]:
     kind, problems = kind_of(document), _head_problems(document)
     if kind is None or problems:
         return None, problems
-    parsed, problems = _parse_as(MODELS[kind], document)
+    model = MODELS[kind]
+    parsed, problems = parse_job(document) if model is TrainingJob else _parse_as(model, document)
     if is_partial(document):
-        return replace(parsed, complete=False, sections=frozenset()), said_only(problems)
+        return replace(parsed, complete=False, sections=frozenset(), undecided=()), said_only(problems)
     return parsed, problems
+
+
+def parse_job(document: Document) -> tuple[Parsed[TrainingJob], list[Problem]]:
+    """The spec of a document that is known for a TrainingJob, no base for others, and its problems; stand-ins for what is `auto`.
+
+    A section with an `auto` does not count as whole before that is decided; the rest of it is judged.
+    """
+    stand_ins = find_auto(document, TrainingJob)
+    parsed, problems = _parse_as(TrainingJob, with_values(document, stand_ins))
+    if not stand_ins:
+        return parsed, problems
+    sections = parsed.sections - {str(path[0]) for path in stand_ins}
+    undecided = tuple(stand_ins) if parsed.complete else ()
+    return Parsed(document, parsed.spec, False, sections, undecided), problems
 
 
 def _head_problems(document: Document) -> list[Problem]:

@@ -19,7 +19,8 @@ What a document may say, field by field. This page is made from the models of do
 
 A document is a YAML file that holds one mapping. A field that is not listed here is refused, and so is a value of another type:
 `"8"` is no number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` may be written where it is
-what counts when the field is left out.
+what counts when the field is left out. `auto`, where a field takes it, leaves the value to headway: it is decided for the cluster
+whenever the document is checked, planned or run, and `headway pin` writes it down.
 
 **Not yet** stands where the language has what nothing carries out yet; HW214 says so of a document that asks for it."""
 

@@ -35,14 +35,19 @@ def no_files(options: BaseModel, plan: JobPlan) -> Mapping[Path, str]:
     return {}
 
 
+def no_limits(options: BaseModel) -> Limited:
+    """Of a trainer that can do with any options what it can do at all."""
+    return {}
+
+
 @dataclass(frozen=True)
 class JobKind:
     """A scheduler or a trainer. `check`, `render`, `settings` and `files` get options that `options` has validated.
 
     Problems name their document by its part (`problem.JOB`). Of a trainer only: `data` are the kinds of data that it reads, `needs`
-    the fields of a job that it cannot do without, `only` those that it takes one way; `settings`, for a plan without errors, is what
-    run.json tells it; `files` are files that it starts from, by where the spec names them, with paths that count from where the job is
-    submitted.
+    the fields of a job that it cannot do without, `only` those that it takes one way, `limits` those that its options let it take one
+    way; `settings`, for a plan without errors, is what run.json tells it; `files` are files that it starts from, by where the spec names
+    them, with paths that count from where the job is submitted.
     """
 
     options: type[BaseModel]
@@ -53,6 +58,7 @@ class JobKind:
     settings: Callable[[Any, JobPlan], Mapping[str, Any]] = as_they_are
     files: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
     only: Limited = field(default_factory=dict)
+    limits: Callable[[Any], Limited] = no_limits
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from headway.jobspec.catalog.table import rows
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` is None where it has no FP8.
+    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` and `fp4_tflops` are None where it has no
+    such format. `memory_tb_s` is the bandwidth of its memory.
 
     `usable_gib` is the memory that frameworks report, where somebody printed it. `scale_up_gb_s` is what one GPU exchanges with the
     others of its NVLink (or Infinity Fabric) domain, both directions together, and `scale_up_domain` how many they usually are.
@@ -19,13 +20,16 @@ class Gpu:
 
     name: str
     vendor: str
+    arch: str
     memory_gib: int
+    memory_tb_s: float
     bf16_tflops: int
     scale_up_domain: int
     scale_up_gb_s: int
     source: str
     usable_gib: float | None = None
     fp8_tflops: int | None = None
+    fp4_tflops: int | None = None
     host_arch: str | None = None
 
     @property

@@ -64,7 +64,7 @@ def _keeps(job: TrainingJob) -> Iterator[tuple[Path, str]]:
 
 def _spares(job: TrainingJob) -> Iterator[tuple[Path, str]]:
     if job.resilience.spares:
-        yield ("resilience", "spares"), "a spare in the job"
+        yield ("resilience", "spares"), f"`spares: {job.resilience.spares}`"
 
 
 def _corruption(job: TrainingJob) -> Iterator[tuple[Path, str]]:

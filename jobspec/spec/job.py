@@ -12,7 +12,7 @@ from headway.jobspec.spec.model import Model
 from headway.jobspec.spec.resilience import Checkpoint, EnvName, Resilience
 from headway.jobspec.spec.section import API_VERSION, Name, Section
 from headway.jobspec.spec.training import Optimizer, Overlap, Precision
-from headway.jobspec.spec.written import DECIDED, Bases, one_or_many
+from headway.jobspec.spec.written import Bases, OrAuto, one_or_many
 from headway.jobspec.units import Seconds
 from headway.runner import contract
 
@@ -77,7 +77,7 @@ class TrainingJob(Section):
     """Nodes to compute on."""
     model: Model | None = Field(None, examples=[{"preset": "llama-3.1-8b"}])
     """What is trained."""
-    layout: Annotated[Layout, DECIDED] = Field(default_factory=Layout, examples=[{"dp_shard": 16}])
+    layout: Annotated[Layout, OrAuto({})] = Field(default_factory=Layout, examples=[{"dp_shard": 16}])
     """How the ranks are laid out."""
     data: Choice | None = Field(None, examples=[{"kind": "files", "options": {"paths": ["corpus/*.txt"]}}])
     """Where the tokens come from."""
@@ -85,7 +85,7 @@ class TrainingJob(Section):
     """How much one optimizer step reads."""
     precision: Precision = Field(default_factory=Precision, examples=[{"compute": "bf16", "reduce": "fp32"}])
     """Number formats."""
-    recompute: Literal["none", "selective", "full"] | None = Field(None, examples=["selective"])
+    recompute: Annotated[Literal["none", "selective", "full"] | None, OrAuto()] = Field(None, examples=["selective"])
     """Activations that are computed again in the backward pass: none, those of attention, or all of a block."""
     overlap: Overlap = Field(default_factory=Overlap, examples=[{"tensor": True}])
     """Communication that runs while something is computed."""

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.section import Section
 from headway.jobspec.spec.storage import StoreUrl
-from headway.jobspec.spec.written import DECIDED
+from headway.jobspec.spec.written import OrAuto
 from headway.jobspec.units import Every, Seconds
 from headway.runner import contract
 
@@ -18,7 +18,7 @@ class Tier(Section):
 
     kind: Literal["memory", "peer", "disk", "remote"] = Field(examples=["disk"])
     """`memory`: this node's; `peer`: another node's memory; `disk`: the storage that holds the runs; `remote`: an object store."""
-    every: Annotated[Every, DECIDED] = Field(examples=["100 steps", "15m"])
+    every: Annotated[Every, OrAuto("1 steps")] = Field(examples=["100 steps", "15m"])
     """Steps or time from one checkpoint to the next."""
     url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
     """Bucket and prefix of a `remote` tier."""
@@ -78,7 +78,7 @@ class Notify(Section):
 class Resilience(Section):
     """What a job does against failures."""
 
-    spares: Annotated[int, DECIDED] = Field(0, ge=0, le=10_000, examples=[1])
+    spares: Annotated[int, OrAuto(0)] = Field(0, ge=0, le=10_000, examples=[1])
     """Nodes that the job holds beside those that it computes on, to go on at once when one is lost."""
     restart: Restart = Field(default_factory=Restart, examples=[{"budget": 3}])
     """How often a failed run starts again by itself."""

@@ -1,11 +1,12 @@
-"""Values that may be written in a shorter way than they are kept, or that are known and not decided yet."""
+"""Values that may be written in a shorter way than they are kept, or left to headway as `auto`."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic_core import CoreSchema
 
-UNDECIDED = "undecided"
+AUTO = "auto"
 
 
 def one_or_many(value: Any) -> Any:
@@ -13,14 +14,16 @@ def one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
-def _decided(value: Any) -> Any:
-    if value == "auto":
-        raise PydanticCustomError(UNDECIDED, "auto")
-    return value
+@dataclass(frozen=True)
+class OrAuto:
+    """Marks a field that may be `auto` in a document. Its model never holds `auto`: `stand_in` is read until a value is decided."""
 
+    stand_in: Any = None
 
-# Refuses `auto`, which nothing turns into a number yet.
-DECIDED = BeforeValidator(_decided)
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        return {"anyOf": [*schema.get("anyOf", [schema]), {"const": AUTO}]}
+
 
 _Base = Annotated[str, StringConstraints(min_length=1)]
 _Bases = Annotated[tuple[_Base, ...], Field(max_length=8)]

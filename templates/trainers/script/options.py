@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from headway.jobspec.estimate.framework import Framework
 from headway.jobspec.spec.section import Section
 
 # execve(2) ends an argument at its first NUL.
@@ -18,3 +19,5 @@ class ScriptOptions(Section):
     the like stand for values of the plan (docs/script.md)."""
     module: bool = Field(False, examples=[True])
     """Whether the first item is a module, as after `python -m`, and no file."""
+    framework: Framework | None = Field(None, examples=["megatron"])
+    """Whose code the script runs the steps with, for estimates of memory and time; torchtitan's when left out."""

@@ -1,0 +1,74 @@
+"""Values of a document that are left to headway (`auto`): where they stand, and the document with others in their place."""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from headway.jobspec.document import LINE_BREAK, Document, Path
+from headway.jobspec.flow import flow
+from headway.jobspec.invalid import field_of
+from headway.jobspec.spec.written import AUTO, OrAuto
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A value in the place of an `auto`, as a document has it, and why it is that one, in a line."""
+
+    value: Any
+    reason: str
+
+
+Decisions = Mapping[Path, Decision]
+
+
+def find_auto(document: Document, model: type[BaseModel]) -> dict[Path, Any]:
+    """Paths of the values that are `auto` where the model's fields allow it, each with what stands in for it until it is decided."""
+    marks = {path: _mark(path, model) for path in _paths(AUTO, (), document.data)}
+    return {path: mark.stand_in for path, mark in marks.items() if mark is not None}
+
+
+def with_values(document: Document, values: Mapping[Path, Any]) -> Document:
+    """The document with these values; whatever is found wrong with one of them points to what is written in its place."""
+    data = copy.deepcopy(document.data) if values else document.data
+    for path, value in values.items():
+        owner = data
+        for segment in path[:-1]:
+            owner = owner[segment]
+        owner[path[-1]] = value
+    return replace(document, data=data)
+
+
+def rewritten(document: Document, values: Mapping[Path, Any]) -> str:
+    """The text with values in the place of scalars of this very text, each in one line; every other character stays.
+
+    A value is written as the scalar was: in double quotes, as JSON has them, else as YAML has it.
+    """
+    text, starts = document.text, [0, *(found.end() for found in LINE_BREAK.finditer(document.text))]
+    for path in sorted(values, key=lambda path: document.values[path], reverse=True):
+        span = document.values[path]
+        start, end = starts[span.line] + span.column, starts[span.end_line] + span.end_column
+        write = json.dumps if text[start] == '"' else flow
+        text = text[:start] + write(values[path]) + text[end:]
+    return text
+
+
+def _paths(value: str, path: Path, data: Any) -> Iterator[Path]:
+    """Where that very value stands."""
+    if data == value:
+        yield path
+    elif isinstance(data, dict):
+        for key, item in data.items():
+            yield from _paths(value, (*path, key), item)
+    elif isinstance(data, list):
+        for index, item in enumerate(data):
+            yield from _paths(value, (*path, index), item)
+
+
+def _mark(path: Path, model: type[BaseModel]) -> OrAuto | None:
+    """Whether the field at the path may be `auto`; an item of a list is no field."""
+    info = field_of(model, path) if path and isinstance(path[-1], str) else None
+    return None if info is None else next((mark for mark in info.metadata if isinstance(mark, OrAuto)), None)

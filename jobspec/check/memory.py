@@ -1,0 +1,35 @@
+"""A job's step against the memory of its GPUs, by the planner's ledger."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.estimate.from_plan import EstimateError, states_framework, training_of
+from headway.jobspec.estimate.memory import peak
+from headway.jobspec.estimate.memory_hints import hints
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.problem import JOB, Problem, Severity
+
+_GIB = 1 << 30
+
+
+def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """A warning where the step does not fit; no error, since a profile may know a trainer less well than its users do.
+
+    Nothing is said of a script that does not say whose code runs its steps.
+    """
+    if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot or not states_framework(plan):
+        return
+    try:
+        training = training_of(plan, cluster)
+        use = peak(training)
+    except (EstimateError, ValueError):
+        return
+    if use.verdict != "does not fit":
+        return
+    held = f"{use.needed / _GIB:.0f} GiB of {use.capacity / _GIB:.1f} GiB"
+    message = (
+        f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
+    )
+    hint = "; or ".join(hints(training, use)) or "take more GPUs, or GPUs with more memory"
+    yield Problem(
+        "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what takes it", Severity.WARNING
+    )

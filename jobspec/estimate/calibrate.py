@@ -1,0 +1,136 @@
+"""Measured steps as a correction of estimated ones: what the same cluster, model and framework make different from the constants."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headway.jobspec.estimate.speed import Speed, constants
+from headway.jobspec.estimate.step import StepTime, step_time
+from headway.jobspec.estimate.training import Training
+
+# Steps of a run that are not counted: the first ones compile kernels, fill caches and set up communicators.
+WARM_UP = 5
+
+
+class MeasurementError(Exception):
+    """Measurements that say nothing of a step's time; the text says why."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Steps as they will be, where `measured` ones are known.
+
+    The logarithms of measured over estimated time are taken as a Gaussian process: a part that all runs on the cluster share, a part that
+    only layouts like each other share, and what is each run's own (C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine
+    Learning, algorithm 2.1). So one measurement moves every estimate, most those of layouts like it, and none by all of its own error.
+    """
+
+    measured: tuple[Training, ...]
+    weights: tuple[float, ...]
+    speed: Speed
+
+    def factor(self, training: Training) -> float:
+        """What the estimate of the training is multiplied by."""
+        pairs = zip(self.measured, self.weights, strict=True)
+        return math.exp(sum(weight * _covariance(training, other, self.speed) for other, weight in pairs))
+
+    def step_time(self, training: Training) -> StepTime:
+        """The training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
+        step, factor, left = step_time(training, self.speed), self.factor(training), self._left_open(training)
+        return replace(
+            step,
+            seconds=step.seconds * factor,
+            parts={name: seconds * factor for name, seconds in step.parts.items()},
+            low=step.seconds * factor * (step.low / step.seconds) ** left,
+            high=step.seconds * factor * (step.high / step.seconds) ** left,
+        )
+
+    def _left_open(self, training: Training) -> float:
+        """The share of the estimate's spread, as a logarithm, that the measurements leave open."""
+        covariances = [_covariance(training, other, self.speed) for other in self.measured]
+        solved = _solved(_matrix(self.measured, self.speed), covariances)
+        explained = sum(one * other for one, other in zip(covariances, solved, strict=True))
+        return math.sqrt(1 - explained / _matrix((training,), self.speed)[0][0])
+
+
+def calibrate(measured: Sequence[tuple[Training, float]], speed: Speed | None = None) -> Calibration:
+    """From trainings and the seconds that a step of each took. Raises MeasurementError."""
+    speed = constants() if speed is None else speed
+    if not measured:
+        raise MeasurementError("no step was measured")
+    if any(not seconds > 0 for _, seconds in measured):
+        raise MeasurementError("a measured step takes no time")
+    trainings = tuple(training for training, _ in measured)
+    errors = [math.log(seconds / step_time(training, speed).seconds) for training, seconds in measured]
+    return Calibration(trainings, tuple(_solved(_matrix(trainings, speed), errors)), speed)
+
+
+def measured_step(metrics: Path) -> float:
+    """Seconds of a step of a run by its metrics.jsonl: the median, without those that warm up each generation.
+
+    Raises MeasurementError, OSError.
+    """
+    seconds, seen = [], dict[int, int]()
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        generation, step_s = _step_of(line)
+        seen[generation] = seen.get(generation, 0) + 1
+        if seen[generation] > WARM_UP:
+            seconds.append(step_s)
+    if not seconds:
+        raise MeasurementError(f"{metrics} has no more than the {WARM_UP} first steps of each generation")
+    return statistics.median(seconds)
+
+
+def _step_of(line: str) -> tuple[int, float]:
+    try:
+        found = json.loads(line)
+        return int(found["generation"]), float(found["step_s"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(f"not a line of metrics.jsonl: {line[:80]}") from error
+
+
+def _covariance(one: Training, other: Training, speed: Speed) -> float:
+    """Of the errors of two estimates."""
+    known = speed.likeness
+    return known["shared"] ** 2 + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])
+
+
+def distance(one: Training, other: Training) -> float:
+    """How unlike two layouts are: doublings between their degrees, microbatches, sequences and GPUs, and kernels or recomputation that
+    differ."""
+    doublings = sum(abs(math.log2(first / second)) for first, second in zip(_sizes(one), _sizes(other), strict=True))
+    return doublings + sum(first != second for first, second in zip(_choices(one), _choices(other), strict=True))
+
+
+def _sizes(training: Training) -> tuple[float, ...]:
+    degrees = training.degrees
+    return (degrees.tp, degrees.pp, degrees.cp, degrees.ep, training.micro, training.sequence, training.gpus)
+
+
+def _choices(training: Training) -> tuple[object, ...]:
+    return (training.recompute, training.kernels, training.formats, training.degrees.sharding, training.degrees.sequence_parallel)
+
+
+def _matrix(trainings: Sequence[Training], speed: Speed) -> list[list[float]]:
+    own = speed.likeness["own"] ** 2
+    return [
+        [_covariance(one, other, speed) + own * (i == j) for j, other in enumerate(trainings)] for i, one in enumerate(trainings)
+    ]
+
+
+def _solved(matrix: list[list[float]], right: Sequence[float]) -> list[float]:
+    """The solution of a symmetric, positive definite system, by elimination."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for column, pivot in enumerate(rows):
+        for row in rows[column + 1 :]:
+            share = row[column] / pivot[column]
+            for index in range(column, len(row)):
+                row[index] -= share * pivot[index]
+    solution = [0.0] * len(rows)
+    for index in reversed(range(len(rows))):
+        known = sum(rows[index][other] * solution[other] for other in range(index + 1, len(rows)))
+        solution[index] = (rows[index][-1] - known) / rows[index][index]
+    return solution

@@ -1,0 +1,244 @@
+"""What a job leaves open (`auto`) as values: the fastest layout that fits, and the checkpoint interval that loses the least time."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headway.jobspec.auto import Decision, Decisions, with_values
+from headway.jobspec.check.layout import sizes_of
+from headway.jobspec.check.multiples import divisors
+from headway.jobspec.document import Path, dotted
+from headway.jobspec.estimate.estimate import Estimate, estimate
+from headway.jobspec.estimate.from_plan import EstimateError, training_of
+from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
+from headway.jobspec.estimate.goodput.of_plan import run_of
+from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.spares import best_spares
+from headway.jobspec.estimate.goodput.tiers import KINDS
+from headway.jobspec.estimate.search import Allowed, Request, SearchResult, request_like, search
+from headway.jobspec.estimate.training import Degrees, Training
+from headway.jobspec.parse import Parsed, parse_job
+from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.resolve.domains import Domains
+from headway.jobspec.resolve.job import resolve_job
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.layout import Layout
+from headway.jobspec.suggest import listed
+
+# Of fields that the trainer takes one way only: the values that say so; none where the field has to be left out.
+Limits = Mapping[tuple[str, ...], tuple[Any, ...]]
+
+_MICRO = ("batch", "micro")
+_RECOMPUTE = ("recompute",)
+_SPARES = ("resilience", "spares")
+
+# What a part of a layout is where nothing says it (resolve/mesh.py, from_plan.py); None: it follows from the others.
+_UNSAID: Mapping[str, tuple[Any, ...] | None] = {
+    "dp_shard": None,
+    "schedule": ("1F1B", "Interleaved1F1B"),
+    "sequence_parallel": (True,),
+}
+_DEGREE_UNSAID = (1,)
+# Rounds over the tiers, whose intervals hardly depend on each other.
+_ROUNDS = 3
+_REASONS_SHOWN = 3
+_GIB = 1 << 30
+
+
+def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tuple[Decisions, list[Problem]]:
+    """A value for each `auto` of a job that is right otherwise and fits the cluster, or why there is none (HW212).
+
+    The same job, cluster and limits come to the same values.
+    """
+    searched = tuple(path for path in job.undecided if path[0] == "layout" or path in (_MICRO, _RECOMPUTE))
+    others = tuple(path for path in job.undecided if path not in searched)
+    decisions: Decisions = {}
+    try:
+        if searched:
+            decisions = _decide_layout(*_planned(job, decisions, cluster), cluster, searched, limits)
+        if others:
+            decisions = {**decisions, **_decide_run(*_planned(job, decisions, cluster), cluster, others)}
+    except EstimateError as error:
+        return {}, [_undecidable([path for path in job.undecided if path not in decisions], error)]
+    return {path: decisions[path] for path in job.undecided}, []
+
+
+def _undecidable(paths: Sequence[Path], error: EstimateError) -> Problem:
+    """What is open still, at the first of it: each part waits for the one before."""
+    message = f"{listed(map(dotted, paths))} cannot be decided: {error}"
+    return Problem("HW212", JOB, paths[0], message, f"{error.hint}; or write the value itself")
+
+
+def request_of(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, limits: Limits, top: int) -> Request:
+    """The search for any layout, microbatch and recomputing, whatever the job says of them. Raises EstimateError."""
+    return replace(_request(spec, plan, cluster, (("layout",), _MICRO, _RECOMPUTE), limits), top=top)
+
+
+def _planned(job: Parsed[TrainingJob], decisions: Decisions, cluster: ClusterPlan) -> tuple[TrainingJob, JobPlan]:
+    """The spec with what is decided so far and stand-ins for the rest, and its plan; an open layout has all ranks in one axis there."""
+    decided, _ = parse_job(with_values(job.document, {path: decision.value for path, decision in decisions.items()}))
+    spec, is_open = decided.spec, any(path[0] == "layout" for path in decided.undecided)
+    placed = spec.model_copy(update={"layout": Layout()}) if is_open else spec
+    return spec, resolve_job(placed, cluster, sizes_of(decided), None)
+
+
+def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Decisions:
+    """What is open of the layout, the microbatch and recomputing. Raises EstimateError."""
+    request = _request(spec, plan, cluster, paths, limits)
+    found = search(replace(request, tight=False))
+    found = found if found.best is not None else search(request)
+    if found.best is None:
+        raise _nothing_left(found, plan.world_size, paths, limits)
+    reasons = (_reason_of_layout(found, found.best), *["found in the same search"] * len(paths))
+    return {
+        path: Decision(_value(path, found.best.training, limits), reason) for path, reason in zip(paths, reasons, strict=False)
+    }
+
+
+def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limits: Limits) -> EstimateError:
+    """Why no layout can be used: for want of memory, or by the rules that no layout keeps."""
+    without_room = [rejection.reason for rejection in found.rejections if rejection.layouts]
+    reasons = without_room or [rejection.reason for rejection in found.rejections]
+    more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
+    hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
+    if without_room:
+        hint = ", or ".join([*([hint] if more else []), "take more nodes, or GPUs with more memory"])
+    return EstimateError(f"no layout of its {gpus} GPUs can be used: {'; '.join(reasons[:_REASONS_SHOWN])}", hint)
+
+
+def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Request:
+    """The search for all that is open; the rest is as the job says, or means by leaving it out."""
+    training = training_of(plan, cluster)
+    parts: dict[str, Any] = {_part(field): _allowed(field, spec.layout, paths, limits) for field in Layout.model_fields}
+    allowed = Allowed(
+        **{**parts, "tp": parts["tp"] or _tensor_degrees(plan, cluster.group(plan.group))},
+        micro=None if _MICRO in paths else (training.micro,),
+        recompute=_choices(_RECOMPUTE, ("none",), limits) if _RECOMPUTE in paths else (training.recompute,),
+    )
+    request = request_like(training, allowed, top=2)
+    # All ranks in one axis may be more than there are sequences.
+    return request if plan.run.batch is None else replace(request, sequences=plan.run.batch.global_sequences)
+
+
+def _allowed(field: str, layout: Layout, paths: tuple[Path, ...], limits: Limits) -> tuple[Any, ...] | None:
+    """The values that a field of the layout may come to; None for any."""
+    unsaid = _UNSAID.get(field, _DEGREE_UNSAID)
+    if ("layout",) in paths or ("layout", field) in paths:
+        return _choices(("layout", field), unsaid, limits)
+    said = getattr(layout, field)
+    return unsaid if said is None else (said,)
+
+
+def _tensor_degrees(plan: JobPlan, group: GroupPlan) -> tuple[int, ...]:
+    """Sizes of groups for which NVLink domains hold as many nodes as the job wants (check/domains.py)."""
+    domains = Domains(group.nvlink_domain, group.gpus, group.count)
+    return tuple(tp for tp in divisors(plan.world_size) if domains.room(domains.unit(tp)) >= plan.slots)
+
+
+def _choices(path: tuple[str, ...], unsaid: tuple[Any, ...] | None, limits: Limits) -> tuple[Any, ...] | None:
+    """The values that the trainer takes of an open field; None for any."""
+    return (limits[path] or unsaid) if path in limits else None
+
+
+def _part(field: str) -> str:
+    """The name that estimates have for a field of the layout."""
+    return "chunks" if field == "virtual_stages" else field
+
+
+def _value(path: Path, best: Training, limits: Limits) -> Any:
+    """What stands at the path in a document that says this layout; None for what is to be left out."""
+    if limits.get(tuple(map(str, path))) == ():
+        return None
+    if path == _MICRO:
+        return best.micro
+    if path == _RECOMPUTE:
+        return best.recompute
+    if path != ("layout",):
+        return _degree(str(path[1]), best.degrees)
+    said = {field: _value(("layout", field), best, limits) for field in Layout.model_fields}
+    return {field: value for field, value in said.items() if field == "dp_shard" or not _is_default(field, value)}
+
+
+def _degree(field: str, degrees: Degrees) -> Any:
+    """The field's value; what does nothing alone is left out (None)."""
+    if (field == "schedule" and degrees.pp == 1) or (field == "sequence_parallel" and degrees.tp == 1):
+        return None
+    return getattr(degrees, _part(field))
+
+
+def _is_default(field: str, value: Any) -> bool:
+    """Whether the field means this value where it is left out."""
+    return value == Layout.model_fields[field].default or (field == "sequence_parallel" and value is True)
+
+
+def _reason_of_layout(found: SearchResult, best: Estimate) -> str:
+    memory = f"{best.memory.needed / _GIB:.0f} GiB of {best.memory.capacity / _GIB:.0f}"
+    room = f"{memory}, which is tight" if best.memory.verdict == "tight" else memory
+    return f"{_significant(best.tokens_s, 3):,} tokens/s, {room}; {_next_best(found, best)}"
+
+
+def _next_best(found: SearchResult, best: Estimate) -> str:
+    if len(found.ranked) == 1:
+        return "no other is left"
+    slower = 1 - found.ranked[1].tokens_s / best.tokens_s
+    return f"the next best is {slower:.1%} slower" if slower >= 0.0005 else "the next best is no faster"
+
+
+def _decide_run(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...]) -> Decisions:
+    """The intervals of checkpoints and the spares that are open. Raises EstimateError."""
+    step = estimate(training_of(plan, cluster))
+    longest = spec.limits.time if spec.steps is None else None
+    run = run_of(plan, cluster, step.step.seconds, step.checkpoint_bytes, longest)
+    tiers = spec.checkpoint.tiers if spec.checkpoint is not None else ()
+    kinds = {path: tiers[path[2]].kind for path in paths if path != _SPARES and isinstance(path[2], int)}
+    run = _with_best_intervals(run, set(kinds.values()))
+    intervals = {path: _interval(run, kind, spec.steps) for path, kind in kinds.items()}
+    return {path: intervals[path] if path in intervals else _spares(run) for path in paths}
+
+
+def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
+    """The run with the best interval of each of these tiers, none longer than that of a tier that outlives it: it would be of no use."""
+    for kind in kinds:
+        run = with_interval(run, kind, run.length_s)
+    for _ in range(_ROUNDS):
+        longest = run.length_s
+        for kind in [kind for kind in reversed(KINDS) if any(tier.kind == kind for tier in run.tiers)]:
+            if kind in kinds:
+                run = with_interval(run, kind, best_interval(replace(run, work_s=longest), kind))
+            longest = min(longest, run.tier(kind).interval_s)
+    return run
+
+
+def _interval(run: Run, kind: str, steps: int | None) -> Decision:
+    """In steps, since the runner counts them; two digits, since the optimum is flat, and none shorter, since writing one takes its time."""
+    chosen = _two_digits(run.tier(kind).interval_s / run.step_s)
+    chosen = chosen if steps is None else min(chosen, steps)
+    often = _duration(chosen * run.step_s)
+    apart = _duration(1 / sum(run.rates().values()))
+    reason = f"{often}, for one failure in {apart} and {_duration(run.tier(kind).block_s)} a checkpoint"
+    return Decision(f"{chosen} step{'s' if chosen > 1 else ''}", f"{reason}; expected goodput {expected_goodput(run):.1%}")
+
+
+def _spares(run: Run) -> Decision:
+    return Decision(best_spares(run), "the fewest with which the job waits for a node less than 0.5 % of its time")
+
+
+def _two_digits(number: float) -> int:
+    """The next whole number from there on that has no more than two digits before its zeros."""
+    scale: int = 10 ** max(0, len(str(int(number))) - 2)
+    return max(1, math.ceil(number / scale)) * scale
+
+
+def _significant(number: float, digits: int) -> int:
+    """The number with so many significant digits, as a whole one."""
+    return round(float(f"{number:.{digits}g}"))
+
+
+def _duration(seconds: float) -> str:
+    """In words, with two digits: `14 min`."""
+    for unit, scale in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * scale:
+            return f"{float(f'{seconds / scale:.2g}'):g} {unit}"
+    return f"{float(f'{seconds:.2g}'):g} s"

@@ -1,0 +1,23 @@
+"""Whose code runs the steps, as far as it changes what they cost; each has a profile in memory.yaml and in speed.yaml."""
+
+from typing import Literal
+
+# `megatron` is Megatron-Core with its distributed optimizer, under NeMo and Megatron-Bridge too; `megatron-2021` is Megatron-LM before
+# flash attention.
+Framework = Literal[
+    "headway",
+    "torchtitan",
+    "megatron",
+    "megatron-fsdp",
+    "megatron-2021",
+    "megatron-deepspeed",
+    "deepspeed",
+    "nanotron",
+    "composer",
+    "fms-fsdp",
+    "internevo",
+    "aleph",
+    "kempner-forge",
+    "automodel",
+    "maxtext",
+]

@@ -1,0 +1,18 @@
+"""What of a layout a script can carry out: what its arguments hold."""
+
+from headway.templates.kind import Limited
+from headway.templates.trainers.script.arguments import names_in
+from headway.templates.trainers.script.options import ScriptOptions
+
+_DEGREES = ("pp", "dp_replicate", "cp", "tp", "ep", "virtual_stages")
+_CHOICES = (("layout", "sequence_parallel"), ("layout", "schedule"), ("recompute",))
+_WHY = "is not told of it"
+
+# Fields that a script does not carry out without being told: degrees of 1, and what is left out.
+_UNTOLD: Limited = {**{("layout", degree): ((1,), _WHY) for degree in _DEGREES}, **dict.fromkeys(_CHOICES, ((), _WHY))}
+
+
+def limits(options: ScriptOptions) -> Limited:
+    """The fields that no argument holds, with what counts then."""
+    told = {name for argument in options.argv for name in names_in(argument)}
+    return {path: limit for path, limit in _UNTOLD.items() if ".".join(path) not in told}
