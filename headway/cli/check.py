@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from headway.cli.audit import audit, read_file
-from headway.cli.documents import clusters_of, is_cluster, is_job, plan_cluster, plan_job, read_document
+from headway.cli.documents import PlannedJob, clusters_of, is_cluster, is_job, plan_cluster, plan_job, read_document
 from headway.cli.findings import Findings, counted
 from headway.cli.search import is_folder
-from headway.jobspec.parse import AnyParsed, is_partial
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import Problem
+from headway.jobspec.spec.job import TrainingJob
 from headway.templates.cluster import reader_of
 
 
@@ -44,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
         print("headway: `--run` compares one job with its run; name one TrainingJob", file=sys.stderr)
         return 2
     findings.add(_namesakes(documents))
-    for document in (*documents, *clusters_of(documents, findings)):
-        _check_plans(document, findings)
-    taken = _since(args.run, documents, findings)
+    planned = [job for document in (*documents, *clusters_of(documents, findings)) for job in _check_plans(document, findings)]
+    jobs = [each.job for each in planned[:1]] or [document for document in documents if is_job(document)]
+    taken = _since(args.run, jobs, findings)
     if taken is None:
         return 1
     _print(args, findings, len(files), taken)
@@ -66,8 +67,8 @@ def _print(args: argparse.Namespace, findings: Findings, files: int, taken: list
         sys.stdout.write(FORMATS[args.format](findings, files))
 
 
-def _since(run: str | None, documents: list[AnyParsed], findings: Findings) -> list[str] | None:
-    """Lines on what of the job's changes the run takes up. None, with the reason on stderr, when it cannot be compared."""
+def _since(run: str | None, jobs: list[Parsed[TrainingJob]], findings: Findings) -> list[str] | None:
+    """Lines on what of the one job's changes the run takes up. None, with the reason on stderr, when it cannot be compared."""
     if run is None:
         return []
     from headway.cli.changes import judge, run_so_far  # noqa: PLC0415 (few checks are of a run)
@@ -78,7 +79,7 @@ def _since(run: str | None, documents: list[AnyParsed], findings: Findings) -> l
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return None
-    return [line for job in documents if is_job(job) for line in judge(job, so_far, findings)]
+    return [line for job in jobs for line in judge(job, so_far, findings)]
 
 
 def _documents(path: Path, findings: Findings) -> Iterator[Path]:
@@ -99,16 +100,15 @@ def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
             yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a folder of its own")
 
 
-def _check_plans(document: AnyParsed, findings: Findings) -> None:
-    """The plans that follow from the document, and its rendered files, as far as they are there, against them."""
+def _check_plans(document: AnyParsed, findings: Findings) -> list[PlannedJob]:
+    """The plans that follow from the document, and its rendered files, as far as they are there, against them; those of a job."""
     rendered = Path(document.document.name).parent / "rendered"
-    if is_job(document):
-        for job in plan_job(document, None, findings):
-            _read_back(rendered / job.plan.name / job.plan.cluster, job.cluster, findings)
-    elif is_cluster(document):
-        cluster = plan_cluster(document, findings)
-        if cluster is not None:
-            _read_back(rendered / cluster.plan.name, cluster.plan, findings)
+    jobs = plan_job(document, None, findings) if is_job(document) else []
+    for job in jobs:
+        _read_back(rendered / job.plan.name / job.plan.cluster, job.cluster, findings)
+    if is_cluster(document) and (cluster := plan_cluster(document, findings)) is not None:
+        _read_back(rendered / cluster.plan.name, cluster.plan, findings)
+    return jobs
 
 
 def _read_back(folder: Path, cluster: ClusterPlan, findings: Findings) -> None:

@@ -1,7 +1,7 @@
 """Files as checked documents and plans; every verb that takes documents reads them here."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeGuard
@@ -12,6 +12,7 @@ from headway.cli.findings import Findings
 from headway.cli.inputs import check_inputs
 from headway.cli.inventories import find_clusters, read_inventories
 from headway.infra.providers import PROVIDERS
+from headway.jobspec.auto import Decisions, with_values
 from headway.jobspec.check.cluster import check_cluster
 from headway.jobspec.check.environment import check_environment
 from headway.jobspec.check.inventory import check_inventory
@@ -22,7 +23,7 @@ from headway.jobspec.check.placement import check_placement
 from headway.jobspec.check.secrets import check_secrets
 from headway.jobspec.choice import choose
 from headway.jobspec.document import Document, Path
-from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, read, said_only
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, parse_job, read, said_only
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, capped
 from headway.jobspec.resolve.cluster import resolve_cluster
@@ -41,12 +42,17 @@ from headway.templates.trainers import TRAINERS
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job's plan on one cluster, and what its renderers want besides."""
+    """A job's plan on one cluster, and what its renderers want besides.
+
+    `job` is the document that was planned: what it left open (`auto`) is decided there, for the reasons in `decisions`.
+    """
 
     plan: JobPlan
     cluster: ClusterPlan
     scheduler: BaseModel
     trainer: BaseModel
+    job: Parsed[TrainingJob]
+    decisions: Decisions
 
     def files(self) -> Files:
         """Every rendered file, below `<job>/<cluster>/`."""
@@ -285,28 +291,94 @@ def _unknown(name: str, index: int, seen: list[str], unreadable: list[str]) -> P
     return Problem("HW401", JOB, ("cluster", index), message, hint)
 
 
+@dataclass(frozen=True)
+class _Kinds:
+    """The options of what a job and its cluster choose."""
+
+    scheduler: BaseModel
+    trainer: BaseModel
+    data: BaseModel | None
+
+
+def _kinds(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> _Kinds | None:
+    """None where one of them cannot be used."""
+    scheduler, trainer, data = _scheduler(cluster.document)[0], _trainer(job.document)[0], _data(job.document)[0]
+    if scheduler is None or trainer is None or (data is None and job.spec.data is not None):
+        return None
+    return _Kinds(scheduler, trainer, data)
+
+
 def _plan_on(job: Parsed[TrainingJob], cluster: Parsed[Cluster], findings: Findings) -> PlannedJob | None:
     """The plan, where the documents allow one; what the kinds have against it goes to `findings`."""
-    job_name, cluster_name = job.document.name, cluster.document.name
-    misfits = findings.add(check_placement(job, cluster), job_name, cluster_name)
-    scheduler, trainer, data = _scheduler(cluster.document)[0], _trainer(job.document)[0], _data(job.document)[0]
-    misfit = any(problem.is_error for problem in misfits)
-    if misfit or not job.complete or findings.errors_in(cluster_name) or scheduler is None or trainer is None:
+    misfits = findings.add(check_placement(job, cluster), job.document.name, cluster.document.name)
+    kinds = _kinds(job, cluster) if job.complete or job.undecided else None
+    if kinds is None or _has_errors(misfits) or findings.errors_in(cluster.document.name):
         return None
-    if data is None and job.spec.data is not None:
+    plan = _resolve_cluster(cluster, findings)
+    if plan is None:
         return None
-    cluster_plan = _resolve_cluster(cluster, findings)
-    if cluster_plan is None:
+    if job.complete:
+        return _plan(job, {}, cluster, plan, kinds, findings)
+    decisions = _decide(job, plan, kinds.trainer, findings)
+    decided = None if decisions is None else _decided(job, decisions, cluster, findings)
+    return None if decisions is None or decided is None else _plan(decided, decisions, cluster, plan, kinds, findings)
+
+
+def _decide(job: Parsed[TrainingJob], cluster: ClusterPlan, trainer: BaseModel, findings: Findings) -> Decisions | None:
+    """A value for each `auto`; None where one cannot be decided, and where the job has errors that its rules tell."""
+    if _has_errors(_judged(job)):
         return None
-    plan = resolve_job(job.spec, cluster_plan, sizes_of(job), data)
-    findings.add(check_environment(plan), job_name)
-    findings.add(SCHEDULERS[plan.scheduler].check(scheduler, plan, cluster_plan), job_name, cluster_name)
+    from headway.jobspec.estimate.decide import decide  # noqa: PLC0415 (most jobs leave nothing open)
+
     kind = TRAINERS[job.spec.trainer.kind]
-    objections = findings.add(kind.check(trainer, plan, cluster_plan), job_name, cluster_name)
-    if any(problem.is_error for problem in objections):
+    limits = {path: values for path, (values, _) in {**kind.only, **kind.limits(trainer)}.items()}
+    decisions, problems = decide(job, cluster, limits)
+    return None if _has_errors(findings.add(problems, job.document.name)) else decisions
+
+
+def _decided(
+    job: Parsed[TrainingJob], decisions: Decisions, cluster: Parsed[Cluster], findings: Findings
+) -> Parsed[TrainingJob] | None:
+    """The job with these values, checked like any other; None where it has errors then."""
+    values = {path: decision.value for path, decision in decisions.items()}
+    parsed, problems = parse_job(with_values(job.document, values))
+    judged = findings.add(
+        [*problems, *_judged(parsed), *check_placement(parsed, cluster)], job.document.name, cluster.document.name
+    )
+    return None if _has_errors(judged) else parsed
+
+
+def _plan(
+    job: Parsed[TrainingJob],
+    decisions: Decisions,
+    cluster: Parsed[Cluster],
+    cluster_plan: ClusterPlan,
+    kinds: _Kinds,
+    findings: Findings,
+) -> PlannedJob | None:
+    """The plan of a whole job that fits its cluster; None where the trainer cannot carry it out."""
+    job_name, cluster_name = job.document.name, cluster.document.name
+    plan = resolve_job(job.spec, cluster_plan, sizes_of(job), kinds.data)
+    findings.add(check_environment(plan), job_name)
+    findings.add(SCHEDULERS[plan.scheduler].check(kinds.scheduler, plan, cluster_plan), job_name, cluster_name)
+    kind = TRAINERS[job.spec.trainer.kind]
+    if _has_errors(findings.add(kind.check(kinds.trainer, plan, cluster_plan), job_name, cluster_name)):
         return None
-    findings.add(check_inputs(kind.files(trainer, plan), plan, FilePath(job_name)), job_name)
-    return PlannedJob(with_settings(plan, kind.settings(trainer, plan)), cluster_plan, scheduler, trainer)
+    if plan.model is not None and plan.gpus_per_slot:
+        findings.add(_check_memory(plan, cluster_plan), job_name)
+    findings.add(check_inputs(kind.files(kinds.trainer, plan), plan, FilePath(job_name)), job_name)
+    settings = kind.settings(kinds.trainer, plan)
+    return PlannedJob(with_settings(plan, settings), cluster_plan, kinds.scheduler, kinds.trainer, job, decisions)
+
+
+def _check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    from headway.jobspec.check.memory import check_memory  # noqa: PLC0415 (only a job that names its model has a ledger)
+
+    return check_memory(plan, cluster)
+
+
+def _has_errors(problems: Iterable[Problem]) -> bool:
+    return any(problem.is_error for problem in problems)
 
 
 def _resolve_cluster(cluster: Parsed[Cluster], findings: Findings) -> ClusterPlan | None:

@@ -30,8 +30,9 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "check": Verb("headway.cli.check", "every problem of the documents, at its line and column"),
     "plan": Verb("headway.cli.plan", "what a job or a cluster comes to: ranks, environment, classes, switches, files"),
+    "simulate": Verb("headway.cli.simulate", "the goodput that failures leave of a job, over its whole length"),
     "render": Verb("headway.cli.render", "all files of jobs and clusters"),
-    "pin": Verb("headway.cli.pin", "where a cluster's cables lead, as an inventory: they stay there when it grows"),
+    "pin": Verb("headway.cli.pin", "what a job leaves open as numbers in its file; a cluster's cables as an inventory"),
     "audit": Verb("headway.cli.audit", "switch, host and NCCL settings in force, read back and compared"),
     "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),
     "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives", raw=True),

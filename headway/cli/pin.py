@@ -1,8 +1,7 @@
-"""A cluster's cables as inventories, so that no later change of the cluster's document moves them."""
+"""A cluster's cables as inventories, so that no later change of its document moves them; what a job leaves open as numbers."""
 
 import argparse
 import json
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.cli.documents import read_cluster, read_document
 from headway.cli.findings import Findings, counted
+from headway.cli.in_place import PinError, write_in_place
 from headway.cli.inventories import FOLDER, find_strays, read_inventories
+from headway.cli.pin_job import pin_job
 from headway.cli.search import SUFFIXES
-from headway.infra.tree import write_file
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes
-from headway.jobspec.parse import parse
+from headway.jobspec.parse import kind_of, parse
 from headway.jobspec.problem import show
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
 from headway.jobspec.resolve.links import shape_of
@@ -30,10 +30,6 @@ _HEAD = (
     "# Where the cables of these nodes lead, as it was planned when `headway pin` wrote it; nothing else decides it from now on."
 )
 _ROWS_SHOWN = 8
-
-
-class PinError(Exception):
-    """What was planned cannot be written; the message says why and what to do."""
 
 
 @dataclass
@@ -51,27 +47,48 @@ class _Planned:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Inventories are read from the folder of the cluster's document and from `{FOLDER}` below it."
     add = parser.add_argument
-    add("cluster", type=Path, metavar="CLUSTER", help="a Cluster document")
-    add("-o", "--output", type=Path, metavar="FILE", help="write there, or append; into a folder: a file for each unit of nodes")
+    add("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob, each `auto` of which becomes a number, or a Cluster")
+    add("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="for a cluster: write there, or append; into a folder: a file for each unit of nodes",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the cables of the nodes that stand in no inventory. 1 on errors; 2 for a place that nothing is read from."""
+    """Writes what a job leaves open into it; prints or writes the cables of the nodes that stand in no inventory.
+
+    1 on errors; 2 for a place that nothing is read from, and for an option of the other kind of document.
+    """
     findings = Findings()
-    cluster = read_cluster(args.cluster, findings)
+    is_a_job = kind_of(findings.load(args.document)[0]) == "TrainingJob"
+    if is_a_job and args.output is not None:
+        print(f"headway: {args.document} is a job, and is written where it stands; `-o` is for a cluster", file=sys.stderr)
+        return 2
+    if not is_a_job and args.cluster is not None:
+        print(f"headway: {args.document} is no job; `--cluster` is for one", file=sys.stderr)
+        return 2
+    return pin_job(args.document, args.cluster) if is_a_job else _pin_cluster(args.document, args.output, findings)
+
+
+def _pin_cluster(file: Path, output: Path | None, findings: Findings) -> int:
+    cluster = read_cluster(file, findings)
     inventories = read_inventories(cluster, read_document, findings) if cluster is not None and not findings.errors else None
     # What is warned of, cables that can move, is what is written down here.
     findings.print(sys.stderr, warnings=False)
-    for stray in find_strays(args.cluster, findings):
+    for stray in find_strays(file, findings):
         print(show(stray, findings.documents.get(stray.document)), end="\n\n", file=sys.stderr)
     if cluster is None or inventories is None:
         return 1
-    if args.output is not None and not _is_read(args.output, args.cluster.parent):
-        folders = f"{args.cluster.parent} and {args.cluster.parent / FOLDER}"
-        print(f"headway: {args.output} would not be read: inventories are .yaml files in {folders}", file=sys.stderr)
+    if output is not None and not _is_read(output, file.parent):
+        folders = f"{file.parent} and {file.parent / FOLDER}"
+        print(f"headway: {output} would not be read: inventories are .yaml files in {folders}", file=sys.stderr)
         return 2
     try:
-        return _pin(cluster.spec, Observed.of(inventories), args.output)
+        return _pin(cluster.spec, Observed.of(inventories), output)
     except PinError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -91,7 +108,7 @@ def _pin(cluster: Cluster, observed: Observed, output: Path | None) -> int:
     if output is not None:
         texts = {path: _text(path, cluster.name, nodes) for path, nodes in _files(output, cluster.name, new).items()}
         for path, text in texts.items():
-            _write(path, text)
+            write_in_place(path, text)
             print(path)
     elif new:
         sys.stdout.write(_document(cluster.name, cluster.name, new))
@@ -133,18 +150,6 @@ def _files(output: Path, cluster: str, nodes: Sequence[_Planned]) -> Mapping[Pat
         file = output if output.suffix in SUFFIXES else output / f"{cluster}-unit-{node.unit + 1}.yaml"
         files.setdefault(file, []).append(node)
     return files
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes the file where a link to it leads, and leaves it its permissions. Raises PinError when that cannot be done."""
-    try:
-        file = path.resolve()
-        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
-        write_file(file, text)
-        if mode is not None:
-            file.chmod(mode)
-    except OSError as error:
-        raise PinError(f"{path} cannot be written: {error.strerror}; give another place, or make room for it there") from error
 
 
 def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:

@@ -19,6 +19,8 @@ from headway.cli.documents import (
     wrong_kind,
 )
 from headway.cli.findings import Findings
+from headway.cli.outlook import OutlookError, asks, configure_outlook, look, outlook_json, print_outlook
+from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.suggest import listed
@@ -37,7 +39,12 @@ _PIPE_WIDTH = 130
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON, as `render` writes it to plan.json")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: the plan as `render` writes it to plan.json, or what other options ask for",
+    )
+    configure_outlook(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,14 +55,36 @@ def run(args: argparse.Namespace) -> int:
     planned = _planned(args.document, args.cluster)
     if planned is None:
         return 1
-    if args.json:
+    try:
+        return _tell_job(planned, args) if isinstance(planned, PlannedJob) else _tell_cluster(planned, args)
+    except OutlookError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _tell_job(planned: PlannedJob, args: argparse.Namespace) -> int:
+    """Where more than the plan is asked for, only what was asked is shown to people."""
+    if args.json and not asks(args):
         sys.stdout.write(to_json(planned.plan))
         return 0
+    outlook = look(planned, args)
+    if args.json:
+        sys.stdout.write(json_text(outlook_json(outlook)))
+        return 0
     console = _console()
-    if isinstance(planned, PlannedJob):
+    if not asks(args):
         _print_job(console, planned)
+    print_outlook(console, outlook, planned)
+    return 0
+
+
+def _tell_cluster(planned: PlannedCluster, args: argparse.Namespace) -> int:
+    if asks(args):
+        raise OutlookError("a cluster has no layouts; name a job")
+    if args.json:
+        sys.stdout.write(to_json(planned.plan))
     else:
-        _print_cluster(console, planned.plan)
+        _print_cluster(_console(), planned.plan)
     return 0
 
 

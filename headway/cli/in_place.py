@@ -1,0 +1,22 @@
+"""A file that people keep, written anew in its place."""
+
+import stat
+from pathlib import Path
+
+from headway.infra.tree import write_file
+
+
+class PinError(Exception):
+    """What was decided cannot be written; the message says why and what to do."""
+
+
+def write_in_place(path: Path, text: str) -> None:
+    """Writes the file where a link to it leads, whole or not at all, and leaves it its permissions. Raises PinError."""
+    try:
+        file = path.resolve()
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
+        write_file(file, text)
+        if mode is not None:
+            file.chmod(mode)
+    except OSError as error:
+        raise PinError(f"{path} cannot be written: {error.strerror}; give another place, or make room for it there") from error

@@ -1,0 +1,92 @@
+"""What a job leaves open (`auto`) as numbers, written into its document where `auto` stands; no other byte of it changes."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from headway.cli.documents import PlannedJob, plan_job, read_job
+from headway.cli.findings import Findings, counted
+from headway.cli.in_place import PinError, write_in_place
+from headway.jobspec.auto import Decision, rewritten, with_values
+from headway.jobspec.compose import compose
+from headway.jobspec.document import Document, Path, dotted
+from headway.jobspec.flow import flow
+from headway.jobspec.load import load_bytes
+
+_BOM = "\ufeff"
+
+
+def pin_job(job_file: FilePath, cluster_file: FilePath | None) -> int:
+    """Decides and writes every `auto` of the job. 1, and nothing written, on errors; 1 too where a base says what is left open."""
+    findings = Findings()
+    job = read_job(job_file, findings)
+    planned = [] if job is None else plan_job(job, cluster_file, findings, first_only=True)
+    findings.print(sys.stderr)
+    if findings.errors:
+        return 1
+    try:
+        return _pin(planned[0], findings)
+    except PinError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _pin(planned: PlannedJob, findings: Findings) -> int:
+    document = planned.job.document
+    own = {path: each for path, each in planned.decisions.items() if document.origin(path) is document}
+    if own:
+        _write(document, {path: each.value for path, each in own.items()}, findings)
+    for path, decision in own.items():
+        print(_line(path, decision))
+    done = f"{counted(len(own), 'value')} pinned in {document.name}, for the cluster `{planned.plan.cluster}`"
+    print(done if own else f"nothing is `auto` in {document.name}", file=sys.stderr)
+    inherited = [path for path in planned.decisions if path not in own]
+    if inherited:
+        _report_inherited(inherited, document)
+    return 1 if inherited else 0
+
+
+def _line(path: Path, decision: Decision) -> str:
+    return f"{dotted(path)}: {flow(decision.value)}  # {decision.reason}"
+
+
+def _report_inherited(paths: Iterable[Path], document: Document) -> None:
+    """Says what stands open in a base: other jobs extend it too, and may come to other numbers."""
+    values = {}
+    for path in paths:
+        base = document.origin(path)
+        place = document.values[path]
+        print(f"error: {base.name}:{place.line + 1}:{place.column + 1} leaves `{dotted(path)}` open", file=sys.stderr)
+        whole = path[: next((depth for depth, key in enumerate(path) if isinstance(key, int)), len(path))]
+        values[whole] = document.value(whole)
+    print(f"other documents may extend it and come to other numbers; say it in {document.name}:", file=sys.stderr)
+    for path, value in values.items():
+        print(f"  {_nested(path, value)}", file=sys.stderr)
+
+
+def _nested(path: Path, value: Any) -> str:
+    """The value as a line of a document; a mapping adds to what a base says, a list replaces it."""
+    for key in reversed(path[1:]):
+        value = {key: value}
+    return f"{path[0]}: {flow(value)}"
+
+
+def _write(document: Document, values: Mapping[Path, Any], findings: Findings) -> None:
+    """Writes the document with the values. Raises PinError when it would not be read as that, and when it cannot be written."""
+    file = FilePath(document.name)
+    try:
+        before = file.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PinError(f"{file} cannot be read: {error}") from error
+    head = _BOM if before.startswith(_BOM) else ""
+    if before.removeprefix(_BOM) != document.text:
+        raise PinError(f"{file} has changed meanwhile; pin it again")
+    text = rewritten(document, values)
+    after, unreadable = load_bytes(document.name, text.encode())
+    undecided = findings.documents[document.name]
+    if unreadable or compose(after, findings.load).document.data != with_values(undecided, values).data:
+        shown = ", ".join(f"`{dotted(path)}: {flow(value)}`" for path, value in values.items())
+        because = "because of what it extends or of how `auto` is written there; write it yourself"
+        raise PinError(f"{file} would come to something else with {shown}, {because}")
+    write_in_place(file, head + text)

@@ -1,0 +1,143 @@
+"""The layouts that a search found, as `headway plan --search` prints them: the fastest, and why the others are not among them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.estimates import estimate_json
+from headway.jobspec.estimate.estimate import Estimate
+from headway.jobspec.estimate.search import SearchResult, headroom
+from headway.jobspec.estimate.search_placement import Placement, placements
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_GIB = 1 << 30
+# Columns that say nothing where all layouts have this value.
+_OPTIONAL = {"cp": "1", "pp": "1", "ep": "1", "schedule": "-", "splits": "parameters"}
+_TEXTS = ("", "schedule", "recompute", "splits", " ")
+
+
+def print_search(console: "Console", found: SearchResult) -> None:
+    """The ranked layouts, how the first lies on the nodes, and what became of all others."""
+    request = found.request
+    console.print(
+        f"\n[bold]layouts[/] of {request.gpus:,} GPUs, {request.sequences:,} sequences of {request.sequence:,} tokens a step"
+    )
+    if found.best is None:
+        console.print("  none can be used")
+    else:
+        console.print(_ranked(found))
+        console.print("  * no faster one leaves as much memory free", markup=False)
+        for placement in placements(found.best.training.degrees, request.network):
+            console.print(f"  {_placed(placement)}", markup=False)
+    _print_counts(console, found)
+
+
+def search_json(found: SearchResult) -> Mapping[str, Any]:
+    """The result as JSON: layouts as the language has them, each with its estimate."""
+    counts = found.counts
+    return {
+        "gpus": found.request.gpus,
+        "sequences": found.request.sequences,
+        "sequence": found.request.sequence,
+        "ranked": [_layout_json(each, found) for each in found.ranked],
+        "counts": {"legal": counts.legal, "unfit": counts.unfit, "slow": counts.slow, "scored": counts.scored},
+        "rejections": [{"reason": each.reason, "layouts": each.layouts, "choices": each.choices} for each in found.rejections],
+    }
+
+
+def layout_words(estimate: Estimate) -> str:
+    """The layout in a line: `tp 8, cp 2, pp 16 x 8, dp 64`."""
+    degrees = estimate.training.degrees
+    stages = f"{degrees.pp} x {degrees.chunks}" if degrees.chunks > 1 else str(degrees.pp)
+    axes = {"tp": degrees.tp, "cp": degrees.cp, "pp": stages, "dp": degrees.dp, "ep": degrees.ep}
+    return ", ".join(f"{name} {size}" for name, size in axes.items() if name == "dp" or size not in (1, "1"))
+
+
+def _layout_json(estimate: Estimate, found: SearchResult) -> Mapping[str, Any]:
+    training, degrees = estimate.training, estimate.training.degrees
+    return {
+        "layout": {
+            "pp": degrees.pp,
+            "dp_replicate": degrees.dp_replicate,
+            "dp_shard": degrees.dp_shard,
+            "cp": degrees.cp,
+            "tp": degrees.tp,
+            "ep": degrees.ep,
+            "sequence_parallel": degrees.sequence_parallel,
+            "schedule": degrees.schedule if degrees.pp > 1 else None,
+            "virtual_stages": degrees.chunks,
+        },
+        "sharding": degrees.sharding,
+        "micro": training.micro,
+        "accumulation": training.accumulation,
+        "recompute": training.recompute,
+        "free_bytes": headroom(estimate.memory),
+        "pareto": estimate in found.pareto,
+        "estimate": estimate_json(estimate),
+    }
+
+
+def _ranked(found: SearchResult) -> "Table":
+    """A row for each layout; what is alike in all of them and usual has no column."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 (only a table for people needs it)
+    from rich.table import Table  # noqa: PLC0415
+
+    rows = [_cells(estimate, number, estimate in found.pareto) for number, estimate in enumerate(found.ranked, 1)]
+    columns = [name for name in rows[0] if name not in _OPTIONAL or any(row[name] != _OPTIONAL[name] for row in rows)]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name.strip(), justify="left" if name in _TEXTS else "right", no_wrap=name != "schedule")
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
+    return table
+
+
+def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
+    training, degrees, memory = estimate.training, estimate.training.degrees, estimate.memory
+    chunks = f" x {degrees.chunks}" if degrees.chunks > 1 else ""
+    return {
+        "": f"{number}{'*' if pareto else ''}",
+        "tp": str(degrees.tp),
+        "cp": str(degrees.cp),
+        "pp": str(degrees.pp),
+        "dp": _data(estimate),
+        "ep": str(degrees.ep),
+        "schedule": "-" if degrees.pp == 1 else degrees.schedule + chunks,
+        "micro": f"{training.accumulation} of {training.micro}",
+        "recompute": training.recompute,
+        "splits": degrees.sharding,
+        "step": f"{estimate.step.seconds:.3g} s",
+        "tokens/s": f"{estimate.tokens_s:,.0f}",
+        "MFU": f"{estimate.mfu_causal:.1%}",
+        "free": f"{headroom(memory) / _GIB:.1f} GiB",
+        " ": memory.verdict,
+    }
+
+
+def _data(estimate: Estimate) -> str:
+    degrees = estimate.training.degrees
+    return str(degrees.dp) if degrees.dp_replicate == 1 else f"{degrees.dp_replicate} x {degrees.dp_shard}"
+
+
+def _placed(placement: Placement) -> str:
+    apart = "next to each other" if placement.stride == 1 else f"{placement.stride:,} apart"
+    return f"{placement.axis}: {placement.ranks:,} ranks {apart}, {placement.per_node} on a node, over {placement.over}"
+
+
+def _print_counts(console: "Console", found: SearchResult) -> None:
+    counts = found.counts
+    console.print(
+        f"\n{counts.legal:,} layouts are legal: {counts.scored:,} scored, {counts.unfit:,} without room in memory, "
+        f"{counts.slow:,} too slow by their bounds",
+        markup=False,
+        soft_wrap=True,
+    )
+    for rejection in found.rejections:
+        number = f"{rejection.layouts:,} layouts" if rejection.layouts else _choices(rejection.choices)
+        console.print(f"  {number:>16}  {rejection.reason}", markup=False, soft_wrap=True)
+
+
+def _choices(number: int) -> str:
+    return "1 choice" if number == 1 else f"{number:,} choices"

@@ -1,0 +1,320 @@
+"""A job as the goodput that failures leave of it: its run is simulated from start to end, many times."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from headway.cli.documents import PlannedJob, load_job_plan
+from headway.jobspec.estimate.estimate import estimate
+from headway.jobspec.estimate.from_plan import EstimateError, training_of
+from headway.jobspec.estimate.goodput.defaults import defaults
+from headway.jobspec.estimate.goodput.interval import best_interval
+from headway.jobspec.estimate.goodput.of_plan import run_of, transfer_of, with_latent_corruption, with_replicas
+from headway.jobspec.estimate.goodput.run import Run, Tier
+from headway.jobspec.estimate.goodput.simulate import simulate_each
+from headway.jobspec.estimate.goodput.spares import best_spares
+from headway.jobspec.estimate.goodput.summary import IntervalRow, Summary, over_interval, summarize
+from headway.jobspec.estimate.goodput.tiers import KINDS, Transfer, tier_of
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.units import parse_bytes, parse_seconds
+
+SCHEMA = "headway.simulation/1"
+
+_DAY_S = 86400
+# Seeds of each interval of the table, at most.
+_TABLE_SEEDS = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What is told of a job: its run, what became of it, and for each tier goodput over the interval and the best one."""
+
+    job: str
+    cluster: str
+    run: Run
+    summary: Summary
+    intervals: Mapping[str, tuple[IntervalRow, ...]]
+    best_interval_s: Mapping[str, float]
+    best_spares: int
+
+
+class _UsageError(Exception):
+    """Options that do not go together, or that the job wants and were not given."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Times are written as in the documents: 30s, 15m, 300d. docs/simulate.md has the model and every default's source."
+    )
+    parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write goodput over the checkpoint interval as a picture")
+    parser.add_argument(
+        "--seeds", type=_count, default=16, metavar="N", help="how often the run is simulated (default: %(default)s)"
+    )
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="the first of the seeds (default: %(default)s)")
+    _add_run(parser.add_argument_group("the run, where the job does not say it"))
+    _add_failures(parser.add_argument_group("failures, in place of the cluster's and of published ones"))
+    _add_recovery(parser.add_argument_group("recovery, in place of the job's and of published times"))
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--step-time", type=_time, metavar="TIME", help="one optimizer step, without saves (default: estimated)")
+    group.add_argument("--checkpoint-bytes", type=_size, metavar="SIZE", help="one checkpoint (default: estimated)")
+    group.add_argument("--days", type=_positive, metavar="N", help="a run of so many days, whatever the job's steps")
+    group.add_argument("--gpus", type=_count, metavar="N", help="as if the job had so many GPUs and the same step time")
+
+
+def _add_failures(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--node-mtbf", type=_time, metavar="TIME", help="mean time between failures of one node")
+    group.add_argument("--job-mtbf", type=_time, metavar="TIME", help="of the job as a whole, however large it is")
+    group.add_argument("--rack-mtbf", type=_time, metavar="TIME", help="of one rack, with all its nodes at once")
+    group.add_argument("--rack-nodes", type=_count, metavar="N", help="nodes of a rack")
+    group.add_argument("--repair", type=_time, metavar="TIME", help="mean time until a replaced node is back")
+    group.add_argument(
+        "--shape", type=_positive, metavar="K", help="Weibull shape of a node's times; below 1, new nodes fail most"
+    )
+    group.add_argument("--node-age", type=_time, metavar="TIME", help="age of the nodes at the start, with `--shape`")
+    group.add_argument(
+        "--corruption-latency", type=_time, metavar="TIME", help="training on silently wrong numbers until it is noticed"
+    )
+
+
+def _add_recovery(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--every", type=_tier, action="append", default=[], metavar="TIER=TIME", help="a tier's interval; adds the tier"
+    )
+    group.add_argument(
+        "--block", type=_tier, action="append", default=[], metavar="TIER=TIME", help="how long its save stops training"
+    )
+    group.add_argument("--spares", type=_natural, metavar="N", help="nodes that the job holds beside its own")
+    group.add_argument("--pool", type=_natural, metavar="N", help="nodes of the cluster that stand in for lost ones")
+    group.add_argument("--warm-restart", type=_time, metavar="TIME", help="a restart on nodes that the job has")
+    group.add_argument("--cold-restart", type=_time, metavar="TIME", help="a restart with a node from outside of the job")
+    group.add_argument("--provision", type=_time, metavar="TIME", help="until a node from outside has joined")
+    group.add_argument("--detect", type=_time, metavar="TIME", help="until a failure is noticed, of whatever cause")
+    group.add_argument(
+        "--drop-replicas", action="store_true", help="dp_replicate replicas go on without a lost one (fault-tolerant HSDP)"
+    )
+    group.add_argument("--unlimited-restarts", action="store_true", help="without the job's restart budget")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what became of the run. 1 when the documents have errors, 2 for wrong usage, 3 when the picture cannot be written."""
+    planned = load_job_plan(args.job, args.cluster)
+    if planned is None:
+        return 1
+    try:
+        simulation = simulate_job(planned, args)
+    except _UsageError as error:
+        return _fail(str(error), 2)
+    _print(simulation, args.json)
+    return 0 if args.svg is None else _write_picture(simulation, args.svg)
+
+
+def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:
+    """The job's run with the options' values. Raises _UsageError."""
+    plan = _resized(planned.plan, args.gpus)
+    simulated = _run(plan, planned.cluster, args)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    table_seeds = seeds[:_TABLE_SEEDS]
+    kinds = [tier.kind for tier in simulated.tiers]
+    return Simulation(
+        job=plan.name,
+        cluster=plan.cluster,
+        run=simulated,
+        summary=summarize(simulated, simulate_each(simulated, seeds)),
+        intervals={kind: over_interval(simulated, kind, table_seeds) for kind in kinds},
+        best_interval_s={kind: best_interval(simulated, kind) for kind in kinds},
+        best_spares=best_spares(simulated),
+    )
+
+
+def as_json(simulation: Simulation) -> str:
+    """Every figure as JSON; a time without end is null."""
+    return json.dumps(_plain({"schema": SCHEMA} | asdict(simulation)), indent=2) + "\n"
+
+
+def _run(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> Run:
+    wall_s = None if args.days is None else args.days * _DAY_S
+    step_s, checkpoint_bytes = _step(plan, cluster, args)
+    try:
+        found = run_of(plan, cluster, step_s, checkpoint_bytes, wall_s)
+        found = _with_tiers(found, transfer_of(plan, cluster, checkpoint_bytes), plan.run.checkpoint.keep, args)
+        return _with_replicas(_with_recovery(_with_failures(found, args), args), plan, args)
+    except EstimateError as error:
+        raise _UsageError(f"{error}; {error.hint}: `--days 30`") from error
+    except ValueError as error:
+        raise _UsageError(str(error)) from error
+
+
+def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tuple[float, int]:
+    """Seconds of a step and bytes of a checkpoint: as given, else as estimated."""
+    step_s, checkpoint_bytes = args.step_time, args.checkpoint_bytes
+    if step_s is None or checkpoint_bytes is None:
+        try:
+            estimated = estimate(training_of(plan, cluster))
+        except EstimateError as error:
+            if step_s is None:
+                raise _UsageError(f"the time of a step is not known: {error}; give `--step-time 5s`") from error
+            return step_s, _bytes_of_model(plan) if checkpoint_bytes is None else checkpoint_bytes
+        step_s = estimated.step.seconds if step_s is None else step_s
+        checkpoint_bytes = estimated.checkpoint_bytes if checkpoint_bytes is None else checkpoint_bytes
+    return step_s, checkpoint_bytes
+
+
+def _bytes_of_model(plan: JobPlan) -> int:
+    if plan.model is None:
+        raise _UsageError("the job has no `model`, so the size of a checkpoint is not known; give `--checkpoint-bytes 1TB`")
+    return plan.model.parameters * int(defaults().checkpoints["bytes_per_parameter"])
+
+
+def _resized(plan: JobPlan, gpus: int | None) -> JobPlan:
+    """The plan on so many GPUs. Its ranks and mesh stay: only how many nodes there are to fail is asked."""
+    if gpus is None:
+        return plan
+    if not plan.gpus_per_slot or gpus % plan.gpus_per_slot:
+        raise _UsageError(
+            f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each, and only whole nodes can be added"
+        )
+    return replace(plan, slots=gpus // plan.gpus_per_slot)
+
+
+def _with_tiers(run: Run, transfer: Transfer, keep: int, args: argparse.Namespace) -> Run:
+    tiers: dict[str, Tier] = {tier.kind: tier for tier in run.tiers}
+    for kind, interval_s in args.every:
+        if not interval_s:
+            raise _UsageError(f"`--every {kind}=0s`: the interval must be above 0")
+        tiers[kind] = replace(tiers.get(kind) or tier_of(kind, interval_s, transfer, keep), interval_s=interval_s)
+    for kind, block_s in args.block:
+        if kind not in tiers:
+            raise _UsageError(f"`--block {kind}=...`: the job has no such tier; add it with `--every {kind}=15m`")
+        tiers[kind] = replace(tiers[kind], block_s=block_s)
+    return replace(run, tiers=tuple(tiers.values()))
+
+
+def _with_failures(run: Run, args: argparse.Namespace) -> Run:
+    given = _given(
+        node_mtbf_s=args.node_mtbf,
+        job_mtbf_s=args.job_mtbf,
+        rack_mtbf_s=args.rack_mtbf,
+        rack_nodes=args.rack_nodes,
+        repair_s=args.repair,
+        shape=args.shape,
+        age_s=args.node_age,
+        detect_s=args.detect,
+    )
+    failures = replace(run.failures, **given)
+    if args.detect is not None:
+        failures = replace(failures, causes=tuple(replace(cause, detect_s=args.detect) for cause in failures.causes))
+    found = replace(run, failures=failures)
+    return found if args.corruption_latency is None else with_latent_corruption(found, args.corruption_latency)
+
+
+def _with_recovery(run: Run, args: argparse.Namespace) -> Run:
+    given = _given(warm_s=args.warm_restart, cold_s=args.cold_restart, provision_s=args.provision)
+    budget = None if args.unlimited_restarts else run.budget
+    return replace(run, recovery=replace(run.recovery, **given), budget=budget, **_given(spares=args.spares, pool=args.pool))
+
+
+def _with_replicas(run: Run, plan: JobPlan, args: argparse.Namespace) -> Run:
+    if not args.drop_replicas:
+        return run
+    count = plan.run.mesh.dp_replicate
+    if count < 2:
+        raise _UsageError("`--drop-replicas`: the job has one replica; its layout needs `dp_replicate: 2` or more")
+    return with_replicas(run, count)
+
+
+def _given(**values: T | None) -> dict[str, T]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _print(simulation: Simulation, machine: bool) -> None:
+    if machine:
+        sys.stdout.write(as_json(simulation))
+        return
+    from headway.cli.simulate_text import print_simulation  # noqa: PLC0415 (only people need rich)
+
+    print_simulation(simulation)
+
+
+def _write_picture(simulation: Simulation, file: Path) -> int:
+    from headway.cli.simulate_svg import picture  # noqa: PLC0415 (few want a picture)
+
+    try:
+        file.write_text(picture(simulation.run, simulation.intervals), encoding="utf-8")
+    except OSError as error:
+        return _fail(f"`{file}` cannot be written: {error.strerror}; name another file with `--svg`", 3)
+    print(f"picture: {file}", file=sys.stderr)
+    return 0
+
+
+def _plain(value: object) -> object:
+    """Sets as sorted lists, numbers that JSON does not have as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(str(each) for each in value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _option(parse: Callable[[str], T], wanted: str) -> Callable[[str], T]:
+    """An option's value; what does not parse is refused with what was wanted."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"`{text}`: {wanted}") from None
+
+    return read
+
+
+def _whole(low: int) -> Callable[[str], int]:
+    """A whole number from `low` on."""
+
+    def read(text: str) -> int:
+        number = int(text)
+        if number < low:
+            raise ValueError(text)
+        return number
+
+    return _option(read, f"a whole number from {low} on is wanted")
+
+
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError(text)
+    return number
+
+
+def _kind_and_time(text: str) -> tuple[str, float]:
+    kind, _, time = text.partition("=")
+    if kind not in KINDS:
+        raise ValueError(text)
+    return kind, parse_seconds(time)
+
+
+_time = _option(parse_seconds, "a time such as `30s`, `15m` or `1h30m` is wanted")
+_size = _option(parse_bytes, "a size such as `80GiB` or `1.5TB` is wanted")
+_tier = _option(_kind_and_time, f"a tier ({', '.join(KINDS)}) and a time are wanted, such as `disk=15m`")
+_count = _whole(1)
+_natural = _whole(0)
+_positive = _option(_above_zero, "a number above 0 is wanted")

@@ -1,0 +1,138 @@
+"""What was simulated of a job, for people on a terminal."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.simulate import Bucket
+from headway.jobspec.estimate.goodput.summary import IntervalRow, Spread, Summary
+from headway.report import units
+
+if TYPE_CHECKING:
+    from headway.cli.simulate import Simulation
+
+_PIPE_WIDTH = 130
+_BAR_CELLS = 24
+_SAME = 1e-9
+
+_Facts = Iterator[tuple[str, str]]
+
+
+def print_simulation(simulation: "Simulation") -> None:
+    """Prints the account on stdout; it reads without colour."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    run, summary = simulation.run, simulation.summary
+    console.print(f"[bold]{simulation.job}[/] on [bold]{simulation.cluster}[/]: {_nodes(run)}")
+    console.print(f"{_length(run)}; simulated {units.count(summary.runs, 'time')}", markup=False)
+    console.print(f"\n[bold]goodput {_shares(summary.goodput)}[/]")
+    for name, value in _facts(run, summary):
+        console.print(f"{name}: {value}", markup=False, soft_wrap=True)
+    console.print("\n[bold]where the time goes[/]", _buckets(summary.shares), sep="\n")
+    if summary.failures:
+        console.print("\n[bold]what fails[/], in one run", _causes(summary.failures), sep="\n")
+    for kind, rows in simulation.intervals.items():
+        _print_tier(console, run, kind, rows, simulation.best_interval_s[kind])
+    console.print(f"\n{_spares(run, simulation.best_spares)}", markup=False, soft_wrap=True)
+    if run.assumed:
+        console.print("\n[bold]taken from publications[/], as no document says it")
+        for line in run.assumed:
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _print_tier(console: Console, run: Run, kind: str, rows: tuple[IntervalRow, ...], best_s: float) -> None:
+    tier = run.tier(kind)
+    cost = f"a save stops training for {units.seconds(tier.block_s)}, can be read after {units.seconds(tier.write_s)}"
+    console.print(f"\n[bold]checkpoints on {kind}[/] every {units.seconds(tier.interval_s)}; {cost}")
+    console.print(f"best every {units.seconds(best_s)} of training ({max(1, round(best_s / run.step_s)):,} steps)", markup=False)
+    console.print(_intervals(rows, tier.interval_s))
+
+
+def _nodes(run: Run) -> str:
+    gpus = f" x {run.gpus_per_node} GPUs" if run.gpus_per_node else ""
+    return f"{units.count(run.nodes, 'node')}{gpus}, {units.count(run.spares, 'spare')}, {run.pool} in the pool"
+
+
+def _length(run: Run) -> str:
+    if math.isinf(run.work_s):
+        return f"{units.seconds(run.wall_s)} of steps of {units.seconds(run.step_s)}"
+    steps = (
+        f"{round(run.work_s / run.step_s):,} steps of {units.seconds(run.step_s)}: {units.seconds(run.work_s)} without failures"
+    )
+    return steps if math.isinf(run.wall_s) else f"{steps}, for {units.seconds(run.wall_s)} at most"
+
+
+def _facts(run: Run, summary: Summary) -> _Facts:
+    if run.spares:
+        yield "counting the job's spares", units.share(summary.of_held)
+    hours = f", {units.compact(summary.gpu_hours)} GPU-hours" if run.gpus_per_node else ""
+    yield "it takes", f"{units.seconds(summary.wall_s.mean)}{hours}"
+    if math.isfinite(run.work_s):
+        yield "done", f"{summary.finished} of {units.count(summary.runs, 'run')}"
+    if summary.out_of_restarts:
+        yield (
+            "ended early",
+            f"{summary.out_of_restarts} of {units.count(summary.runs, 'run')}: the job's budget had no restart left",
+        )
+    if summary.interruptions.mean:
+        every = units.seconds(summary.wall_s.mean / summary.interruptions.mean)
+        yield (
+            "failures",
+            f"{_numbers(summary.interruptions)} a run, one every {every}; each costs {units.seconds(summary.lost_s)}",
+        )
+        yield "nodes replaced", f"{_numbers(summary.replaced)} a run; {_numbers(summary.nodes_used)} nodes are used"
+    if summary.from_scratch:
+        yield "back to the first step", f"{summary.from_scratch:.2g} times a run: no checkpoint was left"
+
+
+def _spares(run: Run, best: int) -> str:
+    held = f"{units.count(run.spares, 'spare')} and a pool of {run.pool}"
+    if best <= run.spares:
+        return f"spares: {held} are enough; the job lacks a node for less than 0.5 % of the time"
+    return f"spares: {held} are too few; with {units.count(best, 'spare')} the job lacks a node for less than 0.5 % of the time"
+
+
+def _buckets(shares: Mapping[Bucket, float]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for bucket, share in shares.items():
+        if share > 0:
+            table.add_row(f"  {bucket}", units.share(share), _bar(share))
+    return table
+
+
+def _causes(failures: Mapping[str, float]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    total = sum(failures.values())
+    for name, number in failures.items():
+        table.add_row(f"  {name}", f"{number:.1f}", _bar(number / total))
+    return table
+
+
+def _intervals(rows: tuple[IntervalRow, ...], own_s: float) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("every", "goodput", "nine of ten runs", "by the formula", "lost, beside the worst"):
+        table.add_column(column)
+    most = max(1 - row.goodput.mean for row in rows) or 1.0
+    for row in rows:
+        own = " (the job's)" if math.isclose(row.interval_s, own_s, rel_tol=_SAME) else ""
+        spread = f"{units.share(row.goodput.low)} to {units.share(row.goodput.high)}"
+        cells = (units.share(row.goodput.mean), spread, units.share(row.expected), _bar((1 - row.goodput.mean) / most))
+        table.add_row(f"{units.seconds(row.interval_s)}{own}", *cells)
+    return table
+
+
+def _shares(spread: Spread) -> str:
+    return f"{units.share(spread.mean)} ({units.share(spread.low)} to {units.share(spread.high)} in nine runs of ten)"
+
+
+def _numbers(spread: Spread) -> str:
+    return f"{spread.mean:,.1f} ({spread.low:,.0f} to {spread.high:,.0f})"
+
+
+def _bar(share: float) -> str:
+    return "#" * round(_BAR_CELLS * min(1.0, max(0.0, share)))

@@ -1,0 +1,130 @@
+"""What `headway plan --search` and `--scaling` print: every ranked layout a row, every number that is left out with its reason."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headway.cli.plan_scaling import print_scaling, scaling_json
+from headway.cli.plan_search import layout_words, print_search, search_json
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.estimate.scaling import scaling
+from headway.jobspec.estimate.search import Allowed, Request, SearchResult, search
+from headway.jobspec.estimate.training import Network
+from headway.jobspec.json_text import json_text
+from headway.jobspec.resolve.model import resolve_model
+from headway.jobspec.spec.model import Model
+
+MODEL = Model(preset="llama-3.1-8b")
+NODE = Network(8, 8, 450e9, 50e9, 8, "infiniband")
+
+
+def request_of(**allowed: tuple[int, ...]) -> Request:
+    """Llama 3.1 8B on 32 GPUs."""
+    sizes = resolve_model(MODEL, Path())
+    return Request(sizes, gpus()["H100-SXM-80"], NODE, 32, 64, 8192, "torchtitan", allowed=Allowed(**allowed), top=4)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found() -> SearchResult:
+    return search(request_of(pp=(1, 2)))
+
+
+def printed(width: int = 130) -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=width, highlight=False), text
+
+
+def test_every_ranked_layout_is_a_row_that_fits_a_pipe(found: SearchResult) -> None:
+    console, text = printed()
+    print_search(console, found)
+    lines = text.getvalue().splitlines()
+    assert lines[1] == "layouts of 32 GPUs, 64 sequences of 8,192 tokens a step"
+    rows = [line.split() for line in lines[4:8]]
+    assert [row[0].rstrip("*") for row in rows] == ["1", "2", "3", "4"]
+    assert [row[0].endswith("*") for row in rows] == [each in found.pareto for each in found.ranked]
+    assert [f"{each.tokens_s:,.0f}" in row for each, row in zip(found.ranked, rows, strict=True)] == [True] * 4
+    assert max(map(len, lines)) <= 130
+
+
+def test_the_numbers_of_layouts_and_their_reasons_are_printed(found: SearchResult) -> None:
+    console, text = printed()
+    print_search(console, found)
+    lines = [line.strip() for line in text.getvalue().splitlines()]
+    counts = found.counts
+    assert (
+        f"{counts.legal:,} layouts are legal: {counts.scored:,} scored, {counts.unfit:,} without room in memory, "
+        f"{counts.slow:,} too slow by their bounds"
+    ) in lines
+    for rejection in found.rejections:
+        assert any(line.endswith(rejection.reason) for line in lines)
+    assert "2 choices  tp 16 leaves the NVLink domain of 8 GPUs" in lines
+
+
+def test_columns_that_are_alike_everywhere_are_left_out() -> None:
+    console, text = printed()
+    print_search(console, search(request_of(pp=(1,), cp=(1,))))
+    header = text.getvalue().splitlines()[2].split()
+    assert header == ["tp", "dp", "micro", "recompute", "step", "tokens/s", "MFU", "free"]
+
+
+def test_a_search_without_a_layout_says_so_and_why() -> None:
+    console, text = printed()
+    print_search(console, search(request_of(tp=(3,))))
+    lines = text.getvalue().splitlines()
+    assert lines[2:4] == ["  none can be used", ""]
+    assert lines[4].startswith("0 layouts are legal")
+    assert "1 choice  tp 3 does not divide 32 ranks" in lines[5]
+
+
+def test_the_result_as_json_has_each_layout_as_the_language_writes_it(found: SearchResult) -> None:
+    data = json.loads(json_text(search_json(found)))
+    assert len(data["ranked"]) == 4
+    first, best = data["ranked"][0], found.ranked[0]
+    degrees = best.training.degrees
+    assert first["layout"] == {
+        "pp": degrees.pp,
+        "dp_replicate": degrees.dp_replicate,
+        "dp_shard": degrees.dp_shard,
+        "cp": degrees.cp,
+        "tp": degrees.tp,
+        "ep": 1,
+        "sequence_parallel": degrees.sequence_parallel,
+        "schedule": None if degrees.pp == 1 else degrees.schedule,
+        "virtual_stages": degrees.chunks,
+    }
+    assert (first["micro"], first["recompute"]) == (best.training.micro, best.training.recompute)
+    assert first["estimate"]["step_s"] == best.step.seconds
+    assert data["counts"]["legal"] == found.counts.legal
+    assert sum(each["layouts"] for each in data["rejections"]) == found.counts.legal - found.counts.scored
+
+
+def test_each_number_of_gpus_is_a_row_with_a_bar_and_a_sentence_follows() -> None:
+    request = request_of(pp=(1,), cp=(1,))
+    scalings = [scaling(request, (32, 64, 512), growth) for growth in ("strong", "weak")]
+    console, text = printed()
+    print_scaling(console, scalings)
+    lines = text.getvalue().splitlines()
+    assert "strong scaling: the global batch stays" in lines
+    assert "weak scaling: the global batch grows with the GPUs" in lines
+    rows = [line for line in lines if line.lstrip().startswith(("32 ", "64 ", "512 "))]
+    assert len(rows) == 6
+    assert rows[0].count("█") == 16
+    assert [layout_words(point.best) in row for point, row in zip(scalings[0].points, rows, strict=False) if point.best] == [
+        True
+    ] * 3
+    assert [line for line in lines if "GPUs pay" in line or "do not pay" in line] == [each.words for each in scalings]
+    assert max(map(len, lines)) <= 130
+    data = json.loads(json_text(scaling_json(scalings)))
+    assert [point["gpus"] for point in data["weak"]["points"]] == [32, 64, 512]
+    assert data["strong"]["words"] == scalings[0].words
+
+
+def test_numbers_of_gpus_without_a_layout_are_shown_as_such() -> None:
+    request = replace(request_of(pp=(1,), cp=(1,), tp=(1,)), sequences=32)
+    console, text = printed()
+    print_scaling(console, [scaling(request, (32, 64), "strong")])
+    assert any(line.split()[:2] == ["64", "32"] and line.rstrip().endswith("none fits") for line in text.getvalue().splitlines())
