@@ -58,10 +58,11 @@ test: lint
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@
 
 peers: $(PEERS)
 
 bench: .venv/dev.stamp peers
 	$(BIN)/python -m benchmarks.check
+	$(BIN)/python -m benchmarks.planner

@@ -1,0 +1,163 @@
+"""The fitted constants of speed.yaml: `python -m benchmarks.planner.fit` writes them; `--leave-one-out` shows how they do on rows that
+they did not see.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import re
+import statistics
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.planner.least_squares import OWN_LINE, Fit, training_of
+from benchmarks.planner.rows import Row, read
+from benchmarks.planner.spread import mean_of_groups
+from headway.jobspec.estimate import speed
+from headway.jobspec.estimate.calibrate import distance
+from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.training import Training
+
+LEFT_OUT = Path(__file__).with_name("leave-one-out.json")
+
+_OWN_STRIDE = 24
+# A framework with fewer rows has the interval of all; no interval is narrower than what repeated runs differ by.
+_ENOUGH_ROWS, _LEAST_SPREAD = 24, 0.06
+# What an error counts as at most where errors are multiplied.
+_FAR_OFF = 0.3
+
+
+def rows_to_fit() -> list[Row]:
+    """Timed rows of dense models; of the source with a line of its own, some."""
+    timed = [row for row in read() if row.timed and not row.moe]
+    own = [row for row in timed if row.source == OWN_LINE]
+    return [row for row in timed if row.source != OWN_LINE] + own[::_OWN_STRIDE]
+
+
+def left_out(rows: Sequence[Row], fold_of: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
+    """Each fold's rows with their errors under constants that were fitted to the rows of all other folds."""
+    tables = speed.read()
+    found = dict[str, list[tuple[Row, float]]]()
+    for fold in sorted({fold_of(row) for row in rows}):
+        fit = Fit([row for row in rows if fold_of(row) != fold], tables)
+        known = fit.speed(fit.solve(rounds=3))
+        hidden = [row for row in rows if fold_of(row) == fold and row.source != OWN_LINE]
+        found[fold] = [(row, math.log(step_time(training_of(row), known).seconds / (row.step_s or math.nan))) for row in hidden]
+    return found
+
+
+def _by_scale(row: Row) -> str:
+    """One of five folds: rows of one source, model, accelerator and number of GPUs are together."""
+    return _fold(f"{row.source} {row.model} {row.gpu} {training_of(row).gpus}")
+
+
+def _by_model(row: Row) -> str:
+    """One of five folds: rows of one source and model are together."""
+    return _fold(f"{row.source} {row.model}")
+
+
+def _fold(key: str) -> str:
+    return str(zlib.crc32(key.encode()) % 5)
+
+
+def _summary(found: Mapping[str, Sequence[tuple[Row, float]]]) -> dict[str, Any]:
+    by_source = dict[str, list[tuple[float, float]]]()
+    for pairs in found.values():
+        for row, error in pairs:
+            by_source.setdefault(row.source, []).append((math.exp(error), 1.0))
+    means = {source: mean_of_groups({source: pairs}) for source, pairs in sorted(by_source.items())}
+    return {"mean_over_sources": mean_of_groups(by_source), "by_source": means}
+
+
+def _spread(pairs: Sequence[tuple[Row, float]]) -> dict[str, tuple[float, float]]:
+    """Between which logarithms of measured over estimated time nine of ten rows lie, by framework; those of few rows have what all have."""
+    by_framework = dict[str, list[float]]()
+    for row, error in pairs:
+        by_framework.setdefault(training_of(row).framework, []).append(-error)
+    all_ = sorted(-error for _, error in pairs)
+    found = {name: _ninety(errors) for name, errors in sorted(by_framework.items()) if len(errors) >= _ENOUGH_ROWS}
+    return found | {"other": _ninety(all_)}
+
+
+def _ninety(errors: Sequence[float]) -> tuple[float, float]:
+    low, high = np.quantile(errors, [0.05, 0.95])
+    return round(min(float(low), -_LEAST_SPREAD), 3), round(max(float(high), _LEAST_SPREAD), 3)
+
+
+def _likeness(kinds: Sequence[Sequence[tuple[Row, float]]], length: float) -> dict[str, float]:
+    """Standard deviations of what errors of one source, model and accelerator share, of what only like layouts share besides, and of what
+    each has alone: from the products of the errors of two layouts far from each other, of two near, and of one with itself."""
+    groups = dict[tuple[int, str, str, str], list[tuple[Training, float]]]()
+    for kind, pairs in enumerate(kinds):
+        for row, error in pairs:
+            key = (kind, row.source, row.model, row.gpu)
+            groups.setdefault(key, []).append((training_of(row), max(-_FAR_OFF, min(_FAR_OFF, error))))
+    far, near, same = [], [], []
+    for group in groups.values():
+        products = [(distance(one, other), x * y) for (one, x), (other, y) in itertools.combinations(group, 2)]
+        far.extend(_mean([product for apart, product in products if apart >= length]))
+        near.extend(_mean([product for apart, product in products if apart <= 1]))
+        same.extend(_mean([error**2 for _, error in group]))
+    shared, similar, own = (statistics.fmean(found) for found in (far, near, same))
+    return {
+        "shared": round(math.sqrt(max(shared, 1e-4)), 3),
+        "similar": round(math.sqrt(max(similar - shared, 1e-4)), 3),
+        "own": round(math.sqrt(max(own - similar, 1e-4)), 3),
+    }
+
+
+def _mean(values: Sequence[float]) -> list[float]:
+    return [statistics.fmean(values)] if values else []
+
+
+def _write(values: Mapping[tuple[str, ...], str]) -> None:
+    """The values into speed.yaml, by their paths, line by line: what is around them stays."""
+    lines = speed.FILE.read_text(encoding="utf-8").splitlines()
+    path: list[str] = []
+    for number, line in enumerate(lines):
+        named = re.match(r"( *)([\w-]+):", line)
+        if named is None:
+            continue
+        path[len(named[1]) // 2 :] = [named[2]]
+        if tuple(path) in values:
+            lines[number] = re.sub(r"value: (\[[^]]*\]|[^,}]+)", f"value: {values[tuple(path)]}", line, count=1)
+    speed.FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planner.fit", description=__doc__)
+    parser.add_argument(
+        "--leave-one-out", action="store_true", help="fit without each source in turn, and without fifths of all groups"
+    )
+    rows = rows_to_fit()
+    if parser.parse_args().leave_one_out:
+        _leave_out(rows)
+        return
+    fit = Fit(rows, speed.read())
+    moved = fit.solve(rounds=8)
+    _write({one.path: f"{one.decoded(float(value)):.4g}" for one, value in zip(fit.constants, moved, strict=True)})
+    print(json.dumps(_summary({"": list(zip(rows, fit.errors(moved).tolist(), strict=True))}), indent=1))
+
+
+def _leave_out(rows: Sequence[Row]) -> None:
+    """Writes what the rows that a fit did not see say: the scores, the intervals, and how alike errors are."""
+    folds = {"scales": left_out(rows, _by_scale), "models": left_out(rows, _by_model)}
+    kinds = [[pair for fold in found.values() for pair in fold] for found in folds.values()]
+    values: dict[tuple[str, ...], str] = {
+        ("spread", name): f"[{low}, {high}]" for name, (low, high) in _spread([pair for pairs in kinds for pair in pairs]).items()
+    }
+    likeness = _likeness(kinds, speed.constants().likeness["distance"])
+    _write(values | {("likeness", name): str(value) for name, value in likeness.items()})
+    report = _summary(left_out(rows, lambda row: row.source)) | {name: _summary(found) for name, found in folds.items()}
+    LEFT_OUT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What the planner is to reach, each goal beside what was measured."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.planner.score import Score
+
+_LARGEST = 2  # sources, by their largest sweep
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A share that is to lie between `least` and `most`; `met` is None where there was nothing to measure."""
+
+    name: str
+    least: float
+    most: float
+    measured: float | None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether what was measured lies between."""
+        return None if self.measured is None else self.least <= self.measured <= self.most
+
+
+def goals(score: Score) -> tuple[Goal, ...]:
+    """All of them."""
+    return (*_of_time(score), *_of_memory(score), *_of_choice(score))
+
+
+def _of_time(score: Score) -> Iterator[Goal]:
+    dense, pooled = score.dense, score.dense.pooled
+    yield Goal("dense step time, mean over sources", 0, 0.10, dense.mean_over_sources)
+    yield Goal("dense step time, pooled", 0, 0.08, pooled.mean if pooled else None)
+    yield Goal("dense step time, median", 0, 0.06, pooled.median if pooled else None)
+    left = score.left_one_out
+    yield Goal("dense step time, a source that no constant saw", 0, 0.12, float(left["mean_over_sources"]) if left else None)
+    yield Goal("step time with experts, mean over sources", 0, 0.15, score.experts.mean_over_sources)
+    yield Goal("transfer from one measured row", 0, 0.05, score.transfer.mean_over_groups if score.transfer else None)
+    yield Goal("intervals of 90 % that hold the measured time", 0.85, 0.95, dense.covered)
+
+
+def _of_memory(score: Score) -> Iterator[Goal]:
+    known, other = score.peaks.known, score.peaks.other
+    yield Goal("peak memory, framework known", 0, 0.05, known.mean if known else None)
+    yield Goal("peak memory, framework guessed", 0, 0.10, other.mean if other else None)
+    said = score.out_of_memory.all
+    yield Goal("verdicts on memory that are right", 0.95, 1, said.right if said else None)
+    yield Goal("called fitting of those that ran out of memory", 0, 0.01, said.missed if said else None)
+    yield Goal("called tight", 0, 0.15, said.tight if said else None)
+
+
+def _of_choice(score: Score) -> Iterator[Goal]:
+    for source, found in list(score.layouts_by_source.items())[:_LARGEST]:
+        chosen = found.ours
+        name = f"{source}, {chosen.sweeps if chosen else 0} sweeps"
+        yield Goal(f"lost by the chosen layout, mean ({name})", 0, 0.02, chosen.mean if chosen else None)
+        yield Goal(f"lost by the chosen layout, worst ({name})", 0, 0.10, chosen.worst if chosen else None)

@@ -1,0 +1,41 @@
+"""What the planner says of each row, beside what was measured."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from benchmarks.planner.rows import Row
+from headway.jobspec.estimate.memory import MemoryUse, peak
+from headway.jobspec.estimate.step import StepTime, step_time
+from headway.jobspec.estimate.training import Training
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A row whose training is known, and the planner's answer; `refused` says why there is none."""
+
+    row: Row
+    training: Training
+    step: StepTime | None
+    memory: MemoryUse | None
+    refused: str = ""
+
+
+def predict(rows: Iterable[Row]) -> list[Predicted]:
+    """The planner's answers for the rows whose training is known, in order."""
+    return [_predicted(row, row.training) for row in rows if row.training is not None]
+
+
+def _predicted(row: Row, training: Training) -> Predicted:
+    step, why_not = _answer(step_time, training)
+    memory, nor = _answer(peak, training)
+    return Predicted(row, training, step, memory, "; ".join(filter(None, (why_not, nor))))
+
+
+def _answer(ask: Callable[[Training], Answer], training: Training) -> tuple[Answer | None, str]:
+    try:
+        return ask(training), ""
+    except (ValueError, LookupError, ArithmeticError) as error:
+        return None, f"{ask.__name__}: {type(error).__name__}: {error}"

@@ -1,0 +1,63 @@
+"""Sources of published rows as framework profiles: sources.yaml."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from benchmarks.planner.columns import LeftOutError
+from headway.jobspec.estimate.framework import Framework
+from headway.jobspec.estimate.training import Formats, Sharding
+
+_FILE = Path(__file__).with_name("sources.yaml")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The profile of a row, and what its rows mean that do not print it."""
+
+    name: Framework
+    sequence_parallel: bool
+    formats: Formats = field(default_factory=Formats)
+    listed: bool = True
+
+    @property
+    def sharding(self) -> Sharding:
+        """What is split over the data-parallel ranks where the row does not say."""
+        return "optimizer" if self.name.startswith("megatron") and self.name != "megatron-fsdp" else "parameters"
+
+
+_BY_KIND: tuple[tuple[str, Framework], ...] = (
+    ("megatron-fsdp", "megatron-fsdp"),
+    ("fsdp2", "torchtitan"),
+    ("fsdp1", "composer"),
+    ("zero3", "deepspeed"),
+    ("hsdp", "torchtitan"),
+)
+
+
+def profile_of(columns: Mapping[str, str]) -> Profile:
+    """The profile by sources.yaml; of a source that is not listed, by the first word of its name, else by what it splits."""
+    name = columns.get("source", "")
+    source = _sources().get(name, _sources().get(name.split("-")[0]))
+    if source is None:
+        kind = columns.get("dp_kind", "").lower()
+        return Profile(
+            next((profile for has, profile in _BY_KIND if has in kind), "megatron"), sequence_parallel=True, listed=False
+        )
+    mixed = (rule["framework"] for rule in source.get("when", ()) if rule["has"] in columns.get(rule["column"], ""))
+    framework = next(mixed, source["framework"])
+    if framework not in get_args(Framework):
+        raise LeftOutError("not understood", f"sources.yaml names the profile `{framework}`")
+    return Profile(
+        framework, bool(source.get("sequence_parallel")), Formats(**source.get("formats", {})), listed=name in _sources()
+    )
+
+
+@cache
+def _sources() -> Mapping[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    return found

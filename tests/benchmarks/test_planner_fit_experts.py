@@ -1,0 +1,89 @@
+"""Fitting experts.yaml: constants are found again in steps that were computed with them, and written where they stand."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.planner import fit_experts
+from benchmarks.planner.rows import Row
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.models import preset
+from headway.jobspec.estimate import experts_speed, speed
+from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.training import Degrees, Kernels, Network, Training
+from headway.jobspec.resolve.model import resolve_model
+
+NODES = Network(8, 8, 450e9, 50e9, 8, "efa")
+USUAL = {name: start.value for name, start in fit_experts.START.items()}
+
+
+def row(step_s: float | None = None, source: str = "aws-moe", **changes: object) -> Row:
+    training = Training(
+        model=resolve_model(preset("qwen3-30b-a3b").model, Path()),
+        gpu=gpus()["H100-SXM-80"],
+        network=NODES,
+        degrees=Degrees(dp_shard=32, ep=32, sharding="optimizer"),
+        micro=1,
+        accumulation=4,
+        sequence=4096,
+        framework="megatron",
+        kernels=Kernels(dispatcher="alltoall"),
+    )
+    training = replace(training, **changes)  # type: ignore[arg-type]
+    return Row(source, source, "qwen3-30b-a3b", "H100-SXM-80", training, step_s, None, out_of_memory=False, moe=True)
+
+
+def rows_of(values: dict[str, float]) -> list[Row]:
+    """Steps of six layouts, as these constants have them."""
+    constants = replace(speed.constants(), experts=experts_speed.speed_of(fit_experts.tables_with(values)))
+    found = []
+    for micro in (1, 2, 8):
+        for ep in (8, 32):
+            one = row(micro=micro, degrees=Degrees(dp_shard=32, ep=ep, sharding="optimizer"))
+            assert one.training is not None
+            found.append(replace(one, step_s=step_time(one.training, constants).seconds))
+    return found
+
+
+def test_constants_are_found_again_in_steps_that_were_computed_with_them() -> None:
+    rows = rows_of({**USUAL, "operation_us": 100.0, "queue": 1.4})
+    found = fit_experts.fit(rows, USUAL)
+    before, after = (fit_experts.errors(rows, values)["aws-moe"] for values in (USUAL, found))
+    assert max(map(abs, after)) < max(map(abs, before)) / 2
+
+
+def test_constants_that_no_row_shows_stay_where_they_were() -> None:
+    found = fit_experts.fit(rows_of(USUAL), USUAL)
+    assert found == USUAL
+
+
+def test_only_complete_runs_of_models_with_experts_that_printed_a_time_are_fitted_on() -> None:
+    dense = replace(row(1.0), moe=False)
+    unknown = replace(row(1.0), lacks="recompute not known")
+    failed = replace(row(1.0), out_of_memory=True)
+    assert fit_experts.timed([row(1.0), row(), dense, unknown, failed]) == [row(1.0)]
+
+
+def test_a_far_error_counts_less_than_its_size() -> None:
+    near, far = fit_experts.robust(-0.4), fit_experts.robust(1.4)
+    assert near == pytest.approx(0.4)
+    assert far == pytest.approx(0.4 + 0.3)
+
+
+def test_a_value_is_written_where_it_stands_and_nothing_else_changes() -> None:
+    text = experts_speed.FILE.read_text(encoding="utf-8")
+    changed = fit_experts.written(text, {"queue": 1.2345, "message_us.uccl": 9.0})
+    differing = [line for line in zip(text.splitlines(), changed.splitlines(), strict=True) if line[0] != line[1]]
+    assert [new.split(",")[0].strip() for _, new in differing] == ["uccl: {value: 9", "queue: {value: 1.23"]
+
+
+def test_every_constant_that_is_fitted_is_in_the_file_and_starts_near_it() -> None:
+    tables = fit_experts.tables_with({})
+    for name, start in fit_experts.START.items():
+        table = tables
+        for part in name.split("."):
+            table = table[part]
+        assert "fitted" in table
+        assert abs(math.log(table["value"] / start.value)) < 3 * start.spread
