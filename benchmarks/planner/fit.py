@@ -89,14 +89,13 @@ def _ninety(errors: Sequence[float]) -> tuple[float, float]:
     return round(min(float(low), -_LEAST_SPREAD), 3), round(max(float(high), _LEAST_SPREAD), 3)
 
 
-def _likeness(kinds: Sequence[Sequence[tuple[Row, float]]], length: float) -> dict[str, float]:
+def _likeness(pairs: Sequence[tuple[Row, float]], length: float) -> dict[str, float]:
     """Standard deviations of what errors of one source, model and accelerator share, of what only like layouts share besides, and of what
     each has alone: from the products of the errors of two layouts far from each other, of two near, and of one with itself."""
-    groups = dict[tuple[int, str, str, str], list[tuple[Training, float]]]()
-    for kind, pairs in enumerate(kinds):
-        for row, error in pairs:
-            key = (kind, row.source, row.model, row.gpu)
-            groups.setdefault(key, []).append((training_of(row), max(-_FAR_OFF, min(_FAR_OFF, error))))
+    groups = dict[tuple[str, str, str], list[tuple[Training, float]]]()
+    for row, error in pairs:
+        limited = max(-_FAR_OFF, min(_FAR_OFF, error))
+        groups.setdefault((row.source, row.model, row.gpu), []).append((training_of(row), limited))
     far, near, same = [], [], []
     for group in groups.values():
         products = [(distance(one, other), x * y) for (one, x), (other, y) in itertools.combinations(group, 2)]
@@ -146,17 +145,19 @@ def main() -> None:
 
 
 def _leave_out(rows: Sequence[Row]) -> None:
-    """Writes what the rows that a fit did not see say: the scores, the intervals, and how alike errors are."""
-    folds = {"scales": left_out(rows, _by_scale), "models": left_out(rows, _by_model)}
-    kinds = [[pair for fold in found.values() for pair in fold] for found in folds.values()]
-    values: dict[tuple[str, ...], str] = {
-        ("spread", name): f"[{low}, {high}]" for name, (low, high) in _spread([pair for pairs in kinds for pair in pairs]).items()
-    }
-    likeness = _likeness(kinds, speed.constants().likeness["distance"])
+    """Writes what the rows that a fit did not see say: the scores, the intervals, and how alike errors are on a cluster of nobody's."""
+    sources, scales, models = left_out(rows, lambda row: row.source), left_out(rows, _by_scale), left_out(rows, _by_model)
+    intervals = _spread([*_pairs(scales), *_pairs(models)])
+    values: dict[tuple[str, ...], str] = {("spread", name): f"[{low}, {high}]" for name, (low, high) in intervals.items()}
+    likeness = _likeness(_pairs(sources), speed.constants().likeness["distance"])
     _write(values | {("likeness", name): str(value) for name, value in likeness.items()})
-    report = _summary(left_out(rows, lambda row: row.source)) | {name: _summary(found) for name, found in folds.items()}
+    report = _summary(sources) | {"scales": _summary(scales), "models": _summary(models)}
     LEFT_OUT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=1))
+
+
+def _pairs(found: Mapping[str, Sequence[tuple[Row, float]]]) -> list[tuple[Row, float]]:
+    return [pair for fold in found.values() for pair in fold]
 
 
 if __name__ == "__main__":

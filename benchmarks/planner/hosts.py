@@ -51,4 +51,5 @@ def network(columns: Mapping[str, str], gpu: Gpu) -> Network:
         scale_out_bytes_s=rate / 8 * 1e9,
         adapters_per_node=adapters(fabric, per_node),
         transport=transport(fabric),
+        gpu_direct="gdr off" not in fabric.lower(),
     )

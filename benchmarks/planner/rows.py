@@ -196,10 +196,18 @@ def _degrees(columns: Mapping[str, str], profile: Profile) -> Degrees:
         cp=whole(columns.get("cp")) or 1,
         tp=tp,
         sequence_parallel=tp > 1 and _sequence_parallel(columns, profile),
-        ep=whole(columns.get("ep")) or 1,
+        ep=whole(columns.get("ep")) or _deepep_ranks(columns),
         expert_tp=whole(columns.get("etp")) or 1,  # Megatron-Core's default where experts fold (arXiv 2504.14960)
         sharding=split.sharding or profile.sharding,
     )
+
+
+def _deepep_ranks(columns: Mapping[str, str]) -> int:
+    """Ranks over which experts are spread where the row names DeepEP, which does nothing else, and not over how many: as many as can be."""
+    experts = re.match(r"E(\d+)", columns.get("moe", ""))
+    if experts is None or "deepep" not in columns.get("extras", "").lower():
+        return 1
+    return min(int(experts[1]), whole(columns.get("n_gpus")) or 1)
 
 
 def _chunks(columns: Mapping[str, str]) -> int:

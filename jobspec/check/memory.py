@@ -25,7 +25,7 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         return
     if use.verdict != "does not fit":
         return
-    held = f"{use.needed / _GIB:.0f} GiB of {use.capacity / _GIB:.1f} GiB"
+    held = f"{use.needed / _GIB:.1f} GiB of {use.capacity / _GIB:.1f} GiB"
     message = (
         f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
     )

@@ -26,16 +26,18 @@ class Calibration:
     The logarithms of measured over estimated time are taken as a Gaussian process: a part that all runs on the cluster share, a part that
     only layouts like each other share, and what is each run's own (C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine
     Learning, algorithm 2.1). So one measurement moves every estimate, most those of layouts like it, and none by all of its own error.
+    `shared` is the variance of the first part.
     """
 
     measured: tuple[Training, ...]
     weights: tuple[float, ...]
     speed: Speed
+    shared: float
 
     def factor(self, training: Training) -> float:
         """What the estimate of the training is multiplied by."""
         pairs = zip(self.measured, self.weights, strict=True)
-        return math.exp(sum(weight * _covariance(training, other, self.speed) for other, weight in pairs))
+        return math.exp(sum(weight * self._with(training, other) for other, weight in pairs))
 
     def step_time(self, training: Training) -> StepTime:
         """The training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
@@ -50,10 +52,13 @@ class Calibration:
 
     def _left_open(self, training: Training) -> float:
         """The share of the estimate's spread, as a logarithm, that the measurements leave open."""
-        covariances = [_covariance(training, other, self.speed) for other in self.measured]
-        solved = _solved(_matrix(self.measured, self.speed), covariances)
+        covariances = [self._with(training, other) for other in self.measured]
+        solved = _solved(_matrix(self.measured, self.speed, self.shared), covariances)
         explained = sum(one * other for one, other in zip(covariances, solved, strict=True))
-        return math.sqrt(1 - explained / _matrix((training,), self.speed)[0][0])
+        return math.sqrt(1 - explained / _matrix((training,), self.speed, self.shared)[0][0])
+
+    def _with(self, training: Training, other: Training) -> float:
+        return _covariance(training, other, self.speed, self.shared)
 
 
 def calibrate(measured: Sequence[tuple[Training, float]], speed: Speed | None = None) -> Calibration:
@@ -65,7 +70,16 @@ def calibrate(measured: Sequence[tuple[Training, float]], speed: Speed | None = 
         raise MeasurementError("a measured step takes no time")
     trainings = tuple(training for training, _ in measured)
     errors = [math.log(seconds / step_time(training, speed).seconds) for training, seconds in measured]
-    return Calibration(trainings, tuple(_solved(_matrix(trainings, speed), errors)), speed)
+    shared = _shared(errors, speed)
+    return Calibration(trainings, tuple(_solved(_matrix(trainings, speed, shared), errors)), speed, shared)
+
+
+def _shared(errors: Sequence[float], speed: Speed) -> float:
+    """Variance of what all runs on the cluster have in common: that of the constants, or what the measurements' mean error shows beyond
+    two standard deviations of all that the constants know. A cluster that is very different is then believed to be."""
+    known = speed.likeness
+    expected = known["shared"] ** 2 + (known["similar"] ** 2 + known["own"] ** 2) / len(errors)
+    return max(known["shared"] ** 2, statistics.fmean(errors) ** 2 - 4 * expected)
 
 
 def measured_step(metrics: Path) -> float:
@@ -92,10 +106,10 @@ def _step_of(line: str) -> tuple[int, float]:
         raise MeasurementError(f"not a line of metrics.jsonl: {line[:80]}") from error
 
 
-def _covariance(one: Training, other: Training, speed: Speed) -> float:
+def _covariance(one: Training, other: Training, speed: Speed, shared: float) -> float:
     """Of the errors of two estimates."""
     known = speed.likeness
-    return known["shared"] ** 2 + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])
+    return shared + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])
 
 
 def distance(one: Training, other: Training) -> float:
@@ -114,10 +128,11 @@ def _choices(training: Training) -> tuple[object, ...]:
     return (training.recompute, training.kernels, training.formats, training.degrees.sharding, training.degrees.sequence_parallel)
 
 
-def _matrix(trainings: Sequence[Training], speed: Speed) -> list[list[float]]:
+def _matrix(trainings: Sequence[Training], speed: Speed, shared: float) -> list[list[float]]:
     own = speed.likeness["own"] ** 2
     return [
-        [_covariance(one, other, speed) + own * (i == j) for j, other in enumerate(trainings)] for i, one in enumerate(trainings)
+        [_covariance(one, other, speed, shared) + own * (i == j) for j, other in enumerate(trainings)]
+        for i, one in enumerate(trainings)
     ]
 
 

@@ -76,6 +76,11 @@ def request_of(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, limits: L
     return replace(_request(spec, plan, cluster, (("layout",), _MICRO, _RECOMPUTE), limits), top=top)
 
 
+def on_any_nodes(request: Request, limits: Limits) -> Request:
+    """The same search where the nodes are not the job's own: their NVLink domains hold any number of them."""
+    return replace(request, allowed=replace(request.allowed, tp=_choices(("layout", "tp"), _DEGREE_UNSAID, limits)))
+
+
 def _planned(job: Parsed[TrainingJob], decisions: Decisions, cluster: ClusterPlan) -> tuple[TrainingJob, JobPlan]:
     """The spec with what is decided so far and stand-ins for the rest, and its plan; an open layout has all ranks in one axis there."""
     decided, _ = parse_job(with_values(job.document, {path: decision.value for path, decision in decisions.items()}))
@@ -105,7 +110,8 @@ def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limit
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
     if without_room:
         hint = ", or ".join([*([hint] if more else []), "take more nodes, or GPUs with more memory"])
-    return EstimateError(f"no layout of its {gpus} GPUs can be used: {'; '.join(reasons[:_REASONS_SHOWN])}", hint)
+    whose = f"its {gpus:,} GPUs" if gpus > 1 else "its one GPU"
+    return EstimateError(f"no layout of {whose} can be used: {'; '.join(reasons[:_REASONS_SHOWN])}", hint)
 
 
 def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Request:
@@ -218,7 +224,12 @@ def _interval(run: Run, kind: str, steps: int | None) -> Decision:
     often = _duration(chosen * run.step_s)
     apart = _duration(1 / sum(run.rates().values()))
     reason = f"{often}, for one failure in {apart} and {_duration(run.tier(kind).block_s)} a checkpoint"
-    return Decision(f"{chosen} step{'s' if chosen > 1 else ''}", f"{reason}; expected goodput {expected_goodput(run):.1%}")
+    return Decision(f"{chosen} step{'s' if chosen > 1 else ''}", f"{reason}; expected goodput {_share(expected_goodput(run))}")
+
+
+def _share(share: float) -> str:
+    """Never rounded up to a whole that it is not."""
+    return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
 def _spares(run: Run) -> Decision:

@@ -115,7 +115,7 @@ def _posted(micro: Training, dispatcher: Dispatcher, constants: ExpertSpeed) -> 
     if not dispatcher.poster:
         return 0.0
     each = constants.message_us[dispatcher.poster] if micro.gpu.arch == "Hopper" else 0.0
-    return _US * (constants.proxy_us + sent_tokens(micro) * each)
+    return _US * (constants.proxy_us[dispatcher.poster] + sent_tokens(micro) * each)
 
 
 def _adapter_bytes_s(network: Network, constants: ExpertSpeed) -> float:

@@ -20,7 +20,8 @@ class ExpertSpeed:
     down beyond two of them. `hidden` is the share of it that overlap hides. Where processors post the messages of a dispatcher, each takes
     `message_us` on hosts with Hopper, and each domain that a token is sent to `proxy_us` a call.
 
-    Computation: `depth` is the share that grouped products have of the cost to begin and end a tile; `scattered` copies of the routed tokens are what a sum costs that PyTorch scatters.
+    Computation: `depth` is the share that grouped products have of the cost to begin and end a tile; `scattered` copies of the routed
+    tokens are what a sum costs that PyTorch scatters.
 
     Hosts: an operation takes `operation_us` to launch, times the host's `processors`. `queue` is the power by which the accelerator's and
     the host's time add up: 1 one after the other, infinity at once. `late` is how much longer FSDP exchanges experts where the host waits
@@ -35,7 +36,7 @@ class ExpertSpeed:
     crowding: float
     hidden: float
     message_us: Mapping[str, float]
-    proxy_us: float
+    proxy_us: Mapping[str, float]
     depth: float
     scattered: float
     operation_us: float

@@ -20,6 +20,8 @@ _SHARDING: Mapping[Framework, Sharding] = {
     "aleph": "optimizer",
 }
 
+# What `recompute: selective` computes again (jobspec/spec/job.py).
+_SELECTED = ("attention",)
 # A Gbit/s in bytes a second.
 _GBPS = 1e9 / 8
 _DEFAULT_FRAMEWORK: Framework = "torchtitan"
@@ -73,6 +75,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
         framework=framework,
         formats=_formats(plan.spec["precision"], framework),
         recompute=plan.spec["recompute"] or "none",
+        recomputed_parts=_SELECTED if plan.spec["recompute"] == "selective" else (),
         kernels=Kernels(compiled=plan.spec["compile"]),
         overlaps=Overlaps(**plan.spec["overlap"]),
     )

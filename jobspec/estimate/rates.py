@@ -72,7 +72,8 @@ def filled(m: float, n: float, multiprocessors: int) -> float:
 @lru_cache(maxsize=4096)
 def rates_of(training: Training, speed: Speed) -> Rates:
     """The rates of one_microbatch(training)."""
-    gpu, profile, chip = training.gpu, speed.profile(training.framework), speed.chip(training.gpu)
+    gpu, chip = training.gpu, speed.chip(training.gpu)
+    profile = _compiled(speed.profile(training.framework), bool(training.kernels.compiled))
     kernels = _decided(training.kernels, profile)
     clock = speed.clocks.get(gpu.name, 1.0) / profile.drag
     bf16 = gpu.bf16_tflops * 1e12 * clock
@@ -103,6 +104,11 @@ def _linear(training: Training, speed: Speed) -> float:
         return gpu.fp8_tflops * chip.matmul_fp8
     # TF32, which stands in for fp32, runs at half of bf16 (NVIDIA A100 Tensor Core GPU Architecture, table 3).
     return gpu.bf16_tflops * chip.matmul * (0.5 if compute == "fp32" else 1.0)
+
+
+def _compiled(profile: Profile, compiled: bool) -> Profile:
+    """torch.compile makes one kernel of element-wise operations that follow each other."""
+    return replace(profile, passes=min(1.0, profile.passes)) if compiled else profile
 
 
 def _decided(kernels: Kernels, profile: Profile) -> Kernels:

@@ -1,7 +1,7 @@
 """How a job scales: for each number of GPUs its best layout, what that reaches, and from where more GPUs stop paying."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log2
@@ -15,10 +15,12 @@ from headway.jobspec.estimate.search import Request, search
 Growth = Literal["strong", "weak"]
 """`strong`: the global batch stays as it is. `weak`: it grows with the GPUs."""
 
+Correction = Callable[[Estimate], Estimate]
+
 PAYS = 0.5
 """GPUs pay as long as each that is added gives at least this much of what one gave before."""
 
-_RANGE = re.compile(r"([1-9][0-9]*)(k?)\.\.([1-9][0-9]*)(k?)")
+_RANGE = re.compile(r"([1-9][0-9]{0,8})(k?)\.\.([1-9][0-9]{0,8})(k?)")
 _KIBI = {"": 1, "k": 1024}
 _MOST_GPUS = 1 << 24
 _COMMUNICATION = " communication"
@@ -98,15 +100,22 @@ class Scaling:
     @property
     def words(self) -> str:
         """Where more GPUs stop paying, and why."""
-        if not any(point.best is not None for point in self.points):
+        usable = [point.gpus for point in self.points if point.best is not None]
+        if not usable:
             return "no layout fits on any of these numbers of GPUs"
+        if len(usable) == 1:
+            return f"nothing is said of more GPUs: a layout fits on {usable[0]:,} only"
         if self.pays_to is None:
-            most = max(point.gpus for point in self.points if point.best is not None)
-            return f"more GPUs pay up to {most:,}: each that is added gives at least {PAYS:.0%} of what one gave before"
+            return f"more GPUs pay up to {max(usable):,}: each that is added gives at least {PAYS:.0%} of what one gave before"
+        added = f"gives {self.marginal:.0%} of what one gives there" if self.marginal > 0 else "makes the job no faster"
         return (
-            f"more than {self.pays_to:,} GPUs do not pay: each that is added gives {self.marginal:.0%} of what one gives there; "
+            f"more than {self.pays_to:,} GPUs do not pay: each that is added {added}; "
             f"what grows most is {_WHY.get(self.cost, self.cost)}"
         )
+
+
+def _as_it_is(found: Estimate) -> Estimate:
+    return found
 
 
 def gpu_counts(text: str) -> tuple[int, ...]:
@@ -123,9 +132,14 @@ def gpu_counts(text: str) -> tuple[int, ...]:
     return tuple(1 << power for power in range(round(log2(low)), round(log2(high)) + 1))
 
 
-def scaling(request: Request, gpus: Sequence[int], growth: Growth, run: Run | None = None) -> Scaling:
-    """The request's job on each of these numbers of GPUs, in order. With `run`, the job as a run on one of them, failures count too."""
-    points = [_point(request, count, growth, run) for count in sorted(gpus)]
+def scaling(
+    request: Request, gpus: Sequence[int], growth: Growth, run: Run | None = None, corrected: Correction = _as_it_is
+) -> Scaling:
+    """The request's job on each of these numbers of GPUs, in order. With `run`, the job as a run on one of them, failures count too.
+
+    `corrected` is what measurements make of the estimate of the layout that a search finds best.
+    """
+    points = [_point(request, count, growth, run, corrected) for count in sorted(gpus)]
     first = next((point for point in points if point.best is not None), None)
     if first is None:
         return Scaling(growth, tuple(points))
@@ -134,9 +148,10 @@ def scaling(request: Request, gpus: Sequence[int], growth: Growth, run: Run | No
     return _judged(growth, measured)
 
 
-def _point(request: Request, gpus: int, growth: Growth, run: Run | None) -> ScalingPoint:
+def _point(request: Request, gpus: int, growth: Growth, run: Run | None, corrected: Correction) -> ScalingPoint:
     sequences = request.sequences if growth == "strong" else max(1, request.sequences * gpus // request.gpus)
-    best = search(replace(request, gpus=gpus, sequences=sequences, top=1)).best
+    found = search(replace(request, gpus=gpus, sequences=sequences, top=1)).best
+    best = None if found is None else corrected(found)
     goodput = None if best is None or run is None else _goodput(run, best, gpus)
     return ScalingPoint(gpus, sequences, best, goodput=goodput)
 
