@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.planner.least_squares import OWN_LINE, Fit, training_of
 from benchmarks.planner.rows import Row, read
 from benchmarks.planner.spread import mean_of_groups
-from headway.jobspec.estimate import speed
-from headway.jobspec.estimate.calibrate import distance
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.calibrate import distance
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Training
 
 LEFT_OUT = Path(__file__).with_name("leave-one-out.json")

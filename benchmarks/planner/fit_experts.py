@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.planner.rows import Row, read
-from headway.jobspec.estimate import experts_speed, speed
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.experts import speed as experts_speed
+from headway.jobspec.estimate.speed.step import step_time
 
 _FAR = 0.4
 _PULL = 0.004

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.planner.rows import Row
-from headway.jobspec.estimate import speed
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Training
 
 # A source that measured eight small models on one node, in a line of its own in the score: it has a sixth of a weight.

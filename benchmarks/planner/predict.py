@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from benchmarks.planner.rows import Row
-from headway.jobspec.estimate.memory import MemoryUse, peak
-from headway.jobspec.estimate.step import StepTime, step_time
+from headway.jobspec.estimate.memory.ledger import MemoryUse, peak
+from headway.jobspec.estimate.speed.step import StepTime, step_time
 from headway.jobspec.estimate.training import Training
 
 Answer = TypeVar("Answer")

@@ -4,14 +4,16 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.terminal import bar
+from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.estimate.estimate import Estimate
 from headway.jobspec.plan import JobPlan
+from headway.report import units
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _GIB = 1 << 30
-_BAR = 24
 _LEAST_SHARE = 0.005
 _ITEMS_SHOWN = 6
 
@@ -24,7 +26,7 @@ def print_estimate(console: "Console", estimate: Estimate, plan: JobPlan, hourly
     for name, value in _facts(estimate, plan, hourly_cost):
         console.print(f"  {name:14}{value}", markup=False, soft_wrap=True)
     console.print("\n  where the time goes")
-    _print_bars(console, estimate.step.parts, estimate.step.seconds, _seconds)
+    _print_bars(console, estimate.step.parts, estimate.step.seconds, step_seconds)
     console.print(f"\n  GPU memory of pipeline rank {estimate.memory.stage}, {estimate.memory.instant}")
     ledger = {item.name: item.bytes for item in estimate.memory.ledger}
     _print_bars(console, ledger, estimate.memory.allocated, _gib, _ITEMS_SHOWN)
@@ -58,30 +60,49 @@ def estimate_json(estimate: Estimate) -> Mapping[str, Any]:
 
 def _facts(estimate: Estimate, plan: JobPlan, hourly_cost: float | None) -> Iterator[tuple[str, str]]:
     memory, step = estimate.memory, estimate.step
-    yield "step", f"{_seconds(step.seconds)}; 9 of 10 such runs take {_seconds(step.low)} to {_seconds(step.high)}"
-    yield "tokens", f"{estimate.tokens_s:,.0f} a second, {estimate.tokens_s_gpu:,.0f} a GPU"
-    yield "TFLOP/s a GPU", f"{estimate.tflops_causal:.0f}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
-    yield "", f"{estimate.tflops_full:.0f}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
-    held = f"{_gib(memory.allocated)} in tensors, {_gib(memory.reserved + memory.outside)} of {_gib(memory.capacity)} in all"
+    yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"
+    yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
+    yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
+    yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
+    if (instead := _stand_in(estimate.training.gpu, compute := estimate.training.formats.compute)) is not None:
+        yield (
+            "precision",
+            f"{estimate.training.gpu.name} has no rate for {compute} in the catalogue: the time is that of {instead}",
+        )
+    needed = max(memory.needed, memory.reserved + memory.outside)
+    held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
     yield "GPU memory", f"{memory.verdict}: {held}"
     yield from (("", hint) for hint in estimate.hints)
     yield "largest costs", "; ".join(f"{name} {share:.0%}" for name, share in estimate.costs)
     if estimate.training.degrees.pp > 1:
         yield "bubble", f"{step.bubble:.1%} of the time, ranks wait for the pipeline"
-    sent = ", ".join(f"{name} {format_size(size)}" for name, size in step.bytes_per_rank.items() if size)
+    sent = ", ".join(f"{name} {units.size(size)}" for name, size in step.bytes_per_rank.items() if size)
     if sent:
         yield "a rank sends", f"{sent} a step"
     if plan.run.steps is not None:
         yield "the run", _run(estimate, plan.run.steps, hourly_cost, plan.slots)
-    yield "a checkpoint", format_size(estimate.checkpoint_bytes)
+    yield "a checkpoint", units.size(estimate.checkpoint_bytes)
 
 
 def _run(estimate: Estimate, steps: int, hourly_cost: float | None, nodes: int) -> str:
     budget = estimate.budget(steps * estimate.training.tokens)
-    days = f"{budget.days:.1f} days" if budget.days >= 1 else f"{budget.days * 24:.1f} hours"
-    cost = "" if hourly_cost is None else f", {hourly_cost * nodes * budget.days * 24:,.0f} in the cluster's currency"
-    tokens = f"{steps:,} steps, {_tokens(budget.tokens)}"
-    return f"{tokens}: {days}, {budget.gpu_hours:,.0f} GPU-hours{cost}, where nothing fails"
+    cost = "" if hourly_cost is None else f", {_number(hourly_cost * nodes * budget.days * 24)} in the cluster's currency"
+    tokens = f"{units.count(steps, 'step')}, {_tokens(budget.tokens)}"
+    return f"{tokens}: {_length(budget.days)}, {_number(budget.gpu_hours)} GPU-hours{cost}, where nothing fails"
+
+
+def _length(days: float) -> str:
+    for unit, scale in (("days", 1.0), ("hours", 24.0)):
+        if days * scale >= 1:
+            return f"{days * scale:,.1f} {unit}"
+    return f"{_number(days * 24 * 60)} minutes"
+
+
+def _stand_in(gpu: Gpu, compute: str) -> str | None:
+    """What is estimated for a format that the GPU does not multiply in (estimate/rates.py); None where it does."""
+    if compute == "nvfp4" and not gpu.fp4_tflops:
+        return "fp8" if gpu.fp8_tflops else "bf16"
+    return "bf16" if compute in {"fp8", "mxfp8"} and not gpu.fp8_tflops else None
 
 
 def _print_bars(
@@ -92,8 +113,8 @@ def _print_bars(
     width = max(len(name) for name, _ in rows)
     for name, amount in rows:
         share = amount / whole
-        bar = "█" * round(share * _BAR)
-        console.print(f"    {name:{width}}  {share:6.1%}  {written(amount):>10}  {bar}", markup=False, soft_wrap=True)
+        line = f"    {name:{width}}  {share:6.1%}  {written(amount):>10}  {bar(share, console)}"
+        console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def _largest(amounts: Mapping[str, float], whole: float, most: int | None) -> list[tuple[str, float]]:
@@ -103,21 +124,24 @@ def _largest(amounts: Mapping[str, float], whole: float, most: int | None) -> li
     return [*shown, ("all else", rest)] if rest > _LEAST_SHARE * whole else shown
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+def step_seconds(seconds: float) -> str:
+    """The time of a step or of a part of it in three digits, or more where it is long: `35.7 ms`, `13.0 s`, `1,234 s`."""
+    amount, unit = (seconds * 1e3, "ms") if seconds < 0.9995 else (seconds, "s")
+    return f"{amount:,.0f} {unit}" if amount >= 999.5 else f"{amount:#.3g}".rstrip(".") + f" {unit}"
+
+
+def _number(amount: float) -> str:
+    """In whole, with two digits where it is small."""
+    return f"{amount:,.0f}" if amount >= 9.95 else f"{amount:.2g}"
 
 
 def _tokens(count: int) -> str:
-    return f"{count / 1e12:.3g} trillion tokens" if count >= 1e12 else f"{count / 1e9:.3g} billion tokens"
+    for name, scale in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if count >= scale:
+            amount = count / scale
+            return f"{amount:,.0f} {name} tokens" if amount >= 999.5 else f"{amount:.3g} {name} tokens"
+    return units.count(count, "token")
 
 
 def _gib(size: float) -> str:
     return f"{size / _GIB:.1f} GiB"
-
-
-def format_size(size: float) -> str:
-    """A size in decimal units, to three digits."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} bytes"

@@ -1,32 +1,36 @@
 """What a job comes to on its GPUs: its step, and when asked, other layouts and other numbers of GPUs."""
 
 import argparse
-import sys
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.documents import PlannedJob, load_job_plan
-from headway.cli.estimates import estimate_json, print_estimate
+from headway.cli.estimates import estimate_json, print_estimate, step_seconds
 from headway.cli.plan_scaling import print_scaling, scaling_json
 from headway.cli.plan_search import print_search, search_json
-from headway.jobspec.estimate.calibrate import Calibration, MeasurementError, calibrate, measured_step
-from headway.jobspec.estimate.decide import request_of
+from headway.cli.terminal import progress
+from headway.jobspec.estimate.decide import on_any_nodes, request_of
 from headway.jobspec.estimate.estimate import Estimate, estimate
-from headway.jobspec.estimate.from_plan import EstimateError, training_of
+from headway.jobspec.estimate.from_plan import EstimateError, network_of, training_of
 from headway.jobspec.estimate.goodput.of_plan import run_of
 from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.scaling import Growth, Scaling, gpu_counts, scaling
-from headway.jobspec.estimate.search import Request, SearchResult, in_order, search
-from headway.jobspec.estimate.training import Training
+from headway.jobspec.estimate.search.search import Request, SearchResult, in_order, search, with_every_sharding
+from headway.jobspec.estimate.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
+from headway.jobspec.estimate.training import Network, Training
 from headway.jobspec.units import parse_seconds
+from headway.report import units
 from headway.templates.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _GROWTHS: tuple[Growth, ...] = ("strong", "weak")
+# A step that is this much longer or shorter than its estimate is of another job, or in another unit.
+_PLAUSIBLE = 100
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def configure_outlook(parser: argparse.ArgumentParser) -> None:
         "--scaling",
         type=_range,
         metavar="FROM..TO",
-        help="for a job: strong and weak scaling over numbers of GPUs, as `1k..100k`",
+        help="for a job: strong and weak scaling over the powers of 2 in a range of GPUs, as `1k..100k`",
     )
     parser.add_argument(
         "--calibrate",
@@ -76,29 +80,34 @@ def asks(args: argparse.Namespace) -> bool:
 
 def look(planned: PlannedJob, args: argparse.Namespace) -> Outlook:
     """What was asked of the job. Raises OutlookError where an option asks for what cannot be said."""
+    spec, plan, cluster = planned.job.spec, planned.plan, planned.cluster
+    limits = {path: values for path, (values, _) in TRAINERS[spec.trainer.kind].only.items()}
     try:
-        training = training_of(planned.plan, planned.cluster)
+        training = training_of(plan, cluster)
+        found = estimate(training)
         calibration = _calibration(training, args.calibrate, args.cluster)
-        request = request_of(
-            planned.job.spec, planned.plan, planned.cluster, TRAINERS[planned.job.spec.trainer.kind].only, args.top
-        )
+        request = request_of(spec, plan, cluster, limits, args.top)
+        grown = replace(on_any_nodes(request, limits), network=_network(planned, args.scaling)) if args.scaling else request
     except EstimateError as error:
         if asks(args):
             raise OutlookError(f"{error}; {error.hint}") from error
         return Outlook(None, f"{error}; {error.hint}")
-    known = _calibrated(estimate(training), calibration)
+    known = _calibrated(found, calibration)
+    if args.search:
+        progress(f"searching all layouts of {units.count(request.gpus, 'GPU')}")
     return Outlook(
         estimate=known,
         calibrated=calibration is not None,
-        search=_ranked(search(request), calibration) if args.search else None,
-        scaling=_scalings(request, args.scaling, _run(planned, known)) if args.scaling else (),
+        search=_ranked(search(with_every_sharding(request)), calibration) if args.search else None,
+        scaling=_scalings(grown, args.scaling, _run(planned, known), calibration) if args.scaling else (),
     )
 
 
 def print_outlook(console: "Console", outlook: Outlook, planned: PlannedJob) -> None:
     """The answers, one below the other."""
     if outlook.estimate is None:
-        console.print(f"\n[bold]estimate[/]: none: {outlook.lacks}", soft_wrap=True)
+        console.print("\n[bold]estimate[/]: none: ", end="")
+        console.print(outlook.lacks, markup=False, soft_wrap=True)
         return
     hourly_cost = planned.cluster.group(planned.plan.group).hourly_cost
     print_estimate(console, outlook.estimate, planned.plan, hourly_cost, outlook.calibrated)
@@ -121,14 +130,15 @@ def outlook_json(outlook: Outlook) -> Mapping[str, Any]:
 def _calibration(training: Training, measured: Sequence[str], cluster: Path | None) -> Calibration | None:
     if not measured:
         return None
+    found = [_measurement(training, text, cluster) for text in measured]
     try:
-        return calibrate([_measurement(training, text, cluster) for text in measured])
-    except (MeasurementError, OSError) as error:
+        return calibrate(found)
+    except MeasurementError as error:
         raise OutlookError(str(error)) from error
 
 
 def _measurement(training: Training, text: str, cluster: Path | None) -> tuple[Training, float]:
-    """The training that was measured, and the seconds of its step."""
+    """The training that was measured, and the seconds of its step. Raises EstimateError, OutlookError."""
     job, separator, step = text.rpartition("=")
     if separator:
         planned = load_job_plan(Path(job), cluster)
@@ -136,9 +146,33 @@ def _measurement(training: Training, text: str, cluster: Path | None) -> tuple[T
             raise OutlookError(f"`{job}` has errors: nothing can be measured against it")
         training = training_of(planned.plan, planned.cluster)
     try:
-        return training, parse_seconds(step)
+        seconds = parse_seconds(step)
     except ValueError:
-        return training, measured_step(Path(step))
+        seconds = _recorded(step)
+    _refuse_implausible(seconds, estimate(training).step.seconds, step)
+    return training, seconds
+
+
+def _recorded(file: str) -> float:
+    """The step that a metrics.jsonl has. Raises OutlookError."""
+    try:
+        return measured_step(Path(file))
+    except MeasurementError as error:
+        raise OutlookError(f"{error}; `{file}` should be the metrics.jsonl of a run") from error
+    except FileNotFoundError as error:
+        raise OutlookError(f"`{file}` is neither a time such as `8.2s` nor a file") from error
+    except OSError as error:
+        raise OutlookError(f"`{file}` cannot be read: {error.strerror}") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise OutlookError(f"`{file}` is no metrics.jsonl of a run") from error
+
+
+def _refuse_implausible(seconds: float, estimated: float, told: str) -> None:
+    if seconds > 0 and not estimated / _PLAUSIBLE <= seconds <= estimated * _PLAUSIBLE:
+        raise OutlookError(
+            f"`{told}` is a step of {step_seconds(seconds)}, and the estimate is {step_seconds(estimated)}: more than {_PLAUSIBLE} "
+            "times apart; is it of this job, and in this unit?"
+        )
 
 
 def _calibrated(found: Estimate, calibration: Calibration | None) -> Estimate:
@@ -154,11 +188,17 @@ def _ranked(found: SearchResult, calibration: Calibration | None) -> SearchResul
     return replace(found, ranked=ranked, pareto=tuple(fastest[each.training] for each in found.pareto))
 
 
-def _scalings(request: Request, gpus: Sequence[int], run: Run | None) -> tuple[Scaling, ...]:
+def _network(planned: PlannedJob, gpus: Sequence[int]) -> Network:
+    """What joins the most of these GPUs. Raises EstimateError where more nodes than the job's need what the cluster does not say."""
+    group = planned.cluster.group(planned.plan.group)
+    return network_of(planned.cluster, group, max(planned.plan.slots, -(-max(gpus) // group.gpus)))
+
+
+def _scalings(request: Request, gpus: Sequence[int], run: Run | None, calibration: Calibration | None) -> tuple[Scaling, ...]:
     found = []
     for growth in _GROWTHS:
-        _progress(f"{growth} scaling from {gpus[0]:,} to {gpus[-1]:,} GPUs ...")
-        found.append(scaling(request, gpus, growth, run))
+        progress(f"{growth} scaling from {gpus[0]:,} to {gpus[-1]:,} GPUs")
+        found.append(scaling(request, gpus, growth, run, lambda each: _calibrated(each, calibration)))
     return tuple(found)
 
 
@@ -172,13 +212,8 @@ def _run(planned: PlannedJob, known: Estimate) -> Run | None:
         return None
 
 
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
-
-
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+    if re.fullmatch("[1-9][0-9]{0,3}", text) is None or int(text) > 1000:
         raise argparse.ArgumentTypeError(f"`{text}` is no number from 1 to 1000")
     return int(text)
 
@@ -191,6 +226,8 @@ def _range(text: str) -> tuple[int, ...]:
 
 
 def _measured(text: str) -> str:
-    if not text.rpartition("=")[2]:
-        raise argparse.ArgumentTypeError(f"`{text}` names no step: write `8.2s`, a metrics.jsonl, or JOB=8.2s")
+    job, separator, step = text.rpartition("=")
+    if not step or (separator and not job):
+        missing = "step" if not step else "job"
+        raise argparse.ArgumentTypeError(f"`{text}` names no {missing}: write `8.2s`, a metrics.jsonl, or JOB=8.2s")
     return text

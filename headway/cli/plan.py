@@ -20,6 +20,7 @@ from headway.cli.documents import (
 )
 from headway.cli.findings import Findings
 from headway.cli.outlook import OutlookError, asks, configure_outlook, look, outlook_json, print_outlook
+from headway.cli.terminal import stdout_console
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
 from headway.jobspec.resolve.model import ModelSizes
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _Facts = Iterator[tuple[str, str]]
 
 _ROWS_SHOWN = 32
-_PIPE_WIDTH = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _tell_job(planned: PlannedJob, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json_text(outlook_json(outlook)))
         return 0
-    console = _console()
+    console = stdout_console()
     if not asks(args):
         _print_job(console, planned)
     print_outlook(console, outlook, planned)
@@ -84,7 +84,7 @@ def _tell_cluster(planned: PlannedCluster, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(to_json(planned.plan))
     else:
-        _print_cluster(_console(), planned.plan)
+        _print_cluster(stdout_console(), planned.plan)
     return 0
 
 
@@ -103,12 +103,6 @@ def _planned(document: Path, cluster: Path | None) -> PlannedJob | PlannedCluste
         findings.add([wrong_kind(parsed.document, "TrainingJob or Cluster")])
     findings.print(sys.stderr)
     return None if findings.errors else planned[0]
-
-
-def _console() -> "Console":
-    from rich.console import Console  # noqa: PLC0415 (only a plan for people needs it)
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _print_job(console: "Console", planned: PlannedJob) -> None:

@@ -1,16 +1,22 @@
 """How a job scales, as `headway plan --scaling` prints it: a row and a bar for each number of GPUs, and where more stop paying."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.plan_search import layout_words
+from headway.cli.terminal import bar, print_table
 from headway.jobspec.estimate.scaling import Scaling, ScalingPoint
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 _BAR = 16
+_TEXTS = ("", "best layout")
+# What goes first where a terminal is too narrow for all; the efficiency says what its bar shows.
+_DISPENSABLE = ("", "bubble", "sequences", "communication", "goodput")
+_GOODPUT = (
+    "goodput: each tier saves as often as is best there, and no lost node is waited for; `headway simulate` counts that too"
+)
 _TITLES = {"strong": "the global batch stays", "weak": "the global batch grows with the GPUs"}
 
 
@@ -18,8 +24,10 @@ def print_scaling(console: "Console", scalings: Sequence[Scaling]) -> None:
     """Each kind of scaling as a table, and in words where more GPUs stop paying."""
     for each in scalings:
         console.print(f"\n[bold]{each.growth} scaling[/]: {_TITLES[each.growth]}")
-        console.print(_table(each))
+        print_table(console, [_cells(point, console) for point in each.points], _TEXTS, _DISPENSABLE)
         console.print(each.words, markup=False, soft_wrap=True)
+    if any(point.goodput is not None for each in scalings for point in each.points):
+        console.print(f"\n{_GOODPUT}", markup=False, soft_wrap=True)
 
 
 def scaling_json(scalings: Sequence[Scaling]) -> Mapping[str, Any]:
@@ -50,26 +58,23 @@ def _point_json(point: ScalingPoint) -> Mapping[str, Any]:
     }
 
 
-def _table(scaling: Scaling) -> "Table":
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 (only a table for people needs it)
-    from rich.table import Table  # noqa: PLC0415
+def _cells(point: ScalingPoint, console: "Console") -> dict[str, str]:
+    known = point.best is not None
+    return {
+        "GPUs": f"{point.gpus:,}",
+        "sequences": f"{point.sequences:,}",
+        "tokens/s": f"{point.tokens_s:,.0f}" if known else "-",
+        "communication": f"{point.communication:.1%}" if known else "-",
+        "bubble": f"{point.bubble:.1%}" if known else "-",
+        "goodput": _goodput(point.goodput),
+        "efficiency": f"{point.efficiency:.1%}" if known else "-",
+        "": bar(point.efficiency, console, _BAR) if known else "",
+        "best layout": "none fits" if point.best is None else layout_words(point.best),
+    }
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in ("GPUs", "sequences", "tokens/s", "communication", "bubble", "goodput", "efficiency", "", "best layout"):
-        table.add_column(column, justify="left" if column in {"", "best layout"} else "right", no_wrap=True)
-    for point in scaling.points:
-        table.add_row(*_cells(point))
-    return table
 
-
-def _cells(point: ScalingPoint) -> Iterator[str]:
-    yield from (f"{point.gpus:,}", f"{point.sequences:,}")
-    if point.best is None:
-        yield from ("-", "-", "-", "-", "-", "", "none fits")
-        return
-    yield f"{point.tokens_s:,.0f}"
-    yield from (f"{share:.1%}" for share in (point.communication, point.bubble))
-    yield "-" if point.goodput is None else f"{point.goodput:.1%}"
-    yield f"{point.efficiency:.1%}"
-    yield "█" * round(_BAR * min(1.0, point.efficiency))
-    yield layout_words(point.best)
+def _goodput(share: float | None) -> str:
+    """Never rounded up to a whole that it is not."""
+    if share is None:
+        return "-"
+    return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"

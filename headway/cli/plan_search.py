@@ -3,32 +3,35 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.estimates import estimate_json
+from headway.cli.estimates import estimate_json, step_seconds
+from headway.cli.terminal import print_table
 from headway.jobspec.estimate.estimate import Estimate
-from headway.jobspec.estimate.search import SearchResult, headroom
-from headway.jobspec.estimate.search_placement import Placement, placements
+from headway.jobspec.estimate.search.placement import Placement, placements
+from headway.jobspec.estimate.search.search import SearchResult, headroom
+from headway.report import units
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 _GIB = 1 << 30
 # Columns that say nothing where all layouts have this value.
 _OPTIONAL = {"cp": "1", "pp": "1", "ep": "1", "schedule": "-", "splits": "parameters"}
 _TEXTS = ("", "schedule", "recompute", "splits", " ")
+# What goes first where a terminal is too narrow for all.
+_DISPENSABLE = ("splits", "schedule", "recompute", "MFU", " ", "free")
 
 
 def print_search(console: "Console", found: SearchResult) -> None:
     """The ranked layouts, how the first lies on the nodes, and what became of all others."""
     request = found.request
     console.print(
-        f"\n[bold]layouts[/] of {request.gpus:,} GPUs, {request.sequences:,} sequences of {request.sequence:,} tokens a step"
+        f"\n[bold]layouts[/] of {units.count(request.gpus, 'GPU')}, {units.count(request.sequences, 'sequence')} of "
+        f"{units.count(request.sequence, 'token')} a step"
     )
     if found.best is None:
         console.print("  none can be used")
     else:
-        console.print(_ranked(found))
-        console.print("  * no faster one leaves as much memory free", markup=False)
+        _print_ranked(console, found)
         for placement in placements(found.best.training.degrees, request.network):
             console.print(f"  {_placed(placement)}", markup=False)
     _print_counts(console, found)
@@ -79,19 +82,14 @@ def _layout_json(estimate: Estimate, found: SearchResult) -> Mapping[str, Any]:
     }
 
 
-def _ranked(found: SearchResult) -> "Table":
+def _print_ranked(console: "Console", found: SearchResult) -> None:
     """A row for each layout; what is alike in all of them and usual has no column."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 (only a table for people needs it)
-    from rich.table import Table  # noqa: PLC0415
-
     rows = [_cells(estimate, number, estimate in found.pareto) for number, estimate in enumerate(found.ranked, 1)]
     columns = [name for name in rows[0] if name not in _OPTIONAL or any(row[name] != _OPTIONAL[name] for row in rows)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in columns:
-        table.add_column(name.strip(), justify="left" if name in _TEXTS else "right", no_wrap=name != "schedule")
-    for row in rows:
-        table.add_row(*(row[name] for name in columns))
-    return table
+    print_table(console, [{name: row[name] for name in columns} for row in rows], _TEXTS, _DISPENSABLE)
+    console.print(
+        "  * no faster one leaves as much memory free; of times within 0.5 %, the simplest layout is first", markup=False
+    )
 
 
 def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
@@ -108,7 +106,7 @@ def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
         "micro": f"{training.accumulation} of {training.micro}",
         "recompute": training.recompute,
         "splits": degrees.sharding,
-        "step": f"{estimate.step.seconds:.3g} s",
+        "step": step_seconds(estimate.step.seconds),
         "tokens/s": f"{estimate.tokens_s:,.0f}",
         "MFU": f"{estimate.mfu_causal:.1%}",
         "free": f"{headroom(memory) / _GIB:.1f} GiB",
@@ -128,16 +126,12 @@ def _placed(placement: Placement) -> str:
 
 def _print_counts(console: "Console", found: SearchResult) -> None:
     counts = found.counts
+    legal = units.count(counts.legal, "layout is", "layouts are")
     console.print(
-        f"\n{counts.legal:,} layouts are legal: {counts.scored:,} scored, {counts.unfit:,} without room in memory, "
-        f"{counts.slow:,} too slow by their bounds",
+        f"\n{legal} legal: {counts.scored:,} scored, {counts.unfit:,} without room in memory, {counts.slow:,} too slow by their bounds",
         markup=False,
         soft_wrap=True,
     )
     for rejection in found.rejections:
-        number = f"{rejection.layouts:,} layouts" if rejection.layouts else _choices(rejection.choices)
+        number = units.count(rejection.layouts, "layout") if rejection.layouts else units.count(rejection.choices, "choice")
         console.print(f"  {number:>16}  {rejection.reason}", markup=False, soft_wrap=True)
-
-
-def _choices(number: int) -> str:
-    return "1 choice" if number == 1 else f"{number:,} choices"

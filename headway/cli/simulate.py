@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from headway.cli.documents import PlannedJob, load_job_plan
+from headway.cli.terminal import progress
 from headway.jobspec.estimate.estimate import estimate
 from headway.jobspec.estimate.from_plan import EstimateError, training_of
 from headway.jobspec.estimate.goodput.defaults import defaults
@@ -22,12 +23,15 @@ from headway.jobspec.estimate.goodput.summary import IntervalRow, Summary, over_
 from headway.jobspec.estimate.goodput.tiers import KINDS, Transfer, tier_of
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.units import parse_bytes, parse_seconds
+from headway.report import units
 
 SCHEMA = "headway.simulation/1"
 
 _DAY_S = 86400
 # Seeds of each interval of the table, at most.
 _TABLE_SEEDS = 8
+# Beyond these an option is a slip: GPUs, nodes that stand by, seeds, days, and a Weibull shape, for which all nodes fail at one age.
+_MOST, _MOST_STANDBY, _MOST_SEEDS, _MOST_DAYS, _MOST_SHAPE = 100_000_000, 1_000_000, 100_000, 100_000, 100
 
 T = TypeVar("T")
 
@@ -58,25 +62,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also write goodput over the checkpoint interval as a picture")
     parser.add_argument(
-        "--seeds", type=_count, default=16, metavar="N", help="how often the run is simulated (default: %(default)s)"
+        "--seeds", type=_seeds, default=16, metavar="N", help="how often the run is simulated (default: %(default)s)"
     )
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="the first of the seeds (default: %(default)s)")
+    parser.add_argument(
+        "--first-seed", type=_natural, default=0, metavar="N", help="the first of the seeds (default: %(default)s)"
+    )
     _add_run(parser.add_argument_group("the run, where the job does not say it"))
     _add_failures(parser.add_argument_group("failures, in place of the cluster's and of published ones"))
     _add_recovery(parser.add_argument_group("recovery, in place of the job's and of published times"))
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--step-time", type=_time, metavar="TIME", help="one optimizer step, without saves (default: estimated)")
+    group.add_argument("--step-time", type=_length, metavar="TIME", help="one optimizer step, without saves (default: estimated)")
     group.add_argument("--checkpoint-bytes", type=_size, metavar="SIZE", help="one checkpoint (default: estimated)")
-    group.add_argument("--days", type=_positive, metavar="N", help="a run of so many days, whatever the job's steps")
+    group.add_argument("--days", type=_days, metavar="N", help="a run of so many days, whatever the job's steps")
     group.add_argument("--gpus", type=_count, metavar="N", help="as if the job had so many GPUs and the same step time")
 
 
 def _add_failures(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--node-mtbf", type=_time, metavar="TIME", help="mean time between failures of one node")
-    group.add_argument("--job-mtbf", type=_time, metavar="TIME", help="of the job as a whole, however large it is")
-    group.add_argument("--rack-mtbf", type=_time, metavar="TIME", help="of one rack, with all its nodes at once")
+    group.add_argument("--node-mtbf", type=_length, metavar="TIME", help="mean time between failures of one node")
+    group.add_argument("--job-mtbf", type=_length, metavar="TIME", help="of the job as a whole, however large it is")
+    group.add_argument("--rack-mtbf", type=_length, metavar="TIME", help="of one rack, with all its nodes at once")
     group.add_argument("--rack-nodes", type=_count, metavar="N", help="nodes of a rack")
     group.add_argument("--repair", type=_time, metavar="TIME", help="mean time until a replaced node is back")
     group.add_argument(
@@ -95,8 +101,8 @@ def _add_recovery(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--block", type=_tier, action="append", default=[], metavar="TIER=TIME", help="how long its save stops training"
     )
-    group.add_argument("--spares", type=_natural, metavar="N", help="nodes that the job holds beside its own")
-    group.add_argument("--pool", type=_natural, metavar="N", help="nodes of the cluster that stand in for lost ones")
+    group.add_argument("--spares", type=_standby, metavar="N", help="nodes that the job holds beside its own")
+    group.add_argument("--pool", type=_standby, metavar="N", help="nodes of the cluster that stand in for lost ones")
     group.add_argument("--warm-restart", type=_time, metavar="TIME", help="a restart on nodes that the job has")
     group.add_argument("--cold-restart", type=_time, metavar="TIME", help="a restart with a node from outside of the job")
     group.add_argument("--provision", type=_time, metavar="TIME", help="until a node from outside has joined")
@@ -127,6 +133,9 @@ def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     table_seeds = seeds[:_TABLE_SEEDS]
     kinds = [tier.kind for tier in simulated.tiers]
+    progress(
+        f"simulating {units.count(plan.slots, 'node')} {units.count(len(seeds), 'time')}, and other intervals of checkpoints"
+    )
     return Simulation(
         job=plan.name,
         cluster=plan.cluster,
@@ -286,23 +295,28 @@ def _option(parse: Callable[[str], T], wanted: str) -> Callable[[str], T]:
     return read
 
 
-def _whole(low: int) -> Callable[[str], int]:
-    """A whole number from `low` on."""
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    """A whole number from `low` to `high`."""
 
     def read(text: str) -> int:
         number = int(text)
-        if number < low:
+        if not low <= number <= high:
             raise ValueError(text)
         return number
 
-    return _option(read, f"a whole number from {low} on is wanted")
+    return _option(read, f"a whole number from {low} to {high:,} is wanted")
 
 
-def _above_zero(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError(text)
-    return number
+def _above_zero(parse: Callable[[str], float], most: float) -> Callable[[str], float]:
+    """What `parse` reads, above 0 and at most `most`."""
+
+    def read(text: str) -> float:
+        number = parse(text)
+        if not 0 < number <= most:
+            raise ValueError(text)
+        return number
+
+    return read
 
 
 def _kind_and_time(text: str) -> tuple[str, float]:
@@ -315,6 +329,10 @@ def _kind_and_time(text: str) -> tuple[str, float]:
 _time = _option(parse_seconds, "a time such as `30s`, `15m` or `1h30m` is wanted")
 _size = _option(parse_bytes, "a size such as `80GiB` or `1.5TB` is wanted")
 _tier = _option(_kind_and_time, f"a tier ({', '.join(KINDS)}) and a time are wanted, such as `disk=15m`")
-_count = _whole(1)
-_natural = _whole(0)
-_positive = _option(_above_zero, "a number above 0 is wanted")
+_length = _option(_above_zero(parse_seconds, math.inf), "a time above 0 such as `30s`, `15m` or `1h30m` is wanted")
+_count = _whole(1, _MOST)
+_natural = _whole(0, _MOST)
+_standby = _whole(0, _MOST_STANDBY)
+_seeds = _whole(1, _MOST_SEEDS)
+_days = _option(_above_zero(float, _MOST_DAYS), f"a number above 0 and up to {_MOST_DAYS:,} is wanted")
+_positive = _option(_above_zero(float, _MOST_SHAPE), f"a number above 0 and up to {_MOST_SHAPE} is wanted")

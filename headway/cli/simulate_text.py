@@ -1,7 +1,6 @@
 """What was simulated of a job, for people on a terminal."""
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from headway.cli.terminal import bar, stdout_console
 from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.goodput.simulate import Bucket
 from headway.jobspec.estimate.goodput.summary import IntervalRow, Spread, Summary
@@ -17,8 +17,6 @@ from headway.report import units
 if TYPE_CHECKING:
     from headway.cli.simulate import Simulation
 
-_PIPE_WIDTH = 130
-_BAR_CELLS = 24
 _SAME = 1e-9
 
 _Facts = Iterator[tuple[str, str]]
@@ -26,18 +24,20 @@ _Facts = Iterator[tuple[str, str]]
 
 def print_simulation(simulation: "Simulation") -> None:
     """Prints the account on stdout; it reads without colour."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = stdout_console()
     run, summary = simulation.run, simulation.summary
     console.print(f"[bold]{simulation.job}[/] on [bold]{simulation.cluster}[/]: {_nodes(run)}")
     console.print(f"{_length(run)}; simulated {units.count(summary.runs, 'time')}", markup=False)
     console.print(f"\n[bold]goodput {_shares(summary.goodput)}[/]")
     for name, value in _facts(run, summary):
         console.print(f"{name}: {value}", markup=False, soft_wrap=True)
-    console.print("\n[bold]where the time goes[/]", _buckets(summary.shares), sep="\n")
+    console.print("\n[bold]where the time goes[/]", _buckets(summary.shares, console), sep="\n")
     if summary.failures:
-        console.print("\n[bold]what fails[/], in one run", _causes(summary.failures), sep="\n")
+        console.print("\n[bold]what fails[/], in one run", _causes(summary.failures, console), sep="\n")
     for kind, rows in simulation.intervals.items():
         _print_tier(console, run, kind, rows, simulation.best_interval_s[kind])
+    if simulation.intervals:
+        console.print("\nThe formula waits for no node, and goes on after any number of restarts.")
     console.print(f"\n{_spares(run, simulation.best_spares)}", markup=False, soft_wrap=True)
     if run.assumed:
         console.print("\n[bold]taken from publications[/], as no document says it")
@@ -49,13 +49,19 @@ def _print_tier(console: Console, run: Run, kind: str, rows: tuple[IntervalRow, 
     tier = run.tier(kind)
     cost = f"a save stops training for {units.seconds(tier.block_s)}, can be read after {units.seconds(tier.write_s)}"
     console.print(f"\n[bold]checkpoints on {kind}[/] every {units.seconds(tier.interval_s)}; {cost}")
-    console.print(f"best every {units.seconds(best_s)} of training ({max(1, round(best_s / run.step_s)):,} steps)", markup=False)
-    console.print(_intervals(rows, tier.interval_s))
+    console.print(_best(run, best_s), markup=False)
+    console.print(_intervals(rows, tier.interval_s, console))
+
+
+def _best(run: Run, best_s: float) -> str:
+    if best_s >= run.length_s:
+        return "best only at the end: what the run would do again without these checkpoints costs less than writing them"
+    return f"best every {units.seconds(best_s)} of training ({units.count(max(1, round(best_s / run.step_s)), 'step')})"
 
 
 def _nodes(run: Run) -> str:
     gpus = f" x {run.gpus_per_node} GPUs" if run.gpus_per_node else ""
-    return f"{units.count(run.nodes, 'node')}{gpus}, {units.count(run.spares, 'spare')}, {run.pool} in the pool"
+    return f"{units.count(run.nodes, 'node')}{gpus}, {units.count(run.spares, 'spare')}, {run.pool:,} in the pool"
 
 
 def _length(run: Run) -> str:
@@ -70,7 +76,7 @@ def _length(run: Run) -> str:
 def _facts(run: Run, summary: Summary) -> _Facts:
     if run.spares:
         yield "counting the job's spares", units.share(summary.of_held)
-    hours = f", {units.compact(summary.gpu_hours)} GPU-hours" if run.gpus_per_node else ""
+    hours = f", {units.count(round(summary.gpu_hours), 'GPU-hour')}" if run.gpus_per_node else ""
     yield "it takes", f"{units.seconds(summary.wall_s.mean)}{hours}"
     if math.isfinite(run.work_s):
         yield "done", f"{summary.finished} of {units.count(summary.runs, 'run')}"
@@ -91,29 +97,29 @@ def _facts(run: Run, summary: Summary) -> _Facts:
 
 
 def _spares(run: Run, best: int) -> str:
-    held = f"{units.count(run.spares, 'spare')} and a pool of {run.pool}"
+    held = f"{units.count(run.spares, 'spare')} and a pool of {run.pool:,}"
     if best <= run.spares:
         return f"spares: {held} are enough; the job lacks a node for less than 0.5 % of the time"
     return f"spares: {held} are too few; with {units.count(best, 'spare')} the job lacks a node for less than 0.5 % of the time"
 
 
-def _buckets(shares: Mapping[Bucket, float]) -> Table:
+def _buckets(shares: Mapping[Bucket, float], console: Console) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     for bucket, share in shares.items():
         if share > 0:
-            table.add_row(f"  {bucket}", units.share(share), _bar(share))
+            table.add_row(f"  {bucket}", units.share(share), bar(share, console))
     return table
 
 
-def _causes(failures: Mapping[str, float]) -> Table:
+def _causes(failures: Mapping[str, float], console: Console) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     total = sum(failures.values())
     for name, number in failures.items():
-        table.add_row(f"  {name}", f"{number:.1f}", _bar(number / total))
+        table.add_row(f"  {name}", f"{number:.1f}", bar(number / total, console))
     return table
 
 
-def _intervals(rows: tuple[IntervalRow, ...], own_s: float) -> Table:
+def _intervals(rows: tuple[IntervalRow, ...], own_s: float, console: Console) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("every", "goodput", "nine of ten runs", "by the formula", "lost, beside the worst"):
         table.add_column(column)
@@ -121,7 +127,7 @@ def _intervals(rows: tuple[IntervalRow, ...], own_s: float) -> Table:
     for row in rows:
         own = " (the job's)" if math.isclose(row.interval_s, own_s, rel_tol=_SAME) else ""
         spread = f"{units.share(row.goodput.low)} to {units.share(row.goodput.high)}"
-        cells = (units.share(row.goodput.mean), spread, units.share(row.expected), _bar((1 - row.goodput.mean) / most))
+        cells = (units.share(row.goodput.mean), spread, units.share(row.expected), bar((1 - row.goodput.mean) / most, console))
         table.add_row(f"{units.seconds(row.interval_s)}{own}", *cells)
     return table
 
@@ -131,8 +137,6 @@ def _shares(spread: Spread) -> str:
 
 
 def _numbers(spread: Spread) -> str:
+    if spread.low == spread.high == spread.mean:
+        return f"{spread.mean:,.0f}"
     return f"{spread.mean:,.1f} ({spread.low:,.0f} to {spread.high:,.0f})"
-
-
-def _bar(share: float) -> str:
-    return "#" * round(_BAR_CELLS * min(1.0, max(0.0, share)))

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from headway.jobspec.estimate.from_plan import EstimateError, states_framework, training_of
-from headway.jobspec.estimate.memory import peak
-from headway.jobspec.estimate.memory_hints import hints
+from headway.jobspec.estimate.memory.hints import hints
+from headway.jobspec.estimate.memory.ledger import peak
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 

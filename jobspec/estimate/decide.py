@@ -16,7 +16,7 @@ from headway.jobspec.estimate.goodput.of_plan import run_of
 from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.estimate.goodput.tiers import KINDS
-from headway.jobspec.estimate.search import Allowed, Request, SearchResult, request_like, search
+from headway.jobspec.estimate.search.search import Allowed, Request, SearchResult, request_like, search
 from headway.jobspec.estimate.training import Degrees, Training
 from headway.jobspec.parse import Parsed, parse_job
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from headway.jobspec.estimate.memory import MemoryUse, checkpoint_bytes, peak
-from headway.jobspec.estimate.memory_hints import hints
-from headway.jobspec.estimate.step import StepTime, step_time
+from headway.jobspec.estimate.from_plan import EstimateError
+from headway.jobspec.estimate.memory.hints import hints
+from headway.jobspec.estimate.memory.ledger import MemoryUse, checkpoint_bytes, peak
+from headway.jobspec.estimate.schedules.orders import ScheduleError
+from headway.jobspec.estimate.speed.step import StepTime, step_time
 from headway.jobspec.estimate.training import Training
 
 _COSTS_SHOWN = 3
@@ -86,5 +88,9 @@ class Estimate:
 
 
 def estimate(training: Training) -> Estimate:
-    """The training's memory and time."""
-    return Estimate(training, peak(training), step_time(training))
+    """The training's memory and time. Raises EstimateError where the pipeline's schedule does not take the layout."""
+    try:
+        return Estimate(training, peak(training), step_time(training))
+    except ScheduleError as error:
+        hint = "change `batch`, or `pp`, `virtual_stages` or `schedule` of the `layout`"
+        raise EstimateError(f"no step can be estimated: {error}", hint) from error

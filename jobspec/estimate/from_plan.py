@@ -6,7 +6,7 @@ from typing import Any
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.search_frameworks import abilities
+from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Network, Overlaps, Sharding, Training
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 

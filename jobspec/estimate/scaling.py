@@ -10,7 +10,7 @@ from typing import Literal
 from headway.jobspec.estimate.estimate import Estimate
 from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.jobspec.estimate.goodput.run import Run
-from headway.jobspec.estimate.search import Request, search
+from headway.jobspec.estimate.search.search import Request, search
 
 Growth = Literal["strong", "weak"]
 """`strong`: the global batch stays as it is. `weak`: it grows with the GPUs."""

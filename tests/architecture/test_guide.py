@@ -1,4 +1,4 @@
-"""The guide's files and commands, step by step as a reader follows them, with exactly the outputs that it shows."""
+"""Files and commands of the guide and of the planner's page, step by step as a reader follows them, with the outputs that they show."""
 
 import re
 import shlex
@@ -8,33 +8,35 @@ import pytest
 
 from headway.cli.main import main
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("guide.md", pytest.param("planner.md", marks=pytest.mark.slow))
 BLOCK = re.compile(r"^```(yaml|python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_every_step_of_the_guide_says_what_the_guide_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], update_golden: bool
+@pytest.mark.parametrize("name", PAGES)
+def test_every_step_of_a_page_says_what_the_page_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], update_golden: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = ""
+    page, said = DOCS / name, ""
 
     def step(block: re.Match[str]) -> str:
         nonlocal said
         language, body = block.groups()
         if language in {"yaml", "python"}:
-            name = re.match(r"# (\S+\.(?:yaml|py))\n", body)
-            assert name is not None, body
-            (tmp_path / name[1]).write_text(body)
+            file = re.match(r"# (\S+\.(?:yaml|py))\n", body)
+            assert file is not None, body
+            (tmp_path / file[1]).write_text(body)
         elif language == "sh":
             said = "".join(_output(line, capsys) for line in body.splitlines())
         else:
             return f"```text\n{said}```"
         return block[0]
 
-    found = BLOCK.sub(step, GUIDE.read_text())
+    found = BLOCK.sub(step, page.read_text())
     if update_golden:
-        GUIDE.write_text(found)
-    assert found == GUIDE.read_text()
+        page.write_text(found)
+    assert found == page.read_text()
 
 
 def _output(line: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -13,9 +13,14 @@ HEAVY = {"hypothesis", "jinja2", "kubernetes", "numpy", "paramiko", "pulumi", "r
 # Of headway itself: what is for other verbs, other formats and files that are not there.
 OTHERS = {
     "headway.cli.formats",
+    "headway.cli.pin_job",
     "headway.infra.host",
     "headway.infra.providers.onprem.hosts",
     "headway.infra.ssh",
+    "headway.jobspec.estimate.decide",
+    "headway.jobspec.estimate.estimate",
+    "headway.jobspec.estimate.goodput",
+    "headway.jobspec.estimate.search.search",
     "headway.jobspec.schema",
     "headway.report",
     "headway.runner.boot",
@@ -82,3 +87,10 @@ def test_a_check_of_everything_imports_no_large_library() -> None:
     found = checked("examples")
     assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
     assert {"headway.templates.hosts.read", "headway.templates.switches.sonic.read"} <= set(found["modules"])
+
+
+def test_a_check_of_a_job_that_leaves_values_open_imports_what_decides_them_and_no_large_library() -> None:
+    found = checked("tests/errors/auto-spares.yaml")
+    assert found["code"] == 1
+    assert {"headway.jobspec.estimate.decide", "headway.jobspec.estimate.goodput"} <= set(found["modules"])
+    assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()

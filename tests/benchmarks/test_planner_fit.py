@@ -11,8 +11,8 @@ import pytest
 from benchmarks.planner import fit
 from benchmarks.planner.least_squares import Fit
 from benchmarks.planner.rows import Row
-from headway.jobspec.estimate import speed
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees
 from tests.jobspec.estimate.test_compute import BASE
 

@@ -10,8 +10,9 @@ from benchmarks.planner import fit_experts
 from benchmarks.planner.rows import Row
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
-from headway.jobspec.estimate import experts_speed, speed
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.experts import speed as experts_speed
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees, Kernels, Network, Training
 from headway.jobspec.resolve.model import resolve_model
 

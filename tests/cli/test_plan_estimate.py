@@ -1,10 +1,13 @@
 """`headway plan JOB`: what a step takes, other layouts, other numbers of GPUs, and what measured steps change."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from headway.cli.estimates import step_seconds
 from headway.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
@@ -119,7 +122,14 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--calibrate", "no-such-file"], "No such file or directory: 'no-such-file'"),
+        (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s` nor a file"),
+        (["--calibrate", "/"], "`/` cannot be read: Is a directory"),
+        (["--calibrate", "=8.2s"], "`=8.2s` names no job"),
+        (["--calibrate", "0s"], "a measured step takes no time"),
+        (["--calibrate", "1000d"], "`1000d` is a step of 86,400,000 s, and the estimate is "),
+        (["--calibrate", "1ms"], "more than 100 times apart; is it of this job, and in this unit?"),
+        (["--scaling", f"1..{'9' * 5000}"], " is no range of GPUs such as `1k..100k`"),
+        (["--top", "\N{ARABIC-INDIC DIGIT THREE}"], " is no number from 1 to 1000"),
         (["--scaling", "10..2"], "`10..2` must go up"),
         (["--scaling", "some"], "`some` is no range of GPUs such as `1k..100k`"),
         (["--top", "0"], "`0` is no number from 1 to 1000"),
@@ -133,6 +143,86 @@ def test_wrong_options_are_told(options: list[str], told: str, job: Path, capsys
         code = int(str(ended.code))
     assert code == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", " has no more than the 5 first steps of each generation"),
+        (b'{"generation": 1, "step_s": ', "not a line of metrics.jsonl: "),
+        (b"[1, 2]\n", "not a line of metrics.jsonl: [1, 2]"),
+        (b'{"generation": 1, "step_s": -1}\n' * 9, "a measured step takes no time"),
+        (b'{"generation": 1, "step_s": NaN}\n' * 9, "a measured step takes no time"),
+        (b'{"generation": 1, "step_s": 1e400}\n' * 9, "` is a step of inf s, and the estimate is "),
+        (b'{"generation": 1e400, "step_s": 1}\n' * 9, "` is no metrics.jsonl of a run"),
+        (b"[" * 100_000, "` is no metrics.jsonl of a run"),
+        (b"\xff\xfe\x00", "` is no metrics.jsonl of a run"),
+    ],
+)
+def test_a_file_that_is_no_metrics_of_a_run_is_told(content: bytes, told: str, job: Path, capsys: Capture) -> None:
+    (metrics := job.parent / "metrics.jsonl").write_bytes(content)
+    assert main(["plan", str(job), "--estimate", "--calibrate", str(metrics)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert told in error
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.00123, "1.23 ms"),
+        (0.038, "38.0 ms"),
+        (0.4999, "500 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (13, "13.0 s"),
+        (748.2, "748 s"),
+        (999.6, "1,000 s"),
+        (766_000, "766,000 s"),
+    ],
+)
+def test_the_time_of_a_step_has_three_digits_and_no_power_of_ten(seconds: float, words: str) -> None:
+    assert step_seconds(seconds) == words
+
+
+def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> None:
+    job.write_text(JOB.replace("128 sequences", "16 sequences").replace("8192}", "16}").replace("steps: 1000", "steps: 1"))
+    assert main(["plan", str(job), "--estimate"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  the run"))
+    assert line.startswith("  the run       1 step, 256 tokens: 0.")
+    assert " minutes, 0.0" in line
+    assert " GPU-hours, 0.0" in line
+
+
+@pytest.mark.parametrize(
+    ("gpu", "compute", "told"),
+    [
+        ("A100-SXM-80", "fp8", "no rate for fp8 in the catalogue: the time is that of bf16"),
+        ("A100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue: the time is that of bf16"),
+        ("H100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue: the time is that of fp8"),
+        ("H100-SXM-80", "fp8", None),
+        ("B200-180", "nvfp4", None),
+        ("A100-SXM-80", "bf16", None),
+    ],
+)
+def test_a_format_that_the_gpu_does_not_have_is_told(
+    gpu: str, compute: str, told: str | None, job: Path, capsys: Capture
+) -> None:
+    (job.parent / "lab.yaml").write_text(CLUSTER.replace("H100-SXM-80", gpu))
+    job.write_text(
+        JOB.replace("steps: 1000", f"steps: 1000\nprecision: {{compute: {compute}}}").replace(
+            "argv: [", "argv: ['{precision.compute}', "
+        )
+    )
+    assert main(["plan", str(job), "--estimate"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  precision")]
+    assert lines == ([] if told is None else [f"  precision     {gpu} has {told}"])
+
+
+def test_a_terminal_without_blocks_gets_other_bars(job: Path) -> None:
+    command = [sys.executable, "-m", "headway.cli.main", "plan", str(job), "--estimate"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True, env={"PYTHONIOENCODING": "ascii"})
+    assert b"  ####" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -157,6 +247,48 @@ def test_scaling_shows_both_kinds_over_powers_of_two(job: Path, capsys: Capture)
     assert isinstance(found, dict)
     assert [point["gpus"] for point in found["strong"]["points"]] == [16, 32, 64]
     assert [point["sequences"] for point in found["weak"]["points"]] == [128, 256, 512]
+
+
+def test_a_schedule_that_is_not_named_and_does_not_take_the_batch_is_told(job: Path, capsys: Capture) -> None:
+    text = JOB.replace("tp: 2, dp_shard: 8", "pp: 4, virtual_stages: 2, dp_shard: 4").replace("128 sequences", "168 sequences")
+    job.write_text(
+        text.replace("'{layout.pp}', ", "'{layout.pp}', '{layout.virtual_stages}', ").replace(
+            "framework: megatron", "framework: torchtitan"
+        )
+    )
+    told = "no step can be estimated: `Interleaved1F1B` goes in rounds of equal size, and 42 microbatches do not make 10 of them"
+    assert main(["plan", str(job)]) == 0
+    assert told in capsys.readouterr().out
+    for words in (["plan", str(job), "--search"], ["simulate", str(job)]):
+        assert main(words) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture) -> None:
+    free = asked(job, capsys, "--scaling", "16..32")["scaling"]
+    slow = asked(job, capsys, "--scaling", "16..32", "--calibrate", f"{step_s(job, capsys) * 1.5:.3f}s")["scaling"]
+    assert isinstance(free, dict)
+    assert isinstance(slow, dict)
+    pairs = zip(free["strong"]["points"], slow["strong"]["points"], strict=True)
+    assert [before["tokens_s"] > after["tokens_s"] for before, after in pairs] == [True] * 2
+
+
+def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, capsys: Capture) -> None:
+    (job.parent / "lab.yaml").write_text(CLUSTER.replace(", nic: ConnectX-7", ""))
+    job.write_text(JOB.replace("nodes: 2", "nodes: 1").replace("dp_shard: 8", "dp_shard: 4"))
+    assert main(["plan", str(job), "--scaling", "8..8"]) == 0
+    capsys.readouterr()
+    assert main(["plan", str(job), "--scaling", "8..64"]) == 2
+    assert "nothing says how fast the adapters of group `gpu` are; write `nic: ConnectX-7`" in capsys.readouterr().err
+
+
+def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:
+    text = JOB.replace("layout: {tp: 2, dp_shard: 8}\n", "").replace("recompute: full\n", "").partition("trainer:")[0]
+    job.write_text(text.replace("8192", "128") + "data: {kind: python_stdlib}\noptimizer: {lr: 0.001}\n")
+    found = asked(job, capsys, "--search")["search"]
+    assert isinstance(found, dict)
+    degrees = [{name: each["layout"][name] for name in ("pp", "dp_replicate", "cp", "tp", "ep")} for each in found["ranked"]]
+    assert degrees == [{"pp": 1, "dp_replicate": 1, "cp": 1, "tp": 1, "ep": 1}]
 
 
 def test_a_cluster_has_no_layouts(job: Path, capsys: Capture) -> None:

@@ -12,7 +12,7 @@ from headway.cli.plan_scaling import print_scaling, scaling_json
 from headway.cli.plan_search import layout_words, print_search, search_json
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.estimate.scaling import scaling
-from headway.jobspec.estimate.search import Allowed, Request, SearchResult, search
+from headway.jobspec.estimate.search.search import Allowed, Request, SearchResult, search
 from headway.jobspec.estimate.training import Network
 from headway.jobspec.json_text import json_text
 from headway.jobspec.resolve.model import resolve_model
@@ -62,6 +62,26 @@ def test_the_numbers_of_layouts_and_their_reasons_are_printed(found: SearchResul
     for rejection in found.rejections:
         assert any(line.endswith(rejection.reason) for line in lines)
     assert "2 choices  tp 16 leaves the NVLink domain of 8 GPUs" in lines
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_every_value_of_the_others(found: SearchResult) -> None:
+    console, text = printed(60)
+    print_search(console, found)
+    lines = text.getvalue().splitlines()
+    assert lines[8].startswith("  too narrow for `schedule`, `recompute`")
+    assert [f"{each.tokens_s:,.0f}" in row for each, row in zip(found.ranked, lines[4:8], strict=True)] == [True] * 4
+    assert "…" not in text.getvalue()
+    assert max(map(len, lines[:8])) <= 60
+
+
+def test_one_of_each_is_told_as_one() -> None:
+    console, text = printed()
+    print_search(
+        console, search(replace(request_of(), gpus=1, sequences=1, model=resolve_model(Model(preset="llama-3.2-1b"), Path())))
+    )
+    lines = text.getvalue().splitlines()
+    assert lines[1] == "layouts of 1 GPU, 1 sequence of 8,192 tokens a step"
+    assert not [line for line in lines if line.strip().startswith(("1 layouts", "1 choices"))]
 
 
 def test_columns_that_are_alike_everywhere_are_left_out() -> None:
@@ -118,6 +138,10 @@ def test_each_number_of_gpus_is_a_row_with_a_bar_and_a_sentence_follows() -> Non
     ] * 3
     assert [line for line in lines if "GPUs pay" in line or "do not pay" in line] == [each.words for each in scalings]
     assert max(map(len, lines)) <= 130
+    narrow, text = printed(60)
+    print_scaling(narrow, scalings)
+    assert [layout_words(point.best) in text.getvalue() for point in scalings[0].points if point.best] == [True] * 3
+    assert "…" not in text.getvalue()
     data = json.loads(json_text(scaling_json(scalings)))
     assert [point["gpus"] for point in data["weak"]["points"]] == [32, 64, 512]
     assert data["strong"]["words"] == scalings[0].words

@@ -76,8 +76,22 @@ def test_people_read_goodput_times_causes_intervals_and_what_was_assumed(folder:
         "16 min 40 s (the job's)",
     ):
         assert title in lines
+    productive = next(line for line in text.splitlines() if line.startswith("  productive"))
+    assert 20 <= productive.count("█") <= 24
+    assert "#" not in text
     assert "a node fails every" not in text
     assert "  a cold restart takes 600 s (https://arxiv.org/abs/2602.00277" in text
+
+
+def test_checkpoints_that_no_failure_needs_are_best_written_at_the_end(folder: Path, capsys: Capture) -> None:
+    assert main(["simulate", "job.yaml", *OPTIONS, "--every", "peer=5m"]) == 0
+    _, disk, peer = re.split("^checkpoints on ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert disk.splitlines()[1].startswith("best only at the end: ")
+    assert re.match(r"best every .* of training \([0-9,]+ steps\)", peer.splitlines()[1])
+    found = simulated(capsys, "--every", "peer=5m")
+    intervals = [row["interval_s"] for row in found["intervals"]["disk"]]
+    assert found["best_interval_s"]["disk"] == intervals[-1] == found["run"]["work_s"]
+    assert len({round(interval, 3) for interval in intervals}) == len(intervals)
 
 
 def test_programs_read_every_figure(folder: Path, capsys: Capture) -> None:
@@ -210,12 +224,19 @@ def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("--step-time", "5", "`5`: a time such as `30s`, `15m` or `1h30m` is wanted"),
+        ("--step-time", "5", "`5`: a time above 0 such as `30s`, `15m` or `1h30m` is wanted"),
+        ("--repair", "5", "`5`: a time such as `30s`, `15m` or `1h30m` is wanted"),
         ("--checkpoint-bytes", "1", "`1`: a size such as `80GiB` or `1.5TB` is wanted"),
         ("--every", "tape=5m", "`tape=5m`: a tier (memory, peer, disk, remote) and a time are wanted, such as `disk=15m`"),
-        ("--seeds", "0", "`0`: a whole number from 1 on is wanted"),
-        ("--spares", "-1", "`-1`: a whole number from 0 on is wanted"),
-        ("--days", "nan", "`nan`: a number above 0 is wanted"),
+        ("--step-time", "0s", "`0s`: a time above 0 such as `30s`, `15m` or `1h30m` is wanted"),
+        ("--node-mtbf", "0s", "`0s`: a time above 0 such as `30s`, `15m` or `1h30m` is wanted"),
+        ("--seeds", "0", "`0`: a whole number from 1 to 100,000 is wanted"),
+        ("--first-seed", "-5", "`-5`: a whole number from 0 to 100,000,000 is wanted"),
+        ("--spares", "-1", "`-1`: a whole number from 0 to 1,000,000 is wanted"),
+        ("--pool", "1000000000", "`1000000000`: a whole number from 0 to 1,000,000 is wanted"),
+        ("--days", "nan", "`nan`: a number above 0 and up to 100,000 is wanted"),
+        ("--days", "1e300", "`1e300`: a number above 0 and up to 100,000 is wanted"),
+        ("--shape", "0", "`0`: a number above 0 and up to 100 is wanted"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_refused(folder: Path, capsys: Capture, option: str, value: str, wanted: str) -> None:

@@ -74,7 +74,8 @@ def best_interval(run: Run, tier: str) -> float:
     chosen = run.tier(tier)
     low = max(run.step_s, chosen.write_s - chosen.block_s)
     high = max(low, run.length_s)
-    return math.exp(_maximum(lambda x: expected_goodput(with_interval(run, tier, math.exp(x))), math.log(low), math.log(high)))
+    best = math.exp(_maximum(lambda x: expected_goodput(with_interval(run, tier, math.exp(x))), math.log(low), math.log(high)))
+    return high if math.isclose(best, high) else best
 
 
 def with_interval(run: Run, kind: str, interval_s: float) -> Run:
@@ -132,11 +133,11 @@ def _without_replicas(run: Run, rate: float) -> float:
 
 
 def _maximum(value: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function has its highest value: the best of a grid, refined between its neighbours (golden-section search).
+    """Where a function has its highest value: the best of a grid, refined between its neighbours (golden-section search), or an end.
 
     Beyond some interval another tier answers failures and goodput stays the same, so there may be more than one maximum.
     """
-    step = (high - low) / _GRID
+    ends, step = (low, high), (high - low) / _GRID
     best = max((low + number * step for number in range(_GRID + 1)), key=value)
     low, high = max(low, best - step), min(high, best + step)
     first, second = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
@@ -150,4 +151,4 @@ def _maximum(value: Callable[[float], float], low: float, high: float) -> float:
             low, first, at_first = first, second, at_second
             second = low + _GOLDEN * (high - low)
             at_second = value(second)
-    return (low + high) / 2
+    return max((low + high) / 2, *ends, key=value)

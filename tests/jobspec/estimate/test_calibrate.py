@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.jobspec.estimate.calibrate import WARM_UP, MeasurementError, calibrate, measured_step
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed.calibrate import WARM_UP, MeasurementError, calibrate, measured_step
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees
 from headway.runner import contract
 from tests.jobspec.estimate.test_compute import BASE

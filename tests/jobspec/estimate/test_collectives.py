@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate.collectives import Group, Links, groups_of, links_of
-from headway.jobspec.estimate.speed import LinkSpeed, NetworkSpeed, constants
+from headway.jobspec.estimate.speed.collectives import Group, Links, groups_of, links_of
+from headway.jobspec.estimate.speed.speed import LinkSpeed, NetworkSpeed, constants
 from headway.jobspec.estimate.training import Degrees, Network
 
 NODES = Network(8, 8, 450e9, 50e9, 8, "infiniband")

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate.attention import attended, core, projections
-from headway.jobspec.estimate.compute import attention_part, dense_block, mlp_part
-from headway.jobspec.estimate.cost import NOTHING, Cost
-from headway.jobspec.estimate.rates import filled, one_microbatch, rates_of
-from headway.jobspec.estimate.speed import Speed, constants
+from headway.jobspec.estimate.speed.attention import attended, core, projections
+from headway.jobspec.estimate.speed.compute import attention_part, dense_block, mlp_part
+from headway.jobspec.estimate.speed.cost import NOTHING, Cost
+from headway.jobspec.estimate.speed.rates import filled, one_microbatch, rates_of
+from headway.jobspec.estimate.speed.speed import Speed, constants
 from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Network, Overlaps, Training
 from headway.jobspec.resolve.model import LatentAttentionSizes, ModelSizes
 

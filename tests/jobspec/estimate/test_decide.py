@@ -315,6 +315,12 @@ def test_a_model_without_room_names_its_memory_and_what_else_may_be_left_open() 
     )
 
 
+def test_goodput_is_never_rounded_up_to_all_of_the_time() -> None:
+    text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    reason = decided(text)[0]["checkpoint", "tiers", 0, "every"].reason
+    assert reason.endswith("; expected goodput > 99.9%")
+
+
 def test_an_interval_waits_for_a_layout_that_cannot_be_decided() -> None:
     text = JOB.replace(SMALL, "") + "checkpoint: {tiers: [{kind: disk, every: auto}]}\n"
     assert refused(text).message.startswith("`batch.micro`, `layout`, `checkpoint.tiers[0].every` cannot be decided: ")

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
-from headway.jobspec.estimate import experts_host
-from headway.jobspec.estimate.collectives import Group, groups_of
-from headway.jobspec.estimate.data_parallel import Exchange
-from headway.jobspec.estimate.experts import expert_block, expert_part, load_of
-from headway.jobspec.estimate.experts_exchange import dispatcher_of, exchanged, one_way, sent_bytes
-from headway.jobspec.estimate.experts_host import operations
-from headway.jobspec.estimate.experts_speed import expert_constants, read
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.rates import Rates, one_microbatch, rates_of
-from headway.jobspec.estimate.speed import constants
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed.collectives import Group, groups_of
+from headway.jobspec.estimate.speed.data_parallel import Exchange
+from headway.jobspec.estimate.speed.experts import host as experts_host
+from headway.jobspec.estimate.speed.experts.block import expert_block, expert_part, load_of
+from headway.jobspec.estimate.speed.experts.exchange import dispatcher_of, exchanged, one_way, sent_bytes
+from headway.jobspec.estimate.speed.experts.host import operations
+from headway.jobspec.estimate.speed.experts.speed import expert_constants, read
+from headway.jobspec.estimate.speed.rates import Rates, one_microbatch, rates_of
+from headway.jobspec.estimate.speed.speed import constants
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees, Kernels, Network, Overlaps, Training
 from headway.jobspec.resolve.model import ModelSizes, resolve_model
 
@@ -168,7 +168,7 @@ def test_posted_messages_slow_a_dispatcher_down_on_hopper_and_each_call_anywhere
     direct, uccl, nvshmem = (way_seconds(by(name, 32, network=EFA)) for name in ("deepep", "deepep-uccl", "deepep-nvshmem"))
     assert direct < nvshmem < uccl
     blackwell = [way_seconds(by(f"deepep-{name}", 32, network=EFA, gpu=gpus()["B300-288"])) for name in ("uccl", "nvshmem")]
-    assert blackwell[0] == blackwell[1] < nvshmem
+    assert max(blackwell) < nvshmem
 
 
 def test_a_dispatcher_that_nobody_knows_is_an_all_to_all() -> None:
@@ -351,7 +351,7 @@ def entries(table: Any) -> Iterator[dict[str, Any]]:
 
 def test_every_constant_says_where_it_is_from() -> None:
     found = list(entries(read()))
-    assert len(found) == 15
+    assert len(found) == 16
     for entry in found:
         assert len({"source", "fitted"} & entry.keys()) == 1
         assert all(entry.values())

@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate import memory_profiles
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.memory import Item, MemoryUse, checkpoint_bytes, parameter_bytes, peak
-from headway.jobspec.estimate.memory_block import block_bytes
-from headway.jobspec.estimate.memory_profiles import constants, profile
+from headway.jobspec.estimate.memory import profiles as memory_profiles
+from headway.jobspec.estimate.memory.block import block_bytes
+from headway.jobspec.estimate.memory.ledger import Item, MemoryUse, checkpoint_bytes, parameter_bytes, peak
+from headway.jobspec.estimate.memory.profiles import constants, profile
 from headway.jobspec.estimate.schedules.orders import ScheduleError
 from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Network, Recompute, Training
 from headway.jobspec.resolve.model import ExpertSizes, LatentAttentionSizes, ModelSizes

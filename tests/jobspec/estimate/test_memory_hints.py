@@ -6,8 +6,8 @@ import pytest
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
-from headway.jobspec.estimate.memory import peak
-from headway.jobspec.estimate.memory_hints import hints
+from headway.jobspec.estimate.memory.hints import hints
+from headway.jobspec.estimate.memory.ledger import peak
 from headway.jobspec.estimate.training import Degrees, Network, Training
 from headway.jobspec.resolve.model import ModelSizes, resolve_model
 

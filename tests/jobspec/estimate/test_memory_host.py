@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from headway.jobspec.estimate.memory import checkpoint_bytes
-from headway.jobspec.estimate.memory_host import HostLoad, host_bytes_per_node, host_memory, rank_checkpoint_bytes
+from headway.jobspec.estimate.memory.host import HostLoad, host_bytes_per_node, host_memory, rank_checkpoint_bytes
+from headway.jobspec.estimate.memory.ledger import checkpoint_bytes
 from headway.jobspec.estimate.training import Degrees
 from tests.jobspec.estimate.test_memory import LLAMA, training
 

@@ -9,8 +9,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional
 
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate.memory import peak
-from headway.jobspec.estimate.memory_block import BlockKind, kept
+from headway.jobspec.estimate.memory.block import BlockKind, kept
+from headway.jobspec.estimate.memory.ledger import peak
 from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Network, Training
 from headway.jobspec.resolve.model import ModelSizes
 from headway.runner.contract import Model

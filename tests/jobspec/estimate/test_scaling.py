@@ -9,7 +9,7 @@ from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.estimate.goodput.interval import expected_goodput
 from headway.jobspec.estimate.goodput.run import Cause, Failures, Recovery, Run, Tier
 from headway.jobspec.estimate.scaling import PAYS, Scaling, ScalingPoint, gpu_counts, scaling
-from headway.jobspec.estimate.search import Allowed, Request, search
+from headway.jobspec.estimate.search.search import Allowed, Request, search
 from headway.jobspec.estimate.training import Network
 from headway.jobspec.resolve.model import resolve_model
 from headway.jobspec.spec.model import Model
@@ -105,7 +105,7 @@ def test_gpus_that_no_layout_uses_are_a_gap(request_: Request) -> None:
     alone = replace(request_, allowed=Allowed(tp=(1,), cp=(1,), pp=(1,)))
     found = scaling(alone, (64, 512), "strong")
     assert found.points[1] == ScalingPoint(512, 256, None)
-    assert found.words == "more GPUs pay up to 64: each that is added gives at least 50% of what one gave before"
+    assert found.words == "nothing is said of more GPUs: a layout fits on 64 only"
     assert scaling(alone, (512,), "strong").words == "no layout fits on any of these numbers of GPUs"
 
 

@@ -12,10 +12,10 @@ import pytest
 from headway.jobspec.catalog.gpus import Gpu, gpus
 from headway.jobspec.check.layout import check_layout, check_mesh
 from headway.jobspec.estimate.estimate import Estimate, estimate
-from headway.jobspec.estimate.search import Allowed, Request, SearchResult, headroom, in_order, request_like, search
-from headway.jobspec.estimate.search_frameworks import abilities, sharding_of
-from headway.jobspec.estimate.search_layouts import Layouts
-from headway.jobspec.estimate.search_placement import placements
+from headway.jobspec.estimate.search.frameworks import abilities, sharding_of
+from headway.jobspec.estimate.search.layouts import Layouts
+from headway.jobspec.estimate.search.placement import placements
+from headway.jobspec.estimate.search.search import Allowed, Request, SearchResult, headroom, in_order, request_like, search
 from headway.jobspec.estimate.training import Degrees, Kernels, Network, Recompute, Training
 from headway.jobspec.resolve.model import ModelSizes, resolve_model
 from headway.jobspec.spec.batch import Batch

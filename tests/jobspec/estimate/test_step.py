@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate import speed
-from headway.jobspec.estimate.collectives import groups_of
-from headway.jobspec.estimate.data_parallel import dense_exchange
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.pipeline import makespan
-from headway.jobspec.estimate.rates import one_microbatch, rates_of
 from headway.jobspec.estimate.schedules.schedule import make_schedule
 from headway.jobspec.estimate.schedules.timeline import Times, run
-from headway.jobspec.estimate.speed import constants
-from headway.jobspec.estimate.stages import held_parameters, stages_of
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.collectives import groups_of
+from headway.jobspec.estimate.speed.data_parallel import dense_exchange
+from headway.jobspec.estimate.speed.pipeline import makespan
+from headway.jobspec.estimate.speed.rates import one_microbatch, rates_of
+from headway.jobspec.estimate.speed.speed import constants
+from headway.jobspec.estimate.speed.stages import held_parameters, stages_of
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees, Kernels, Overlaps, Sharding, Training
 from tests.jobspec.estimate.test_compute import BASE, LLAMA, NODES
 

@@ -1,6 +1,6 @@
 """Operations of a training step, as model FLOPs utilization counts them."""
 
-from headway.jobspec.estimate.attention import attended
+from headway.jobspec.estimate.speed.attention import attended
 from headway.jobspec.estimate.training import Training
 
 

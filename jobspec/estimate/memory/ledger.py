@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headway.jobspec.estimate.memory_block import BlockBytes, block_bytes
-from headway.jobspec.estimate.memory_profiles import constants, profile
-from headway.jobspec.estimate.memory_rank import RankShare, rank_shares
+from headway.jobspec.estimate.memory.block import BlockBytes, block_bytes
+from headway.jobspec.estimate.memory.profiles import constants, profile
+from headway.jobspec.estimate.memory.rank import RankShare, rank_shares
 from headway.jobspec.estimate.training import Training, Verdict
 
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headway.jobspec.estimate.speed import Speed, constants
-from headway.jobspec.estimate.step import StepTime, step_time
+from headway.jobspec.estimate.speed.speed import Speed, constants
+from headway.jobspec.estimate.speed.step import StepTime, step_time
 from headway.jobspec.estimate.training import Training
 
 # Steps of a run that are not counted: the first ones compile kernels, fill caches and set up communicators.

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from headway.jobspec.estimate.collectives import Groups, Links, groups_of, links_of
-from headway.jobspec.estimate.cost import ACTIVATION
-from headway.jobspec.estimate.speed import ChipSpeed, Profile, Speed
+from headway.jobspec.estimate.speed.collectives import Groups, Links, groups_of, links_of
+from headway.jobspec.estimate.speed.cost import ACTIVATION
+from headway.jobspec.estimate.speed.speed import ChipSpeed, Profile, Speed
 from headway.jobspec.estimate.training import Degrees, Kernels, Training
 
 _FP8 = ("fp8", "mxfp8")

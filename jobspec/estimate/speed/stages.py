@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from headway.jobspec.estimate.speed import Profile
+from headway.jobspec.estimate.speed.speed import Profile
 from headway.jobspec.estimate.training import Training
 from headway.jobspec.resolve.model import ModelSizes
 

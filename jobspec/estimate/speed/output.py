@@ -1,7 +1,7 @@
 """The embedding, the output layer and the loss as seconds on one rank, for one microbatch."""
 
-from headway.jobspec.estimate.cost import ACTIVATION
-from headway.jobspec.estimate.rates import Rates
+from headway.jobspec.estimate.speed.cost import ACTIVATION
+from headway.jobspec.estimate.speed.rates import Rates
 from headway.jobspec.estimate.training import Training
 
 

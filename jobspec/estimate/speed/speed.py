@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from headway.jobspec.catalog.gpus import Gpu
-from headway.jobspec.estimate.experts_speed import ExpertSpeed, expert_constants
+from headway.jobspec.estimate.speed.experts.speed import ExpertSpeed, expert_constants
 
 FILE = Path(__file__).with_name("speed.yaml")
 

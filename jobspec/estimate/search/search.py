@@ -8,11 +8,11 @@ from math import inf
 from typing import NamedTuple
 
 from headway.jobspec.estimate.estimate import Estimate
-from headway.jobspec.estimate.search_bounds import Bound, Bounds
-from headway.jobspec.estimate.search_layouts import Layouts, Variant
-from headway.jobspec.estimate.search_memory import SAVING, Memory, headroom
-from headway.jobspec.estimate.search_request import Allowed, Request, request_like, with_every_sharding
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.search.bounds import Bound, Bounds
+from headway.jobspec.estimate.search.layouts import Layouts, Variant
+from headway.jobspec.estimate.search.memory import SAVING, Memory, headroom
+from headway.jobspec.estimate.search.request import Allowed, Request, request_like, with_every_sharding
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees
 from headway.jobspec.units import format_bytes
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from headway.jobspec.estimate.collectives import Groups
-from headway.jobspec.estimate.cost import ACTIVATION
-from headway.jobspec.estimate.data_parallel import Exchange
-from headway.jobspec.estimate.experts_exchange import sent_bytes
+from headway.jobspec.estimate.speed.collectives import Groups
+from headway.jobspec.estimate.speed.cost import ACTIVATION
+from headway.jobspec.estimate.speed.data_parallel import Exchange
+from headway.jobspec.estimate.speed.experts.exchange import sent_bytes
 from headway.jobspec.estimate.training import Training
 
 

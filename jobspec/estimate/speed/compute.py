@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from headway.jobspec.estimate import attention
-from headway.jobspec.estimate.cost import ACTIVATION, NOTHING, Cost, PartCost
-from headway.jobspec.estimate.rates import Rates, rates_of
-from headway.jobspec.estimate.speed import Speed
+from headway.jobspec.estimate.speed import attention
+from headway.jobspec.estimate.speed.cost import ACTIVATION, NOTHING, Cost, PartCost
+from headway.jobspec.estimate.speed.rates import Rates, rates_of
+from headway.jobspec.estimate.speed.speed import Speed
 from headway.jobspec.estimate.training import Training
 from headway.jobspec.resolve.model import ModelSizes
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headway.jobspec.estimate.memory import Item, checkpoint_bytes
+from headway.jobspec.estimate.memory.ledger import Item, checkpoint_bytes
 from headway.jobspec.estimate.training import Training
 
 # Resident bytes of a process that has imported torch and used CUDA once: 1,068 and 1,204 MiB (pytorch/pytorch#106511).

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from headway.jobspec.estimate.collectives import Group, Groups, Links
-from headway.jobspec.estimate.speed import Profile
+from headway.jobspec.estimate.speed.collectives import Group, Groups, Links
+from headway.jobspec.estimate.speed.speed import Profile
 from headway.jobspec.estimate.training import Training
 
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}

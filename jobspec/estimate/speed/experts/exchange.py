@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from headway.jobspec.estimate.collectives import Group
-from headway.jobspec.estimate.cost import ACTIVATION
-from headway.jobspec.estimate.experts_speed import ExpertSpeed
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.rates import Rates
+from headway.jobspec.estimate.speed.collectives import Group
+from headway.jobspec.estimate.speed.cost import ACTIVATION
+from headway.jobspec.estimate.speed.experts.speed import ExpertSpeed
+from headway.jobspec.estimate.speed.rates import Rates
 from headway.jobspec.estimate.training import Network, Training
 
 _US = 1e-6

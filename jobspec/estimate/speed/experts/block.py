@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from headway.jobspec.estimate.attention import projections
-from headway.jobspec.estimate.compute import attention_part
-from headway.jobspec.estimate.cost import ACTIVATION, NOTHING, Cost, PartCost
-from headway.jobspec.estimate.experts_exchange import dispatcher_of, exchanged, sent_tokens
-from headway.jobspec.estimate.experts_host import again_seconds, host_seconds, operations
-from headway.jobspec.estimate.experts_speed import ExpertSpeed
-from headway.jobspec.estimate.rates import Rates, rates_of
-from headway.jobspec.estimate.speed import Speed
+from headway.jobspec.estimate.speed.attention import projections
+from headway.jobspec.estimate.speed.compute import attention_part
+from headway.jobspec.estimate.speed.cost import ACTIVATION, NOTHING, Cost, PartCost
+from headway.jobspec.estimate.speed.experts.exchange import dispatcher_of, exchanged, sent_tokens
+from headway.jobspec.estimate.speed.experts.host import again_seconds, host_seconds, operations
+from headway.jobspec.estimate.speed.experts.speed import ExpertSpeed
+from headway.jobspec.estimate.speed.rates import Rates, rates_of
+from headway.jobspec.estimate.speed.speed import Speed
 from headway.jobspec.estimate.training import Training
 from headway.jobspec.resolve.model import ExpertSizes
 

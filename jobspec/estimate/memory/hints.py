@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from headway.jobspec.estimate.memory import MemoryUse, peak
+from headway.jobspec.estimate.memory.ledger import MemoryUse, peak
 from headway.jobspec.estimate.schedules.orders import ScheduleError
-from headway.jobspec.estimate.search_frameworks import abilities
+from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import Recompute, Training
 
 _GIB = 1 << 30

@@ -1,7 +1,7 @@
 """Attention itself as seconds on one rank, by the kernel that computes it, and the matrices around it."""
 
-from headway.jobspec.estimate.cost import Cost
-from headway.jobspec.estimate.rates import Rates
+from headway.jobspec.estimate.speed.cost import Cost
+from headway.jobspec.estimate.speed.rates import Rates
 from headway.jobspec.estimate.training import Training
 from headway.jobspec.resolve.model import LatentAttentionSizes, ModelSizes
 

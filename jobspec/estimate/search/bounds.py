@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import gcd, inf
 from typing import NamedTuple
 
-from headway.jobspec.estimate.search_layouts import Layouts, Variant
-from headway.jobspec.estimate.search_request import Request
-from headway.jobspec.estimate.step import step_time
+from headway.jobspec.estimate.search.layouts import Layouts, Variant
+from headway.jobspec.estimate.search.request import Request
+from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees, Recompute
 
 # Schedules whose ranks wait for (pp - 1) / chunks microbatches (arXiv 2104.04473, section 2.2).

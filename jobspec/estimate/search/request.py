@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.search_frameworks import abilities
+from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import (
     Degrees,
     Formats,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.memory_profiles import MemoryProfile, profile
+from headway.jobspec.estimate.memory.profiles import MemoryProfile, profile
 from headway.jobspec.estimate.training import Kernels, Training
 from headway.jobspec.resolve.model import ExpertSizes, LatentAttentionSizes, ModelSizes
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar, get_args
 
 from headway.jobspec.check.layout import check_layout, check_mesh
 from headway.jobspec.check.multiples import divisors
-from headway.jobspec.estimate.search_frameworks import Abilities, abilities, sharding_of
-from headway.jobspec.estimate.search_request import Request
+from headway.jobspec.estimate.search.frameworks import Abilities, abilities, sharding_of
+from headway.jobspec.estimate.search.request import Request
 from headway.jobspec.estimate.training import Degrees, Recompute, Sharding
 from headway.jobspec.problem import Problem
 from headway.jobspec.resolve.domains import Domains

@@ -5,19 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from headway.jobspec.estimate.collectives import Groups, Links, groups_of
-from headway.jobspec.estimate.compute import dense_block
-from headway.jobspec.estimate.cost import ACTIVATION, NOTHING, Cost, PartCost
-from headway.jobspec.estimate.data_parallel import NO_EXCHANGE, Exchange, dense_exchange, expert_exchange
-from headway.jobspec.estimate.experts import expert_block
-from headway.jobspec.estimate.experts_host import late, prefetched
-from headway.jobspec.estimate.flops import model_flops
-from headway.jobspec.estimate.output import embedding, output_layer
-from headway.jobspec.estimate.pipeline import makespan, ranks_of_stages
-from headway.jobspec.estimate.rates import Rates, one_microbatch, rates_of
-from headway.jobspec.estimate.speed import Profile, Speed, constants
-from headway.jobspec.estimate.stages import Stage, held_parameters, stages_of
-from headway.jobspec.estimate.traffic import sent
+from headway.jobspec.estimate.speed.collectives import Groups, Links, groups_of
+from headway.jobspec.estimate.speed.compute import dense_block
+from headway.jobspec.estimate.speed.cost import ACTIVATION, NOTHING, Cost, PartCost
+from headway.jobspec.estimate.speed.data_parallel import NO_EXCHANGE, Exchange, dense_exchange, expert_exchange
+from headway.jobspec.estimate.speed.experts.block import expert_block
+from headway.jobspec.estimate.speed.experts.host import late, prefetched
+from headway.jobspec.estimate.speed.flops import model_flops
+from headway.jobspec.estimate.speed.output import embedding, output_layer
+from headway.jobspec.estimate.speed.pipeline import makespan, ranks_of_stages
+from headway.jobspec.estimate.speed.rates import Rates, one_microbatch, rates_of
+from headway.jobspec.estimate.speed.speed import Profile, Speed, constants
+from headway.jobspec.estimate.speed.stages import Stage, held_parameters, stages_of
+from headway.jobspec.estimate.speed.traffic import sent
 from headway.jobspec.estimate.training import Training
 
 

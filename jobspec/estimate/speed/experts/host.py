@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from headway.jobspec.estimate.data_parallel import Exchange
-from headway.jobspec.estimate.experts_speed import ExpertSpeed
+from headway.jobspec.estimate.speed.data_parallel import Exchange
+from headway.jobspec.estimate.speed.experts.speed import ExpertSpeed
 from headway.jobspec.estimate.training import Training
 
 _US = 1e-6

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from headway.jobspec.estimate.memory_rank import Spread
+from headway.jobspec.estimate.memory.rank import Spread
 
 _FILE = Path(__file__).with_name("memory.yaml")
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from headway.jobspec.estimate.memory import MemoryUse, peak
+from headway.jobspec.estimate.memory.ledger import MemoryUse, peak
 from headway.jobspec.estimate.schedules.orders import is_folded
-from headway.jobspec.estimate.search_request import Request
+from headway.jobspec.estimate.search.request import Request
 from headway.jobspec.estimate.training import Degrees, Recompute, Training
 
 SAVING: dict[Recompute, int] = {"none": 0, "selective": 1, "full": 2}

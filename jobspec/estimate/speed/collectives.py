@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from headway.jobspec.catalog.gpus import Gpu
-from headway.jobspec.estimate.speed import LinkSpeed, NetworkSpeed, Speed
+from headway.jobspec.estimate.speed.speed import LinkSpeed, NetworkSpeed, Speed
 from headway.jobspec.estimate.training import Degrees, Network
 
 _US = 1e-6

@@ -1,0 +1,76 @@
+"""A terminal as the planner's commands use it: how wide it is, bars, the columns that fit, and a word while something takes long."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headway.jobspec.suggest import listed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+BAR = 24
+"""Cells of a bar that stands for all."""
+
+_PIPE_WIDTH = 130
+# Between two columns of `table`.
+_GAP = 2
+
+
+def stdout_console() -> "Console":
+    """A console on stdout, 130 columns wide where that is no terminal; what it prints reads without colour."""
+    from rich.console import Console  # noqa: PLC0415 (only what people read needs it)
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def bar(share: float, console: "Console", cells: int = BAR) -> str:
+    """A bar as long as the share of `cells`; of `#` where the console's encoding has no blocks."""
+    block = "█" if console.encoding.startswith("utf") else "#"
+    return block * round(cells * min(1.0, max(0.0, share)))
+
+
+def progress(text: str) -> None:
+    """Says on stderr what takes a while; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        print(f"{text} ...", file=sys.stderr)
+
+
+def print_table(console: "Console", rows: Sequence[Mapping[str, str]], texts: Sequence[str], dispensable: Sequence[str]) -> None:
+    """The rows with their keys as the heads of columns: numbers to the right, the columns called `texts` to the left.
+
+    A console that is too narrow for all gets none of the dispensable columns that stand in the way, the first of them first.
+    """
+    shown = _fitted(rows, dispensable, console.width)
+    console.print(_table(shown, texts))
+    missing = [name for name in rows[0] if name not in shown[0] and name.strip()]
+    if missing:
+        console.print(f"  too narrow for {listed(missing)}", markup=False)
+
+
+def _table(rows: Sequence[Mapping[str, str]], texts: Sequence[str]) -> "Table":
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    found = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for name in rows[0]:
+        found.add_column(name.strip(), justify="left" if name in texts else "right", no_wrap=True)
+    for row in rows:
+        found.add_row(*row.values())
+    return found
+
+
+def _fitted(rows: Sequence[Mapping[str, str]], dispensable: Sequence[str], width: int) -> list[dict[str, str]]:
+    found = [dict(row) for row in rows]
+    for name in dispensable:
+        if _width(found) <= width:
+            break
+        for row in found:
+            row.pop(name, None)
+    return found
+
+
+def _width(rows: Sequence[Mapping[str, str]]) -> int:
+    widest = [max(len(name.strip()), *(len(row[name]) for row in rows)) for name in rows[0]]
+    return sum(widest) + _GAP * (len(widest) - 1)

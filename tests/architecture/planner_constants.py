@@ -1,0 +1,167 @@
+"""The planner's constants as Markdown: each with its value, what its source says, and the source or the rows that it was fitted on."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from headway.jobspec.estimate.memory import profiles as memory_profiles
+from headway.jobspec.estimate.speed import speed
+from headway.jobspec.estimate.speed.experts import speed as experts_speed
+from headway.jobspec.markdown import code, table
+
+MEMORY = Path(memory_profiles.__file__).with_name("memory.yaml")
+
+# Tables of speed.yaml: the heading, what has the constants, and whether they stand beside each other as columns.
+TABLES = {
+    "chips": "Accelerators, as shares of their peaks",
+    "links": "Links inside an NVLink domain",
+    "networks": "Networks between nodes",
+}
+
+
+# What a profile of memory.yaml means where it says no bytes.
+_UNSAID = {"parameter": "as matrices are multiplied", "gradient": "as the parameter"}
+
+
+# What tables of speed.yaml are from that say it in a comment only.
+_SEEN = {
+    "spread": "measured over estimated time of 90 % of the rows that a fit did not see",
+    "likeness": "standard deviations of logarithms, of sources that a fit did not see",
+    "distance": "assumed: doublings over which likeness falls to a third",
+}
+
+
+class Constant(NamedTuple):
+    """One constant as a cell, and where it is from."""
+
+    name: str
+    cell: str
+    source: str
+
+
+def constants_markdown() -> str:
+    """All constants of speed.yaml, experts.yaml and memory.yaml."""
+    return "\n\n".join([*_of_time(speed.read()), *_of_experts(experts_speed.read()), *_of_memory(_memory())])
+
+
+def _memory() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(MEMORY.read_text(encoding="utf-8"))
+    return found
+
+
+def _of_time(tables: Mapping[str, Any]) -> Iterator[str]:
+    for name, title in TABLES.items():
+        yield f"### {title}"
+        yield _beside_each_other(tables[name])
+        yield _sources(tables[name])
+    yield "### For all accelerators and frameworks"
+    shared = {name: each for name, each in tables.items() if name not in {*TABLES, "profiles"}}
+    yield table(("constant", "value", "from"), _alone(shared))
+    yield "### Frameworks: time"
+    yield table(("framework", "constants", "from"), _profiles({name: _row(row) for name, row in tables["profiles"].items()}))
+
+
+def _of_experts(tables: Mapping[str, Any]) -> Iterator[str]:
+    yield "### Models with experts"
+    yield table(("constant", "value", "from"), _alone(tables))
+
+
+def _of_memory(tables: Mapping[str, Any]) -> Iterator[str]:
+    yield "### Memory, for all frameworks"
+    yield table(("constant", "value", "from"), _alone(tables["constants"]))
+    yield "### Frameworks: memory"
+    yield table(("framework", "constants", "from"), _profiles({name: _habits(row) for name, row in tables["frameworks"].items()}))
+
+
+def _beside_each_other(tables: Mapping[str, Any]) -> str:
+    """A column for each accelerator or network."""
+    names = dict.fromkeys(name for row in tables.values() for name in row)
+    rows = ((code(name), *(_cell(row[name]) if name in row else "-" for row in tables.values())) for name in names)
+    return table(("constant", *tables), rows)
+
+
+def _sources(tables: Mapping[str, Any]) -> str:
+    """Each source once, with all that is from it."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for owner, row in tables.items():
+        for name, constant in row.items():
+            found[_source(constant)][owner].append(code(name))
+    return table(("from", "constants"), ((source, _owned(owners)) for source, owners in found.items()))
+
+
+def _owned(owners: Mapping[str, list[str]]) -> str:
+    """Accelerators or networks that take the same constants from a source, together."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for owner, names in owners.items():
+        alike[" ".join(names)].append(owner)
+    return "; ".join(f"{', '.join(together)}: {names}" for names, together in alike.items())
+
+
+def _alone(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str, str]]:
+    """A row for each constant, those of a table behind its name."""
+    for name, constant in tables.items():
+        if "value" in constant:
+            yield (
+                code(f"{above}: {name}" if above else name),
+                _cell(constant),
+                _source(constant) or _SEEN.get(name) or _SEEN[above],
+            )
+        else:
+            yield from _alone(constant, name)
+
+
+def _profiles(rows: Mapping[str, tuple[str, list[Constant]]]) -> Iterator[tuple[str, str, str]]:
+    """Constants of a framework one after the other that are from the same source, in one row."""
+    for framework, (like, constants) in rows.items():
+        head = f"{code(framework)}{f', else as {code(like)}' if like else ''}"
+        if not constants:
+            yield head, "", ""
+        for source, group in groupby(constants, lambda constant: constant.source):
+            yield head, ", ".join(f"{code(each.name)} {each.cell}" for each in group), source
+            head = ""
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, list[Constant]]:
+    """A profile of speed.yaml."""
+    own = {name: constant for name, constant in row.items() if name != "like"}
+    return row.get("like", ""), [Constant(name, _cell(constant), _source(constant)) for name, constant in own.items()]
+
+
+def _habits(row: Mapping[str, Any]) -> tuple[str, list[Constant]]:
+    """A profile of memory.yaml, where `the same` means the source before."""
+    found, source = [], ""
+    for name, value in row.items():
+        if name not in {"like", "why"}:
+            source = source if row["why"][name] == "the same" else row["why"][name]
+            found.append(Constant(name, _UNSAID[name] if value is None else _written(value), source))
+    return row.get("like", ""), found
+
+
+def _cell(constant: Mapping[str, Any]) -> str:
+    """In bold what was fitted, with what its source says in parentheses."""
+    value = _written(constant["value"])
+    if "prior" in constant:
+        return f"**{value}** ({_written(constant['prior'])})"
+    return f"**{value}**" if "fitted" in constant else value
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " to ".join(f"{math.exp(end):.3g}" for end in value)
+    if isinstance(value, str):
+        return value
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _source(constant: Mapping[str, Any]) -> str:
+    found: str = (
+        constant.get("source") or constant.get("why") or (f"fitted: {constant['fitted']}" if "fitted" in constant else "")
+    )
+    return found.strip()

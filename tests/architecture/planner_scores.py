@@ -1,0 +1,243 @@
+"""What `python -m benchmarks.planner` measures as Markdown: each figure beside its goal, errors by source, memory, choices, peers."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+import benchmarks.planner
+from benchmarks.planner.goals import goals
+from benchmarks.planner.layouts import Choices
+from benchmarks.planner.memories import Verdicts
+from benchmarks.planner.predict import Predicted
+from benchmarks.planner.rows import OWN_LINE, read
+from benchmarks.planner.score import Score, score
+from benchmarks.planner.spread import Errors
+from benchmarks.planner.times import Kind, Timed, timed
+from headway.jobspec.markdown import table
+
+_SOURCES = Path(benchmarks.planner.__file__).with_name("sources.yaml")
+_WRONG = 0.1
+_WORST = 16
+_MET = {True: "yes", False: "**no**", None: "not measured"}
+_ERRORS = ("rows", "mean", "median", "90th percentile", "worst", "bias")
+
+
+@cache
+def measured() -> tuple[Score, list[Predicted]]:
+    """One run over the published rows. Raises OSError, MeasureError."""
+    return score(read())
+
+
+def headline() -> str:
+    """The figures of a dense step and of memory in a sentence."""
+    found, _ = measured()
+    steps, peaks = found.dense.pooled, found.peaks.known
+    assert steps is not None
+    assert peaks is not None
+    left = found.left_one_out
+    unseen = f"; beside sources that no constant was fitted on by {left['mean_over_sources']:.1%}" if left else ""
+    return (
+        f"Beside {steps.rows} published steps of dense models, on which its constants were fitted, the time is off by "
+        f"{steps.mean:.1%} on the mean (median {steps.median:.1%}){unseen}; beside {peaks.rows} published peaks of memory by "
+        f"{peaks.mean:.1%}."
+    )
+
+
+def scores_markdown() -> str:
+    """All of it."""
+    found, predictions = measured()
+    return "\n\n".join(
+        [
+            *_rows(found, predictions),
+            "### What was measured",
+            _goals(found),
+            "### Step time, dense models",
+            _by_source(found.dense),
+            *_wrong(found.dense),
+            "### Step time, models with experts",
+            _by_source(found.experts),
+            *_wrong(found.experts),
+            *_own_line(found.own_line),
+            *_unseen(found),
+            "### The worst rows",
+            _worst(predictions),
+            "### Memory",
+            _memory(found),
+            _verdicts(found),
+            "### Choice of a layout",
+            _choices(found),
+            "### Beside peers",
+            _peers(found),
+        ]
+    )
+
+
+def transfer_markdown() -> str:
+    """What one measured row of a group says of the others."""
+    found, _ = measured()
+    kinds = (("dense", found.transfer), ("with experts", found.transfer_experts))
+    rows = (
+        (
+            name,
+            str(each.groups),
+            _share(each.uncalibrated),
+            _share(each.mean_over_groups),
+            f"{each.worst_group}: {_share(each.worst)}",
+        )
+        for name, each in kinds
+        if each is not None
+    )
+    return table(("models", "groups", "error without", "with one measured step", "worst group"), rows)
+
+
+def sources_markdown() -> str:
+    """Who measured, and the profile that the rows run on."""
+    found, _ = measured()
+    named = {*found.dense.by_source, *found.experts.by_source, *found.own_line.by_source, *found.peaks.by_source}
+    known = yaml.safe_load(_SOURCES.read_text(encoding="utf-8"))
+    rows = ((source, each["framework"], each["because"]) for source, each in known.items() if source in named)
+    return table(("source", "framework", "who measured, and why this profile"), rows)
+
+
+def _rows(found: Score, predictions: list[Predicted]) -> Iterator[str]:
+    counts = found.counts
+    kinds: Counter[str] = Counter()
+    for reason, ids in counts.left_out.items():
+        kinds[reason.split(":")[0]] += len(ids)
+    left_out = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+    gpus = [each.training.gpus for each in predictions if each.row.timed]
+    yield (
+        f"{counts.rows:,} rows, of 1 to {max(gpus):,} GPUs; {counts.complete:,} are complete, {counts.timed:,} of these say how long a "
+        f"step took. Left out: {left_out}."
+    )
+
+
+def _goals(found: Score) -> str:
+    rows = (
+        (
+            goal.name,
+            _share(goal.measured),
+            f"{goal.least:.0%} to {goal.most:.0%}" if goal.least else f"at most {goal.most:.0%}",
+            _MET[goal.met],
+        )
+        for goal in goals(found)
+    )
+    return table(("what", "measured", "wanted", "reached"), rows)
+
+
+def _by_source(kind: Kind) -> str:
+    rows = [(source, *_cells(each)) for source, each in kind.by_source.items()]
+    if kind.pooled is not None:
+        rows.append(("all", *_cells(kind.pooled)))
+    return table(("source", *_ERRORS), rows)
+
+
+def _wrong(kind: Kind) -> Iterator[str]:
+    """The sources that it is bad at."""
+    wrong = {source: each for source, each in kind.by_source.items() if each.mean > _WRONG}
+    if wrong:
+        yield (
+            "Wrong by more than 10 % on the mean: "
+            + ", ".join(f"{source} ({each.mean:.0%})" for source, each in wrong.items())
+            + "."
+        )
+
+
+def _own_line(kind: Kind) -> Iterator[str]:
+    """The source that counts in none of the tables."""
+    if kind.pooled is not None:
+        yield f"{OWN_LINE}: {kind.pooled.mean:.1%} on the mean of {kind.pooled.rows:,} rows, bias {kind.pooled.bias:+.1%}."
+
+
+def _worst(predictions: list[Predicted]) -> str:
+    rows = [row for row in timed(predictions) if row.predicted.row.source != OWN_LINE]
+    rows.sort(key=lambda row: -abs(row.seconds / row.measured - 1))
+    return table(("row", "framework", "model", "GPUs", "layout", "microbatches", "error"), map(_row, rows[:_WORST]))
+
+
+def _row(row: Timed) -> tuple[str, ...]:
+    published, training = row.predicted.row, row.predicted.training
+    degrees = training.degrees
+    stages = f"{degrees.pp} x {degrees.chunks}" if degrees.chunks > 1 else str(degrees.pp)
+    sizes = {"tp": degrees.tp, "cp": degrees.cp, "pp": stages, "dp": degrees.dp, "ep": degrees.ep}
+    return (
+        published.id,
+        training.framework,
+        published.model,
+        f"{training.gpus:,} {published.gpu}",
+        ", ".join(f"{name} {size}" for name, size in sizes.items() if str(size) != "1"),
+        f"{training.accumulation} of {training.micro}",
+        f"{row.seconds / row.measured - 1:+.0%}",
+    )
+
+
+def _unseen(found: Score) -> Iterator[str]:
+    """Rows that no constant saw."""
+    left = found.left_one_out
+    if left is not None:
+        by_source = ", ".join(f"{source} {share:.1%}" for source, share in left["by_source"].items() if share is not None)
+        yield f"Each source predicted by constants that were fitted on the others: {by_source}; mean {left['mean_over_sources']:.1%}."
+        folds = {"scales": "groups of a source, model, accelerator and number of GPUs", "models": "models of a source"}
+        said = (f"{text} {left[name]['mean_over_sources']:.1%}" for name, text in folds.items() if name in left)
+        yield f"By fifths that the fit did not see, mean over sources: {', '.join(said)}."
+
+
+def _memory(found: Score) -> str:
+    kinds: tuple[tuple[str, Mapping[str, Errors]], ...] = (
+        ("printed as", found.peaks.by_kind),
+        ("framework", found.peaks.by_framework),
+    )
+    rows = [(f"{title} {name}", *_cells(each)) for title, kind in kinds for name, each in kind.items()]
+    return table(("peak memory", *_ERRORS), rows)
+
+
+def _verdicts(found: Score) -> str:
+    said = found.out_of_memory
+    named = (("all", said.all), (said.largest, said.largest_source), ("the others", said.others))
+    head = (
+        "of sources that print what ran out of memory",
+        "rows",
+        "ran out",
+        "right, of what is not `tight`",
+        "`fits`, of what ran out",
+        "`tight`",
+    )
+    return table(head, (_verdict(name, each) for name, each in named if each is not None))
+
+
+def _verdict(name: str, each: Verdicts) -> tuple[str, ...]:
+    return name, str(each.rows), str(each.out_of_memory), _share(each.right), _share(each.missed), _share(each.tight)
+
+
+def _choices(found: Score) -> str:
+    groups = {"all": found.layouts, **found.layouts_by_source, "vtrain-single (not in all)": found.layouts_own_line}
+    rows = (
+        (name, str(each.ours.sweeps), _lost(each.ours), _lost(each.fitting), _lost(each.naive), _lost(each.chance))
+        for name, each in groups.items()
+        if each.ours is not None
+    )
+    return table(("source", "sweeps", "chosen", "chosen of what `fits`", "by the naive model", "by chance"), rows)
+
+
+def _lost(choices: Choices | None) -> str:
+    return "-" if choices is None else f"{choices.mean:.1%} ({choices.worst:.1%})"
+
+
+def _peers(found: Score) -> str:
+    rows = (
+        (each.name, str(each.rows), str(each.refused), _share(each.peer.mean), _share(each.ours.mean))
+        for each in found.beside
+        if each.peer is not None and each.ours is not None
+    )
+    return table(("peer", "rows", "refused", "its mean error", "headway's on the same rows"), rows)
+
+
+def _cells(each: Errors) -> tuple[str, ...]:
+    return (str(each.rows), *(_share(share) for share in (each.mean, each.median, each.p90, each.worst)), f"{each.bias:+.1%}")
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -1,0 +1,109 @@
+"""docs/planner.md: its tables are the constants and the scores as they are, the README repeats it, and its links lead to its headings."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.planner.peers import PYTHON
+from benchmarks.planner.rows import PUBLISHED
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.estimate.speed.calibrate import calibrate
+from headway.jobspec.estimate.speed.step import step_time
+from headway.jobspec.estimate.training import Degrees, Network, Training
+from headway.jobspec.markdown import anchor, table
+from headway.jobspec.resolve.model import resolve_model
+from headway.jobspec.spec.model import Model
+
+from .planner_constants import constants_markdown
+from .planner_scores import headline, scores_markdown, sources_markdown, transfer_markdown
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "planner.md"
+README = ROOT / "README.md"
+# Of the page's estimate, what the README shows.
+_SHOWN = "largest costs"
+
+
+def calibration() -> str:
+    """What one measured step makes of estimates."""
+    job = Training(
+        model=resolve_model(Model(preset="llama-3.1-8b"), PAGE),
+        gpu=gpus()["H100-SXM-80"],
+        network=Network(8, 8, 450e9, 50e9, 8, "infiniband"),
+        degrees=Degrees(dp_shard=64),
+        micro=2,
+        accumulation=4,
+        sequence=8192,
+        framework="torchtitan",
+    )
+    near = replace(job, micro=1, accumulation=8)
+    far = replace(job, degrees=Degrees(pp=4, dp_shard=32, cp=2, tp=4), sequence=131072, recompute="full")
+    rows = []
+    for times in (1.05, 1.2, 1.5, 2.0):
+        known = calibrate([(job, times * step_time(job).seconds)])
+        rows.append((f"{times:g}", *(f"x {known.factor(other):.2f}" for other in (job, near, far))))
+    return table(
+        ("measured / estimated", "estimate of that job", "of one with half the microbatch", "of one that is nothing like it"),
+        rows,
+    )
+
+
+WRITTEN: Mapping[str, Callable[[], str]] = {"constants": constants_markdown, "calibration": calibration}
+MEASURED: Mapping[str, Callable[[], str]] = {
+    "scores": scores_markdown,
+    "sources": sources_markdown,
+    "transfer": transfer_markdown,
+}
+
+
+@pytest.fixture
+def rows() -> None:
+    if not PUBLISHED.is_file():
+        pytest.skip(f"{PUBLISHED} is not there")
+    if not PYTHON.is_file():
+        pytest.skip("`make peers` has not installed llm-analysis")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_page_shows_the_constants_as_they_are(name: str, update_golden: bool) -> None:
+    compare(PAGE, name, WRITTEN[name](), update_golden)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.usefixtures("rows")
+def test_the_page_shows_what_the_benchmark_measures(name: str, update_golden: bool) -> None:
+    compare(PAGE, name, MEASURED[name](), update_golden)
+
+
+@pytest.mark.parametrize("file", [PAGE, README], ids=lambda file: file.name)
+@pytest.mark.usefixtures("rows")
+def test_the_page_and_the_readme_say_how_far_off_the_planner_is(file: Path, update_golden: bool) -> None:
+    compare(file, "headline", headline(), update_golden)
+
+
+def test_the_readme_shows_the_head_of_the_estimate_of_the_page(update_golden: bool) -> None:
+    estimate = re.search(rf"^estimate of a step.*?^  {_SHOWN}[^\n]*$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert estimate is not None
+    compare(README, "estimate", f"```text\n{estimate[0]}\n```", update_golden)
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^):]+)\)", PAGE.read_text()))
+def test_a_link_of_the_page_leads_somewhere(target: str) -> None:
+    path, _, heading = target.partition("#")
+    file = PAGE.parent / path if path else PAGE
+    assert file.exists()
+    assert not heading or heading in {anchor(title) for title in re.findall(r"^##+ (.*)", file.read_text(), re.MULTILINE)}
+
+
+def compare(file: Path, name: str, wanted: str, update: bool) -> None:
+    """What stands between the marks of that name in a file, with what is wanted there."""
+    marks = re.compile(rf"(?<=<!-- begin {name} -->\n)(.*?)(?=<!-- end {name} -->)", re.DOTALL)
+    text = file.read_text()
+    assert len(marks.findall(text)) == 1, f"{file.name} has no place for {name}"
+    found = marks.sub(lambda _: f"{wanted}\n", text)
+    if update:
+        file.write_text(found)
+    assert found == file.read_text()
