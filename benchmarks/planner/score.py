@@ -87,8 +87,8 @@ class Score:
     beside: tuple[Beside, ...]
 
 
-def score(rows: Sequence[Row]) -> tuple[Score, list[Predicted]]:
-    """Scores the rows. Raises MeasureError where the peer is not installed."""
+def score(rows: Sequence[Row], peers: bool = True) -> tuple[Score, list[Predicted]]:
+    """Scores the rows, and with `peers` llm-analysis beside us. Raises MeasureError where that is not installed."""
     predictions = predict(rows)
     times = timed(predictions)
     counted = [row for row in times if row.predicted.row.source != OWN_LINE]
@@ -108,7 +108,7 @@ def score(rows: Sequence[Row]) -> tuple[Score, list[Predicted]]:
         layouts=_by_layout([sweep for sweep in found if sweep.source != OWN_LINE]),
         layouts_by_source={source: _by_layout(group) for source, group in by_source(found).items() if source != OWN_LINE},
         layouts_own_line=_by_layout([sweep for sweep in found if sweep.source == OWN_LINE]),
-        beside=(_naive("naive", dense), _naive("naive, experts", experts), _llm_analysis(dense)),
+        beside=(_naive("naive", dense), _naive("naive, experts", experts), *([_llm_analysis(dense)] if peers else [])),
     ), predictions
 
 

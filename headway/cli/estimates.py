@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.terminal import bar
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.estimate.estimate import Estimate
-from headway.jobspec.plan import JobPlan
+from headway.jobspec.estimate.memory.host import HostLoad, host_bytes_per_node
+from headway.jobspec.plan import GroupPlan, JobPlan
 from headway.report import units
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ _LEAST_SHARE = 0.005
 _ITEMS_SHOWN = 6
 
 
-def print_estimate(console: "Console", estimate: Estimate, plan: JobPlan, hourly_cost: float | None, calibrated: bool) -> None:
+def print_estimate(console: "Console", estimate: Estimate, plan: JobPlan, group: GroupPlan, calibrated: bool) -> None:
     """The estimate below a heading."""
     training = estimate.training
     corrected = ", corrected by what was measured" if calibrated else ""
     console.print(f"\n[bold]estimate[/] of a step, by the profile `{training.framework}`{corrected}")
-    for name, value in _facts(estimate, plan, hourly_cost):
+    for name, value in _facts(estimate, plan, group):
         console.print(f"  {name:14}{value}", markup=False, soft_wrap=True)
     console.print("\n  where the time goes")
     _print_bars(console, estimate.step.parts, estimate.step.seconds, step_seconds)
@@ -58,7 +59,7 @@ def estimate_json(estimate: Estimate) -> Mapping[str, Any]:
     }
 
 
-def _facts(estimate: Estimate, plan: JobPlan, hourly_cost: float | None) -> Iterator[tuple[str, str]]:
+def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tuple[str, str]]:
     memory, step = estimate.memory, estimate.step
     yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"
     yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
@@ -73,6 +74,7 @@ def _facts(estimate: Estimate, plan: JobPlan, hourly_cost: float | None) -> Iter
     held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
     yield "GPU memory", f"{memory.verdict}: {held}"
     yield from (("", hint) for hint in estimate.hints)
+    yield "host memory", _host_memory(estimate, plan, group)
     yield "largest costs", "; ".join(f"{name} {share:.0%}" for name, share in estimate.costs)
     if estimate.training.degrees.pp > 1:
         yield "bubble", f"{step.bubble:.1%} of the time, ranks wait for the pipeline"
@@ -80,8 +82,19 @@ def _facts(estimate: Estimate, plan: JobPlan, hourly_cost: float | None) -> Iter
     if sent:
         yield "a rank sends", f"{sent} a step"
     if plan.run.steps is not None:
-        yield "the run", _run(estimate, plan.run.steps, hourly_cost, plan.slots)
+        yield "the run", _run(estimate, plan.run.steps, group.hourly_cost, plan.slots)
     yield "a checkpoint", units.size(estimate.checkpoint_bytes)
+
+
+def _host_memory(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> str:
+    """What the ranks of one node need, with copies of checkpoints on their way to a tier."""
+    kinds = [tier.kind for tier in plan.run.checkpoint.tiers]
+    load = HostLoad(staged=min(1, len(kinds)), peers=kinds.count("peer"))
+    needed = host_bytes_per_node(estimate.training, load, plan.procs_per_slot)
+    if group.host_memory_bytes is None:
+        return f"{_gib(needed)} a node, of as much as the cluster file does not say (`host_memory`)"
+    verdict = "fits" if needed <= group.host_memory_bytes else "does not fit"
+    return f"{verdict}: {_gib(needed)} of {_gib(group.host_memory_bytes)} a node"
 
 
 def _run(estimate: Estimate, steps: int, hourly_cost: float | None, nodes: int) -> str:

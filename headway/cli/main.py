@@ -13,6 +13,8 @@ from types import ModuleType
 from headway.jobspec.suggest import did_you_mean
 
 OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
+# 128 and the number of SIGINT, as a shell has it.
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def _run(name: str, words: list[str]) -> int:
         # The reader of the pipe has gone, `head` for one; nothing is left to say, also not at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return code
 
 

@@ -109,8 +109,8 @@ def print_outlook(console: "Console", outlook: Outlook, planned: PlannedJob) -> 
         console.print("\n[bold]estimate[/]: none: ", end="")
         console.print(outlook.lacks, markup=False, soft_wrap=True)
         return
-    hourly_cost = planned.cluster.group(planned.plan.group).hourly_cost
-    print_estimate(console, outlook.estimate, planned.plan, hourly_cost, outlook.calibrated)
+    group = planned.cluster.group(planned.plan.group)
+    print_estimate(console, outlook.estimate, planned.plan, group, outlook.calibrated)
     if outlook.search is not None:
         print_search(console, outlook.search)
     if outlook.scaling:

@@ -8,6 +8,7 @@ from typing import Any
 from headway.cli.documents import PlannedJob, plan_job, read_job
 from headway.cli.findings import Findings, counted
 from headway.cli.in_place import PinError, write_in_place
+from headway.cli.terminal import progress
 from headway.jobspec.auto import Decision, rewritten, with_values
 from headway.jobspec.compose import compose
 from headway.jobspec.document import Document, Path, dotted
@@ -21,6 +22,8 @@ def pin_job(job_file: FilePath, cluster_file: FilePath | None) -> int:
     """Decides and writes every `auto` of the job. 1, and nothing written, on errors; 1 too where a base says what is left open."""
     findings = Findings()
     job = read_job(job_file, findings)
+    if job is not None and job.undecided:
+        progress(f"deciding {counted(len(job.undecided), 'open value')}")
     planned = [] if job is None else plan_job(job, cluster_file, findings, first_only=True)
     findings.print(sys.stderr)
     if findings.errors:

@@ -10,7 +10,7 @@ from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.check.multiples import divisors
 from headway.jobspec.document import Path, dotted
 from headway.jobspec.estimate.estimate import Estimate, estimate
-from headway.jobspec.estimate.from_plan import EstimateError, training_of
+from headway.jobspec.estimate.from_plan import EstimateError, sharding_of, training_of
 from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.jobspec.estimate.goodput.of_plan import run_of
 from headway.jobspec.estimate.goodput.run import Run
@@ -73,7 +73,8 @@ def _undecidable(paths: Sequence[Path], error: EstimateError) -> Problem:
 
 def request_of(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, limits: Limits, top: int) -> Request:
     """The search for any layout, microbatch and recomputing, whatever the job says of them. Raises EstimateError."""
-    return replace(_request(spec, plan, cluster, (("layout",), _MICRO, _RECOMPUTE), limits), top=top)
+    request = _request(spec, plan, cluster, (("layout",), _MICRO, _RECOMPUTE), limits)
+    return replace(request, sharding=sharding_of(request.framework, pp=1), top=top)
 
 
 def on_any_nodes(request: Request, limits: Limits) -> Request:

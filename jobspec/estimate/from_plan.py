@@ -123,11 +123,11 @@ def _degrees(plan: JobPlan, framework: Framework) -> Degrees:
         tp=mesh.tp,
         sequence_parallel=mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
         ep=layout["ep"],
-        sharding=_sharding(framework, mesh.pp),
+        sharding=sharding_of(framework, mesh.pp),
     )
 
 
-def _sharding(framework: Framework, pp: int) -> Sharding:
+def sharding_of(framework: Framework, pp: int) -> Sharding:
     """What the ranks of `dp_shard` split, with and without a pipeline."""
     split = _SHARDING.get(framework, "parameters")
     return abilities(framework).pipelined if split == "parameters" and pp > 1 else split

@@ -26,9 +26,9 @@ _ERRORS = ("rows", "mean", "median", "90th percentile", "worst", "bias")
 
 
 @cache
-def measured() -> tuple[Score, list[Predicted]]:
-    """One run over the published rows. Raises OSError, MeasureError."""
-    return score(read())
+def measured(peers: bool = False) -> tuple[Score, list[Predicted]]:
+    """One run over the published rows. Raises OSError, and with `peers` MeasureError."""
+    return score(read(), peers)
 
 
 def headline() -> str:
@@ -69,10 +69,13 @@ def scores_markdown() -> str:
             _verdicts(found),
             "### Choice of a layout",
             _choices(found),
-            "### Beside peers",
-            _peers(found),
         ]
     )
+
+
+def peers_markdown() -> str:
+    """Peers on the rows that they take."""
+    return _peers(measured(peers=True)[0])
 
 
 def transfer_markdown() -> str:

@@ -77,6 +77,14 @@ def test_each_value_is_printed_with_its_reason_in_the_order_of_the_file(job: Pat
     assert found.err == f"3 values pinned in {job}, for the cluster `lab`\n"
 
 
+def test_who_waits_at_a_terminal_is_told_what_for(job: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["pin", str(job)]) == 0
+    assert capsys.readouterr().err.startswith("deciding 3 open values ...\n")
+    assert main(["pin", str(job)]) == 0
+    assert capsys.readouterr().err == f"nothing is `auto` in {job}\n"
+
+
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_only_the_open_values_change(job: Path, capsys: Capture, line_break: str, mark: bytes) -> None:

@@ -63,7 +63,8 @@ def _tried(change: _Change, before: MemoryUse, can_run: Callable[[Training], boo
 
 def _words(trial: _Trial, before: MemoryUse) -> str:
     verdict = "still does not fit" if trial.use.verdict == "does not fit" else trial.use.verdict
-    return f"{trial.change.words} frees {(before.needed - trial.use.needed) / _GIB:.0f} GiB: {verdict}"
+    frees = "free" if " and " in trial.change.words else "frees"
+    return f"{trial.change.words} {frees} {(before.needed - trial.use.needed) / _GIB:.0f} GiB: {verdict}"
 
 
 def _pairs(training: Training) -> Iterator[_Change]:

@@ -155,7 +155,8 @@ class Layouts:
         """Every way to share out the ranks that are left; `ep` varies fastest."""
         dp = self._request.gpus // (tp * cp * pp)
         if self._request.sequences % dp:
-            reason = f"{self._request.sequences} sequences do not divide over {dp} data-parallel ranks"
+            verb = "sequence does" if self._request.sequences == 1 else "sequences do"
+            reason = f"{self._request.sequences} {verb} not divide over {dp} data-parallel ranks"
             self._refuse("batch", (dp,), reason)
             return
         for replicas in self._degrees_of("dp_replicate", dp):

@@ -13,6 +13,8 @@ from headway.jobspec.estimate.training import Training
 
 # Steps of a run that are not counted: the first ones compile kernels, fill caches and set up communicators.
 WARM_UP = 5
+# By how much, as a logarithm, a step of the same run differs when it is measured again.
+_REPEATED = 0.01
 
 
 class MeasurementError(Exception):
@@ -88,7 +90,7 @@ def measured_step(metrics: Path) -> float:
     Raises MeasurementError, OSError.
     """
     seconds, seen = [], dict[int, int]()
-    for line in metrics.read_text(encoding="utf-8").splitlines():
+    for line in _whole_lines(metrics):
         generation, step_s = _step_of(line)
         seen[generation] = seen.get(generation, 0) + 1
         if seen[generation] > WARM_UP:
@@ -96,6 +98,13 @@ def measured_step(metrics: Path) -> float:
     if not seconds:
         raise MeasurementError(f"{metrics} has no more than the {WARM_UP} first steps of each generation")
     return statistics.median(seconds)
+
+
+def _whole_lines(metrics: Path) -> list[str]:
+    """Without blank lines, and without a last one of several that is being written, or was when the machine stopped."""
+    text = metrics.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[:-1] if len(lines) > 1 and not text.endswith(("\n", "}")) else lines
 
 
 def _step_of(line: str) -> tuple[int, float]:
@@ -107,9 +116,10 @@ def _step_of(line: str) -> tuple[int, float]:
 
 
 def _covariance(one: Training, other: Training, speed: Speed, shared: float) -> float:
-    """Of the errors of two estimates."""
+    """Of the errors of two estimates; a run's own part is measured with it, and a step of the same run has it again."""
     known = speed.likeness
-    return shared + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])
+    own = known["own"] ** 2 if one == other else 0.0
+    return shared + own + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])
 
 
 def distance(one: Training, other: Training) -> float:
@@ -129,9 +139,8 @@ def _choices(training: Training) -> tuple[object, ...]:
 
 
 def _matrix(trainings: Sequence[Training], speed: Speed, shared: float) -> list[list[float]]:
-    own = speed.likeness["own"] ** 2
     return [
-        [_covariance(one, other, speed, shared) + own * (i == j) for j, other in enumerate(trainings)]
+        [_covariance(one, other, speed, shared) + _REPEATED**2 * (i == j) for j, other in enumerate(trainings)]
         for i, one in enumerate(trainings)
     ]
 

@@ -80,5 +80,5 @@ def test_nothing_is_proposed_that_the_caller_refuses(llama: ModelSizes) -> None:
 def test_where_nothing_is_enough_the_most_that_can_be_freed_is_told(llama: ModelSizes) -> None:
     step = eight(llama, degrees=Degrees(sharding="none"), framework="composer")
     said = hints(step, peak(step))
-    assert [hint.split(" frees ")[0] for hint in said[:1]] == ["`batch.micro: 1` and `recompute: full`"]
+    assert [hint.split(" free ")[0] for hint in said[:1]] == ["`batch.micro: 1` and `recompute: full`"]
     assert all(hint.endswith(": still does not fit") for hint in said)

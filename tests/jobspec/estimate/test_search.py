@@ -345,7 +345,7 @@ def test_a_choice_that_a_rule_leaves_out_has_its_reason(request_: Request, reaso
 def test_layouts_without_room_say_how_much_they_take_at_least() -> None:
     rejected = [each for each in search(SMALL["nothing fits"]).rejections if each.layouts]
     assert [each.reason.split(":")[0] for each in rejected] == [f"does not fit with recompute {each}" for each in RECOMPUTES]
-    assert all(each.reason.endswith("GiB or more of 1GiB") for each in rejected)
+    assert all(each.reason.endswith(" GiB or more of 1.00 GiB") for each in rejected)
 
 
 def test_layouts_that_are_too_slow_say_which_bound_says_so() -> None:
