@@ -29,7 +29,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 def did_you_mean(name: str, known: Iterable[str], what: str) -> str:
     """A hint: the nearest of `known`, or all of them, which are `what`."""
     names = list(known)
-    near = nearest(name, names)
+    beginning = [each for each in names if name and each.lower().startswith(name.lower())]
+    near = beginning[0] if len(beginning) == 1 else None if beginning else nearest(name, names)
+    if len(beginning) > 1:
+        return f"write one of {listed(beginning)}"
     if near is not None:
         return f"did you mean `{near}`?"
     return f"known {what}: {listed(names)}" if names else f"there are no {what}"

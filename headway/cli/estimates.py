@@ -59,8 +59,18 @@ def estimate_json(estimate: Estimate) -> Mapping[str, Any]:
     }
 
 
+def layout_words(estimate: Estimate) -> str:
+    """The layout in a line: `tp 8, cp 2, pp 16 x 8, dp 64`."""
+    degrees = estimate.training.degrees
+    stages = f"{degrees.pp} x {degrees.chunks}" if degrees.chunks > 1 else str(degrees.pp)
+    axes = {"tp": degrees.tp, "cp": degrees.cp, "pp": stages, "dp": degrees.dp, "ep": degrees.ep}
+    return ", ".join(f"{name} {size}" for name, size in axes.items() if name == "dp" or size not in (1, "1"))
+
+
 def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tuple[str, str]]:
-    memory, step = estimate.memory, estimate.step
+    memory, step, training = estimate.memory, estimate.step, estimate.training
+    batch = f"{training.accumulation} x {units.count(training.micro, 'sequence')} a rank"
+    yield "layout", f"{layout_words(estimate)}; {batch}, recompute {training.recompute}"
     yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"
     yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
     yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"

@@ -93,6 +93,11 @@ def look(planned: PlannedJob, args: argparse.Namespace) -> Outlook:
             raise OutlookError(f"{error}; {error.hint}") from error
         return Outlook(None, f"{error}; {error.hint}")
     known = _calibrated(found, calibration)
+    if not known.is_possible:
+        raise OutlookError(
+            f"by what was measured a step takes {step_seconds(known.step.seconds)}, {known.mfu_causal:.0%} of the peak of a "
+            f"{training.gpu.name}: is it of this job, with this batch, and in this unit?"
+        )
     if args.search:
         progress(f"searching all layouts of {units.count(request.gpus, 'GPU')}")
     return Outlook(

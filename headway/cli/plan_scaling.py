@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.plan_search import layout_words
+from headway.cli.estimates import layout_words
 from headway.cli.terminal import bar, print_table
 from headway.jobspec.estimate.scaling import Scaling, ScalingPoint
 

@@ -50,14 +50,6 @@ def search_json(found: SearchResult) -> Mapping[str, Any]:
     }
 
 
-def layout_words(estimate: Estimate) -> str:
-    """The layout in a line: `tp 8, cp 2, pp 16 x 8, dp 64`."""
-    degrees = estimate.training.degrees
-    stages = f"{degrees.pp} x {degrees.chunks}" if degrees.chunks > 1 else str(degrees.pp)
-    axes = {"tp": degrees.tp, "cp": degrees.cp, "pp": stages, "dp": degrees.dp, "ep": degrees.ep}
-    return ", ".join(f"{name} {size}" for name, size in axes.items() if name == "dp" or size not in (1, "1"))
-
-
 def _layout_json(estimate: Estimate, found: SearchResult) -> Mapping[str, Any]:
     training, degrees = estimate.training, estimate.training.degrees
     return {

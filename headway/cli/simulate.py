@@ -28,8 +28,6 @@ from headway.report import units
 SCHEMA = "headway.simulation/1"
 
 _DAY_S = 86400
-# Seeds of each interval of the table, at most.
-_TABLE_SEEDS = 8
 # Beyond these an option is a slip: GPUs, nodes that stand by, seeds, days, and a Weibull shape, for which all nodes fail at one age.
 _MOST, _MOST_STANDBY, _MOST_SEEDS, _MOST_DAYS, _MOST_SHAPE = 100_000_000, 1_000_000, 100_000, 100_000, 100
 
@@ -131,7 +129,6 @@ def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:
     plan = _resized(planned.plan, args.gpus)
     simulated = _run(plan, planned.cluster, args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    table_seeds = seeds[:_TABLE_SEEDS]
     kinds = [tier.kind for tier in simulated.tiers]
     progress(
         f"simulating {units.count(plan.slots, 'node')} {units.count(len(seeds), 'time')}, and other intervals of checkpoints"
@@ -141,7 +138,7 @@ def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:
         cluster=plan.cluster,
         run=simulated,
         summary=summarize(simulated, simulate_each(simulated, seeds)),
-        intervals={kind: over_interval(simulated, kind, table_seeds) for kind in kinds},
+        intervals={kind: over_interval(simulated, kind, seeds) for kind in kinds},
         best_interval_s={kind: best_interval(simulated, kind) for kind in kinds},
         best_spares=best_spares(simulated),
     )

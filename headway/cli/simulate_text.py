@@ -77,13 +77,14 @@ def _facts(run: Run, summary: Summary) -> _Facts:
     if run.spares:
         yield "counting the job's spares", units.share(summary.of_held)
     hours = f", {units.count(round(summary.gpu_hours), 'GPU-hour')}" if run.gpus_per_node else ""
-    yield "it takes", f"{units.seconds(summary.wall_s.mean)}{hours}"
+    ended = "it takes" if summary.finished == summary.runs or not math.isfinite(run.work_s) else "it ends after"
+    yield ended, f"{units.seconds(summary.wall_s.mean)}{hours}"
     if math.isfinite(run.work_s):
         yield "done", f"{summary.finished} of {units.count(summary.runs, 'run')}"
     if summary.out_of_restarts:
         yield (
             "ended early",
-            f"{summary.out_of_restarts} of {units.count(summary.runs, 'run')}: the job's budget had no restart left",
+            f"{summary.out_of_restarts} of {units.count(summary.runs, 'run')}: `resilience.restart.budget` had no restart left",
         )
     if summary.interruptions.mean:
         every = units.seconds(summary.wall_s.mean / summary.interruptions.mean)

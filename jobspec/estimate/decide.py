@@ -109,6 +109,9 @@ def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limit
     reasons = without_room or [rejection.reason for rejection in found.rejections]
     more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
+    untold = [field for field in ("tp", "pp", "ep", "cp") if ("layout", field) in limits]
+    if untold:
+        hint += f"; the trainer does not split over {listed(untold)} (a script does when `{{layout.{untold[0]}}}` is in its arguments)"
     if without_room:
         hint = ", or ".join([*([hint] if more else []), "take more nodes, or GPUs with more memory"])
     whose = f"its {gpus:,} GPUs" if gpus > 1 else "its one GPU"

@@ -61,6 +61,13 @@ class Estimate:
         """Model FLOPs utilization as arXiv 2204.02311, appendix B, has it: the full square of attention, of the peak in bf16."""
         return self.tflops_full / self.training.gpu.bf16_tflops
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the GPUs' peak, in the format that is computed in, allows the step: a measured one may be of something else."""
+        gpu, compute = self.training.gpu, self.training.formats.compute
+        peaks = {"fp8": gpu.fp8_tflops, "mxfp8": gpu.fp8_tflops, "nvfp4": gpu.fp4_tflops or gpu.fp8_tflops}
+        return self.tflops_causal <= (peaks.get(compute) or gpu.bf16_tflops)
+
     @cached_property
     def costs(self) -> tuple[tuple[str, float], ...]:
         """What takes longest: names, and shares of the step."""

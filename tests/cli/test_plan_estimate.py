@@ -71,6 +71,7 @@ def test_the_estimate_is_below_the_plan_and_adds_up(job: Path, capsys: Capture) 
     assert "estimate of a step, by the profile `megatron`" in out
     assert "GPU memory    fits: " in out
     assert "host memory   " in out
+    assert "layout        tp 2, dp 8; 16 x 1 sequence a rank, recompute full" in out
     assert "a node, of as much as the cluster file does not say (`host_memory`)" in out
     assert "1,000 steps, 1.05 billion tokens: " in out
     found = asked(job, capsys, "--estimate")["estimate"]
@@ -112,6 +113,12 @@ def test_a_measured_step_is_the_estimate_of_the_same_job(job: Path, capsys: Capt
     free = step_s(job, capsys)
     moved = step_s(job, capsys, "--calibrate", f"{free * 1.2:.3f}s")
     assert moved == pytest.approx(free * 1.2, rel=0.01)
+
+
+def test_a_step_that_no_gpu_can_be_so_fast_at_is_refused(job: Path, capsys: Capture) -> None:
+    measured = step_s(job, capsys) / 10
+    assert main(["plan", str(job), "--estimate", "--calibrate", f"{measured:.3f}s"]) == 2
+    assert "of the peak of a H100-SXM-80: is it of this job, with this batch, and in this unit?" in capsys.readouterr().err
 
 
 def test_metrics_of_a_run_are_a_measured_step(job: Path, capsys: Capture) -> None:

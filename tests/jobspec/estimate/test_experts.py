@@ -196,12 +196,14 @@ def test_overlap_hides_its_share_and_half_of_that_where_processors_post() -> Non
     assert hidden_share(by("deepep-uccl", 32, overlaps=both)) == pytest.approx(share / 2)
 
 
-def test_megatron_overlaps_by_itself_only_beyond_a_domain_and_with_its_own_dispatcher() -> None:
-    share = expert_constants().hidden
-    assert hidden_share(training(ep=32)) == pytest.approx(share)
-    assert hidden_share(training(ep=8)) == 0
-    assert hidden_share(by("deepep", 32)) == 0
-    assert hidden_share(training(ep=32, framework="torchtitan")) == 0
+def test_nothing_is_hidden_where_nobody_asks_for_it() -> None:
+    for whole in (training(ep=32), training(ep=8), by("deepep", 32), training(ep=32, framework="torchtitan")):
+        assert hidden_share(whole) == 0
+
+
+def test_a_group_that_leaves_its_domain_exchanges_no_faster() -> None:
+    inside, beyond = (exchanged(one_microbatch(one), rates(one), expert_constants()) for one in (training(ep=8), training(ep=16)))
+    assert beyond > inside
 
 
 # --- what the host launches -------------------------------------------------------------------------------------------

@@ -57,12 +57,13 @@ def sent_tokens(micro: Training) -> float:
 
 
 def exchanged(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
-    """Seconds of dispatch and combine together that no computation hides.
+    """Seconds of dispatch and combine together that no computation hides: nothing is hidden where nobody asks for it, as in Megatron-Core
+    (NVIDIA/Megatron-LM: megatron/core/model_parallel_config.py, overlap_moe_expert_parallel_comm).
 
     Where processors post the messages they compete with the kernels' launches: half as much is hidden.
     """
     seconds = 2 * one_way(micro, rates, constants)
-    if not _overlaps(micro, rates):
+    if not micro.overlaps.experts:
         return seconds
     return seconds * (1 - constants.hidden / (2 if dispatcher_of(micro).poster else 1))
 
@@ -98,15 +99,6 @@ def one_way(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
         crowd = 1.0 if dispatcher.once else (group.domains / 2) ** constants.crowding
         seconds = max(seconds, over * crowd + beyond * _posted(micro, dispatcher, constants))
     return rates.links.all_to_all(group, 0.0) + seconds
-
-
-def _overlaps(micro: Training, rates: Rates) -> bool:
-    """Megatron-Bridge's recipes overlap the exchange with another microbatch where it leaves the domain (NVIDIA-NeMo/Megatron-Bridge:
-    scripts/performance/configs, moe_a2a_overlap); a dispatcher that is named is taken as it is."""
-    chosen = micro.overlaps.experts
-    if chosen is not None:
-        return chosen
-    return micro.framework.startswith("megatron") and micro.kernels.dispatcher is None and rates.groups.ep.domains > 1
 
 
 def _posted(micro: Training, dispatcher: Dispatcher, constants: ExpertSpeed) -> float:
