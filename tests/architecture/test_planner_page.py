@@ -72,6 +72,7 @@ def test_the_page_shows_the_constants_as_they_are(name: str, update_golden: bool
     compare(PAGE, name, WRITTEN[name](), update_golden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.usefixtures("rows")
 def test_the_page_shows_what_the_benchmark_measures(name: str, update_golden: bool) -> None:

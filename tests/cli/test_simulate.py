@@ -149,6 +149,7 @@ def test_an_option_replaces_what_the_documents_say(
     assert found == value
 
 
+@pytest.mark.slow
 def test_corruption_that_is_noticed_late_costs_work(folder: Path, capsys: Capture) -> None:
     options = ["--node-mtbf", "10d", "--unlimited-restarts"]
     at_once = simulated(capsys, *options)["summary"]["shares"]["work done again"]

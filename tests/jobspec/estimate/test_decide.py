@@ -158,6 +158,7 @@ def test_the_same_job_comes_to_the_same_values() -> None:
     assert decided(text)[0] == decided(text)[0]
 
 
+@pytest.mark.slow
 @given(
     nodes=st.sampled_from([1, 2, 4, 8, 16]),
     preset=st.sampled_from(["llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b"]),

@@ -127,6 +127,7 @@ def measured_peak(micro: int, sequence: int) -> int:
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("micro", "sequence", "instant"),
     [(1, 128, "in the optimizer's step"), (8, 128, "at the loss"), (2, 512, "at the loss"), (16, 256, "at the loss")],

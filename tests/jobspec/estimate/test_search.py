@@ -184,6 +184,7 @@ def test_every_legal_layout_is_enumerated_once_and_no_other(request_: Request) -
     assert count == len(expected) == len(set(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", SMALL.values(), ids=SMALL)
 def test_what_is_ranked_is_what_scoring_every_layout_ranks(request_: Request) -> None:
     found = search(request_)
