@@ -145,7 +145,7 @@ def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
 
 
 def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
-    """Embedding and output layer may count as a layer each, and stand on a stage of their own: 126 layers are 128 stages of one
+    """Embedding and output layer, one of them or both, may count as a layer each, and stand on a stage of their own: 126 layers are 128 stages of one
     (arXiv 2407.21783, section 3.3.2; torchtitan, generate_llm_fqn_per_model_part)."""
     stages, layers = layout.pp * layout.virtual_stages, sizes.layers
     if layout.pp == 1:
@@ -154,7 +154,7 @@ def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
         message = f"{stages} stages ({_stages(layout)}) are more than the model's {layers} layers"
         hint = f"`pp` x `virtual_stages` can be {listed_numbers(divisors(layers))}"
         yield Problem("HW317", JOB, ("layout", "pp"), message, hint)
-    elif layers % stages and (layers + 2) % stages:
+    elif all((layers + ends) % stages for ends in range(3)):
         each, more = divmod(layers, stages)
         message = f"{layers} layers do not divide over {stages} stages: {more} with {each + 1} and {stages - more} with {each}"
         hint = f"all wait for the slowest; `pp` x `virtual_stages` {listed_numbers(divisors(layers))} divide evenly"
