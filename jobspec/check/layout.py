@@ -145,8 +145,8 @@ def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
 
 
 def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
-    """Embedding and output layer, one of them or both, may count as a layer each, and stand on a stage of their own: 126 layers are 128 stages of one
-    (arXiv 2407.21783, section 3.3.2; torchtitan, generate_llm_fqn_per_model_part)."""
+    """Embedding and output layer, one of them or both, may count as a layer each, and stand on a stage of their own: 126 layers are 128
+    stages of one (arXiv 2407.21783, section 3.3.2; torchtitan, generate_llm_fqn_per_model_part)."""
     stages, layers = layout.pp * layout.virtual_stages, sizes.layers
     if layout.pp == 1:
         return
