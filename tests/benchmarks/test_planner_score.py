@@ -242,6 +242,7 @@ def _file(path: Path, found: list[dict[str, str]]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @needs_peers
 def test_the_command_scores_any_file_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(tmp_path / "rows.csv", [{**LLAMA, **row, "id": f"row-{number}"} for number, row in enumerate(SWEEP)])

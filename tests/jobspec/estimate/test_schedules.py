@@ -113,6 +113,7 @@ GRID += [(name, ranks, chunks) for name in LOOPED for ranks in (1, 2, 3, 4, 8) f
 GRID += [(name, ranks, 2) for name in FOLDED for ranks in (1, 2, 3, 4, 5, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks", "chunks"), GRID)
 def test_every_rank_runs_what_torch_runs_in_the_same_order(name: str, ranks: int, chunks: int) -> None:
     compared = 0

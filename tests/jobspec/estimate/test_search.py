@@ -175,6 +175,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", SMALL.values(), ids=SMALL)
 def test_every_legal_layout_is_enumerated_once_and_no_other(request_: Request) -> None:
     expected = list(every_layout(request_))
@@ -338,6 +339,7 @@ RULES: dict[str, tuple[Request, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("request_", "reason"), RULES.values(), ids=RULES)
 def test_a_choice_that_a_rule_leaves_out_has_its_reason(request_: Request, reason: str) -> None:
     assert reason in reasons(request_)
