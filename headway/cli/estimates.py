@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.terminal import bar
-from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.estimate.estimate import Estimate
 from headway.jobspec.estimate.memory.host import HostLoad, host_bytes_per_node
 from headway.jobspec.plan import GroupPlan, JobPlan
@@ -75,11 +74,9 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
     yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
     yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
-    if (instead := _stand_in(estimate.training.gpu, compute := estimate.training.formats.compute)) is not None:
-        yield (
-            "precision",
-            f"{estimate.training.gpu.name} has no rate for {compute} in the catalogue: the time is that of {instead}",
-        )
+    gpu, compute = training.gpu, training.formats.compute
+    if gpu.lacks(compute):
+        yield "precision", f"{gpu.name} has no rate for {compute} in the catalogue: the time is that of {gpu.rate_of(compute)[0]}"
     needed = max(memory.needed, memory.reserved + memory.outside)
     held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
     yield "GPU memory", f"{memory.verdict}: {held}"
@@ -119,13 +116,6 @@ def _length(days: float) -> str:
         if days * scale >= 1:
             return f"{days * scale:,.1f} {unit}"
     return f"{_number(days * 24 * 60)} minutes"
-
-
-def _stand_in(gpu: Gpu, compute: str) -> str | None:
-    """What is estimated for a format that the GPU does not multiply in (estimate/rates.py); None where it does."""
-    if compute == "nvfp4" and not gpu.fp4_tflops:
-        return "fp8" if gpu.fp8_tflops else "bf16"
-    return "bf16" if compute in {"fp8", "mxfp8"} and not gpu.fp8_tflops else None
 
 
 def _print_bars(

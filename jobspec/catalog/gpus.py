@@ -7,6 +7,9 @@ from functools import cache
 
 from headway.jobspec.catalog.table import rows
 
+# Formats that matrices are multiplied in, by whose rate they run; all others run at that of bf16.
+_NARROW = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -36,6 +39,20 @@ class Gpu:
     def memory_bytes(self) -> int:
         """What a job can use: the memory as reported, else as named."""
         return int((self.memory_gib if self.usable_gib is None else self.usable_gib) * (1 << 30))
+
+    def rate_of(self, compute: str) -> tuple[str, int]:
+        """The rate at which matrices in the format `compute` are multiplied: whose it is (`bf16`, `fp8`, `fp4`), and its peak in 10^12
+        operations a second. What the GPU has no rate for, it computes in the next wider format."""
+        wanted = _NARROW.get(compute, "bf16")
+        if wanted == "fp4" and self.fp4_tflops:
+            return wanted, self.fp4_tflops
+        if wanted != "bf16" and self.fp8_tflops:
+            return "fp8", self.fp8_tflops
+        return "bf16", self.bf16_tflops
+
+    def lacks(self, compute: str) -> bool:
+        """Whether matrices in the format `compute` are computed in a wider one."""
+        return self.rate_of(compute)[0] != _NARROW.get(compute, "bf16")
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.document import Document, Path
+from headway.jobspec.document import Document, dotted
 from headway.jobspec.problem import Problem
 
 _HINT = (
@@ -14,9 +14,4 @@ _HINT = (
 def check_secrets(document: Document) -> Iterator[Problem]:
     """A problem for each; the value itself is in none of them."""
     for path, kind in document.credentials.items():
-        yield Problem("HW215", document.name, path, f"{_place(path)} holds a secret in clear: {kind}", _HINT)
-
-
-def _place(path: Path) -> str:
-    dotted = "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path).lstrip(".")
-    return f"`{dotted}`"
+        yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear: {kind}", _HINT)

@@ -64,9 +64,8 @@ class Estimate:
     @property
     def is_possible(self) -> bool:
         """Whether the GPUs' peak, in the format that is computed in, allows the step: a measured one may be of something else."""
-        gpu, compute = self.training.gpu, self.training.formats.compute
-        peaks = {"fp8": gpu.fp8_tflops, "mxfp8": gpu.fp8_tflops, "nvfp4": gpu.fp4_tflops or gpu.fp8_tflops}
-        return self.tflops_causal <= (peaks.get(compute) or gpu.bf16_tflops)
+        _, peak_tflops = self.training.gpu.rate_of(self.training.formats.compute)
+        return self.tflops_causal <= peak_tflops
 
     @cached_property
     def costs(self) -> tuple[tuple[str, float], ...]:

@@ -9,8 +9,6 @@ from headway.jobspec.estimate.speed.cost import ACTIVATION
 from headway.jobspec.estimate.speed.speed import ChipSpeed, Profile, Speed
 from headway.jobspec.estimate.training import Degrees, Kernels, Training
 
-_FP8 = ("fp8", "mxfp8")
-_FP4 = ("nvfp4",)
 # Tiles of a product that one multiprocessor computes, and what share of the best speed each attains: smaller ones read more for each
 # operation (NVIDIA/cutlass: media/docs/cpp/efficient_gemm.md).
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8))
@@ -96,14 +94,12 @@ def rates_of(training: Training, speed: Speed) -> Rates:
 
 
 def _linear(training: Training, speed: Speed) -> float:
-    """10^12 operations a second that the format attains. What an accelerator has no format for, it computes in the next wider one."""
+    """10^12 operations a second that the format attains."""
     gpu, chip, compute = training.gpu, speed.chip(training.gpu), training.formats.compute
-    if compute in _FP4 and gpu.fp4_tflops:
-        return gpu.fp4_tflops * chip.matmul_fp4
-    if compute in (*_FP4, *_FP8) and gpu.fp8_tflops:
-        return gpu.fp8_tflops * chip.matmul_fp8
+    whose, peak = gpu.rate_of(compute)
+    attained = {"bf16": chip.matmul, "fp8": chip.matmul_fp8, "fp4": chip.matmul_fp4}[whose]
     # TF32, which stands in for fp32, runs at half of bf16 (NVIDIA A100 Tensor Core GPU Architecture, table 3).
-    return gpu.bf16_tflops * chip.matmul * (0.5 if compute == "fp32" else 1.0)
+    return peak * attained * (0.5 if compute == "fp32" else 1.0)
 
 
 def _compiled(profile: Profile, compiled: bool) -> Profile:

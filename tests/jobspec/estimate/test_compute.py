@@ -12,33 +12,11 @@ from headway.jobspec.estimate.speed.compute import attention_part, dense_block, 
 from headway.jobspec.estimate.speed.cost import NOTHING, Cost
 from headway.jobspec.estimate.speed.rates import filled, one_microbatch, rates_of
 from headway.jobspec.estimate.speed.speed import Speed, constants
-from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Network, Overlaps, Training
-from headway.jobspec.resolve.model import LatentAttentionSizes, ModelSizes
+from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Overlaps, Training
+from headway.jobspec.resolve.model import LatentAttentionSizes
+from tests.jobspec.estimate.test_memory import LLAMA, NODE
 
-NODES = Network(8, 8, 450e9, 50e9, 8, "infiniband")
-LLAMA = ModelSizes(
-    vocab_size=128256,
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    ffn_hidden=14336,
-    mlp="gated",
-    norm="rms",
-    positions="rotary",
-    rope_theta=500000.0,
-    max_positions=None,
-    norm_eps=1e-5,
-    dropout=0.0,
-    tie_embeddings=False,
-    qkv_bias=False,
-    linear_bias=False,
-    qk_norm=False,
-    experts=None,
-    latent_attention=None,
-)
-BASE = Training(LLAMA, gpus()["H100-SXM-80"], NODES, Degrees(), micro=1, accumulation=1, sequence=8192, framework="megatron")
+BASE = Training(LLAMA, gpus()["H100-SXM-80"], NODE, Degrees(), micro=1, accumulation=1, sequence=8192, framework="megatron")
 
 
 def exact(**changes: object) -> Speed:

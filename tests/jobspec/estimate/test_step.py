@@ -21,7 +21,8 @@ from headway.jobspec.estimate.speed.speed import constants
 from headway.jobspec.estimate.speed.stages import held_parameters, stages_of
 from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Degrees, Kernels, Overlaps, Sharding, Training
-from tests.jobspec.estimate.test_compute import BASE, LLAMA, NODES
+from tests.jobspec.estimate.test_compute import BASE
+from tests.jobspec.estimate.test_memory import LLAMA, NODE
 
 LLAMA_405B = replace(LLAMA, layers=126, hidden=16384, heads=128, ffn_hidden=53248)
 # arXiv 2407.21783, table 4: 16,384 GPUs, 8,192 tokens a sequence, 16 million a step; microbatch and stages a rank are not printed.
@@ -186,7 +187,7 @@ def test_the_bytes_of_each_dimension_are_what_its_collectives_send() -> None:
 
 
 def test_replicated_shards_exchange_less_than_one_group_over_a_slow_network() -> None:
-    far = replace(BASE, network=replace(NODES, scale_out_bytes_s=3e9), framework="torchtitan")
+    far = replace(BASE, network=replace(NODE, scale_out_bytes_s=3e9), framework="torchtitan")
     whole = replace(far, degrees=Degrees(dp_shard=64))
     hybrid = replace(far, degrees=Degrees(dp_shard=8, dp_replicate=8))
     assert step_time(hybrid).seconds < step_time(whole).seconds
