@@ -10,11 +10,11 @@ import re
 import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.planner import unseen
 from benchmarks.planner.least_squares import OWN_LINE, Fit, training_of
 from benchmarks.planner.rows import Row, read
 from benchmarks.planner.spread import mean_of_groups
@@ -22,8 +22,6 @@ from headway.jobspec.estimate.speed import speed
 from headway.jobspec.estimate.speed.calibrate import distance
 from headway.jobspec.estimate.speed.step import step_time
 from headway.jobspec.estimate.training import Training
-
-LEFT_OUT = Path(__file__).with_name("leave-one-out.json")
 
 _OWN_STRIDE = 24
 # A framework with fewer rows has the interval of all; no interval is narrower than what repeated runs differ by.
@@ -152,7 +150,7 @@ def _leave_out(rows: Sequence[Row]) -> None:
     likeness = _likeness(_pairs(sources), speed.constants().likeness["distance"])
     _write(values | {("likeness", name): str(value) for name, value in likeness.items()})
     report = _summary(sources) | {"scales": _summary(scales), "models": _summary(models)}
-    LEFT_OUT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    unseen.write(report)
     print(json.dumps(report, indent=1))
 
 

@@ -8,6 +8,7 @@ less beyond `_FAR`, and a constant's distance from what it is to be without any 
 
 import argparse
 import copy
+import json
 import math
 import re
 import statistics
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.planner import unseen
 from benchmarks.planner.rows import Row, read
 from headway.jobspec.estimate.speed import speed
 from headway.jobspec.estimate.speed.experts import speed as experts_speed
@@ -133,19 +135,31 @@ def _table(rows: Sequence[Row], values: Mapping[str, float]) -> None:
     print(f"{'mean of sources':16} {len(rows):4} rows  mean {statistics.mean(means):6.1%}")
 
 
-def _leave_out(rows: Sequence[Row], values: Mapping[str, float], group: Callable[[Row], str]) -> list[float]:
-    """Errors of each group by constants that were fitted without it."""
+def left_out(rows: Sequence[Row], values: Mapping[str, float], group: Callable[[Row], str]) -> dict[str, list[float]]:
+    """Errors of each group, as logarithms by source, under constants that were fitted without it."""
     by_source: dict[str, list[float]] = defaultdict(list)
     for name in sorted({group(row) for row in rows}):
         others = fit([row for row in rows if group(row) != name], values)
         found = errors([row for row in rows if group(row) == name], others)
         for source, of_source in found.items():
             by_source[source] += of_source
-    means = {source: statistics.mean(abs(math.exp(error) - 1) for error in found) for source, found in by_source.items()}
-    for source, mean in sorted(means.items()):
-        print(f"left out {source:16} {mean:6.1%}")
-    print(f"mean of sources  {statistics.mean(means.values()):15.1%}", flush=True)
-    return [error for found in by_source.values() for error in found]
+    return by_source
+
+
+def summary(by_source: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The mean error of each source, and the mean over sources."""
+    means = {source: statistics.mean(abs(math.exp(error) - 1) for error in found) for source, found in sorted(by_source.items())}
+    return {"mean_over_sources": statistics.mean(means.values()), "by_source": means}
+
+
+def _leave_out(rows: Sequence[Row], values: Mapping[str, float]) -> None:
+    """Writes the scores of rows that a fit did not see, and prints between which logarithms nine of ten of them lie."""
+    sources, models = left_out(rows, values, _source), left_out(rows, values, _model)
+    report = summary(sources) | {"models": summary(models)}
+    unseen.write({"experts": report})
+    print(json.dumps(report, indent=1))
+    twentieths = statistics.quantiles([error for found in models.values() for error in found], n=20)
+    print(f"spread: [{-twentieths[-1]:.2f}, {-twentieths[0]:.2f}]")
 
 
 def _source(row: Row) -> str:
@@ -174,9 +188,7 @@ def main() -> None:
         file = experts_speed.FILE
         file.write_text(written(file.read_text(encoding="utf-8"), found), encoding="utf-8")
     if chosen.leave_one_out:
-        _leave_out(rows, usual, _source)
-        twentieths = statistics.quantiles(_leave_out(rows, usual, _model), n=20)
-        print(f"spread: [{-twentieths[-1]:.2f}, {-twentieths[0]:.2f}]")
+        _leave_out(rows, usual)
 
 
 if __name__ == "__main__":

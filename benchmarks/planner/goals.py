@@ -44,10 +44,11 @@ def _of_memory(score: Score) -> Iterator[Goal]:
     known, other = score.peaks.known, score.peaks.other
     yield Goal("peak memory, framework known", 0, 0.05, known.mean if known else None)
     yield Goal("peak memory, framework guessed", 0, 0.10, other.mean if other else None)
-    said = score.out_of_memory.all
-    yield Goal("verdicts on memory that are right", 0.95, 1, said.right if said else None)
-    yield Goal("called fitting of those that ran out of memory", 0, 0.01, said.missed if said else None)
-    yield Goal("called tight", 0, 0.15, said.tight if said else None)
+    labelled = score.out_of_memory
+    for source, said in ((labelled.largest or "largest source", labelled.largest_source), ("other sources", labelled.others)):
+        yield Goal(f"verdicts on memory that are right ({source})", 0.95, 1, said.right if said else None)
+        yield Goal(f"called fitting of those that ran out of memory ({source})", 0, 0.01, said.missed if said else None)
+        yield Goal(f"called tight ({source})", 0, 0.15, said.tight if said else None)
 
 
 def _of_choice(score: Score) -> Iterator[Goal]:

@@ -22,6 +22,8 @@ class Profile:
     name: Framework
     sequence_parallel: bool
     formats: Formats = field(default_factory=Formats)
+    groups_of_experts: bool = False
+    """Whether FSDP's groups are the ranks that share experts."""
     listed: bool = True
 
     @property
@@ -53,7 +55,11 @@ def profile_of(columns: Mapping[str, str]) -> Profile:
     if framework not in get_args(Framework):
         raise LeftOutError("not understood", f"sources.yaml names the profile `{framework}`")
     return Profile(
-        framework, bool(source.get("sequence_parallel")), Formats(**source.get("formats", {})), listed=name in _sources()
+        framework,
+        bool(source.get("sequence_parallel")),
+        Formats(**source.get("formats", {})),
+        groups_of_experts=any(model in columns.get("model", "") for model in source.get("groups_of_experts", ())),
+        listed=name in _sources(),
     )
 
 

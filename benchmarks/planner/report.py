@@ -1,6 +1,7 @@
 """A score as text: what was measured, table by table, and the goals last."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from benchmarks.planner.goals import Goal, goals
 from benchmarks.planner.layouts import Choices
@@ -17,9 +18,10 @@ def lines(score: Score) -> Iterator[str]:
     yield from _counts(score.counts)
     yield from _kind("Step time, dense models", score.dense)
     yield from _transfer(score.transfer)
-    yield from _left_one_out(score)
+    yield from _left_one_out(score.left_one_out, "fit")
     yield from _kind("Step time, models with experts", score.experts)
     yield from _transfer(score.transfer_experts)
+    yield from _left_one_out((score.left_one_out or {}).get("experts"), "fit_experts")
     yield from _kind("Step time, vtrain-single (in none of the figures above)", score.own_line, tables=False)
     yield from _memory(score)
     yield from _layouts(score)
@@ -87,15 +89,16 @@ def _transfer(found: Transfer | None) -> Iterator[str]:
     )
 
 
-def _left_one_out(score: Score) -> Iterator[str]:
-    found = score.left_one_out
+def _left_one_out(found: Mapping[str, Any] | None, fit: str) -> Iterator[str]:
     if found is None:
-        yield "  a source that no constant saw: `python -m benchmarks.planner.fit --leave-one-out` has not measured it"
+        yield f"  a source that no constant saw: `python -m benchmarks.planner.{fit} --leave-one-out` has not measured it"
         return
-    yield f"  a source that no constant saw: mean over sources {found['mean_over_sources']:.1%} (benchmarks.planner.fit, on its own rows)"
+    yield f"  a source that no constant saw: mean over sources {found['mean_over_sources']:.1%} (benchmarks.planner.{fit}, on its own rows)"
     yield "    " + ", ".join(f"{source} {share:.1%}" for source, share in found["by_source"].items() if share is not None)
     if "scales" in found:
         yield f"  models and numbers of GPUs that no constant saw: mean over sources {found['scales']['mean_over_sources']:.1%}"
+    elif "models" in found:
+        yield f"  a source's models that no constant saw: mean over sources {found['models']['mean_over_sources']:.1%}"
 
 
 def _memory(score: Score) -> Iterator[str]:

@@ -14,7 +14,7 @@ from benchmarks.planner.columns import Lacks, LeftOutError, number, whole
 from benchmarks.planner.hosts import accelerator, gpus_per_node, network
 from benchmarks.planner.profiles import Profile, profile_of
 from benchmarks.planner.shape import Shape, shape
-from benchmarks.planner.texts import Extras, Recomputing, data_parallel, extras, formats, memory_kind, recomputing
+from benchmarks.planner.texts import DataParallel, Extras, Recomputing, data_parallel, extras, formats, memory_kind, recomputing
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.estimate.training import Degrees, Formats, Training
 
@@ -152,6 +152,7 @@ def _training(columns: Mapping[str, str], described: Shape, gpu: Gpu, recompute:
         accumulation=sequences // (micro * degrees.dp),
         sequence=_needed(columns, "seq"),
         framework=profile.name,
+        supposed=not profile.listed,
         formats=_formats(columns, profile),
         recompute=recompute.mode,
         recomputed_share=recompute.share,
@@ -183,7 +184,7 @@ def _degrees(columns: Mapping[str, str], profile: Profile) -> Degrees:
     split = data_parallel(columns.get("dp_kind", ""), gpus_per_node(columns))
     if split is None:
         raise LeftOutError("not understood", f"data parallelism `{columns['dp_kind']}`")
-    group = min(split.group or dp, dp)
+    group = min(split.group or _group_of_experts(columns, profile, split) or dp, dp)
     if dp % group:
         raise LeftOutError("layout", f"groups of {group} do not divide {dp} data-parallel ranks")
     chunks = _chunks(columns)
@@ -200,6 +201,11 @@ def _degrees(columns: Mapping[str, str], profile: Profile) -> Degrees:
         expert_tp=whole(columns.get("etp")) or 1,  # Megatron-Core's default where experts fold (arXiv 2504.14960)
         sharding=split.sharding or profile.sharding,
     )
+
+
+def _group_of_experts(columns: Mapping[str, str], profile: Profile, split: DataParallel) -> int | None:
+    """The ranks of FSDP's groups where these are the ranks that share experts."""
+    return whole(columns.get("ep")) if profile.groups_of_experts and split.sharding == "parameters" else None
 
 
 def _deepep_ranks(columns: Mapping[str, str]) -> int:

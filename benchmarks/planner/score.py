@@ -1,12 +1,11 @@
 """Everything that one run measures of the planner and of its peers, as one record."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
+from benchmarks.planner import unseen
 from benchmarks.planner.layouts import Choices, Sweep, by_source, choices, choices_by_verdict, summed, sweeps
 from benchmarks.planner.memories import Peaks, Verdicts, comparable, labelled, peaks, verdicts
 from benchmarks.planner.naive import naive_seconds
@@ -15,8 +14,6 @@ from benchmarks.planner.predict import Predicted, predict
 from benchmarks.planner.rows import OWN_LINE, Row
 from benchmarks.planner.spread import Errors, errors, mean_of_groups
 from benchmarks.planner.times import Kind, Timed, Transfer, grouped, kind, timed, transfer
-
-_LEFT_OUT_ONE = Path(__file__).with_name("leave-one-out.json")
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,8 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class Score:
-    """One run. `left_one_out` is what benchmarks.planner.fit measured when the constants were fitted: a source that no constant saw."""
+    """One run. `left_one_out` is what the fits measured when the constants were fitted: a source that no constant saw, and under `experts`
+    the same of models with experts."""
 
     counts: Counts
     dense: Kind
@@ -102,7 +100,7 @@ def score(rows: Sequence[Row], peers: bool = True) -> tuple[Score, list[Predicte
         own_line=kind([row for row in times if row.predicted.row.source == OWN_LINE]),
         transfer=transfer(dense),
         transfer_experts=transfer(experts),
-        left_one_out=_left_one_out(),
+        left_one_out=unseen.read(),
         peaks=peaks(predictions),
         out_of_memory=_out_of_memory(labelled(predictions)),
         layouts=_by_layout([sweep for sweep in found if sweep.source != OWN_LINE]),
@@ -129,13 +127,6 @@ def _by_reason(reasons: Any) -> dict[str, tuple[str, ...]]:
     for reason, row in reasons:
         found[reason] = (*found.get(reason, ()), row.id)
     return dict(sorted(found.items()))
-
-
-def _left_one_out() -> Mapping[str, Any] | None:
-    if not _LEFT_OUT_ONE.is_file():
-        return None
-    found: dict[str, Any] = json.loads(_LEFT_OUT_ONE.read_text(encoding="utf-8"))
-    return found
 
 
 def _out_of_memory(rows: Sequence[Predicted]) -> OutOfMemory:

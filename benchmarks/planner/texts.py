@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.training import Formats, Kernels, Overlaps, Recompute, Sharding
 
 # Parts of a block, by the words that sources have for them. `matmuls` is torchtitan's per-operator policy: attention and every second
@@ -251,7 +252,7 @@ def memory_kind(text: str) -> MemoryKind:
     if "reserved" in said or "percent" in said:
         return MemoryKind("reserved", 1.0)
     if "alloc" in said:
-        return MemoryKind("allocated", 1e9 / (1 << 30) if decimal else 1.0)
+        return MemoryKind("allocated", 1e9 / GIB if decimal else 1.0)
     if "nanotron" in said:
         return MemoryKind("reserved", 1.0)
     return MemoryKind("device", 1.0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.estimates import estimate_json, step_seconds
 from headway.cli.terminal import print_table
 from headway.jobspec.estimate.estimate import Estimate
+from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.search.placement import Placement, placements
 from headway.jobspec.estimate.search.search import SearchResult, headroom
 from headway.report import units
@@ -13,7 +14,6 @@ from headway.report import units
 if TYPE_CHECKING:
     from rich.console import Console
 
-_GIB = 1 << 30
 # Columns that say nothing where all layouts have this value.
 _OPTIONAL = {"cp": "1", "pp": "1", "ep": "1", "schedule": "-", "splits": "parameters"}
 _TEXTS = ("", "schedule", "recompute", "splits", " ")
@@ -101,7 +101,7 @@ def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
         "step": step_seconds(estimate.step.seconds),
         "tokens/s": f"{estimate.tokens_s:,.0f}",
         "MFU": f"{estimate.mfu_causal:.1%}",
-        "free": f"{headroom(memory) / _GIB:.1f} GiB",
+        "free": f"{headroom(memory) / GIB:.1f} GiB",
         " ": memory.verdict,
     }
 

@@ -16,6 +16,7 @@ from headway.jobspec.estimate.goodput.of_plan import run_of
 from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.estimate.goodput.tiers import KINDS
+from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.search.search import Allowed, Request, SearchResult, request_like, search
 from headway.jobspec.estimate.training import Degrees, Training
 from headway.jobspec.parse import Parsed, parse_job
@@ -44,7 +45,6 @@ _DEGREE_UNSAID = (1,)
 # Rounds over the tiers, whose intervals hardly depend on each other.
 _ROUNDS = 3
 _REASONS_SHOWN = 3
-_GIB = 1 << 30
 
 
 def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tuple[Decisions, list[Problem]]:
@@ -184,7 +184,7 @@ def _is_default(field: str, value: Any) -> bool:
 
 
 def _reason_of_layout(found: SearchResult, best: Estimate) -> str:
-    memory = f"{best.memory.needed / _GIB:.0f} GiB of {best.memory.capacity / _GIB:.0f}"
+    memory = f"{best.memory.needed / GIB:.0f} GiB of {best.memory.capacity / GIB:.0f}"
     room = f"{memory}, which is tight" if best.memory.verdict == "tight" else memory
     return f"{_significant(best.tokens_s, 3):,} tokens/s, {room}; {_next_best(found, best)}"
 

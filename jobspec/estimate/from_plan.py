@@ -73,6 +73,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
         accumulation=batch.global_sequences // (batch.micro_sequences * degrees.dp),
         sequence=batch.sequence_length,
         framework=framework,
+        supposed=not states_framework(plan),
         formats=_formats(plan.spec["precision"], framework),
         recompute=plan.spec["recompute"] or "none",
         recomputed_parts=_SELECTED if plan.spec["recompute"] == "selective" else (),

@@ -110,8 +110,8 @@ class Training:
 
     `recompute` holds for `recomputed_share` of the blocks; the others keep everything. `recomputed_parts` are the parts of a block
     that selective recomputation drops, where a framework can be told (`attention`, `norm`, `activation`, `experts`, ...). Of the blocks,
-    `windowed_share` have attention over the last `window` tokens only. `framework` is the profile's name. `expert_load` is what the rank
-    gets whose experts are chosen most, relative to the mean: 1 where the router is forced to be even.
+    `windowed_share` have attention over the last `window` tokens only. `framework` is the profile's name, `supposed` where nothing says
+    it. `expert_load` is what the rank gets whose experts are chosen most, relative to the mean: 1 where the router is forced to be even.
     """
 
     model: ModelSizes
@@ -130,6 +130,7 @@ class Training:
     overlaps: Overlaps = Overlaps()
     window: int | None = None
     windowed_share: float = 0.0
+    supposed: bool = False
     expert_load: float = 1.0
 
     @property

@@ -60,6 +60,7 @@ def scores_markdown() -> str:
             "### Step time, models with experts",
             _by_source(found.experts),
             *_wrong(found.experts),
+            *_unseen_experts(found),
             *_own_line(found.own_line),
             *_unseen(found),
             "### The worst rows",
@@ -186,6 +187,18 @@ def _unseen(found: Score) -> Iterator[str]:
         folds = {"scales": "groups of a source, model, accelerator and number of GPUs", "models": "models of a source"}
         said = (f"{text} {left[name]['mean_over_sources']:.1%}" for name, text in folds.items() if name in left)
         yield f"By fifths that the fit did not see, mean over sources: {', '.join(said)}."
+
+
+def _unseen_experts(found: Score) -> Iterator[str]:
+    """The same of models with experts: each model of a source on an accelerator in turn."""
+    left = (found.left_one_out or {}).get("experts")
+    if left is not None:
+        by_source = ", ".join(f"{source} {share:.1%}" for source, share in left["by_source"].items())
+        models = left["models"]["mean_over_sources"]
+        yield (
+            f"Each source predicted by constants that were fitted on the others: {by_source}; mean {left['mean_over_sources']:.1%}. Each "
+            f"model of a source left out alone: {models:.1%}, mean over sources."
+        )
 
 
 def _memory(found: Score) -> str:

@@ -1,12 +1,13 @@
 """Fitting experts.yaml: constants are found again in steps that were computed with them, and written where they stand."""
 
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.planner import fit_experts
+from benchmarks.planner import fit_experts, unseen
 from benchmarks.planner.rows import Row
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
@@ -58,6 +59,19 @@ def test_constants_are_found_again_in_steps_that_were_computed_with_them() -> No
 def test_constants_that_no_row_shows_stay_where_they_were() -> None:
     found = fit_experts.fit(rows_of(USUAL), USUAL)
     assert found == USUAL
+
+
+def test_a_source_is_predicted_by_constants_that_were_fitted_on_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [replace(one, source="moezoo", step_s=2 * (one.step_s or 0.0)) for one in rows_of(USUAL)]
+    found = fit_experts.summary(fit_experts.left_out([*rows_of(USUAL), *slow], USUAL, lambda row: row.source))
+    assert found["by_source"]["moezoo"] == pytest.approx(0.5)
+    assert found["mean_over_sources"] == pytest.approx(statistics.fmean(found["by_source"].values()))
+    monkeypatch.setattr(unseen, "FILE", tmp_path / "leave-one-out.json")
+    unseen.write({"mean_over_sources": 0.1})
+    unseen.write({"experts": found})
+    assert unseen.read() == {"mean_over_sources": 0.1, "experts": found}
 
 
 def test_only_complete_runs_of_models_with_experts_that_printed_a_time_are_fitted_on() -> None:

@@ -78,6 +78,29 @@ def test_a_row_of_llama_is_the_training_that_its_columns_say() -> None:
     assert (network.scale_up_bytes_s, network.scale_out_bytes_s, network.transport) == (450e9, 50e9, "infiniband")
 
 
+def test_groups_of_fsdp_are_the_ranks_that_share_experts_where_the_source_says_so() -> None:
+    titan = {
+        "source": "oellm-jupiter",
+        "model": "qwen3-30b-a3b-v50k",
+        "moe": QWEN,
+        "n_gpus": "8",
+        "tp": "1",
+        "pp": "1",
+        "vp": "1",
+        "cp": "1",
+        "ep": "4",
+        "dp": "8",
+        "dp_kind": "fsdp2-full",
+        "extras": "eager; backend=titan",
+    }
+    degrees = _training(**titan).degrees
+    assert (degrees.dp_shard, degrees.dp_replicate, degrees.sharding) == (4, 2, "parameters")
+    megatron = _training(**titan | {"dp_kind": "dist-optimizer(zero1)", "extras": "backend=megatron"}).degrees
+    assert (megatron.dp_shard, megatron.dp_replicate, megatron.sharding) == (8, 1, "optimizer")
+    other = _training(**titan | {"model": "qwen3-235b-a22b"}).degrees
+    assert (other.dp_shard, other.dp_replicate) == (8, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

@@ -11,13 +11,14 @@ from benchmarks.planner.__main__ import main
 from benchmarks.planner.flops import hardware_flops, model_flops
 from benchmarks.planner.goals import Goal
 from benchmarks.planner.layouts import by_source, choices, choices_by_verdict, summed, sweeps
-from benchmarks.planner.memories import GIB, comparable, labelled, peaks, verdicts
+from benchmarks.planner.memories import comparable, labelled, peaks, verdicts
 from benchmarks.planner.naive import fitted, naive_seconds
 from benchmarks.planner.peers import PYTHON, llm_analysis_seconds
 from benchmarks.planner.predict import Predicted, predict
 from benchmarks.planner.rows import Peak, Row, as_row
 from benchmarks.planner.spread import errors, mean_of_groups, rank_correlation
 from benchmarks.planner.times import Timed, kind, timed, transfer
+from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.training import Training, Verdict
 
 from .test_planner_rows import LLAMA
@@ -276,15 +277,24 @@ def test_the_command_says_in_words_what_it_left_out(tmp_path: Path, capsys: pyte
 def test_what_was_measured_of_a_source_that_no_constant_saw_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured = {"mean_over_sources": 0.123, "by_source": {"mpt": 0.1, "aleph": None}, "scales": {"mean_over_sources": 0.08}}
+    experts = {"mean_over_sources": 0.2, "by_source": {"moezoo": 0.3}, "models": {"mean_over_sources": 0.15}}
+    measured = {
+        "mean_over_sources": 0.123,
+        "by_source": {"mpt": 0.1, "aleph": None},
+        "scales": {"mean_over_sources": 0.08},
+        "experts": experts,
+    }
     file = tmp_path / "leave-one-out.json"
     file.write_text(json.dumps(measured), encoding="utf-8")
-    monkeypatch.setattr("benchmarks.planner.score._LEFT_OUT_ONE", file)
+    monkeypatch.setattr("benchmarks.planner.unseen.FILE", file)
     main(["--rows", str(_file(tmp_path / "rows.csv", [LLAMA]))])
     printed = capsys.readouterr().out.splitlines()
     assert "  a source that no constant saw: mean over sources 12.3% (benchmarks.planner.fit, on its own rows)" in printed
     assert "    mpt 10.0%" in printed
     assert "  models and numbers of GPUs that no constant saw: mean over sources 8.0%" in printed
+    assert "  a source that no constant saw: mean over sources 20.0% (benchmarks.planner.fit_experts, on its own rows)" in printed
+    assert "    moezoo 30.0%" in printed
+    assert "  a source's models that no constant saw: mean over sources 15.0%" in printed
     assert "  NOT MET      dense step time, a source that no constant saw: 12.3%, at most 12%" in printed
 
 

@@ -111,6 +111,15 @@ def test_an_argument_holds_what_the_plan_has_decided(argument: str, filled: str,
     assert argv_of(tmp_path, "train.py", argument, more=FULL) == ["train.py", filled]
 
 
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [("{}", "1F1B false"), ("{tp: 2}", "1F1B true"), ("{pp: 2, virtual_stages: 2}", "Interleaved1F1B false")],
+)
+def test_what_a_layout_leaves_to_its_degrees_has_a_value_whatever_they_are(layout: str, expected: str, tmp_path: Path) -> None:
+    more = f"layout: {layout}\n"
+    assert argv_of(tmp_path, "train.py", "{layout.schedule} {layout.sequence_parallel}", more=more)[1] == expected
+
+
 def test_every_name_has_a_value_where_the_job_says_all(tmp_path: Path) -> None:
     others = [name for name in NAMES if name not in {"model.preset", "model.max_positions"}]  # not beside the sizes
     filled = argv_of(tmp_path, *(f"{{{name}}}" for name in others), more=FULL)

@@ -103,8 +103,7 @@ def _rack_nodes(group: GroupPlan, known: Defaults) -> int:
 
 
 def _tiers(plan: JobPlan, step_s: float, transfer: Transfer) -> tuple[Tier, ...]:
-    checkpoint = plan.run.checkpoint
-    return tuple(tier_of(tier.kind, tier.every_steps * step_s, transfer, checkpoint.keep) for tier in checkpoint.tiers)
+    return tuple(tier_of(tier.kind, tier.interval_s(step_s), transfer, tier.keep) for tier in plan.run.checkpoint.tiers)
 
 
 def _storage(cluster: ClusterPlan) -> StoragePlan | None:

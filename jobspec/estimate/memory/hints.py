@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from headway.jobspec.estimate.memory.ledger import MemoryUse, peak
+from headway.jobspec.estimate.memory.ledger import GIB, MemoryUse, peak
 from headway.jobspec.estimate.schedules.orders import ScheduleError
 from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import Recompute, Training
 
-_GIB = 1 << 30
 _SHOWN = 3
 _WORTH = 0.01  # of the capacity: what frees less is not told
 
@@ -64,7 +63,7 @@ def _tried(change: _Change, before: MemoryUse, can_run: Callable[[Training], boo
 def _words(trial: _Trial, before: MemoryUse) -> str:
     verdict = "still does not fit" if trial.use.verdict == "does not fit" else trial.use.verdict
     frees = "free" if " and " in trial.change.words else "frees"
-    return f"{trial.change.words} {frees} {(before.needed - trial.use.needed) / _GIB:.0f} GiB: {verdict}"
+    return f"{trial.change.words} {frees} {(before.needed - trial.use.needed) / GIB:.0f} GiB: {verdict}"
 
 
 def _pairs(training: Training) -> Iterator[_Change]:

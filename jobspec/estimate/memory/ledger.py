@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.jobspec.estimate.memory.block import BlockBytes, block_bytes
-from headway.jobspec.estimate.memory.profiles import constants, profile
+from headway.jobspec.estimate.memory.profiles import constants, fits_up_to, profile
 from headway.jobspec.estimate.memory.rank import RankShare, rank_shares
 from headway.jobspec.estimate.training import Training, Verdict
+
+GIB = 1 << 30
 
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -36,7 +38,8 @@ class MemoryUse:
     context, collectives), of a `capacity` that a job can use.
 
     `needed` is what the GPU must have: when memory is short the allocator gives back what it only keeps. `kept` is what it would take with
-    all that the allocator keeps where there is room. `stage` counts pipeline ranks from 0. `ledger` sums to `allocated`.
+    all that the allocator keeps where there is room; up to `sure`, a share of the capacity, that fits for sure. `stage` counts pipeline
+    ranks from 0. `ledger` sums to `allocated`.
     """
 
     allocated: float
@@ -45,6 +48,7 @@ class MemoryUse:
     needed: float
     kept: float
     capacity: float
+    sure: float
     stage: int
     instant: str
     ledger: tuple[Item, ...]
@@ -52,10 +56,9 @@ class MemoryUse:
     @property
     def verdict(self) -> Verdict:
         """`tight` where the prediction is not sure: nearer to the capacity than published runs were predicted."""
-        bounds = constants()
-        if self.kept <= bounds.fits * self.capacity:
+        if self.kept <= self.sure * self.capacity:
             return "fits"
-        return "tight" if self.needed <= bounds.fails * self.capacity else "does not fit"
+        return "tight" if self.needed <= constants().fails * self.capacity else "does not fit"
 
 
 def peak(training: Training) -> MemoryUse:
@@ -74,6 +77,7 @@ def peak(training: Training) -> MemoryUse:
         needed=slack * allocated + outside,
         kept=kept + outside,
         capacity=capacity,
+        sure=fits_up_to(None if training.supposed else training.framework),
         stage=worst.share.index,
         instant=instant,
         ledger=tuple(Item(*item) for item in items if item[1]),

@@ -87,13 +87,15 @@ class MemoryConstants:
     """What all frameworks share.
 
     Outside of torch's allocator, in bytes: CUDA's `context`, and a `communicator` for each dimension of the mesh. `graphs` is the share
-    of activations that CUDA graphs add. Up to `fits` of the capacity a job fits for sure, above `fails` of it for sure not.
+    of activations that CUDA graphs add. Up to `fits` of the capacity a job fits for sure (up to `fits_checked` under a framework whose
+    predicted peaks were checked), above `fails` of it for sure not.
     """
 
     context: float
     communicator: float
     graphs: float
     fits: float
+    fits_checked: float
     fails: float
 
 
@@ -119,3 +121,10 @@ def _values(framework: str) -> dict[str, Any]:
 def constants() -> MemoryConstants:
     """The constants of all frameworks."""
     return MemoryConstants(**{name: entry["value"] for name, entry in _file()["constants"].items()})
+
+
+@cache
+def fits_up_to(framework: str | None) -> float:
+    """The share of the capacity up to which a job of the framework (None: of one that is not known) fits for sure."""
+    checked = _file()["constants"]["fits_checked"]["frameworks"]
+    return constants().fits_checked if framework in checked else constants().fits

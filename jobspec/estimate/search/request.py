@@ -67,6 +67,7 @@ class Request:
     overlaps: Overlaps = field(default_factory=Overlaps)
     window: int | None = None
     windowed_share: float = 0.0
+    supposed: bool = False
     allowed: Allowed = field(default_factory=Allowed)
     top: int = DEFAULT_TOP
     tight: bool = True
@@ -90,6 +91,7 @@ class Request:
             overlaps=self.overlaps,
             window=self.window,
             windowed_share=self.windowed_share,
+            supposed=self.supposed,
         )
 
 
@@ -111,6 +113,7 @@ def request_like(training: Training, allowed: Allowed | None = None, top: int = 
         overlaps=training.overlaps,
         window=training.window,
         windowed_share=training.windowed_share,
+        supposed=training.supposed,
         allowed=allowed or Allowed(),
         top=top,
     )

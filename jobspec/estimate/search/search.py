@@ -8,6 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from headway.jobspec.estimate.estimate import Estimate
+from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.search.bounds import Bound, Bounds
 from headway.jobspec.estimate.search.layouts import Layouts, Variant
 from headway.jobspec.estimate.search.memory import SAVING, Memory, headroom
@@ -33,7 +34,6 @@ __all__ = (
 
 ALIKE = 1.005
 """Layouts whose times differ by less than this factor are told apart by how simple they are."""
-_GIB = 1 << 30
 _MARGIN = ALIKE**3
 """What can be ranked is not slower than the last by this factor: it is alike to the last, and either may stand for a faster one of its
 family that is alike to it."""
@@ -235,7 +235,7 @@ class _Search:
     def _without_room(self) -> Iterator[Rejection]:
         for recompute in sorted(self._memory.left_out, key=SAVING.__getitem__):
             least = self._memory.least[recompute]
-            room = f"{least.needed / _GIB:.2f} GiB or more of {least.capacity / _GIB:.2f} GiB"
+            room = f"{least.needed / GIB:.2f} GiB or more of {least.capacity / GIB:.2f} GiB"
             verdict = "does not fit" if self._request.tight else "does not fit, or is tight"
             yield Rejection(f"{verdict} with recompute {recompute}: {room}", layouts=self._memory.left_out[recompute])
 

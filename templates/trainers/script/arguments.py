@@ -75,12 +75,15 @@ _BRACES = re.compile(r"(?P<double>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<alone>[{}]
 
 def values(plan: JobPlan) -> dict[str, Value | None]:
     """The value of every name: what the plan has decided, else what the spec says; None where neither says anything."""
-    run = plan.run
+    run, layout = plan.run, plan.spec["layout"]
     decided: dict[str, Value | None] = {
         "runs": plan.runs,
         "world_size": plan.world_size,
         "batch.global": run.batch.global_sequences if run.batch else None,
         "checkpoint.disk.steps": next((tier.every_steps for tier in run.checkpoint.tiers if tier.kind == "disk"), None),
+        # What a layout has where the job does not say it, so that an argument stands whatever degrees `auto` comes to.
+        "layout.schedule": layout["schedule"] or ("Interleaved1F1B" if (layout["virtual_stages"] or 1) > 1 else "1F1B"),
+        "layout.sequence_parallel": plan.mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
         **{f"layout.{axis}": degree for axis, degree in zip(plan.mesh.axes, plan.mesh.shape, strict=True)},
         **{name: getattr(plan.model, name.removeprefix("model.")) for name in _SIZES if plan.model},
     }

@@ -26,6 +26,12 @@ def test_sequences_and_gpus_are_those_of_the_spec(tmp_path: Path) -> None:
     assert (found.recompute, found.framework, found.degrees.sequence_parallel) == ("full", "megatron", True)
 
 
+def test_a_script_that_names_no_framework_has_a_supposed_one(tmp_path: Path) -> None:
+    unnamed = training(tmp_path, JOB.replace(", framework: megatron", ""))
+    assert (unnamed.framework, unnamed.supposed) == ("torchtitan", True)
+    assert not training(tmp_path).supposed
+
+
 def test_the_network_is_the_clusters(tmp_path: Path) -> None:
     network = training(tmp_path).network
     assert (network.gpus_per_node, network.scale_up_domain, network.adapters_per_node) == (8, 8, 8)

@@ -205,7 +205,7 @@ def test_the_same_request_finds_the_same() -> None:
 
 
 def test_a_step_is_searched_for_with_its_own_gpus_batch_and_kernels() -> None:
-    request = small(kernels=Kernels(compiled=True), allowed=Allowed(tp=(2,)), top=3)
+    request = small(kernels=Kernels(compiled=True), supposed=True, allowed=Allowed(tp=(2,)), top=3)
     best = search(request).ranked[0]
     again = request_like(best.training, Allowed(tp=(2,)), top=3)
     assert again == replace(request, sharding=best.training.degrees.sharding)

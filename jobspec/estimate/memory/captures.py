@@ -1,0 +1,58 @@
+"""Captures of checkpoints as what they take of a node's memory: those of its own ranks, and copies that it holds for another node."""
+
+from dataclasses import dataclass
+
+from headway.jobspec.estimate.from_plan import EstimateError, training_of
+from headway.jobspec.estimate.memory.host import HostLoad, host_bytes_per_node
+from headway.jobspec.estimate.memory.ledger import checkpoint_bytes
+from headway.jobspec.plan import ClusterPlan, JobPlan
+
+# Of the builtin trainer: a parameter and AdamW's two moments of it, in fp32 (runner/train/state.py).
+_BUILTIN_BYTES = 12
+
+
+@dataclass(frozen=True)
+class Captures:
+    """Bytes of one checkpoint of the run and of one rank's part of it; `ranks` of a node have `buffers` captures each, and the node holds
+    `copies` of each of another node's ranks. `beside_bytes` is what else the job needs of the node's memory, as far as it is known."""
+
+    stored_bytes: int
+    rank_bytes: float
+    ranks: int
+    buffers: int
+    copies: int
+    beside_bytes: int = 0
+
+    @property
+    def node_bytes(self) -> float:
+        """What all captures and copies take of one node's memory."""
+        return self.rank_bytes * self.ranks * (self.buffers + self.copies)
+
+
+def is_captured(plan: JobPlan) -> bool:
+    """Whether it is certain that a rank's state is captured in memory before it is written; a script may save to storage by itself."""
+    tiers = plan.run.checkpoint.tiers
+    return bool(tiers) and (plan.run.trainer.kind == "builtin" or any(tier.kind != "disk" for tier in tiers))
+
+
+def host_load(plan: JobPlan) -> HostLoad:
+    """What a rank keeps of checkpoints in host memory; one copy on its way to storage where nothing more is known."""
+    saved = plan.run.checkpoint
+    return HostLoad(staged=saved.buffers if is_captured(plan) else min(1, len(saved.tiers)), peers=saved.copies)
+
+
+def captures_of(plan: JobPlan, cluster: ClusterPlan) -> Captures | None:
+    """Those of the job; None where it may have none, or where nothing says how large its state is."""
+    if plan.model is None or not is_captured(plan):
+        return None
+    try:
+        training = training_of(plan, cluster)
+        stored = checkpoint_bytes(training)
+        beside = host_bytes_per_node(training, HostLoad(staged=0), plan.procs_per_slot)
+    except (EstimateError, ValueError):
+        if plan.run.trainer.kind != "builtin":
+            return None
+        stored, beside = plan.model.parameters * _BUILTIN_BYTES, 0
+    part = stored * plan.mesh.dp_replicate / plan.world_size
+    saved = plan.run.checkpoint
+    return Captures(stored, part, plan.procs_per_slot, saved.buffers, saved.copies, beside)
