@@ -19,9 +19,13 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from headway.jobspec.document import Path
 from headway.jobspec.invalid import field_names
+from headway.jobspec.notation import write_bytes, write_steps
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.resilience import Tier
-from headway.jobspec.units import Amount, Interval, Seconds
+from headway.jobspec.units import Amount, Bytes, Interval, Seconds, Steps
+
+# Whole numbers that a document has with their unit.
+_WRITTEN = ((Bytes, write_bytes), (Steps, write_steps))
 
 
 class How(StrEnum):
@@ -103,6 +107,11 @@ def changeable(path: str) -> Rule:
     return CHANGES[_row(tuple(path.split(".")))]
 
 
+def is_for_history(path: str) -> bool:
+    """Whether the path leads to a field that `history` may set at all; whether the job's trainer changes it is the trainer's business."""
+    return field_at(path) is not None and changeable(path).how is How.HISTORY
+
+
 def changeable_fields() -> Iterator[str]:
     """The paths of all fields, as `history` names them."""
     return map(".".join, _all_fields())
@@ -137,6 +146,8 @@ def as_written(path: Path, value: Any) -> str:
     info = field_at(".".join(map(str, path)))
     if info is not None and isinstance(value, float) and _has_unit(info, Seconds):
         return f"{_plain(value)}s"
+    if info is not None and (write := next((write for unit, write in _WRITTEN if _has_unit(info, unit)), None)) is not None:
+        return write(value)
     if isinstance(value, dict):
         given = {key: as_written((), item) for key, item in value.items() if item is not None}
         return _quantity(value) or "{" + ", ".join(f"{key}: {item}" for key, item in given.items()) + "}"

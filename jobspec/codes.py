@@ -142,5 +142,9 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW706": "runs on a storage that the job's nodes do not reach",
         "HW707": "a nearer checkpoint tier that is written less often (warning)",
         "HW708": "a time limit that leaves no time to train",
+        "HW709": "checkpoints in the nodes' memory alone",
+        "HW710": "a `peer` tier without another node",
+        "HW711": "captures of checkpoints that do not fit into a node's memory",
+        "HW712": "runs on a storage without hard links",
     }
 )

@@ -49,9 +49,14 @@ def write_metres(metres: int) -> str:
     return f"{metres}m"
 
 
+def write_steps(steps: int) -> str:
+    """`100 steps`."""
+    return f"{steps} steps"
+
+
 def write_interval(interval: units.Interval) -> str:
     """`100 steps`, `15m`."""
-    return write_seconds(interval.seconds) if interval.seconds is not None else f"{interval.steps} steps"
+    return write_seconds(interval.seconds) if interval.seconds is not None else write_steps(interval.steps or 0)
 
 
 def write_amount(amount: units.Amount) -> str:
@@ -74,6 +79,7 @@ _QUANTITIES: tuple[tuple[Any, Notation], ...] = (
     (units.ByteRate, Notation("a", "rate", "Bytes a second, with the same prefixes", ("200GB/s",), write_bytes_per_second)),
     (units.Seconds, Notation("a", "time", _TIME, ("90s", "1h30m", "7d", "1:30:00"), write_seconds)),
     (units.Metres, Notation("a", "length", "Metres or kilometres, rounded up to whole metres", ("5m", "1.5km"), write_metres)),
+    (units.Steps, Notation("a", "number of steps", "Optimizer steps", ("10000 steps",), write_steps)),
     (units.Every, Notation("an", "interval", "A number of optimizer steps, or a time", ("100 steps", "15m"), write_interval)),
     (
         units.GlobalBatch,

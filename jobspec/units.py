@@ -27,6 +27,7 @@ _SECONDS: Mapping[str, Fraction] = {
 _NUMBER = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,9})?"
 _PREFIX = "(?:[kMGTP]|[KMGTP]i)?"
 _CLOCK = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
+_STEPS = r"([1-9][0-9]{0,14}) steps?"
 _PART = re.compile(rf"({_NUMBER})(ms|[smhdy])")
 
 MISSING_UNIT = "unit_missing"
@@ -84,10 +85,18 @@ def parse_metres(text: str) -> int:
     return math.ceil(Fraction(found[1]) * (1000 if found[2] == "km" else 1))
 
 
+def parse_steps(text: str) -> int:
+    """`100 steps`. Raises ValueError."""
+    found = re.fullmatch(_STEPS, text)
+    if found is None:
+        raise ValueError(text)
+    return int(found[1])
+
+
 def parse_interval(text: str) -> Interval:
     """`100 steps`, or a time. Raises ValueError."""
-    if found := re.fullmatch(r"([1-9][0-9]{0,14}) steps?", text):
-        return Interval(steps=int(found[1]))
+    if re.fullmatch(_STEPS, text):
+        return Interval(steps=parse_steps(text))
     seconds = parse_seconds(text)
     if seconds <= 0:
         raise ValueError(text)
@@ -162,6 +171,7 @@ BitRate = Annotated[int, _reading("a speed in bits a second", parse_bits_per_sec
 ByteRate = Annotated[int, _reading("a speed in bytes a second", parse_bytes_per_second, "`200GB/s`"), _schema(f"{_SIZE}B/s")]
 Seconds = Annotated[float, _reading("a time", parse_seconds, "`30s`, `15m`, `1h30m` or `1:30:00`"), _schema(_TIME)]
 Metres = Annotated[int, _reading("a length", parse_metres, "`5m`"), _schema(f"{_NUMBER}k?m")]
+Steps = Annotated[int, _reading("a number of steps", parse_steps, "`10000 steps`"), _schema(r"[1-9][0-9]{0,14} steps?")]
 Every = Annotated[
     Interval,
     _reading("a number of steps or a time", parse_interval, "`100 steps` or `15m`"),

@@ -1,6 +1,8 @@
 """A job's edited document against a run of it: what the run kept of its spec, and what of the edit its next attempt takes up."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Set
 from pathlib import Path as FilePath
 from typing import Any
@@ -11,11 +13,12 @@ from headway.jobspec.check.run import RunSoFar, changes_since, check_run, new_en
 from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import printable
+from headway.jobspec.spec.history import takes_effect_at
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
 from headway.report.directory import RunError, RunRecords, find_run, read_run
-from headway.report.history import base_step
-from headway.report.records import Claim, Committed
+from headway.report.history import base_step, last
+from headway.report.records import Claim, Committed, Retired
 
 _SECRET = "HW215"
 
@@ -28,7 +31,9 @@ def run_so_far(name: str, runs: FilePath) -> RunSoFar:
     attempt = next((attempt for attempt, file in kept.items() if file.is_file()), None)
     if attempt is None:
         raise RunError(f"run `{records.handle.run}` kept no spec to compare with: an older headway started it")
-    return RunSoFar(records.handle.run, attempt, _spec(kept[attempt]), _committed_step(records))
+    spec = _spec(kept[attempt])
+    carried_out = _gone_back_by(spec) if attempt in _claimed(records) else 0
+    return RunSoFar(records.handle.run, attempt, spec, _committed_step(records), _standing(records), carried_out)
 
 
 def judge(job: Parsed[TrainingJob], run: RunSoFar, findings: Findings) -> list[str]:
@@ -64,6 +69,36 @@ def _committed_step(records: RunRecords) -> int:
     return 0
 
 
+def _claimed(records: RunRecords) -> set[int | None]:
+    """The attempts whose coordinator got as far as a claim: it has gone back as their history says."""
+    return {entry.attempt for entries in records.journal.values() for entry in entries if isinstance(entry, Claim)}
+
+
+def _gone_back_by(spec: dict[str, Any]) -> int:
+    """How many entries of the history a claim by this spec carries out: those up to the last that goes back."""
+    entries = enumerate(spec.get("history") or [], 1)
+    return max((number for number, entry in entries if entry["rollback_to"] is not None), default=0)
+
+
+def _standing(records: RunRecords) -> tuple[int, ...]:
+    """The steps of the checkpoints that the newest generation can go back to: along its base, and not deleted from every tier. Empty where
+    the journal does not tell."""
+    journal = records.journal
+    saved = Counter((entry.step, number) for number in journal for entry in journal[number] if isinstance(entry, Committed))
+    retired = (entry.checkpoints for entries in journal.values() for entry in entries if isinstance(entry, Retired))
+    saved.subtract((each.step, each.generation) for checkpoints in retired for each in checkpoints)
+    found, number, until = set[int](), max(journal, default=0), math.inf
+    while number in journal:
+        found |= {step for (step, of), left in saved.items() if of == number and step <= until and left > 0}
+        claim = last(Claim, journal[number])
+        if claim is None:  # lost: what it went on from is not known, and so nothing is
+            return ()
+        if claim.base is None or claim.base.generation >= number:
+            break
+        number, until = claim.base.generation, claim.base.step
+    return tuple(sorted(found))
+
+
 def _anytime(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[str]:
     """The fields that may change at any time; `history` is told entry by entry."""
     for change in changes_since(run, job):
@@ -80,5 +115,14 @@ def _said(job: TrainingJob, run: RunSoFar, refused: Set[Path]) -> Iterator[str]:
         entry = job.history[index]
         values = [f"{name}: {as_written((), value)}" for name, value in entry.set.items()]
         skipped = [f"{entry.skip_samples} samples left out"] if entry.skip_samples else []
-        back = [] if entry.rollback_to is None else [f"back to step {entry.rollback_to}"]
+        back = [] if entry.rollback_to is None else [f"back to step {entry.rollback_to}{_undone(job, index)}"]
         yield f"history[{index}]: from step {entry.from_step} on: {', '.join([*back, *skipped, *values]) or 'nothing'}"
+
+
+def _undone(job: TrainingJob, index: int) -> str:
+    """The entries before, in words, that going back makes not to have been."""
+    back = job.history[index].rollback_to
+    undone = [
+        f"history[{number}]" for number in range(index) if back is not None and takes_effect_at(job.history[number]) >= back
+    ]
+    return f", which undoes {', '.join(undone)}" if undone else ""

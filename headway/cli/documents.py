@@ -366,6 +366,8 @@ def _plan(
         return None
     if plan.model is not None and plan.gpus_per_slot:
         findings.add(_check_memory(plan, cluster_plan), job_name)
+    if plan.run.checkpoint.tiers:
+        findings.add(_check_captures(plan, cluster_plan), job_name)
     findings.add(check_inputs(kind.files(kinds.trainer, plan), plan, FilePath(job_name)), job_name)
     settings = kind.settings(kinds.trainer, plan)
     return PlannedJob(with_settings(plan, settings), cluster_plan, kinds.scheduler, kinds.trainer, job, decisions)
@@ -375,6 +377,12 @@ def _check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     from headway.jobspec.check.memory import check_memory  # noqa: PLC0415 (only a job that names its model has a ledger)
 
     return check_memory(plan, cluster)
+
+
+def _check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    from headway.jobspec.check.captures import check_captures  # noqa: PLC0415 (only a job that names its model has a size)
+
+    return check_captures(plan, cluster)
 
 
 def _has_errors(problems: Iterable[Problem]) -> bool:

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from headway.cli.terminal import bar
 from headway.jobspec.estimate.estimate import Estimate
-from headway.jobspec.estimate.memory.host import HostLoad, host_bytes_per_node
+from headway.jobspec.estimate.memory.captures import host_load
+from headway.jobspec.estimate.memory.host import host_bytes_per_node
+from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.plan import GroupPlan, JobPlan
 from headway.report import units
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_GIB = 1 << 30
 _LEAST_SHARE = 0.005
 _ITEMS_SHOWN = 6
 
@@ -95,9 +96,7 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
 
 def _host_memory(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> str:
     """What the ranks of one node need, with copies of checkpoints on their way to a tier."""
-    kinds = [tier.kind for tier in plan.run.checkpoint.tiers]
-    load = HostLoad(staged=min(1, len(kinds)), peers=kinds.count("peer"))
-    needed = host_bytes_per_node(estimate.training, load, plan.procs_per_slot)
+    needed = host_bytes_per_node(estimate.training, host_load(plan), plan.procs_per_slot)
     if group.host_memory_bytes is None:
         return f"{_gib(needed)} a node, of as much as the cluster file does not say (`host_memory`)"
     verdict = "fits" if needed <= group.host_memory_bytes else "does not fit"
@@ -157,4 +156,4 @@ def _tokens(count: int) -> str:
 
 
 def _gib(size: float) -> str:
-    return f"{size / _GIB:.1f} GiB"
+    return f"{size / GIB:.1f} GiB"

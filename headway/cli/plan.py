@@ -20,6 +20,7 @@ from headway.cli.documents import (
 )
 from headway.cli.findings import Findings
 from headway.cli.outlook import OutlookError, asks, configure_outlook, look, outlook_json, print_outlook
+from headway.cli.plan_checkpoints import checkpoint_facts
 from headway.cli.terminal import stdout_console
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
@@ -111,7 +112,7 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
     console.print(f"runs in {plan.runs}", markup=False)
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
     _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
-    _print_facts(console, _facts(plan))
+    _print_facts(console, _facts(planned))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
     console.print("\n[bold]files[/] (`headway render`)")
@@ -153,15 +154,15 @@ def _cluster_facts(plan: ClusterPlan) -> _Facts:
         yield "versions", ", ".join(f"{name} {version}" for name, version in plan.versions.items())
 
 
-def _facts(plan: JobPlan) -> _Facts:
+def _facts(planned: PlannedJob) -> _Facts:
     """What is trained, how, and within which limits, as far as the job says so."""
+    plan = planned.plan
     if argv := plan.run.trainer.options.get("argv"):
         yield "command", shlex.join(argv)
     if plan.model is not None:
         yield "model", _parameters(plan.model)
     yield from _beside_the_mesh(plan.spec["layout"])
-    for tier in plan.run.checkpoint.tiers:
-        yield f"checkpoints on {tier.kind}", f"every {tier.every_steps} steps, {plan.run.checkpoint.keep} stay"
+    yield from checkpoint_facts(plan, planned.cluster)
     if plan.time_limit is not None:
         yield "longest attempt", plan.time_limit
     if (hours := plan.spec["limits"]["gpu_hours"]) is not None:

@@ -24,6 +24,7 @@ from headway.jobspec.estimate.goodput.tiers import KINDS, Transfer, tier_of
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.units import parse_bytes, parse_seconds
 from headway.report import units
+from headway.runner import contract
 
 SCHEMA = "headway.simulation/1"
 
@@ -154,12 +155,17 @@ def _run(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> Run:
     step_s, checkpoint_bytes = _step(plan, cluster, args)
     try:
         found = run_of(plan, cluster, step_s, checkpoint_bytes, wall_s)
-        found = _with_tiers(found, transfer_of(plan, cluster, checkpoint_bytes), plan.run.checkpoint.keep, args)
+        found = _with_tiers(found, transfer_of(plan, cluster, checkpoint_bytes), _kept(plan), args)
         return _with_replicas(_with_recovery(_with_failures(found, args), args), plan, args)
     except EstimateError as error:
         raise _UsageError(f"{error}; {error.hint}: `--days 30`") from error
     except ValueError as error:
         raise _UsageError(str(error)) from error
+
+
+def _kept(plan: JobPlan) -> int:
+    """How many checkpoints stay on a tier that an option adds."""
+    return contract.Tier.keep if plan.spec["checkpoint"] is None else int(plan.spec["checkpoint"]["keep"])
 
 
 def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tuple[float, int]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headway.report.directory import RunRecords, read_run
 from headway.report.history import Generation, generations, last
 from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused, Retired
-from headway.runner.contract import LEDGER_BUCKETS, MetricsLine
+from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, from_json
 
 RUNNING = "running"
 NOT_STARTED = "not started"
@@ -172,7 +172,7 @@ def summarize(directory: Path) -> RunSummary:
         attempts=len(set(records.attempts) | {generation.attempt for generation in history}),
         generations=len(history),
         steps=_steps(standing, history),
-        planned_steps=handle.steps,
+        planned_steps=_planned_steps(directory, records),
         first_loss=standing[0].loss if standing else None,
         last_loss=standing[-1].loss if standing else None,
         curve=tuple(_curve(history)),
@@ -187,6 +187,15 @@ def summarize(directory: Path) -> RunSummary:
         tokens_per_s=_tokens_per_s(standing),
         hashes=_hashes(history),
     )
+
+
+def _planned_steps(directory: Path, records: RunRecords) -> int | None:
+    """The steps of the whole run: as its newest attempt's history has lengthened it, else those that it began with."""
+    try:
+        newest = directory / "attempts" / str(max(records.attempts, default=0)) / "run.json"
+        return from_json(RunConfig, newest.read_text(encoding="utf-8")).last_step
+    except (OSError, RecordError, UnicodeDecodeError):
+        return records.handle.steps
 
 
 class _Ending(NamedTuple):

@@ -12,7 +12,7 @@ from headway.jobspec.document import Document, Path
 from headway.jobspec.invalid import describe
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.spec.history import Change
+from headway.jobspec.spec.history import Change, takes_effect_at
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.suggest import did_you_mean
 
@@ -23,6 +23,8 @@ def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
         return
     history = job.spec.history
     yield from _check_order(history)
+    if job.has(("steps",)):
+        yield from _check_end(job.spec)
     for index, entry in enumerate(history):
         yield from _check_rollback(index, entry)
         for name in entry.set:
@@ -32,7 +34,7 @@ def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
 def _check_order(history: tuple[Change, ...]) -> Iterator[Problem]:
     """Each entry comes after the step that the run went on from after the one before, which a rollback moves back."""
     for index, (before, entry) in enumerate(pairwise(history), 1):
-        went_on = before.from_step if before.rollback_to is None else before.rollback_to
+        went_on = takes_effect_at(before)
         if entry.from_step <= went_on:
             message = f"`from_step` {entry.from_step} does not come after {went_on}, where the run went on after the entry before"
             hint = "entries stand in the order of their steps; what begins at one step is one entry"
@@ -44,6 +46,26 @@ def _check_rollback(index: int, entry: Change) -> Iterator[Problem]:
         message = f"`rollback_to` {entry.rollback_to} lies ahead of `from_step` {entry.from_step}"
         hint = f"a run goes back to a step that it has come through: use at most {entry.from_step}"
         yield Problem("HW218", JOB, ("history", index, "rollback_to"), message, hint)
+
+
+def _check_end(job: TrainingJob) -> Iterator[Problem]:
+    """Each entry takes effect before the run ends by the entries before it, and none ends it in its past."""
+    ends: list[tuple[int, int]] = []  # from which step on the run has how many
+    for index, entry in enumerate(job.history):
+        begins, steps = takes_effect_at(entry), entry.set.get("steps")
+        ends = [each for each in ends if entry.rollback_to is None or each[0] < entry.rollback_to]
+        end = ends[-1][1] if ends else job.steps
+        if isinstance(steps, int) and steps < begins:
+            message = f"`steps` {steps} ends the run before step {begins}, from which on it counts"
+            hint = f"use at least {begins}, which ends the run there"
+            yield Problem("HW218", JOB, ("history", index, "set", "steps"), message, hint)
+        elif end is not None and steps is None and begins >= end:
+            key = "from_step" if entry.rollback_to is None else "rollback_to"
+            message = f"`{key}` {begins} is never gone on from: the run ends after {end} steps"
+            hint = "give it more of them in the same entry, for example `set: {steps: " + f"{2 * end}" + "}`"
+            yield Problem("HW218", JOB, ("history", index, key), message, hint)
+        if isinstance(steps, int):
+            ends.append((begins, steps))
 
 
 def _check_field(document: Document, path: Path, name: str) -> Iterator[Problem]:

@@ -10,9 +10,10 @@ from headway.jobspec.check.model import check_model
 from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.pending import check_pending
-from headway.jobspec.check.tiers import check_tiers
+from headway.jobspec.check.tiers import check_peer, check_tiers
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.resolve.batch import batches
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.model import Model
 from headway.jobspec.units import format_seconds
@@ -56,13 +57,12 @@ def _check_clusters(job: TrainingJob) -> Iterator[Problem]:
 
 def _check_tokens(job: TrainingJob) -> Iterator[Problem]:
     """A global batch in tokens is that of whole sequences."""
-    if job.batch is None or job.batch.global_batch.tokens is None:
-        return
-    tokens, length = job.batch.global_batch.tokens, job.batch.sequence_length
-    if tokens % length:
-        nearest = " or ".join(f"{count} tokens ({count // length} sequences)" for count in nearest_multiples(tokens, length))
-        message = f"{tokens} tokens are no whole number of sequences of {length}"
-        yield Problem("HW323", JOB, ("batch", "global"), message, f"the nearest is {nearest}")
+    for path, batch in batches(job):
+        tokens, length = batch.global_batch.tokens or 0, batch.sequence_length
+        if tokens % length:
+            nearest = " or ".join(f"{count} tokens ({count // length} sequences)" for count in nearest_multiples(tokens, length))
+            message = f"{tokens} tokens are no whole number of sequences of {length}"
+            yield Problem("HW323", JOB, path, message, f"the nearest is {nearest}")
 
 
 def _check_tiers(job: TrainingJob) -> Iterator[Problem]:
@@ -191,8 +191,9 @@ _Rule = Callable[[TrainingJob], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("cluster",), _check_clusters),
     (("code",), _check_image),
-    (("batch",), _check_tokens),
+    (("batch", "history"), _check_tokens),
     (("checkpoint",), _check_tiers),
+    (("checkpoint", "nodes"), check_peer),
     (("checkpoint", "steps"), _check_first_checkpoint),
     (("optimizer", "steps"), _check_warmup),
     (("optimizer",), _check_decay),

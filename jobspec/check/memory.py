@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 from headway.jobspec.estimate.from_plan import EstimateError, states_framework, training_of
 from headway.jobspec.estimate.memory.hints import hints
-from headway.jobspec.estimate.memory.ledger import peak
+from headway.jobspec.estimate.memory.ledger import GIB, peak
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
-
-_GIB = 1 << 30
 
 
 def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -25,7 +23,7 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         return
     if use.verdict != "does not fit":
         return
-    held = f"{use.needed / _GIB:.1f} GiB of {use.capacity / _GIB:.1f} GiB"
+    held = f"{use.needed / GIB:.1f} GiB of {use.capacity / GIB:.1f} GiB"
     message = (
         f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
     )

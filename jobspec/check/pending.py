@@ -7,11 +7,6 @@ from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.spec.resilience import Tier
-
-# Tiers that nothing writes to.
-_UNWRITTEN = ("memory", "peer", "remote")
-_TIER_HINT = "today checkpoints go to the storage of the runs: `{kind: disk, every: 100 steps}`"
 
 
 @dataclass(frozen=True)
@@ -43,25 +38,6 @@ def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
                 yield Problem("HW214", JOB, path, message, row.hint)
 
 
-def _tiers(job: TrainingJob, asks: Callable[[Tier], bool], key: str, subject: str) -> Iterator[tuple[Path, str]]:
-    """The field `key` of the tiers that ask for something."""
-    for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
-        if asks(tier):
-            yield ("checkpoint", "tiers", index, key), subject.format(kind=tier.kind)
-
-
-def _kinds(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    return _tiers(job, lambda tier: tier.kind in _UNWRITTEN, "kind", "a `{kind}` tier")
-
-
-def _times(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    return _tiers(job, lambda tier: tier.every.seconds is not None, "every", "a checkpoint by the clock")
-
-
-def _keeps(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    return _tiers(job, lambda tier: tier.keep is not None, "keep", "`keep` of one tier")
-
-
 def _spares(job: TrainingJob) -> Iterator[tuple[Path, str]]:
     if job.resilience.spares:
         yield ("resilience", "spares"), f"`spares: {job.resilience.spares}`"
@@ -78,32 +54,12 @@ def _notify(job: TrainingJob) -> Iterator[tuple[Path, str]]:
         yield ("resilience", "notify"), "`notify`"
 
 
-def _history(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    if job.history:
-        yield ("history",), "`history`"
-
-
 def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
     if job.code.commit != "HEAD":
         yield ("code", "commit"), "a commit of its own"
 
 
 _TABLE = (
-    _Pending(
-        ("checkpoint", "tiers", "kind"),
-        ", ".join(f"`{kind}`" for kind in _UNWRITTEN),
-        _kinds,
-        "the runner saves to the storage of the runs only",
-        _TIER_HINT,
-    ),
-    _Pending(
-        ("checkpoint", "tiers", "every"),
-        "a time",
-        _times,
-        "the runner counts steps",
-        "say it in steps, for example `every: 100 steps`",
-    ),
-    _Pending(("checkpoint", "tiers", "keep"), "", _keeps, "one number counts for all tiers", "say it once, as `checkpoint.keep`"),
     _Pending(
         ("resilience", "spares"),
         "more than 0",
@@ -119,7 +75,6 @@ _TABLE = (
         "the runner tells nobody",
         "leave it out; the verdict is in the attempt's `verdict.json`",
     ),
-    _Pending(("history",), "", _history, "the runner goes on from the newest checkpoint", "leave it out"),
     _Pending(
         ("code", "commit"),
         "all but `HEAD`",

@@ -9,7 +9,7 @@ from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.resolve.batch import global_sequences
+from headway.jobspec.resolve.batch import batches, global_sequences
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
 from headway.jobspec.resolve.nodes import procs_per_node
 from headway.jobspec.spec.cluster import Cluster
@@ -64,16 +64,17 @@ def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     mesh = _mesh(job, cluster)
-    if mesh is None or job.batch is None:
+    if mesh is None:
         return
-    replicas = mesh.dp_replicate * mesh.dp_shard
-    step, sequences = job.batch.micro_sequences * replicas, global_sequences(job.batch)
-    if sequences % step:
-        message = f"the global batch of {sequences} sequences is not a multiple of `micro` x data-parallel ranks = {step}"
-        found = f"{message} ({job.batch.micro_sequences} x {replicas} on `{cluster.name}`)"
-        above = -(-sequences // step) * step
-        hint = f"the nearest multiple is {above} sequences" + (f" or {above - step}" if above > step else "")
-        yield Problem("HW305", JOB, ("batch", "global"), found, hint)
+    for path, batch in batches(job):
+        replicas = mesh.dp_replicate * mesh.dp_shard
+        step, sequences = batch.micro_sequences * replicas, global_sequences(batch)
+        if sequences % step:
+            message = f"the global batch of {sequences} sequences is not a multiple of `micro` x data-parallel ranks = {step}"
+            found = f"{message} ({batch.micro_sequences} x {replicas} on `{cluster.name}`)"
+            above = -(-sequences // step) * step
+            hint = f"the nearest multiple is {above} sequences" + (f" or {above - step}" if above > step else "")
+            yield Problem("HW305", JOB, path, found, hint)
 
 
 def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -149,7 +150,7 @@ _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
     (("group",), ("name", "nodes"), _check_group),
     (("group", "nodes", "resilience"), ("name", "nodes"), _check_nodes),
     (("group", "nodes", "layout"), ("name", "nodes"), _check_degrees),
-    (("group", "nodes", "layout", "batch"), ("name", "nodes"), _check_batch),
+    (("group", "nodes", "layout", "batch", "history"), ("name", "nodes"), _check_batch),
     (("group", "checkpoint"), ("name", "nodes", "storage"), _check_storage),
     (("group", "nodes", "limits", "resilience"), ("name", "nodes"), _check_cost),
 )

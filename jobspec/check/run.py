@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.jobspec.change import Change, How, as_written, changes, entry_for
 from headway.jobspec.check.layout import sizes_of
+from headway.jobspec.check.multiples import listed_numbers
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.fingerprint import values_of, with_sizes
@@ -14,12 +15,18 @@ from headway.jobspec.spec.job import TrainingJob
 
 @dataclass(frozen=True)
 class RunSoFar:
-    """A run: its name, its newest attempt with the spec that it was made from, and the newest step of its checkpoints."""
+    """A run: its name, its newest attempt with the spec that it was made from, and the newest step of its checkpoints.
+
+    `checkpoints` are the steps of all that stand; empty where nothing tells. By the first `carried_out` entries of the history it has
+    gone back already.
+    """
 
     name: str
     attempt: int
     spec: Mapping[str, Any]
     committed_step: int
+    checkpoints: tuple[int, ...] = ()
+    carried_out: int = 0
 
 
 def changes_since(run: RunSoFar, job: Parsed[TrainingJob]) -> list[Change]:
@@ -57,7 +64,7 @@ def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterato
     for change in found:
         message = f"{_differs(change, run)}: {change.reason}, and `history` must say from which step on"
         if change in missing:
-            hint = f"{_back(change)}, or start a new run; once `history` is carried out, this is its entry: `{entry_for(missing, first)}`"
+            hint = f"{_back(change)} and say it in `history`: `{entry_for(missing, first)}`; or start a new run"
         else:
             hint = f"{_back(change)}: `history` has its new value, from step {said[change.name]} on"
         yield Problem("HW420", JOB, change.path, message, hint)
@@ -81,9 +88,19 @@ def _check_ahead(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
             message = f"`from_step` {entry.from_step} lies behind step {done}, to which run `{run.name}` was computed without this entry"
             hint = f"use {done} or more, or add `rollback_to`, the step of the checkpoint that the run goes back to"
             yield Problem("HW421", JOB, ("history", index, "from_step"), message, hint)
-        if entry.rollback_to is not None and entry.rollback_to > done:
-            message = f"`rollback_to` {entry.rollback_to} lies ahead of step {done}, the newest checkpoint of run `{run.name}`"
-            yield Problem("HW421", JOB, ("history", index, "rollback_to"), message, f"use at most {done}")
+        if entry.rollback_to is not None:
+            yield from _check_back(index, entry.rollback_to, run)
+
+
+def _check_back(index: int, step: int, run: RunSoFar) -> Iterator[Problem]:
+    """A run goes back to a checkpoint that stands, or to its beginning."""
+    path = ("history", index, "rollback_to")
+    if step > run.committed_step:
+        message = f"`rollback_to` {step} lies ahead of step {run.committed_step}, the newest checkpoint of run `{run.name}`"
+        yield Problem("HW421", JOB, path, message, f"use at most {run.committed_step}")
+    elif step and run.checkpoints and step not in run.checkpoints:
+        message = f"run `{run.name}` has no checkpoint of step {step} to go back to"
+        yield Problem("HW421", JOB, path, message, f"those that stand: {listed_numbers(sorted(run.checkpoints))}")
 
 
 def _differs(change: Change, run: RunSoFar) -> str:
@@ -103,11 +120,11 @@ def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _in_effect(run: RunSoFar) -> dict[int, dict[str, Any]]:
-    """The entries that steps of the newest checkpoint were computed with, by index."""
-    return {index: entry for index, entry in enumerate(_entries(run.spec)) if _begins(entry) < run.committed_step}
+    """The entries that the run has gone back by, or computed its newest checkpoint with, by index."""
+    found = enumerate(_entries(run.spec))
+    return {index: entry for index, entry in found if index < run.carried_out or _is_computed(entry, run.committed_step)}
 
 
-def _begins(entry: Mapping[str, Any]) -> int:
-    """The step that the run goes on from with this entry."""
-    step: int = entry["from_step"] if entry.get("rollback_to") is None else entry["rollback_to"]
-    return step
+def _is_computed(entry: Mapping[str, Any], step: int) -> bool:
+    """Whether steps up to this one were computed with an entry that goes back nowhere."""
+    return entry.get("rollback_to") is None and int(entry["from_step"]) < step

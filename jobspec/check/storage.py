@@ -8,7 +8,7 @@ from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.storage import Storage
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import did_you_mean, listed
 
 
 def check_storage(cluster: Cluster) -> Iterator[Problem]:
@@ -17,9 +17,12 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
     for index, storage in enumerate(cluster.storage):
         yield from _check_place(("storage", index), storage)
         yield from _check_path(("storage", index), storage)
-    if not any(storage.shared and storage.kind == "posix" for storage in cluster.storage):
+    shared = [index for index, storage in enumerate(cluster.storage) if storage.shared and storage.kind == "posix"]
+    if not shared:
         hint = "the runs need a directory that every node sees: set `shared: true` on a storage of the kind `posix`"
         yield Problem("HW702", CLUSTER, ("storage",), "no file system is shared", hint, at_key=True)
+    else:
+        yield from _check_chain(shared[0], cluster)
 
 
 def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
@@ -31,6 +34,17 @@ def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
                 message = f"`{storage.name}` is for the nodes `{group}`, and no group has that name"
                 at = ("storage", index, "groups", place)
                 yield Problem("HW236", CLUSTER, at, message, did_you_mean(group, known, "groups"))
+
+
+def _check_chain(index: int, cluster: Cluster) -> Iterator[Problem]:
+    """Who writes to a run is decided by creating a file that is not there yet: on a file system by a hard link, which comes into
+    being whole and once only (open(2), O_EXCL)."""
+    runs = cluster.storage[index]
+    if not runs.hard_links:
+        message = f"`{runs.name}` holds the runs and has no hard links: two writers could each believe that a run is theirs"
+        other = [storage.name for storage in cluster.storage if storage.shared and storage.kind == "posix" and storage.hard_links]
+        hint = f"put {listed(other[:1])} first" if other else "add a shared file system that has them, and put it first"
+        yield Problem("HW712", CLUSTER, ("storage", index, "hard_links"), message, hint)
 
 
 def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
@@ -46,6 +60,9 @@ def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
     if storage.kind == "object" and "shared" in storage.model_fields_set and not storage.shared:
         message = "an object store is the same for every node"
         yield Problem("HW210", CLUSTER, (*path, "shared"), message, "leave `shared` out")
+    if storage.kind == "object" and "hard_links" in storage.model_fields_set:
+        message = "an object store has no hard links, and needs none: runs lie on a file system"
+        yield Problem("HW210", CLUSTER, (*path, "hard_links"), message, "leave `hard_links` out", at_key=True)
 
 
 def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:

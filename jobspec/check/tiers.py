@@ -14,6 +14,8 @@ from headway.jobspec.units import Interval
 
 # From the one that is lost first to the one that is lost last.
 _ORDER = ("memory", "peer", "disk", "remote")
+# Those that hold more than the newest checkpoint, and outlive the job's nodes.
+_STORED = ("disk", "remote")
 
 
 def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -21,7 +23,18 @@ def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
     yield from _check_kinds(checkpoint)
     for index, tier in enumerate(checkpoint.tiers):
         yield from _check_url(index, tier)
+        yield from _check_keep(index, tier)
     yield from _check_intervals(checkpoint)
+    yield from _check_stored(checkpoint)
+
+
+def check_peer(job: TrainingJob) -> Iterator[Problem]:
+    """A copy on another node needs one."""
+    for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
+        if tier.kind == "peer" and job.nodes == 1:
+            message = "a `peer` tier copies to the memory of another node of the job, and the job has one node"
+            hint = "use `memory`, which outlives a crash of the processes, or compute on 2 nodes or more: `nodes`"
+            yield Problem("HW710", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)
 
 
 def check_reach(job: TrainingJob, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
@@ -50,6 +63,21 @@ def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
     if tier.kind != "remote" and tier.url is not None:
         message = f"`url` stands in a `{tier.kind}` tier, which is no object store"
         yield Problem("HW210", JOB, (*path, "url"), message, "leave it out, or make the tier `kind: remote`", at_key=True)
+
+
+def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
+    if tier.keep is not None and tier.kind not in _STORED:
+        path = ("checkpoint", "tiers", index, "keep")
+        message = f"`keep` stands in a `{tier.kind}` tier, which holds the newest checkpoint only"
+        yield Problem("HW210", JOB, path, message, "leave it out: `disk` and `remote` keep more", at_key=True)
+
+
+def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """What is only in the nodes' memory is gone when the job gives the nodes back."""
+    if not any(tier.kind in _STORED for tier in checkpoint.tiers):
+        kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
+        message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would begin at step 0"
+        yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, "add a tier that stays: `{kind: disk, every: 1000 steps}`")
 
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:

@@ -1,9 +1,33 @@
-"""What one optimizer step reads, counted in sequences."""
+"""What one optimizer step reads, counted in sequences: from the start, and from each step on that the history changes it at."""
 
+from collections.abc import Iterator
+from typing import Any
+
+from headway.jobspec.document import Path
 from headway.jobspec.spec.batch import Batch
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.units import parse_amount
 
 
 def global_sequences(batch: Batch) -> int:
     """Sequences of one optimizer step; tokens that fill no whole sequence are left out (`check_job` refuses them)."""
     amount = batch.global_batch
     return amount.sequences if amount.sequences is not None else (amount.tokens or 0) // batch.sequence_length
+
+
+def with_amount(batch: Batch, amount: Any) -> Batch | None:
+    """The batch with another amount, as a document writes it; None where it is none (`check_history` says so)."""
+    try:
+        return batch.model_copy(update={"global_batch": parse_amount(amount)})
+    except (TypeError, ValueError):
+        return None
+
+
+def batches(job: TrainingJob) -> Iterator[tuple[Path, Batch]]:
+    """Every batch of the run, each with the place that says how much it is."""
+    if job.batch is None:
+        return
+    yield ("batch", "global"), job.batch
+    for index, entry in enumerate(job.history):
+        if (batch := with_amount(job.batch, entry.set.get("batch.global"))) is not None:
+            yield ("history", index, "set", "batch.global"), batch

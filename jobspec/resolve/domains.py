@@ -37,6 +37,16 @@ class Domains:
         return (full * (self.nodes // unit) + rest // unit) * unit
 
 
+def partner_segment(group: GroupPlan, slots: int, together: int | None) -> int:
+    """How many slots in a row lie in one NVLink domain, where the job fills more than one; 1 where it does not.
+
+    Domains are filled by as many multiples of the `together` nodes that must lie in one as they have.
+    """
+    nodes, unit = Domains(group.nvlink_domain, max(1, group.gpus), group.count).nodes, together or 1
+    filled = nodes // unit * unit
+    return filled if 1 < filled < slots else 1
+
+
 def segment_nodes(group: GroupPlan, tp: int, ep: int) -> int | None:
     """Nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
 

@@ -29,6 +29,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
     mesh = resolve_mesh(job.layout, job.nodes * group.procs)
     values = values_of(job)
     spec_hash = fingerprint(with_sizes(values, model))
+    together = segment_nodes(group, job.layout.tp, job.layout.ep)
     return JobPlan(
         name=job.name,
         cluster=cluster.name,
@@ -47,13 +48,21 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         env=tuple(_with_own(resolve_environment(cluster, group), job.environment)),
         runs=resolve_runs(cluster),
         time_limit=None if job.limits.time is None else format_seconds(job.limits.time),
-        segment_nodes=segment_nodes(group, job.layout.tp, job.layout.ep),
+        segment_nodes=together,
         code=job.code.model_dump(),
         model=model,
         mounts=tuple(MountPlan(mount.source, mount.target or mount.source, mount.read_only) for mount in job.mounts),
-        run=resolve_run(job, group, mesh, spec_hash=spec_hash, model=model, data=data),
+        run=resolve_run(
+            job, group, mesh, spec_hash=spec_hash, together=together, peer_dscp=_peer_dscp(cluster), model=model, data=data
+        ),
         spec=values,
     )
+
+
+def _peer_dscp(cluster: ClusterPlan) -> int | None:
+    """The DSCP of copies of checkpoints on the fabric that has a class for them."""
+    found = (fabric.qos.carrying("checkpoints") for fabric in cluster.fabrics if fabric.qos is not None)
+    return next((each.dscp for each in found if each is not None), None)
 
 
 def _with_own(planned: Iterable[EnvVar], own: Mapping[str, str]) -> Iterator[EnvVar]:

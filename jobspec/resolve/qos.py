@@ -7,6 +7,8 @@ from headway.jobspec.spec.fabric import TrafficClass
 
 # What NVIDIA's `nv set qos roce` gives RoCE (docs.nvidia.com, Cumulus Linux, RDMA over Converged Ethernet).
 _SHARE = 50
+# Of copies of checkpoints, which nobody waits for: enough to be done before the next, and little beside a step's collectives.
+_SHARE_OF_CHECKPOINTS = 10
 
 
 def resolve_qos(classes: tuple[TrafficClass, ...]) -> QosPlan:
@@ -38,7 +40,7 @@ def queue_of(traffic: TrafficClass) -> int:
 def share_of(traffic: TrafficClass) -> int | None:
     """Its share of a full link in percent. Notifications are few and go first; collectives would leave nothing to the rest."""
     if traffic.bandwidth_percent is None and traffic.carries != "cnp":
-        return _SHARE
+        return _SHARE_OF_CHECKPOINTS if traffic.carries == "checkpoints" else _SHARE
     return traffic.bandwidth_percent
 
 

@@ -6,10 +6,12 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import GroupPlan
 from headway.jobspec.resolve.batch import global_sequences
+from headway.jobspec.resolve.domains import partner_segment
+from headway.jobspec.resolve.history import resolve_history
 from headway.jobspec.resolve.model import ModelSizes, as_decoder
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.spec.resilience import Checkpoint, Timeouts
+from headway.jobspec.spec.resilience import Checkpoint, Tier, Timeouts
 from headway.jobspec.spec.training import Optimizer
 from headway.runner import contract
 
@@ -20,12 +22,15 @@ def resolve_run(
     mesh: contract.Mesh,
     *,
     spec_hash: str,
+    together: int | None,
+    peer_dscp: int | None,
     model: ModelSizes | None,
     data: BaseModel | None,
 ) -> contract.RunConfig:
     """The runner's configuration, with the options of the data as their owner filled them in; the trainer's come later.
 
-    It has a model where the builtin trainer could build it; other trainers have models of their own.
+    It has a model where the builtin trainer could build it; other trainers have models of their own. `together` are the nodes that must
+    come from one NVLink domain; `peer_dscp` marks copies of checkpoints.
     """
     return contract.RunConfig(
         slots=job.nodes,
@@ -41,9 +46,12 @@ def resolve_run(
         batch=None if job.batch is None else _batch(job.batch),
         optimizer=None if job.optimizer is None else _optimizer(job.optimizer),
         checkpoint=contract.Checkpoint() if job.checkpoint is None else _checkpoint(job.checkpoint),
+        history=resolve_history(job),
         restart=contract.Restart(**job.resilience.restart.model_dump()),
         timeouts={**contract.DEFAULT_TIMEOUTS, **_timeouts(job.resilience.timeouts)},
         grace_s=job.resilience.grace,
+        partner_segment=partner_segment(group, job.nodes, together),
+        peer_dscp=peer_dscp,
     )
 
 
@@ -62,9 +70,14 @@ def _optimizer(optimizer: Optimizer) -> contract.Optimizer:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> contract.Checkpoint:
-    """The tiers that the runner writes; the checks refuse all others, and intervals that are not in steps."""
-    tiers = tuple(contract.Tier(tier.kind, tier.every.steps) for tier in checkpoint.tiers if tier.every.steps is not None)
-    return contract.Checkpoint(tiers, checkpoint.keep)
+    tiers = tuple(_tier(tier, checkpoint.keep) for tier in checkpoint.tiers)
+    return contract.Checkpoint(tiers, checkpoint.horizon or 0, checkpoint.host_memory)
+
+
+def _tier(tier: Tier, keep: int) -> contract.Tier:
+    """Memory, this node's or another's, holds the newest capture alone."""
+    stays = tier.keep or keep if tier.kind in ("disk", "remote") else 1
+    return contract.Tier(tier.kind, tier.every.steps, tier.every.seconds, stays, tier.url)
 
 
 def _timeouts(timeouts: Timeouts) -> dict[str, contract.Timeout]:

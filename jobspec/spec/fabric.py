@@ -29,8 +29,9 @@ class TrafficClass(Section):
 
     name: Name = Field(examples=["roce"])
     """Name of the class."""
-    carries: Literal["collectives", "cnp"] = Field(examples=["collectives"])
-    """`collectives`: what NCCL sends; `cnp`: the congestion notifications that answer marked packets."""
+    carries: Literal["collectives", "cnp", "checkpoints"] = Field(examples=["collectives"])
+    """`collectives`: what NCCL sends; `cnp`: the congestion notifications that answer marked packets; `checkpoints`: copies of \
+checkpoints for the `peer` tier, which go over TCP."""
     dscp: int = Field(ge=0, le=63, examples=[26])
     """DSCP of its packets."""
     priority: int | None = Field(None, ge=1, le=7, examples=[3])
@@ -42,7 +43,8 @@ class TrafficClass(Section):
     ecn: Ecn | None = Field(None, examples=[{"min": "1MiB", "max": "2MiB", "percent": 5}])
     """When switches mark its packets; they never do when left out."""
     bandwidth_percent: int | None = Field(None, ge=1, le=99, examples=[60])
-    """Its share of a link that is full. When left out, 50 for collectives; `cnp` goes before everything that has a share."""
+    """Its share of a link that is full. When left out, 50 for collectives and 10 for checkpoints; `cnp` goes before everything that has \
+a share."""
 
 
 class Switches(Section):

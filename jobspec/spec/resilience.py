@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from headway.jobspec.spec.section import Section
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import OrAuto
-from headway.jobspec.units import Every, Seconds
+from headway.jobspec.units import Bytes, Every, Seconds, Steps
 from headway.runner import contract
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
@@ -17,13 +17,14 @@ class Tier(Section):
     """A place for checkpoints and how often one is written there."""
 
     kind: Literal["memory", "peer", "disk", "remote"] = Field(examples=["disk"])
-    """`memory`: this node's; `peer`: another node's memory; `disk`: the storage that holds the runs; `remote`: an object store."""
+    """`memory`: this node's, which outlives the death of a process; `peer`: another node's, which outlives the loss of a node; `disk`: \
+the storage that holds the runs; `remote`: an object store. A script of one's own has them by `headway.checkpoint`."""
     every: Annotated[Every, OrAuto("1 steps")] = Field(examples=["100 steps", "15m"])
     """Steps or time from one checkpoint to the next."""
     url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
     """Bucket and prefix of a `remote` tier."""
     keep: int | None = Field(None, ge=2, examples=[10])
-    """Verified checkpoints that stay on this tier; the checkpoint section's `keep` when left out."""
+    """Verified checkpoints that stay on `disk` or `remote`; the checkpoint section's `keep` when left out. Memory holds the newest."""
 
 
 class Checkpoint(Section):
@@ -31,8 +32,12 @@ class Checkpoint(Section):
 
     tiers: tuple[Tier, ...] = Field(min_length=1, max_length=4, examples=[[{"kind": "disk", "every": "100 steps"}]])
     """Where checkpoints go, each kind once."""
-    keep: int = Field(contract.Checkpoint.keep, ge=2, examples=[3])
+    keep: int = Field(contract.Tier.keep, ge=2, examples=[3])
     """Verified checkpoints that stay; at least 2, so that one is left when the newest does not verify."""
+    horizon: Steps | None = Field(None, examples=["10000 steps"])
+    """How far back silent corruption may be found, in steps: one verified checkpoint that is older stays beside the newest."""
+    host_memory: Bytes | None = Field(None, ge=1, examples=["400GiB"])
+    """What captures of the ranks, and copies for other nodes, may take of a node's memory; what the node has when left out."""
 
 
 class Restart(Section):

@@ -24,6 +24,8 @@ class Storage(Section):
     """Bucket and prefix of an object store."""
     shared: bool = Field(False, examples=[True])
     """Whether every node sees the same files. The first shared file system holds the runs."""
+    hard_links: bool = Field(True, examples=[False])
+    """Whether a file system has hard links, by which a file comes into being whole and once only; mounted object stores have none."""
     groups: tuple[Name, ...] = Field((), examples=[["gpu"]])
     """Groups of nodes that reach it; all of them when left out."""
     write: ByteRate | None = Field(None, ge=1, examples=["200GB/s"])

@@ -243,7 +243,7 @@ def test_a_layout_that_would_be_merged_with_a_bases_is_refused_and_the_file_stay
     [
         (OPEN.replace(MODEL, ""), "HW212"),
         (OPEN.replace("nodes: 2", "nodes: 65"), "HW403"),
-        (OPEN.replace("kind: disk", "kind: peer"), "HW214"),
+        (OPEN.replace("kind: disk", "kind: peer"), "HW709"),
         (OPEN.replace("steps:   100000", "steps: many"), "HW203"),
         (OPEN.replace("4096", "auto"), "HW203"),
         (OPEN + "partial: true\n", "HW211"),

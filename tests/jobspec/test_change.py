@@ -1,5 +1,6 @@
 """What may change in a run: every field is in the table once, two specs are compared field by field, entries of `history` read back."""
 
+import dataclasses
 import json
 import typing
 from collections.abc import Iterator
@@ -29,11 +30,11 @@ data: {kind: files, options: {paths: [a.txt]}}
 batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {tiers: [{kind: disk, every: 10 steps}, {kind: remote, every: 15m, url: s3://a/b}]}
+checkpoint: {horizon: 40 steps, host_memory: 10GiB, tiers: [{kind: disk, every: 10 steps}, {kind: remote, every: 15m, url: s3://a/b}]}
 limits: {time: "1:30:00"}
 environment: {FIRST: a}
 """
-BACK = "put `0.003` back, or start a new run; once `history` is carried out, this is its entry"
+BACK = "put `0.003` back and say it in `history`"
 
 
 def parsed(text: str) -> Parsed[TrainingJob]:
@@ -147,6 +148,8 @@ def test_a_spec_has_not_changed_by_comments_order_and_spelled_out_defaults() -> 
         ("cluster: lab", "cluster: [lab, other]", ("cluster", How.ANYTIME, '["lab"]', '["lab", "other"]')),
         ("1:30:00", "7d", ("limits.time", How.ANYTIME, "5400s", "604800s")),
         ("10 steps", "20 steps", ("checkpoint.tiers[0].every", How.ANYTIME, "10 steps", "20 steps")),
+        ("horizon: 40 steps", "horizon: 80 steps", ("checkpoint.horizon", How.ANYTIME, "40 steps", "80 steps")),
+        ("host_memory: 10GiB", "host_memory: 1536MB", ("checkpoint.host_memory", How.ANYTIME, "10GiB", "1536MB")),
         ("15m", "1h", ("checkpoint.tiers[1].every", How.ANYTIME, "900s", "3600s")),
         ("paths: [a.txt]", "paths: [a.txt, b.txt]", ("data.options.paths", How.HISTORY, '["a.txt"]', '["a.txt", "b.txt"]')),
         ("FIRST: a", "FIRST: 'a b'", ("environment.FIRST", How.ANYTIME, '"a"', '"a b"')),
@@ -262,10 +265,10 @@ def test_the_field_keeps_what_the_run_began_with_where_history_says_the_change()
 def test_a_proposed_entry_begins_at_the_newest_checkpoint_and_after_the_entries_before_it() -> None:
     lower = ("lr: 0.003", "lr: 0.001")
     (first,) = check_run(parsed(edited(lower)), run_of(JOB, 60))
-    assert first.hint == f"{BACK}: `{{from_step: 60, set: {{optimizer.lr: 0.001}}}}`"
+    assert first.hint == f"{BACK}: `{{from_step: 60, set: {{optimizer.lr: 0.001}}}}`; or start a new run"
     said = history("{from_step: 70, skip_samples: 16}")
     (second,) = check_run(parsed(edited(lower, more=said)), run_of(JOB + said, 70))
-    assert second.hint == f"{BACK}: `{{from_step: 71, set: {{optimizer.lr: 0.001}}}}`"
+    assert second.hint == f"{BACK}: `{{from_step: 71, set: {{optimizer.lr: 0.001}}}}`; or start a new run"
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,20 @@ def test_a_proposed_entry_begins_at_the_newest_checkpoint_and_after_the_entries_
 )
 def test_a_new_entry_says_nothing_of_steps_that_were_computed_without_it(entry: str, found: list[tuple[str, str]]) -> None:
     assert judged(JOB + history(entry), run_of(JOB, 60)) == found
+
+
+@pytest.mark.parametrize(("step", "hint"), [(0, None), (40, None), (45, "those that stand: 30, 40 or 60")])
+def test_a_run_goes_back_to_a_checkpoint_that_stands_or_to_its_beginning(step: int, hint: str | None) -> None:
+    run = dataclasses.replace(run_of(JOB, 60), checkpoints=(30, 40, 60))
+    found = list(check_run(parsed(JOB + history(f"{{from_step: 60, rollback_to: {step}}}")), run))
+    assert [problem.hint for problem in found] == ([] if hint is None else [hint])
+
+
+def test_an_entry_that_a_claim_went_back_by_stays_before_anything_was_computed_with_it() -> None:
+    back = history("{from_step: 60, rollback_to: 40, skip_samples: 16}")
+    run = run_of(JOB + back, 40)
+    assert judged(JOB, run) == []
+    assert judged(JOB, dataclasses.replace(run, carried_out=1)) == [("HW421", "history.0")]
 
 
 def test_an_entry_stays_once_it_has_taken_effect() -> None:

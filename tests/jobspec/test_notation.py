@@ -57,7 +57,7 @@ def test_the_largest_unit_is_taken_that_leaves_a_whole_number(text: str, expecte
 
 
 def test_every_type_of_quantity_is_known_by_its_pattern() -> None:
-    quantities = ("Bytes", "BitRate", "ByteRate", "Seconds", "Metres", "Every", "GlobalBatch")
+    quantities = ("Bytes", "BitRate", "ByteRate", "Seconds", "Metres", "Steps", "Every", "GlobalBatch")
     assert len(notation.NOTATIONS) == len(quantities)
     assert {name for name in vars(units) if name in quantities} == set(quantities)
 

@@ -117,14 +117,9 @@ def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_writte
 
 
 REFUSED = [
-    (
-        "TrainingJob: `checkpoint.tiers`",
-        "kind",
-        "**Not yet** (`memory`, `peer`, `remote`): the runner saves to the storage of the runs only.",
-    ),
+    ("TrainingJob: `resilience`", "spares", "**Not yet** (more than 0): a lost node is replaced by the scheduler."),
     ("TrainingJob: `resilience`", "corruption", "**Not yet**: the runner verifies checkpoints, not steps."),
     ("TrainingJob: `resilience.corruption`", "replay", "**Not yet**: the runner verifies checkpoints, not steps."),
-    ("TrainingJob: `history`", "rollback_to", "**Not yet**: the runner goes on from the newest checkpoint."),
     ("Cluster", "health", "**Not yet**: no node is checked or taken out."),
     ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32`: it computes in fp32."),
     ("TrainingJob: `layout`", "tp", "`builtin` takes only `1`: it splits over `dp_shard` alone."),

@@ -82,7 +82,6 @@ def test_examples_of_plain_fields_are_valid(section: type[BaseModel]) -> None:
     ("section", "record"),
     [
         (resilience.Restart, contract.Restart),
-        (resilience.Checkpoint, contract.Checkpoint),
     ],
 )
 def test_fields_and_defaults_are_those_of_the_runner(section: type[BaseModel], record: type) -> None:

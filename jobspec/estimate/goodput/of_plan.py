@@ -42,7 +42,7 @@ def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes:
 
 
 def transfer_of(plan: JobPlan, cluster: ClusterPlan, checkpoint_bytes: int) -> Transfer:
-    """What one of the job's checkpoints moves, and over what. The builtin trainer waits until a checkpoint is written."""
+    """What one of the job's checkpoints moves, and over what."""
     group, known = cluster.group(plan.group), defaults().checkpoints
     gbps = group.nic_gbps or known["adapter_gbps"]
     storage, default = _storage(cluster), known["storage_bytes_s"] * plan.slots
@@ -55,7 +55,6 @@ def transfer_of(plan: JobPlan, cluster: ClusterPlan, checkpoint_bytes: int) -> T
         adapters_bytes_s=gbps * max(1, len(group.nics)) * _BYTES_S_OF_A_GBPS,
         write_bytes_s=write_bytes_s or default,
         read_bytes_s=read_bytes_s or default,
-        asynchronous=plan.run.trainer.kind != "builtin",
     )
 
 

@@ -21,7 +21,7 @@ class Transfer:
     """What a checkpoint moves and over what: bytes, and bytes a second of a node or, for storage, of all nodes together.
 
     `stored_bytes` is one checkpoint on storage; `node_bytes` what a node holds of the state, in each data-parallel replica again.
-    `asynchronous` saves hold training up for the copy into host memory only.
+    A save holds training up for the copy into host memory only.
     """
 
     stored_bytes: float
@@ -30,7 +30,6 @@ class Transfer:
     adapters_bytes_s: float
     write_bytes_s: float
     read_bytes_s: float
-    asynchronous: bool = True
 
     @property
     def copy_s(self) -> float:
@@ -51,6 +50,4 @@ def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> Tier
     if kind == "peer":
         return Tier(kind, interval_s, transfer.copy_s, transfer.send_s, transfer.send_s, keep, survives)
     write_s, load_s = transfer.stored_bytes / transfer.write_bytes_s, transfer.stored_bytes / transfer.read_bytes_s
-    if transfer.asynchronous:
-        return Tier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, survives)
-    return Tier(kind, interval_s, transfer.copy_s + write_s, 0.0, load_s, keep, survives)
+    return Tier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, survives)

@@ -1,11 +1,14 @@
 """What the builtin trainer cannot do with a plan."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
+from headway.jobspec.change import is_for_history
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.model import as_decoder
+from headway.runner import contract
 from headway.templates.kind import Limited
 from headway.templates.trainers.builtin.options import BuiltinOptions
 
@@ -33,7 +36,8 @@ _ONLY: Limited = {
     ("overlap", "pipeline"): ((False,), "has no pipeline"),
     ("overlap", "experts"): ((False,), "builds no experts"),
     ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
-}
+}  # What `history` may change from a step on (runner/train/history.py).
+_CHANGED = ("steps", "batch.global", *(f"optimizer.{field.name}" for field in fields(contract.Optimizer)))
 ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}
 
 
@@ -51,6 +55,17 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
             hint = f"leave `{path[-1]}` out, or take the trainer `script` with a training script that does it"
             yield Problem("HW306", JOB, path, message, hint)
     yield from _check_model(plan)
+    yield from _check_history(plan)
+
+
+def _check_history(plan: JobPlan) -> Iterator[Problem]:
+    """It reads anew in each step what it computes the step with; its data and its model are those of the run."""
+    for index, entry in enumerate(plan.spec["history"]):
+        for name in entry["set"]:
+            if is_for_history(name) and name not in _CHANGED:
+                message = f"the trainer `builtin` does not change `{name}` in a run"
+                hint = "it changes `steps`, `batch.global`, and of `optimizer` all but its schedule; for others, start a new run"
+                yield Problem("HW306", JOB, ("history", index, "set", name), message, hint, at_key=True)
 
 
 def _check_model(plan: JobPlan) -> Iterator[Problem]:

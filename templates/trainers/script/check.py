@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from pydantic import BaseModel
 
+from headway.jobspec.change import is_for_history
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
@@ -41,9 +42,23 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
             yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
     if options.argv[0] == "-m":
         yield Problem("HW210", JOB, (*_ARGV, 0), "`-m` in place of the script", "write `module: true`, and the module first")
+    yield from _check_history(plan)
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
+
+
+def _check_history(plan: JobPlan) -> Iterator[Problem]:
+    """It is told of its values once, when it starts, and reads its samples itself; a rollback is the claim's business."""
+    for index, entry in enumerate(plan.spec["history"]):
+        for name in filter(is_for_history, entry["set"]):
+            message = f"a script is told of its values when it starts: nothing changes `{name}` at a step of the run"
+            hint = "let the script do it, by its own count of steps, or start a new run"
+            yield Problem("HW306", JOB, ("history", index, "set", name), message, hint, at_key=True)
+        if entry["skip_samples"]:
+            message = "a script reads its samples itself, and nothing leaves any of them out"
+            path = ("history", index, "skip_samples")
+            yield Problem("HW306", JOB, path, message, "let the script do it: take the line out", at_key=True)
 
 
 def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[str]:

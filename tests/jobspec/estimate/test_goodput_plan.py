@@ -72,13 +72,6 @@ def test_a_checkpoint_of_a_script_stops_training_for_the_copy_into_host_memory(p
     assert tier.load_s == pytest.approx(5)
 
 
-def test_a_checkpoint_of_the_builtin_trainer_stops_training_until_it_is_written(planned: PlannedJob) -> None:
-    builtin = replace(planned.plan.run, trainer=replace(planned.plan.run.trainer, kind="builtin"))
-    (tier,) = run(replace(planned, plan=replace(planned.plan, run=builtin))).tiers
-    assert tier.block_s == pytest.approx(TB * 4 / 16 / (8 * 25e9) + 10)
-    assert tier.write_s == 0
-
-
 def test_what_was_observed_on_the_cluster_replaces_what_was_published(planned: PlannedJob) -> None:
     published, seen = run(planned), run(planned, node_mtbf_s=1e6, job_mtbf_s=2e6, rack_mtbf_s=3e6, repair_s=4e3)
     assert published.failures.node_mtbf_s == pytest.approx(1000 * 86400 / 3.79)

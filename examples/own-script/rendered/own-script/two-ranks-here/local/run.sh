@@ -1,6 +1,6 @@
 #!/bin/bash
 # own-script on two-ranks-here: 1 x 2 ranks on this machine.
-# Rendered by headway from spec 43425c6ca5c25423c385bcf778b7764b45dc0878a656bd4c826b3adb89cc91e2; edit the spec, not this file.
+# Rendered by headway from spec d82882e3e2d99a0980c2e80dbce9c333f60fb05724435ddae592e4e16edbf274; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,14 +13,19 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" own-script-43425c6c-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" own-script-d82882e3-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
   "batch": {"global_sequences": 64, "micro_sequences": 16, "sequence_length": 1},
-  "checkpoint": {"keep": 3, "tiers": [{"every_steps": 10, "kind": "disk"}]},
+  "checkpoint": {
+    "horizon_steps": 0,
+    "host_memory_bytes": null,
+    "tiers": [{"every_s": null, "every_steps": 10, "keep": 3, "kind": "disk", "url": null}]
+  },
   "data": null,
   "grace_s": 30.0,
+  "history": [],
   "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
   "model": null,
   "optimizer": {
@@ -33,6 +38,8 @@ run_json=$(
     "warmup_steps": 0,
     "weight_decay": 0.1
   },
+  "partner_segment": 1,
+  "peer_dscp": null,
   "ports": {"coordinator": 0},
   "procs_per_slot": 2,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
@@ -40,7 +47,7 @@ run_json=$(
   "schema": "headway.run/1",
   "seed": 1,
   "slots": 1,
-  "spec_hash": "43425c6ca5c25423c385bcf778b7764b45dc0878a656bd4c826b3adb89cc91e2",
+  "spec_hash": "d82882e3e2d99a0980c2e80dbce9c333f60fb05724435ddae592e4e16edbf274",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -71,7 +78,12 @@ RUN_JSON
 {
   "apiVersion": "headway/v1alpha1",
   "batch": {"global": {"sequences": 64, "tokens": null}, "micro": 16, "sequence": 1},
-  "checkpoint": {"keep": 3, "tiers": [{"every": {"seconds": null, "steps": 10}, "keep": null, "kind": "disk", "url": null}]},
+  "checkpoint": {
+    "horizon": null,
+    "host_memory": null,
+    "keep": 3,
+    "tiers": [{"every": {"seconds": null, "steps": 10}, "keep": null, "kind": "disk", "url": null}]
+  },
   "cluster": ["two-ranks-here"],
   "code": {"commit": "HEAD", "image": null},
   "compile": null,

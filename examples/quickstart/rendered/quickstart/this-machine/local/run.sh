@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec d2e29f8e93402bfb610f51fc7e597d55121b1ccbcb457d58c892c11f2c46c25d; edit the spec, not this file.
+# Rendered by headway from spec 1a7c76c1275985dd33a6e4976f11025416827cbd97eed5e529e9a60b89b7266a; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,14 +13,19 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-d2e29f8e-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" quickstart-1a7c76c1-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
   "batch": {"global_sequences": 16, "micro_sequences": 8, "sequence_length": 256},
-  "checkpoint": {"keep": 3, "tiers": [{"every_steps": 20, "kind": "disk"}]},
+  "checkpoint": {
+    "horizon_steps": 0,
+    "host_memory_bytes": null,
+    "tiers": [{"every_s": null, "every_steps": 20, "keep": 3, "kind": "disk", "url": null}]
+  },
   "data": {"kind": "python_stdlib", "options": {"limit_bytes": 8000000}},
   "grace_s": 30.0,
+  "history": [],
   "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
   "model": {
     "dropout": 0.1,
@@ -44,6 +49,8 @@ run_json=$(
     "warmup_steps": 20,
     "weight_decay": 0.1
   },
+  "partner_segment": 1,
+  "peer_dscp": null,
   "ports": {"coordinator": 0},
   "procs_per_slot": 2,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
@@ -51,7 +58,7 @@ run_json=$(
   "schema": "headway.run/1",
   "seed": 1,
   "slots": 1,
-  "spec_hash": "d2e29f8e93402bfb610f51fc7e597d55121b1ccbcb457d58c892c11f2c46c25d",
+  "spec_hash": "1a7c76c1275985dd33a6e4976f11025416827cbd97eed5e529e9a60b89b7266a",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -65,7 +72,12 @@ RUN_JSON
 {
   "apiVersion": "headway/v1alpha1",
   "batch": {"global": {"sequences": 16, "tokens": null}, "micro": 8, "sequence": 256},
-  "checkpoint": {"keep": 3, "tiers": [{"every": {"seconds": null, "steps": 20}, "keep": null, "kind": "disk", "url": null}]},
+  "checkpoint": {
+    "horizon": null,
+    "host_memory": null,
+    "keep": 3,
+    "tiers": [{"every": {"seconds": null, "steps": 20}, "keep": null, "kind": "disk", "url": null}]
+  },
   "cluster": ["this-machine"],
   "code": {"commit": "HEAD", "image": null},
   "compile": null,

@@ -1,0 +1,42 @@
+"""A job's checkpoints as lines of its plan: each tier with its interval and bytes, and what captures take of a node's memory."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.estimate.memory.captures import Captures, captures_of
+from headway.jobspec.notation import write_interval
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.units import Interval, format_bytes
+from headway.report import units
+from headway.runner.contract import Tier
+
+_WHERE = {"memory": "in memory", "peer": "with a peer", "disk": "on disk", "remote": "in remote storage"}
+
+
+def checkpoint_facts(plan: JobPlan, cluster: ClusterPlan) -> Iterator[tuple[str, str]]:
+    """Names and what is planned; bytes as far as the size of the state is known."""
+    captures = captures_of(plan, cluster)
+    for tier in plan.run.checkpoint.tiers:
+        yield f"checkpoints {_WHERE[tier.kind]}", ", ".join(_tier(tier, captures))
+    if plan.run.checkpoint.horizon_steps:
+        yield "one older checkpoint", f"at least {units.count(plan.run.checkpoint.horizon_steps, 'step')} behind the newest"
+    if captures is not None:
+        yield "memory for checkpoints", _memory(captures, plan, cluster)
+
+
+def _tier(tier: Tier, captures: Captures | None) -> Iterator[str]:
+    yield f"every {write_interval(Interval(tier.every_steps, tier.every_s))}"
+    yield "the newest stays" if tier.kind in ("memory", "peer") else f"{tier.keep} stay"
+    if captures is not None and tier.kind in ("memory", "peer"):
+        yield f"{format_bytes(captures.rank_bytes * captures.ranks)} a node"
+    elif captures is not None:
+        yield f"{format_bytes(captures.stored_bytes)} each"
+    if tier.url is not None:
+        yield tier.url
+
+
+def _memory(captures: Captures, plan: JobPlan, cluster: ClusterPlan) -> str:
+    limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
+    whole = limit or node
+    of_all = "" if whole is None else f" of {format_bytes(whole)}"
+    copies = f" and {captures.copies} copies of another node's" if captures.copies else ""
+    return f"{format_bytes(captures.node_bytes)}{of_all} a node: {captures.buffers} captures{copies}"

@@ -1,0 +1,44 @@
+"""Captures of checkpoints against the memory of the job's nodes: what one has promised itself, and what it has."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.estimate.memory.captures import Captures, captures_of
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.units import format_bytes
+
+_LIMIT = ("checkpoint", "host_memory")
+
+
+def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Nothing is said where the size of the state is not known, and of a script that may save to storage by itself."""
+    limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
+    if limit is not None and node is not None and limit > node:
+        message = f"`host_memory` is {format_bytes(limit)}, and a node of `{plan.group}` has {format_bytes(node)}"
+        yield Problem("HW711", JOB, _LIMIT, message, "say how much of that checkpoints may take")
+        return
+    captures = captures_of(plan, cluster)
+    if captures is None:
+        return
+    if limit is not None and captures.node_bytes > limit:
+        message = f"{_taken(captures)}, and `host_memory` is {format_bytes(limit)}"
+        yield Problem("HW711", JOB, _LIMIT, message, f"use at least {format_bytes(captures.node_bytes)}{_or_less(captures)}")
+    elif node is not None and captures.node_bytes + captures.beside_bytes > node:
+        beside = f"; all else takes {format_bytes(captures.beside_bytes)}" if captures.beside_bytes else ""
+        message = f"{_taken(captures)}{beside}, and a node of `{plan.group}` has {format_bytes(node)} (`host_memory`)"
+        hint = f"use more nodes, which makes each rank's part smaller{_or_less(captures)}"
+        yield Problem("HW711", JOB, ("checkpoint", "tiers"), message, hint)
+
+
+def _taken(captures: Captures) -> str:
+    copies = f" and {captures.ranks} x {captures.copies} copies for another node" if captures.copies else ""
+    return (
+        f"checkpoints take {format_bytes(captures.node_bytes)} of a node's memory: {captures.ranks} ranks x {captures.buffers} captures "
+        f"of {format_bytes(captures.rank_bytes)}{copies}"
+    )
+
+
+def _or_less(captures: Captures) -> str:
+    if not captures.copies:
+        return ""
+    return f"; without the `peer` tier it would be {format_bytes(captures.rank_bytes * captures.ranks * captures.buffers)}"
