@@ -8,6 +8,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
 
 SOAK_EXAMPLES ?= 4000
+SOAK_DAMAGES ?= 10000
 
 .PHONY: help soak venv quickstart test-fast test lint peers bench
 
@@ -16,7 +17,7 @@ help:
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part'
 	@echo 'make lint         ruff, mypy and the import rules'
-	@echo 'make soak         the random tests of check with many more documents'
+	@echo 'make soak         the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
 	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
 	@echo 'make peers        .venv-peers with what make bench measures headway against'
@@ -33,7 +34,7 @@ help:
 	@touch $@
 
 .venv/dev.stamp: .venv/runner.stamp
-	$(PIP_INSTALL) --editable '.[runner,infra,dev]'
+	$(PIP_INSTALL) --editable '.[runner,infra,kubernetes,remote,huggingface,dev]'
 	@touch $@
 
 venv: .venv/dev.stamp
@@ -48,7 +49,9 @@ lint: .venv/dev.stamp
 	$(BIN)/lint-imports --no-cache
 
 soak: .venv/dev.stamp
-	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties
+	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/test_chain_machine.py tests/faults/test_two_writers.py
+	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
+	    tests/runner/test_damage.py tests/runner/test_elastic.py tests/faults/test_save_kills.py
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow'
@@ -66,3 +69,4 @@ peers: $(PEERS)
 bench: .venv/dev.stamp peers
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.planner
+	$(BIN)/python -m benchmarks.checkpoint

@@ -4,6 +4,7 @@ Standard library only. CONTRACTS: every record carries its schema, an unknown sc
 """
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -98,18 +99,70 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Tier:
-    """One checkpoint tier and how often it is written, in optimizer steps."""
+    """One checkpoint tier (`memory`, `peer`, `disk`, `remote`), written each `every_steps` optimizer steps or each `every_s` seconds.
+
+    Of the two one is set. `keep` is how many verified checkpoints stay there; `url` is bucket and prefix of a remote tier.
+    """
 
     kind: str
-    every_steps: int
+    every_steps: int | None = None
+    every_s: float | None = None
+    keep: int = 3
+    url: str | None = None
+
+    def interval_s(self, step_s: float) -> float:
+        """Seconds of training from one checkpoint to the next, in steps of `step_s`."""
+        return self.every_s if self.every_steps is None and self.every_s is not None else (self.every_steps or 1) * step_s
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`keep` is how many verified checkpoints stay on a tier."""
+    """`horizon_steps` is how far back silent corruption may be found: one verified checkpoint at least so much older than the newest stays.
+
+    `host_memory_bytes` is what captures and copies for other nodes may take of a node's memory; null: what the node has.
+    """
 
     tiers: tuple[Tier, ...] = ()
-    keep: int = 3
+    horizon_steps: int = 0
+    host_memory_bytes: int | None = None
+
+    def has(self, kind: str) -> bool:
+        """Whether there is a tier of this kind."""
+        return any(tier.kind == kind for tier in self.tiers)
+
+    @property
+    def remote(self) -> str | None:
+        """Bucket and prefix of the remote tier, if there is one."""
+        return next((tier.url for tier in self.tiers if tier.kind == "remote"), None)
+
+    @property
+    def buffers(self) -> int:
+        """Captures of each rank in its node's memory: one is copied into while one is brought away; an upload may hold a third for long."""
+        return 0 if not self.tiers else 3 if self.has("remote") else 2
+
+    @property
+    def copies(self) -> int:
+        """Captures of each of the partner's ranks in a node's memory: the newest, and the one that is coming in."""
+        return 2 if self.has("peer") else 0
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry of a run's history: from step `from_step` on `set` holds, and `skip_samples` samples are left out there.
+
+    With `rollback_to` the run first goes back to the checkpoint of that step, and what is said holds from there on. `set` has values by
+    their place in this record: `optimizer.lr`, `batch.global_sequences`, `steps`.
+    """
+
+    from_step: int
+    rollback_to: int | None = None
+    skip_samples: int = 0
+    set: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes_effect_at(self) -> int:
+        """The completed steps that the run goes on from with this entry."""
+        return self.from_step if self.rollback_to is None else self.rollback_to
 
 
 @dataclass(frozen=True)
@@ -158,7 +211,11 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
 
 @dataclass(frozen=True)
 class RunConfig:
-    """run.json: all that the runner is told. `run` and `store.url` are null until the run directory is made."""
+    """run.json: all that the runner is told. `run` and `store.url` are null until the run directory is made.
+
+    `partner_segment` slots in a row may be lost together (one NVLink domain); copies for `peer` lie in another segment where there is one.
+    `peer_dscp` marks their packets; null: as the system does.
+    """
 
     slots: int
     procs_per_slot: int
@@ -173,10 +230,13 @@ class RunConfig:
     batch: Batch | None = None
     optimizer: Optimizer | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    history: tuple[Change, ...] = ()
     store: Store = field(default_factory=Store)
     restart: Restart = field(default_factory=Restart)
     timeouts: Mapping[str, Timeout] = field(default_factory=lambda: dict(DEFAULT_TIMEOUTS))
     grace_s: float = 30.0
+    partner_segment: int = 1
+    peer_dscp: int | None = None
     ports: Ports = field(default_factory=Ports)
     run: str | None = None
     schema: str = RUN_SCHEMA
@@ -184,6 +244,21 @@ class RunConfig:
     @property
     def world_size(self) -> int:
         return self.slots * self.procs_per_slot
+
+    @property
+    def last_step(self) -> int | None:
+        """The steps of the whole run, as the history has lengthened or shortened it."""
+        return next((change.set["steps"] for change in reversed(in_force(self.history)) if "steps" in change.set), self.steps)
+
+
+def in_force(history: Sequence[Change]) -> tuple[Change, ...]:
+    """The changes that count, in the order of their steps: going back to a step undoes those that took effect there or later."""
+    standing: list[Change] = []
+    for change in history:
+        back = change.rollback_to
+        standing = [each for each in standing if back is None or each.takes_effect_at < back]
+        standing.append(change)
+    return tuple(standing)
 
 
 def coordinates(mesh: Mesh, rank: int) -> dict[str, int]:
@@ -199,6 +274,17 @@ def bind(slots: int, nodes: Sequence[int]) -> dict[int, int]:
     if len(nodes) < slots:
         raise ValueError(f"{slots} slots need as many nodes, and only {len(nodes)} are there")
     return dict(enumerate(sorted(nodes)[:slots]))
+
+
+def partner_of(slot: int, slots: int, segment_slots: int) -> int | None:
+    """The slot whose node holds copies of this slot's captures; None for the only slot.
+
+    `segment_slots` slots in a row share a failure domain. Each slot is the partner of exactly one, and as few as possible have theirs in
+    their own domain: none where no domain has more than half of the slots.
+    """
+    if slots == 1:
+        return None
+    return (slot + (segment_slots if segment_slots < slots else 1)) % slots
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -259,7 +345,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class MetricsLine:
-    """One line of metrics.jsonl: one optimizer step, written by rank 0."""
+    """One line of metrics.jsonl: one optimizer step, written by rank 0. `save_s`: what training stood still for saves before the step,
+    which `step_s` does not hold."""
 
     wall: float
     mono_s: float
@@ -271,6 +358,7 @@ class MetricsLine:
     tokens: int
     step_s: float
     memory_bytes: int
+    save_s: float = 0.0
 
 
 LEDGER_BUCKETS = (
@@ -329,7 +417,7 @@ class RecordError(ValueError):
 
 def to_json(record: Any, indent: int | None = None) -> str:
     """The record as JSON with sorted keys: the same record gives the same bytes."""
-    return json.dumps(dataclasses.asdict(record), sort_keys=True, indent=indent, allow_nan=False)
+    return json.dumps(record, default=vars, sort_keys=True, indent=indent, allow_nan=False)
 
 
 def from_json(kind: type[T], text: str) -> T:
@@ -367,13 +455,19 @@ def _decode_optional(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
 
 def _decode_record(kind: Any, value: Any, where: str) -> Any:
     data = _expect(dict, value, where)
-    hints, fields = typing.get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
+    hints, fields = _fields(kind)
     expected = fields["schema"].default if "schema" in fields else None
     if expected is not None and data.get("schema") != expected:
         raise RecordError(f"{where}: schema {data.get('schema')!r} is not known here; expected {expected!r}")
     for problem in _shape_problems(data, fields):
         raise RecordError(f"{where}: {problem}")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Types and fields of a record by name; a part has a hundred thousand records of one kind."""
+    return typing.get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
 
 
 def _shape_problems(data: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[str]:

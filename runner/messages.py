@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-KINDS = frozenset({"join", "assign", "start", "beat", "exited", "evidence", "save", "committed", "stop"})
+KINDS = frozenset({"join", "assign", "start", "beat", "exited", "evidence", "save", "committed", "survey", "stop"})
 Side = Literal["agent", "coordinator"]
 MAX_LINE_BYTES = 4 << 20
 CHALLENGE_BYTES = 16

@@ -58,6 +58,9 @@ class RunDirectory:
     def node(self, index: int) -> Path:
         return self.attempt_directory / "nodes" / f"{index}.json"
 
+    def keeper(self, node: int) -> Path:
+        return self.attempt_directory / "keepers" / f"{node}.json"
+
     def log(self, slot: int, rank: int) -> Path:
         return self.attempt_directory / "logs" / str(slot) / f"{rank}.log"
 

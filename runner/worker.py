@@ -16,6 +16,14 @@ PARTING_S = 60.0
 _LEFT = "headway/left"  # in the store: how many ranks besides the first have finished
 
 
+_current: "list[Worker]" = []
+
+
+def current() -> "Worker | None":
+    """The worker that this process is; None outside a headway run."""
+    return _current[0] if _current else None
+
+
 @dataclass(frozen=True)
 class Worker:
     """What the supervisor handed to this process. `section`, `completed` and `say` are all it ever tells back."""
@@ -51,6 +59,7 @@ class Worker:
             _events=socket.socket(fileno=events),
         )
         page.write(worker.local_rank, pid=os.getpid())
+        _current.append(worker)
         return worker
 
     def section(self, name: str) -> None:

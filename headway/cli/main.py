@@ -39,6 +39,7 @@ VERBS: Mapping[str, Verb] = {
     "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),
     "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives", raw=True),
     "report": Verb("headway.cli.report", "a run as one HTML page and a summary"),
+    "checkpoint": Verb("headway.cli.checkpoint", "a run's checkpoints listed, verified, compared, brought out and in"),
     "schema": Verb("headway.cli.schema", "the language of the documents as JSON Schema, for editors"),
     "preview": Verb("headway.cli.preview", "what `up` would change on a cluster's hosts"),
     "up": Verb("headway.cli.up", "a cluster's hosts as its document says, over SSH"),

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 3
     with _saving_on_interrupt(local):
-        left = follow(local, plan.run.steps, args.kill)
+        left = follow(local, plan.run.last_step, args.kill)
     code = local.exit_code()
     _report(local.directory)
     for kill in left:
@@ -92,8 +92,8 @@ def _impossible(kills: list[Kill], plan: JobPlan) -> str | None:
     for kill in kills:
         if kill.rank >= plan.world_size:
             return f"`--kill {kill.rank}@{kill.step}`: there are ranks 0 to {plan.world_size - 1}"
-        if plan.run.steps is not None and kill.step >= plan.run.steps:
-            return f"`--kill {kill.rank}@{kill.step}`: the job has {plan.run.steps} steps, and its workers end with the last"
+        if plan.run.last_step is not None and kill.step >= plan.run.last_step:
+            return f"`--kill {kill.rank}@{kill.step}`: the job has {plan.run.last_step} steps, and its workers end with the last"
     return None
 
 

@@ -11,10 +11,11 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.runner.checkpoint.keeper.link import KeeperError, held_by
 from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json
 from headway.runner.messages import HANDSHAKE_S, MAX_LINE_BYTES, Channel, ChannelError, Message
 from headway.runner.rundir import RunDirectory, read_verdict
@@ -194,8 +195,20 @@ class Agent:
             case "save":
                 for local_rank in range(self.config.procs_per_slot):
                     self.page.write(local_rank, save_request=1)
+            case "survey":
+                self._surveying = asyncio.create_task(self._survey())
             case "stop":
                 self._stop(message)
+
+    async def _survey(self) -> None:
+        """Says which captures the keeper of this node holds; none when it cannot be asked."""
+        name = os.environ.get("HEADWAY_KEEPER")
+        try:
+            holdings = await held_by(name) if name else []
+        except KeeperError as error:
+            _say(str(error))
+            holdings = []
+        await self._send("evidence", {"what": "held", "holdings": [asdict(holding) for holding in holdings]})
 
     def _start(self, generation: int, body: dict[str, Any]) -> None:
         assert self.slot is not None  # noqa: S101  assign comes first on every connection
@@ -260,6 +273,8 @@ def _command(
         "HEADWAY_GENERATION": generation,
         "HEADWAY_BASE": json.dumps(start["base"]),
     }
+    if (partner := start.get("partner")) is not None:  # the node whose keeper holds copies of this node's captures
+        own["HEADWAY_PARTNER"] = directory.keeper(partner)
     if config.trainer.kind == "script":
         argv = [sys.executable, "-u", "-m", "headway.runner.boot", *config.trainer.options["argv"]]
     else:

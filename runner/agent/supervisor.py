@@ -1,11 +1,12 @@
 """The process of a node that must not die: it forks the workers and holds their heartbeat page; the agent beside it may come and go.
 
 Small and single-threaded on purpose. It decides nothing: it does what the agent asks and tells it what happened; while no agent is
-there, what happened is kept for the next one. On the node that hosts it, it keeps the coordinator running in the same way.
+there, what happened is kept for the next one. In the same way it keeps the node's keeper running, and on one node the coordinator.
 """
 
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -44,7 +45,7 @@ class Worker:
 
 @dataclass
 class Companion:
-    """The agent or the coordinator: restarted when it ends with anything but 0."""
+    """The agent, the coordinator or the keeper: restarted when it ends with anything but 0."""
 
     module: str
     pid: int = 0
@@ -77,8 +78,12 @@ class Supervisor:
         self._publish()
         self._agent = Companion("headway.runner.agent.main")
         self._coordinator = Companion("headway.runner.coordinator.main") if self.hosts_coordinator else None
+        self._keeper = Companion("headway.runner.checkpoint.keeper") if self._may_save() else None
+        self._keeper_name = f"headway-keeper-{secrets.token_hex(16)}"  # nobody else can take it before the keeper does
         if self._coordinator is not None:
             self._start_coordinator()
+        if self._keeper is not None:
+            self._start_keeper()
         self._start_agent()
         try:
             while self._exit_code is None or (self._coordinator is not None and self._coordinator.pid):
@@ -105,7 +110,14 @@ class Supervisor:
             "NODE": self.node,
             "HOST": self.host,
         }
-        return {**os.environ, **{f"HEADWAY_{name}": str(value) for name, value in known.items()}}
+        return {**os.environ, **{f"HEADWAY_{name}": str(value) for name, value in known.items()}, **self._keeper_environment()}
+
+    def _keeper_environment(self) -> dict[str, str]:
+        return {"HEADWAY_KEEPER": self._keeper_name} if self._keeper is not None else {}
+
+    def _may_save(self) -> bool:
+        """A script may, whatever its spec says of checkpoints."""
+        return bool(self.config.checkpoint.tiers) or self.config.trainer.kind == "script"
 
     def _start_agent(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -124,6 +136,19 @@ class Supervisor:
         assert self._coordinator is not None  # noqa: S101  only called on the node that hosts it
         argv = [sys.executable, "-m", self._coordinator.module]
         self._coordinator.pid = spawn(argv, self._companion_environment(), (), self._log("coordinator"))
+
+    def _start_keeper(self) -> None:
+        """A keeper under the same name as before: workers find it there again, with nothing of what the one before has held."""
+        assert self._keeper is not None  # noqa: S101  only called where there is one
+        ours, theirs = socket.socketpair()
+        options = {"socket": self._keeper_name, "parent-fd": theirs.fileno(), "host": self.host}
+        files = {"address-file": self.directory.keeper(self.node), "secret-file": self.directory.secret_file}
+        marked = {} if self.config.peer_dscp is None else {"dscp": self.config.peer_dscp}
+        argv = [sys.executable, "-m", self._keeper.module]
+        argv += [f"--{name}={value}" for name, value in {**options, **files, **marked}.items()]
+        self._keeper.pid = spawn(argv, self._companion_environment(), [theirs.fileno()], self._log("keeper"))
+        theirs.close()
+        self._to_keeper = ours  # its end is ours: the keeper does not outlive this process
 
     def _log(self, name: str) -> Path:
         return self.directory.attempt_directory / "logs" / f"{name}-{self.node}.log"
@@ -165,7 +190,8 @@ class Supervisor:
             descriptors = {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
             if order["hosts_store"] and self._rendezvous is not None:
                 descriptors["HEADWAY_STORE_FD"] = self._rendezvous.fileno()
-            environment = {**os.environ, **order["environment"], **{name: str(fd) for name, fd in descriptors.items()}}
+            inherited = {name: str(fd) for name, fd in descriptors.items()} | self._keeper_environment()
+            environment = {**os.environ, **order["environment"], **inherited}
             log = Path(order["log"]) if order["log"] else None
             pid = spawn(order["argv"], environment, descriptors.values(), log)
             self._workers[pid] = Worker(order["rank"], order["local_rank"], message["generation"], pid)
@@ -238,6 +264,8 @@ class Supervisor:
                 self._agent_ended(status)
             elif self._coordinator is not None and pid == self._coordinator.pid:
                 self._coordinator_ended(status)
+            elif self._keeper is not None and pid == self._keeper.pid:
+                self._keeper_ended(self._keeper, status)
             elif pid in self._workers:
                 self._worker_ended(self._workers[pid], status)
 
@@ -267,6 +295,14 @@ class Supervisor:
         else:
             self._start_coordinator()
 
+    def _keeper_ended(self, keeper: Companion, status: int) -> None:
+        """Captures in its memory are lost; workers notice at their next save, and go on with a new one."""
+        self._to_keeper.close()
+        if self._give_up(keeper, status):
+            self._exit_code = Exit.RETRY_ELSEWHERE
+        else:
+            self._start_keeper()
+
     def _give_up(self, companion: Companion, status: int) -> bool:
         companion.restarts += 1
         print(f"{companion.module}: {describe_status(status)}, restart {companion.restarts}", file=sys.stderr, flush=True)
@@ -274,7 +310,8 @@ class Supervisor:
 
     def _end_strays(self) -> None:
         """Kills what earlier workers left behind; orphans come to this process (`become_subreaper`)."""
-        known = {self._agent.pid, self._coordinator.pid if self._coordinator else 0, *self._workers}
+        companions = (self._agent, self._coordinator, self._keeper)
+        known = {*(companion.pid for companion in companions if companion is not None), *self._workers}
         for pid in children():
             if pid not in known:
                 os.kill(pid, signal.SIGKILL)

@@ -4,21 +4,26 @@ The only operation it needs of a store is "create this name, fail if it exists".
 """
 
 import dataclasses
+import errno
 import json
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import xxhash
 
-from headway.runner.checkpoint.posix import create_exclusive, fsync_directory
+from headway.runner.checkpoint.stores import Store
 
-SCHEMA = "headway.chain/1"
+SCHEMA = "headway.chain/2"
+TIERS = ("disk", "remote")  # where a committed checkpoint can be read, in the order in which a restore prefers them
+READERS, BATCH = 32, 1024  # requests at a time, and records at a time, when a long chain is read for the first time
+STALE_WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # for a store that does not show yet what it says is there
 _NAME = re.compile(r"^(\d{9})\.json$")
 
 
@@ -32,6 +37,10 @@ class SupersededError(Exception):
 
 class MovedError(Exception):
     """A commit, or the base's retirement, came after the base of a claim had been chosen: read the chain and choose again."""
+
+
+class CommittedError(Exception):
+    """The step was committed before in this generation, as another checkpoint, and that one counts."""
 
 
 @dataclass(frozen=True, order=True)
@@ -48,7 +57,7 @@ class CheckpointId:
 
 @dataclass(frozen=True)
 class Base:
-    """What a generation starts from: a checkpoint with the hash of its manifest."""
+    """What a generation starts from: a checkpoint with the hash of its manifest, read from `tier`."""
 
     step: int
     generation: int
@@ -61,26 +70,57 @@ class Base:
 
 
 @dataclass(frozen=True)
+class Committed:
+    """A checkpoint that counts. `tiers` are those that hold it: committed there and not retired, the preferred one first."""
+
+    step: int
+    generation: int
+    manifest_xxh3_128: str
+    tiers: tuple[str, ...]
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        return CheckpointId(self.step, self.generation)
+
+    def on(self, tier: str) -> Base:
+        return Base(self.step, self.generation, self.manifest_xxh3_128, tier)
+
+
+@dataclass(frozen=True)
 class Claim:
-    """Generation `Record.generation` is in charge and starts from `base` (None: from scratch)."""
+    """Generation `Record.generation` is in charge and starts from `base` (None: from scratch).
+
+    `groups`: a counter for each replica group. A further claim of the same generation raises one of them: that group was started again.
+    `history_entries`: how many entries of the spec's history the generation has carried out.
+    `rolled_back`: the history, not damage, is why the base is older than what had been committed.
+    """
 
     base: Base | None
+    groups: tuple[int, ...] = (0,)
+    history_entries: int = 0
+    rolled_back: bool = False
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint of `Record.generation` whose manifest is durable."""
+    """A checkpoint of `Record.generation` whose manifest is durable on `tiers`, written by replica group `group` as `counter` says.
+
+    A step of a generation is one checkpoint, whichever group commits it; a further commit of it with the same manifest adds tiers.
+    """
 
     step: int
     manifest_xxh3_128: str
     tiers: tuple[str, ...] = ("disk",)
+    group: int = 0
+    counter: int = 0
 
 
 @dataclass(frozen=True)
 class Retire:
-    """Checkpoints that may be deleted from now on."""
+    """Checkpoints that may be deleted from `tiers` from now on."""
 
     checkpoints: tuple[CheckpointId, ...]
+    tiers: tuple[str, ...] = ("disk",)
 
 
 @dataclass(frozen=True)
@@ -115,14 +155,15 @@ class Record:
         return json.dumps(flat, sort_keys=True).encode() + b"\n"
 
 
-def _entry(data: dict[str, Any]) -> Entry:
+def _entry(data: Mapping[str, Any]) -> Entry:
     match data["kind"]:
         case "claim":
-            return Claim(Base(**data["base"]) if data["base"] else None)
+            base = Base(**data["base"]) if data["base"] else None
+            return Claim(base, tuple(data["groups"]), data["history_entries"], data["rolled_back"])
         case "commit":
-            return Commit(data["step"], data["manifest_xxh3_128"], tuple(data["tiers"]))
+            return Commit(data["step"], data["manifest_xxh3_128"], tuple(data["tiers"]), data["group"], data["counter"])
         case "retire":
-            return Retire(tuple(CheckpointId(**c) for c in data["checkpoints"]))
+            return Retire(tuple(CheckpointId(**c) for c in data["checkpoints"]), tuple(data["tiers"]))
         case "end":
             return End(data["verdict"])
         case kind:
@@ -144,92 +185,300 @@ def newest_claim(records: Sequence[Record]) -> Record | None:
     return next((r for r in reversed(records) if isinstance(r.entry, Claim)), None)
 
 
-def retired(records: Sequence[Record]) -> set[CheckpointId]:
-    return {c for r in records if isinstance(r.entry, Retire) for c in r.entry.checkpoints}
+def retired(records: Iterable[Record]) -> set[tuple[CheckpointId, str]]:
+    """Which checkpoint may be deleted from which tier. What was retired stays so, whatever is committed later."""
+    return {(c, t) for r in records if isinstance(r.entry, Retire) for c in r.entry.checkpoints for t in r.entry.tiers}
 
 
-def lineage(records: Sequence[Record]) -> list[Base]:
-    """The checkpoints that count, newest first: along base pointers from the newest claim, so what was rolled back stays so."""
-    claims = {r.generation: r.entry for r in records if isinstance(r.entry, Claim)}
-    newest = newest_claim(records)
-    generation, limit, found = (newest.generation if newest else 0), None, list[Base]()
-    while generation in claims:
-        own = [r.entry for r in records if r.generation == generation and isinstance(r.entry, Commit)]
-        kept = [c for c in own if limit is None or c.step <= limit]
-        found += [Base(c.step, generation, c.manifest_xxh3_128) for c in sorted(kept, key=lambda c: -c.step)]
-        base = claims[generation].base
-        if base is None:
-            break
-        generation, limit = base.generation, base.step
+def lineage(records: Sequence[Record]) -> list[Committed]:
+    """The checkpoints that count, newest first: along base pointers from the newest claim, so what was rolled back stays so.
+
+    One that was retired everywhere stays in the list, without tiers.
+    """
+    commits, gone = _commits(records), retired(records)
+    found = []
+    for generation, last in _path(records):
+        for step, manifest, tiers in commits.get(generation, []):
+            if last is None or step <= last:
+                left = {tier for tier in tiers if (CheckpointId(step, generation), tier) not in gone}
+                found.append(Committed(step, generation, manifest, tuple(sorted(left, key=_preference))))
     return found
 
 
-def newest_base(records: Sequence[Record], refused: AbstractSet[CheckpointId] = frozenset()) -> Base | None:
-    """The newest checkpoint along the lineage that is neither retired nor refused; None if there is none."""
-    gone = retired(records) | refused
-    return next((base for base in lineage(records) if base.checkpoint not in gone), None)
+def newest_base(
+    records: Sequence[Record], refused: AbstractSet[tuple[CheckpointId, str]] = frozenset(), at_most_step: int | None = None
+) -> Base | None:
+    """The newest checkpoint along the lineage, up to `at_most_step`, on its best tier that was neither retired nor refused."""
+    for committed in lineage(records):
+        if at_most_step is None or committed.step <= at_most_step:
+            for tier in committed.tiers:
+                if (committed.checkpoint, tier) not in refused:
+                    return committed.on(tier)
+    return None
+
+
+def newest_held_base(
+    records: Sequence[Record], holdings: Mapping[CheckpointId, str], refused: AbstractSet[tuple[CheckpointId, str]] = frozenset()
+) -> Base | None:
+    """The newest capture in the memory of nodes that counts: its generation did not roll it back, and no later one did.
+
+    `holdings`: the captures that all ranks have, with the hash of the manifest that follows from their parts.
+    """
+    path = dict(_path(records))
+    counting = [c for c in holdings if _counts(path, c) and (c, "memory") not in refused]
+    newest = max(counting, default=None)
+    return Base(newest.step, newest.generation, holdings[newest], "memory") if newest else None
 
 
 def claims_without_commit(records: Sequence[Record]) -> int:
-    """How many generations in a row, counted from the newest, have saved nothing: the crash-loop guard that outlives an attempt."""
+    """How many claims in a row, counted from the newest, have saved nothing: the crash-loop guard that outlives an attempt.
+
+    A claim that starts from a capture in memory of the generation before it says that this one had saved that.
+    """
     count = 0
     for record in reversed(records):
         if isinstance(record.entry, Commit):
             break
-        count += isinstance(record.entry, Claim)
+        if isinstance(record.entry, Claim):
+            count += 1
+            if (base := record.entry.base) is not None and base.tier == "memory" and base.generation == record.generation - 1:
+                break
     return count
+
+
+def adoption(
+    records: Sequence[Record], found: Iterable[Committed], newest_generation: int = 0
+) -> list[tuple[int, Claim | Commit]]:
+    """With what a person founds a chain anew: the claims and commits of the checkpoints `found`, then a claim above everything seen.
+
+    `records` are those that can still be read of the old chain, from its beginning: what they say was rolled back or retired stays so.
+    Beyond them, a generation is taken to have started from the newest checkpoint before its own first one. `newest_generation` is the
+    highest that anything else speaks of. Entries come with their generation.
+    """
+    gone, path = retired(records), dict(_path(records))
+    known = {r.generation for r in records if isinstance(r.entry, Claim)}
+    counting = [c for c in found if c.generation not in known or _counts(path, c.checkpoint)]
+    left = [dataclasses.replace(c, tiers=tuple(t for t in c.tiers if (c.checkpoint, t) not in gone)) for c in counting]
+    wanted = [c for c in left if c.tiers]
+    return _founding(wanted, max([newest_generation, *known, *(c.generation for c in wanted)]), history_entries(records))
+
+
+def _founding(found: Sequence[Committed], newest: int, history_entries: int) -> list[tuple[int, Claim | Commit]]:
+    entries: list[tuple[int, Claim | Commit]] = []
+    standing: list[Committed] = []
+    for generation, group in groupby(sorted(found, key=lambda c: (c.generation, c.step)), key=lambda c: c.generation):
+        own = list(group)
+        standing = [c for c in standing if c.step < own[0].step]
+        entries.append((generation, Claim(_last_base(standing))))
+        entries += [(generation, Commit(c.step, c.manifest_xxh3_128, c.tiers)) for c in own]
+        standing += own
+    return [*entries, (newest + 1, Claim(_last_base(standing), history_entries=history_entries))]
+
+
+def _last_base(standing: Sequence[Committed]) -> Base | None:
+    return standing[-1].on(min(standing[-1].tiers, key=_preference)) if standing else None
+
+
+def history_entries(records: Sequence[Record]) -> int:
+    """How many entries of the spec's history claims have carried out."""
+    return max((r.entry.history_entries for r in records if isinstance(r.entry, Claim)), default=0)
+
+
+def _commits(records: Iterable[Record]) -> dict[int, list[tuple[int, str, set[str]]]]:
+    """Generation -> (step, hash of the manifest, tiers) of each of its checkpoints, the newest first."""
+    merged: dict[CheckpointId, tuple[str, set[str]]] = {}
+    for record in records:
+        if isinstance(commit := record.entry, Commit):
+            _, tiers = merged.setdefault(CheckpointId(commit.step, record.generation), (commit.manifest_xxh3_128, set()))
+            tiers.update(commit.tiers)
+    found: dict[int, list[tuple[int, str, set[str]]]] = {}
+    for at in sorted(merged, reverse=True):
+        found.setdefault(at.generation, []).append((at.step, *merged[at]))
+    return found
+
+
+def _path(records: Sequence[Record]) -> list[tuple[int, int | None]]:
+    """Generations along base pointers from the newest claim, each with the last step of it that counts (None: every one)."""
+    bases: dict[int, Base | None] = {}
+    for record in records:
+        if isinstance(record.entry, Claim):
+            bases.setdefault(record.generation, record.entry.base)
+    generation, last, path = max(bases, default=0), None, list[tuple[int, int | None]]()
+    while generation in bases:
+        path.append((generation, last))
+        if (base := bases[generation]) is None:
+            break
+        generation, last = base.generation, base.step
+    return path
+
+
+def _counts(path: Mapping[int, int | None], checkpoint: CheckpointId) -> bool:
+    if checkpoint.generation not in path:
+        return False
+    last = path[checkpoint.generation]
+    return last is None or checkpoint.step <= last
+
+
+def _preference(tier: str) -> tuple[int, str]:
+    return (TIERS.index(tier) if tier in TIERS else len(TIERS), tier)
 
 
 # --- reading and appending --------------------------------------------------------------------------------------------
 
 
 class Chain:
-    """The chain of `run` in a directory. Records never change, so what was read once is kept."""
+    """The chain of `run` in a store. Records never change, so what was read once is kept.
 
-    def __init__(self, directory: Path, run: str) -> None:
-        self._directory = directory
+    Every method raises ChainError when the chain is damaged, and OSError when the store cannot be used or does not show what it says
+    it has. After an OSError a record may stand, or come to stand, all the same: read again before you conclude anything.
+    """
+
+    def __init__(self, store: Store, run: str, wait: Callable[[float], None] = time.sleep) -> None:
+        self._store = store
         self._run = run
+        self._wait = wait
         self._records: list[Record] = []
         self._last = b""
+        self._newest: Record | None = None  # claim
+        self._manifests: dict[CheckpointId, str] = {}
 
     def read(self) -> list[Record]:
-        """All records to the end. Raises ChainError at a gap, a broken link, or a record that is not this run's."""
-        highest = self._highest()  # listed first: what others append while we read is no gap
-        while (raw := self._bytes(len(self._records) + 1)) is not None:
+        """All records to the end."""
+        if not self._records:
+            self._read_listed()
+        while (raw := self._store.read(_name(len(self._records) + 1))) is not None:
             self._accept(raw)
-        if len(self._records) < highest:
-            raise ChainError(f"{self._path(len(self._records) + 1)} is missing, and {self._path(highest).name} exists")
         return list(self._records)
 
     def append(self, entry: Commit | Retire | End, generation: int, attempt: int, holder: str) -> Record:
-        """Appends under `generation`. Raises SupersededError when a newer claim stands on the chain."""
+        """Appends under `generation`. A commit that stands already is not appended again: its record is returned.
+
+        Raises SupersededError when a newer claim stands on the chain (or the replica group was started again), CommittedError when the
+        step was committed as another checkpoint, ValueError when what is to be retired is still needed.
+        """
+        group, counter = (entry.group, entry.counter) if isinstance(entry, Commit) else (0, 0)
         while True:
-            newest = newest_claim(self.read())
-            if newest is None or newest.generation != generation:
-                raise SupersededError(f"generation {generation} was superseded by {newest.generation if newest else 'nothing'}")
+            self._refuse_superseded(self._read_since(generation, group, counter), generation)
+            if isinstance(entry, Commit):
+                self._refuse_restarted(entry)
+                if (standing := self._standing(entry, generation)) is not None:
+                    return standing
+            if isinstance(entry, Retire):
+                self._refuse_needed(entry)
             record = self._next(entry, generation, attempt, holder)
             if self._create(record):
                 return record
 
-    def claim(self, base: Base | None, attempt: int, holder: str) -> Record:
+    def claim(
+        self,
+        base: Base | None,
+        attempt: int,
+        holder: str,
+        *,
+        groups: int = 1,
+        history_entries: int = 0,
+        rolled_back: bool = False,
+    ) -> Record:
         """Claims the generation after the newest that the last `read` returned; `base` was chosen from that same reading.
 
         Raises SupersededError when somebody else has claimed since, MovedError when something was committed since, which a claim with
-        this base would roll back, or when the base itself was retired.
+        this base would roll back, or when the base itself was retired; ValueError when the base does not count, or when there is none,
+        although checkpoints count and the history does not roll back to step 0.
         """
-        newest = newest_claim(self._records)
-        generation = newest.generation if newest else 0
+        self._refuse_base(base, rolled_back)
+        known, generation = len(self._records), self._newest.generation if self._newest else 0
+        entry = Claim(base, (0,) * groups, history_entries, rolled_back)
         while True:
-            known, record = len(self._records), self._next(Claim(base), generation + 1, attempt, holder)
+            record = self._next(entry, generation + 1, attempt, holder)
             if self._create(record):
                 return record
-            since = self.read()[known:]
-            if (other := newest_claim(since)) is not None:
-                raise SupersededError(f"{other.holder} claimed generation {other.generation} first")
-            if any(isinstance(r.entry, Commit) for r in since) or (base and base.checkpoint in retired(since)):
-                raise MovedError(
-                    f"generation {generation + 1} was to start from what counted at record {known}, and more was written"
-                )
+            self._refuse_moved(base, generation, known)
+
+    def restart(self, group: int, counter: int, generation: int, attempt: int, holder: str) -> Record:
+        """Claims the generation again with the counter of `group` raised: what the group was about to commit is refused from then on.
+
+        Raises SupersededError when a newer generation has claimed, or when the counter is not `counter` any more: somebody else has
+        started the group again.
+        """
+        while True:
+            newest = self._read_since(generation, group, counter)
+            self._refuse_superseded(newest, generation)
+            claim = _claim_of(newest)
+            if claim.groups[group] != counter:
+                raise SupersededError(f"{newest.holder} started group {group} of generation {generation} again first")
+            again = dataclasses.replace(claim, groups=_raised(claim.groups, group))
+            record = self._next(again, generation, attempt, holder)
+            if self._create(record):
+                return record
+
+    def begin(self, entries: Iterable[tuple[int, Claim | Commit]], attempt: int, holder: str) -> list[Record]:
+        """Writes the first records of an empty chain (see `adoption`). Raises ChainError when it is not empty."""
+        if self.read():
+            raise ChainError(f"{self._store} holds a chain already")
+        for generation, entry in entries:
+            record = self._next(entry, generation, attempt, holder)
+            if not self._create(record):
+                raise ChainError(f"{self._store} is written by somebody else")
+        return list(self._records)
+
+    # --- what may be appended -----------------------------------------------------------------------------------------
+
+    def _read_since(self, generation: int, group: int, counter: int) -> Record:
+        """The claim in charge, once the store shows one as new as what the caller was started by."""
+        for wait_s in (*STALE_WAITS_S, None):
+            self.read()
+            if (newest := self._newest) is not None and _is_since(newest, generation, group, counter):
+                return newest
+            if wait_s is not None:
+                self._wait(wait_s)
+        raise OSError(errno.ESTALE, f"{self._store} does not show the claim of generation {generation}")
+
+    def _refuse_superseded(self, newest: Record, generation: int) -> None:
+        if newest.generation != generation:
+            raise SupersededError(f"generation {generation} was superseded by {newest.generation}")
+
+    def _refuse_restarted(self, commit: Commit) -> None:
+        if self._newest and (counter := _claim_of(self._newest).groups[commit.group]) != commit.counter:
+            generation = self._newest.generation
+            raise SupersededError(
+                f"group {commit.group} of generation {generation} was started again: its counter is {counter}, not {commit.counter}"
+            )
+
+    def _standing(self, commit: Commit, generation: int) -> Record | None:
+        """The record that says already what `commit` would say."""
+        at = CheckpointId(commit.step, generation)
+        if (known := self._manifests.get(at)) is None:
+            return None
+        if known != commit.manifest_xxh3_128:
+            raise CommittedError(f"{at.directory} is committed with manifest {known}; {commit.manifest_xxh3_128} is another one")
+        return next((r for r in reversed(self._records) if r.generation == generation and _says(r.entry, commit)), None)
+
+    def _refuse_needed(self, entry: Retire) -> None:
+        counting, base = lineage(self._records), _claim_of(self._newest).base if self._newest else None
+        if base is not None and base.checkpoint in entry.checkpoints:
+            raise ValueError(f"{base.checkpoint.directory} is the base of the newest claim and must stay")
+        if counting and counting[0].checkpoint in entry.checkpoints:
+            raise ValueError(f"{counting[0].checkpoint.directory} is the newest commit and must stay")
+
+    def _refuse_base(self, base: Base | None, rolled_back: bool) -> None:
+        if base is None and not rolled_back and (counting := lineage(self._records)):
+            raise ValueError(
+                f"{counting[0].checkpoint.directory} counts: only a history that rolls back to step 0 starts from scratch"
+            )
+        if base is not None and not _counts(dict(_path(self._records)), base.checkpoint):
+            raise ValueError(f"{base.checkpoint.directory} does not count: it was rolled back, or its generation never claimed")
+
+    def _refuse_moved(self, base: Base | None, generation: int, known: int) -> None:
+        since = self.read()[known:]
+        if (other := newest_claim(since)) is not None and other.generation > generation:
+            raise SupersededError(f"{other.holder} claimed generation {other.generation} first")
+        lost_base = base is not None and (base.checkpoint, base.tier) in retired(since)
+        if lost_base or any(isinstance(r.entry, Commit | Claim) for r in since):
+            raise MovedError(
+                f"generation {generation + 1} was to start from what counted at record {known}, and more was written"
+            )
+
+    # --- records ------------------------------------------------------------------------------------------------------
 
     def _next(self, entry: Entry, generation: int, attempt: int, holder: str) -> Record:
         previous = xxhash.xxh3_128_hexdigest(self._last)
@@ -237,44 +486,135 @@ class Chain:
         return Record(self._run, seq, previous, generation, attempt, holder, nonce, time.time(), entry)
 
     def _create(self, record: Record) -> bool:
-        """True if the record stands on the chain. After a refusal or an unknown outcome it is ours only if the nonce is.
+        """True if the record stands on the chain; False if another one has its place, which is then read.
 
-        Over NFS a link() whose first answer was lost is sent again and answered EEXIST, although the name is ours (nfs(5), link(2)).
+        After a refusal or an unknown outcome it is ours only if the nonce is: over NFS a link() whose first answer was lost is sent
+        again and answered EEXIST, although the name is ours (nfs(5), link(2)); a request to an object store is sent again as well.
         """
+        name, raw = _name(record.seq), record.to_bytes()
         try:
-            created = create_exclusive(self._path(record.seq), record.to_bytes())
+            created = self._store.create(name, raw)
         except OSError:
-            if self._bytes(record.seq) is None:
+            if self._store.read(name) is None:
                 raise
-            created = False
-        if not created:
-            if self._bytes(record.seq) != record.to_bytes():
-                return False
-            fsync_directory(self._directory)
-        self._accept(record.to_bytes())
-        return True
+            created = self._store.create(name, raw)  # it is taken: this makes sure that it is durably so
+        standing = raw if created else self._read_taken(name)
+        self._accept(standing)
+        return standing == raw
+
+    def _read_taken(self, name: str) -> bytes:
+        """What a name holds that is known to be taken. A client that has looked before may not see it yet (nfs(5), lookupcache)."""
+        for wait_s in (*STALE_WAITS_S, None):
+            if (raw := self._store.read(name)) is not None:
+                return raw
+            if wait_s is not None:
+                self._wait(wait_s)
+        raise OSError(errno.ESTALE, f"{self._store}/{name} exists and cannot be read")
+
+    def _read_listed(self) -> None:
+        """Reads what the store lists. That alone shows a gap: after it, records are read one by one until there is none."""
+        for wait_s in (*STALE_WAITS_S, None):
+            listed = {int(match[1]) for match in map(_NAME.match, self._store.names()) if match}
+            highest = max(listed, default=0)
+            self._read_to(highest)
+            if (missing := len(self._records) + 1) > highest:
+                return
+            if wait_s is not None:
+                self._wait(wait_s)
+        if missing in listed:
+            raise OSError(errno.ESTALE, f"{self._store}/{_name(missing)} exists and cannot be read")
+        raise ChainError(f"{self._store}/{_name(missing)} is missing, and {_name(highest)} exists")
+
+    def _read_to(self, highest: int) -> None:
+        """Reads up to record `highest`, or to the first that is missing."""
+        while len(self._records) < highest:
+            first = len(self._records) + 1
+            for raw in self._read_many(range(first, min(first + BATCH, highest + 1))):
+                if raw is None:
+                    return
+                self._accept(raw)
+
+    def _read_many(self, seqs: range) -> list[bytes | None]:
+        names = [_name(seq) for seq in seqs]
+        if len(names) < READERS:
+            return [self._store.read(name) for name in names]
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(self._store.read, names))
 
     def _accept(self, raw: bytes) -> None:
         seq = len(self._records) + 1
         try:
             record = _record(raw)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ChainError(f"{self._path(seq)} is not a chain record: {error}") from None
-        if (record.run, record.seq) != (self._run, seq):
-            raise ChainError(f"{self._path(seq)} says record {record.seq} of run {record.run!r}; expected {seq} of {self._run!r}")
-        if record.prev_xxh3_128 != xxhash.xxh3_128_hexdigest(self._last):
-            raise ChainError(f"{self._path(seq)} does not follow the record before it: prev_xxh3_128 differs")
+            wrong = self._what_is_wrong(record)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ChainError(f"{self._store}/{_name(seq)} is not a chain record: {error}") from None
+        if wrong is not None:
+            raise ChainError(f"{self._store}/{_name(seq)} {wrong}")
+        match record.entry:
+            case Claim():
+                self._newest = record
+            case Commit(step, manifest):
+                self._manifests[CheckpointId(step, record.generation)] = manifest
         self._records.append(record)
         self._last = raw
 
-    def _path(self, seq: int) -> Path:
-        return self._directory / f"{seq:09d}.json"
+    def _what_is_wrong(self, record: Record) -> str | None:
+        """Why nobody who keeps to the rules can have written the record here."""
+        seq, newest = len(self._records) + 1, self._newest
+        if (record.run, record.seq) != (self._run, seq):
+            return f"says record {record.seq} of run {record.run!r}; expected {seq} of {self._run!r}"
+        if record.prev_xxh3_128 != xxhash.xxh3_128_hexdigest(self._last):
+            return "does not follow the record before it: prev_xxh3_128 differs"
+        if isinstance(record.entry, Claim):
+            return _why_not_claimed(record, newest)
+        if newest is None or record.generation != newest.generation:
+            return f"is of generation {record.generation}, and {newest.generation if newest else 'nobody'} was in charge"
+        if isinstance(commit := record.entry, Commit):
+            return self._why_not_committed(commit, newest)
+        return None
 
-    def _bytes(self, seq: int) -> bytes | None:
-        try:
-            return self._path(seq).read_bytes()
-        except FileNotFoundError:
-            return None
+    def _why_not_committed(self, commit: Commit, newest: Record) -> str | None:
+        if _claim_of(newest).groups[commit.group] != commit.counter:
+            return f"is of group {commit.group} as counted {commit.counter}, which is not its counter"
+        known = self._manifests.get(CheckpointId(commit.step, newest.generation), commit.manifest_xxh3_128)
+        if known != commit.manifest_xxh3_128:
+            return f"commits step {commit.step} again, as another checkpoint"
+        return None
 
-    def _highest(self) -> int:
-        return max((int(m[1]) for m in map(_NAME.match, (p.name for p in self._directory.iterdir())) if m), default=0)
+
+def _why_not_claimed(record: Record, newest: Record | None) -> str | None:
+    claim, before = _claim_of(record), newest.generation if newest else 0
+    if claim.base is not None and claim.base.generation >= record.generation:
+        return f"starts generation {record.generation} from a checkpoint of generation {claim.base.generation}"
+    if record.generation > before:
+        return None
+    if newest is None or record.generation < before:
+        return f"claims generation {record.generation} after {before}"
+    groups = _claim_of(newest).groups
+    if not any(claim.groups == _raised(groups, group) for group in range(len(groups))):
+        return f"claims generation {record.generation} again and starts no replica group again"
+    return None
+
+
+def _is_since(claim: Record, generation: int, group: int, counter: int) -> bool:
+    if claim.generation != generation:
+        return claim.generation > generation
+    return _claim_of(claim).groups[group] >= counter
+
+
+def _raised(groups: tuple[int, ...], group: int) -> tuple[int, ...]:
+    return tuple(counter + (at == group) for at, counter in enumerate(groups))
+
+
+def _says(entry: Entry, commit: Commit) -> bool:
+    return isinstance(entry, Commit) and entry.step == commit.step and {*commit.tiers} <= {*entry.tiers}
+
+
+def _claim_of(record: Record) -> Claim:
+    if not isinstance(record.entry, Claim):
+        raise TypeError(f"record {record.seq} is a {record.kind}, not a claim")
+    return record.entry
+
+
+def _name(seq: int) -> str:
+    return f"{seq:09d}.json"

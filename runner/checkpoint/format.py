@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import xxhash
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.contract import RecordError, from_json, to_json
 
-FORMAT = "headway.checkpoint/1"
+FORMAT = "headway.checkpoint/2"
 MANIFEST = "manifest.json"
 
 T = TypeVar("T")
@@ -24,6 +25,10 @@ class RefusedError(Exception):
         self.checkpoint, self.name, self.reason = checkpoint, name, reason
 
 
+class UnfitError(Exception):
+    """A checkpoint is whole, and does not hold what is asked of it: another model, or another optimizer. No other checkpoint is tried."""
+
+
 @dataclass(frozen=True)
 class Box:
     """A hyper-rectangle of a global tensor: where it begins and how far it reaches along each dimension."""
@@ -33,6 +38,10 @@ class Box:
 
     def __str__(self) -> str:
         return f"{list(self.offset)}+{list(self.shape)}"
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
 
     def intersect(self, other: "Box") -> "Box | None":
         """The common part, in global coordinates; None if there is none."""
@@ -59,10 +68,14 @@ class Chunk:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One rank's chunks of a global tensor of `shape`; `dtype` is torch's name for it."""
+    """One rank's chunks of a global tensor of `shape`; `dtype` is torch's name for it.
+
+    `held` is all that the rank had of the tensor: its chunks may be less, where others that held the same wrote the rest.
+    """
 
     dtype: str
     shape: tuple[int, ...]
+    held: Box
     chunks: tuple[Chunk, ...]
 
 
@@ -73,7 +86,7 @@ class Part:
     rank: int
     tensors: dict[str, TensorEntry]
     objects: dict[str, Any]
-    schema: str = "headway.checkpoint.part/1"
+    schema: str = "headway.checkpoint.part/2"
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,10 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """manifest.json, written last: the hash of every part and data file. Its own hash stands on the chain."""
+    """manifest.json, written last: the hash of every part, by rank, and the bytes of every data file. Its own hash stands on the chain.
+
+    The bytes of data files are bound by the parts, which hold the hash of each chunk. A copy in memory has no files.
+    """
 
     run: str
     step: int
@@ -92,7 +108,7 @@ class Manifest:
     world_size: int
     mesh: dict[str, int]
     parts: dict[str, str]
-    files: dict[str, FileEntry]
+    files: dict[str, int]
     trust: str
     versions: dict[str, str]
     schema: str = FORMAT

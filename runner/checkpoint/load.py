@@ -1,112 +1,285 @@
-"""A committed checkpoint -> this rank's tensors, filled in place, and its objects; every byte verified on the way."""
+"""A committed checkpoint -> this rank's tensors, filled in place, whatever layout they were saved under.
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+Each chunk is read from storage by one rank, verified, and passed on to the others that need it, who verify it too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
+import xxhash
 from torch.distributed.tensor import DTensor
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.format import (
-    MANIFEST,
     Box,
     Chunk,
-    Manifest,
     Part,
     RefusedError,
     TensorEntry,
+    UnfitError,
     chunk_hash,
     chunk_seed,
-    parse_manifest,
     parse_part,
     part_name,
-    read_verified,
 )
-from headway.runner.checkpoint.objects import decode
-from headway.runner.checkpoint.tensors import LocalTensor, dtype_name, dtype_named, from_bytes, local_tensor
+from headway.runner.checkpoint.layout import TINY_BYTES, who_shares
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.tensors import LocalTensor, dtype_name, dtype_named, from_bytes, local_tensor, to_bytes
+
+# Parts of more ranks than this are not read by each rank that needs them, but once and passed around.
+FEW_PARTS = 8
+READERS = 4  # threads of a rank that read at once
 
 
-class Reader:
-    """Reads one checkpoint of a run. Opening it verifies the manifest against the hash that the chain holds."""
+@dataclass(frozen=True)
+class Delivery:
+    """A chunk of tensor `name` and the ranks that need some of it: the first reads it and the others get it along the line."""
 
-    def __init__(self, root: Path, run: str, base: Base) -> None:
-        self.checkpoint: CheckpointId = base.checkpoint
-        self._directory = root / self.checkpoint.directory
-        self._run = run
-        raw = read_verified(self._directory, self.checkpoint, MANIFEST, base.manifest_xxh3_128)
-        self.manifest: Manifest = parse_manifest(raw, self.checkpoint)
-        self._parts: dict[int, Part] = {}
+    name: str
+    chunk: Chunk
+    along: tuple[int, ...]
 
-    def objects(self, rank: int) -> dict[str, Any]:
-        """The objects that `rank` saved. Raises RefusedError."""
-        return {name: decode(value) for name, value in self._part(rank).objects.items()}
+    @property
+    def place(self) -> tuple[str, tuple[int, ...]]:
+        """The one order in which all ranks deliver."""
+        return self.name, self.chunk.box.offset
 
-    def load(self, tensors: Mapping[str, torch.Tensor], rank: int) -> None:
-        """Fills `tensors` in place, whatever layout they were saved under. Raises RefusedError naming file and tensor.
 
-        Parts are read own rank first and only until every element is covered: under the same layout that is one or two files.
-        """
-        missing = {name: local_tensor(tensor, rank) for name, tensor in tensors.items()}
-        covered = dict.fromkeys(missing, 0)
-        for part_rank in self._order(rank):
-            for name, local in list(missing.items()):
-                entry = self._part(part_rank).tensors.get(name)
-                if entry is not None:
-                    covered[name] += self._fill(name, tensors[name], local, entry)
-                if covered[name] == local.data.numel():
-                    del missing[name]
-            if not missing:
-                return
-        name, local = next(iter(missing.items()))
-        raise self._refuse(
-            part_name(rank), f"tensor `{name}`: {covered[name]} of {local.data.numel()} elements of {local.box} are there"
+class Loader:
+    """Fills one rank's `tensors` from one checkpoint; `load` is collective."""
+
+    def __init__(self, reader: Reader, tensors: Mapping[str, torch.Tensor], ranks: Ranks) -> None:
+        self._reader, self._tensors, self._ranks = reader, tensors, ranks
+        self._wanted = {name: local_tensor(tensor) for name, tensor in tensors.items()}
+        self._dtypes = {name: dtype_name(tensor.dtype) for name, tensor in tensors.items()}
+        self._there: set[str] = set()  # tensors of the parts that were read
+
+    def load(self) -> None:
+        """Raises RefusedError naming file and tensor on the rank that found it, PeerError on the others, UnfitError on all: some tensors
+        may then be filled and others not."""
+        deliveries = list[Delivery]()
+        self._ranks.together(lambda: deliveries.extend(self._plan()))
+        errors = list[RefusedError]()
+        own = [delivery for delivery in deliveries if len(delivery.along) == 1]
+        shared = sorted((d for d in deliveries if len(d.along) > 1), key=lambda d: d.place)
+        with ThreadPoolExecutor(READERS) as pool:
+            errors += [error for error in pool.map(self._read, own) if error is not None]
+        errors += [error for error in map(self._pass_on, shared) if error is not None]
+
+        def verdict() -> None:
+            if errors:
+                raise errors[0]
+
+        self._ranks.together(verdict)
+
+    def unused(self) -> list[str]:
+        """Tensors of the parts that were read which nobody wanted here; after `load`."""
+        return sorted(self._there - self._wanted.keys())
+
+    # --- who reads what -----------------------------------------------------------------------------------------------
+
+    def _plan(self) -> list[Delivery]:
+        """What this rank reads, gets and passes on. Raises UnfitError for a tensor that is not there, not alike or not whole."""
+        answers = self._ranks.gather(bytes((self._as_saved(), self._is_whole())))
+        if not all(as_saved for as_saved, _ in answers):
+            return self._plan_resharded()
+        return self._plan_as_saved(alone=all(whole for _, whole in answers))
+
+    def _as_saved(self) -> bool:
+        """Whether this rank wants just what the rank of its number held."""
+        entries = self._own_entries()
+        return all(
+            name in entries and (entries[name].held, entries[name].shape) == (local.box, local.shape)
+            for name, local in self._wanted.items()
         )
 
-    def _order(self, rank: int) -> list[int]:
-        ranks = range(self.manifest.world_size)
-        return sorted(ranks, key=lambda r: (r != rank, r))
+    def _is_whole(self) -> bool:
+        """Whether all that this rank wants lies in the part of its number: under that layout nobody needs another's then."""
+        entries = self._own_entries()
+        return all(
+            name in entries and sum(chunk.box.elements for chunk in entries[name].chunks) == local.data.numel()
+            for name, local in self._wanted.items()
+        )
 
-    def _part(self, rank: int) -> Part:
-        if rank not in self._parts:
-            name, expected = part_name(rank), self.manifest.parts.get(str(rank))
-            if expected is None:
-                raise self._refuse(name, f"the manifest has no part of rank {rank}")
-            self._parts[rank] = parse_part(read_verified(self._directory, self.checkpoint, name, expected), self.checkpoint, rank)
-        return self._parts[rank]
-
-    def _fill(self, name: str, tensor: torch.Tensor, local: LocalTensor, entry: TensorEntry) -> int:
-        """Copies what `entry` holds of `local`; returns the number of elements copied."""
-        if entry.shape != local.shape or entry.dtype != dtype_name(tensor.dtype):
-            found, wanted = f"{entry.dtype}{list(entry.shape)}", f"{dtype_name(tensor.dtype)}{list(local.shape)}"
-            raise self._refuse(MANIFEST, f"tensor `{name}` is {found} there and {wanted} here")
-        target = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        return sum(self._copy(name, target.detach(), local.box, entry.dtype, c, part) for c, part in _overlaps(entry, local.box))
-
-    def _copy(self, name: str, target: torch.Tensor, box: Box, dtype: str, chunk: Chunk, part: Box) -> int:
-        source = from_bytes(self._bytes(name, chunk), dtype_named(dtype), chunk.box.shape)
-        piece = source[part.within(chunk.box)]
-        target[part.within(box)].copy_(piece)
-        return piece.numel()
-
-    def _bytes(self, name: str, chunk: Chunk) -> memoryview:
+    def _own_entries(self) -> Mapping[str, TensorEntry]:
+        if self._ranks.world_size != self._reader.manifest.world_size:
+            return {}
         try:
-            with (self._directory / chunk.file).open("rb") as file:
-                file.seek(chunk.offset)
-                raw = file.read(chunk.length)
-        except OSError as error:
-            raise self._refuse(chunk.file, error.strerror or str(error)) from None
-        if len(raw) != chunk.length:
-            raise self._refuse(chunk.file, f"tensor `{name}` ends after {len(raw)} of {chunk.length} bytes")
-        if chunk_hash(raw, chunk_seed(self._run, self.checkpoint, name, chunk.box)) != chunk.xxh3_128:
-            raise self._refuse(chunk.file, f"tensor `{name}` at {chunk.box}: the bytes are not those that were committed")
-        return memoryview(raw)
+            return self._reader.part(self._ranks.rank).tensors
+        except RefusedError:  # said by the plan, where all ranks are told
+            return {}
 
-    def _refuse(self, name: str, reason: str) -> RefusedError:
-        return RefusedError(self.checkpoint, name, reason)
+    def _plan_as_saved(self, alone: bool) -> list[Delivery]:
+        """Under the layout of the save a rank needs its own part, and, if it is not `alone`, those of the ranks that hold the same."""
+        me = self._ranks.rank
+        sharers = dict.fromkeys(self._wanted, (me,)) if alone else who_shares(self._wanted, self._ranks)
+        around = {rank for ranks in sharers.values() for rank in ranks}
+        many = any(answer == b"\1" for answer in self._ranks.gather(b"\1" if len(around) > FEW_PARTS else b"\0"))
+        parts = self._all_parts() if many else {rank: self._reader.part(rank) for rank in sorted(around)}
+        self._there |= parts[me].tensors.keys()
+        found = list[Delivery]()
+        for name, local in self._wanted.items():
+            line = sharers[name]
+            for writer, chunk in self._chunks(name, local, {rank: parts[rank] for rank in self._own_first(line)}):
+                by_each = chunk.box == local.box and chunk.length <= TINY_BYTES  # then each wrote it, and reads its own
+                found.append(Delivery(name, chunk, (me,) if by_each else _from(line, writer)))
+        return found
+
+    def _own_first(self, ranks: Sequence[int]) -> list[int]:
+        return sorted(ranks, key=lambda rank: (rank != self._ranks.rank, rank))
+
+    def _plan_resharded(self) -> list[Delivery]:
+        """Under another layout every rank learns what is there and what the others want."""
+        boxes = [_unpack(raw) for raw in self._ranks.gather_any(_pack(self._wanted))]
+        parts = self._all_parts()
+        self._there |= {name for part in parts.values() for name in part.tensors}
+        for name, local in self._wanted.items():
+            self._chunks(name, local, parts)  # refuses what is not alike or not whole
+        load = [0] * self._ranks.world_size
+        found = list[Delivery]()
+        wanted = {name for held in boxes for name in held}
+        for name, chunk in sorted(_distinct(parts, wanted), key=lambda item: (item[0], item[1].box.offset)):
+            needing = [r for r, held in enumerate(boxes) if name in held and _meet(chunk.box, held[name])]
+            if not needing:
+                continue
+            reader = min(needing, key=lambda rank: load[rank])
+            load[reader] += chunk.length
+            if self._ranks.rank in needing:
+                found.append(Delivery(name, chunk, _from(needing, reader)))
+        return found
+
+    def _all_parts(self) -> dict[int, Part]:
+        """Every rank's part, each read from storage by one rank; collective."""
+        count = self._reader.manifest.world_size
+        mine = range(self._ranks.rank, count, self._ranks.world_size)
+        raw = list[bytes]()
+        self._ranks.together(lambda: raw.extend(self._reader.part_bytes(rank) for rank in mine))
+        packed = b"".join(len(data).to_bytes(8, "big") + data for data in raw)
+        found = dict[int, Part]()
+        for first, blob in enumerate(self._ranks.gather_any(packed)):
+            for rank, data in zip(range(first, count, self._ranks.world_size), _split(blob), strict=True):
+                if xxhash.xxh3_128_hexdigest(data) != self._reader.manifest.parts[str(rank)]:
+                    raise self._reader.refuse(part_name(rank), "another rank has read other bytes than were committed")
+                found[rank] = parse_part(data, self._reader.checkpoint, rank)
+        return found
+
+    def _chunks(self, name: str, local: LocalTensor, parts: Mapping[int, Part]) -> list[tuple[int, Chunk]]:
+        """The chunks that this rank needs of a tensor, with who wrote each. Raises UnfitError if they are not all there."""
+        found = dict[Box, tuple[int, Chunk]]()
+        covered = 0
+        for rank, part in parts.items():
+            entry = part.tensors.get(name)
+            if entry is None:
+                continue
+            self._check_alike(name, local, entry)
+            for chunk in entry.chunks:
+                common = chunk.box.intersect(local.box)
+                if common is not None and chunk.box not in found:
+                    found[chunk.box] = rank, chunk
+                    covered += common.elements
+        if covered != local.data.numel():
+            there = f"{covered} of {local.data.numel()} elements of {local.box} are there"
+            raise UnfitError(f"{self._reader.checkpoint.directory}: tensor `{name}`: {there}")
+        return list(found.values())
+
+    def _check_alike(self, name: str, local: LocalTensor, entry: TensorEntry) -> None:
+        if entry.shape != local.shape or entry.dtype != self._dtypes[name]:
+            found, wanted = f"{entry.dtype}{list(entry.shape)}", f"{self._dtypes[name]}{list(local.shape)}"
+            raise UnfitError(f"{self._reader.checkpoint.directory}: tensor `{name}` is {found} there and {wanted} here")
+
+    # --- reading and passing on ---------------------------------------------------------------------------------------
+
+    def _read(self, delivery: Delivery) -> RefusedError | None:
+        """Reads a chunk that nobody else needs, straight into its place where it has one in one piece."""
+        target, whole = self._target(delivery)
+        try:
+            if whole and target.is_contiguous() and target.device.type == "cpu":
+                self._reader.chunk_into(delivery.name, delivery.chunk, to_bytes(target))
+            else:
+                self._put(delivery, self._reader.chunk(delivery.name, delivery.chunk))
+        except RefusedError as error:
+            return error
+        return None
+
+    def _pass_on(self, delivery: Delivery) -> RefusedError | None:
+        """Reads or gets a chunk, passes it on, and keeps what is wanted of it. What was refused is passed on as well: all stay in step."""
+        raw = bytearray(delivery.chunk.length)
+        refused: RefusedError | None = None
+        if delivery.along[0] == self._ranks.rank:
+            try:
+                self._reader.chunk_into(delivery.name, delivery.chunk, memoryview(raw))
+            except RefusedError as error:
+                refused = error
+        self._ranks.relay(delivery.along, torch.frombuffer(raw, dtype=torch.uint8))
+        if refused is not None:
+            return refused
+        chunk = delivery.chunk
+        seed = chunk_seed(self._reader.run, self._reader.checkpoint, delivery.name, chunk.box)
+        if chunk_hash(memoryview(raw), seed) != chunk.xxh3_128:
+            reason = f"tensor `{delivery.name}` at {chunk.box}: not what rank {delivery.along[0]} has verified"
+            return self._reader.refuse(chunk.file, reason)
+        self._put(delivery, raw)
+        return None
+
+    def _target(self, delivery: Delivery) -> tuple[torch.Tensor, bool]:
+        """Where the chunk's elements go here, and whether all of them do."""
+        tensor, local = self._tensors[delivery.name], self._wanted[delivery.name]
+        common = delivery.chunk.box.intersect(local.box)
+        assert common is not None  # noqa: S101  only what is wanted is delivered
+        data = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+        return data[common.within(local.box)], common == delivery.chunk.box
+
+    def _put(self, delivery: Delivery, raw: bytearray) -> None:
+        chunk, local = delivery.chunk, self._wanted[delivery.name]
+        source = from_bytes(memoryview(raw), dtype_named(self._dtypes[delivery.name]), chunk.box.shape)
+        common = chunk.box.intersect(local.box)
+        assert common is not None  # noqa: S101
+        self._target(delivery)[0].copy_(source[common.within(chunk.box)])
 
 
-def _overlaps(entry: TensorEntry, box: Box) -> Iterator[tuple[Chunk, Box]]:
-    for chunk in entry.chunks:
-        if (part := chunk.box.intersect(box)) is not None:
-            yield chunk, part
+def _from(line: Sequence[int], first: int) -> tuple[int, ...]:
+    """The ranks of `line` from `first` on, around its end."""
+    at = list(line).index(first)
+    return (*line[at:], *line[:at])
+
+
+def _distinct(parts: Mapping[int, Part], names: set[str]) -> Iterator[tuple[str, Chunk]]:
+    """Every chunk of these tensors once, though several ranks may have written it."""
+    seen = set[tuple[str, Box]]()
+    for part in parts.values():
+        for name in names & part.tensors.keys():
+            for chunk in part.tensors[name].chunks:
+                if (name, chunk.box) not in seen:
+                    seen.add((name, chunk.box))
+                    yield name, chunk
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return len(one.shape) == len(other.shape) and one.intersect(other) is not None
+
+
+def _pack(wanted: Mapping[str, LocalTensor]) -> bytes:
+    lines = [f"{name}\t{list(local.box.offset)}\t{list(local.box.shape)}" for name, local in wanted.items() if local.data.numel()]
+    return "\n".join(lines).encode()
+
+
+def _unpack(raw: bytes) -> dict[str, Box]:
+    found = dict[str, Box]()
+    for line in raw.decode().splitlines():
+        name, offset, shape = line.split("\t")
+        found[name] = Box(_numbers(offset), _numbers(shape))
+    return found
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.strip("[]").split(",") if number.strip())
+
+
+def _split(blob: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(blob):
+        length = int.from_bytes(blob[at : at + 8], "big")
+        yield blob[at + 8 : at + 8 + length]
+        at += 8 + length

@@ -4,6 +4,8 @@ import os
 import secrets
 from pathlib import Path
 
+TEMPORARY = ".tmp-"  # how names begin that count for nothing
+
 
 def fsync_directory(path: Path) -> None:
     """Makes names in `path` durable: ext4 and XFS keep a rename only once its directory is synced (fsync(2))."""
@@ -24,7 +26,7 @@ def write_durable(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replaces `path` whole: a reader sees the old bytes or the new ones, also after a crash."""
-    temporary = path.with_name(f".tmp-{path.name}.{secrets.token_hex(6)}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
     try:
         write_durable(temporary, data, mode)
         temporary.replace(path)
@@ -35,17 +37,19 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def create_exclusive(path: Path, data: bytes, mode: int = 0o644) -> bool:
-    """Creates `path` with `data` whole, or returns False if the name is taken.
+    """Creates `path` with `data` whole, or returns False if the name is taken. Either way the name is durable then.
 
     link() and not O_EXCL: an exclusive open publishes the name before its bytes, so a crash would leave an empty record for ever.
+    A taken name may be our own, made by a link() whose answer was lost (link(2), over NFS), and not be synced yet.
     """
-    temporary = path.with_name(f".tmp-{path.name}.{secrets.token_hex(6)}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
     try:
         write_durable(temporary, data, mode)
         os.link(temporary, path)
+        created = True
     except FileExistsError:
-        return False
+        created = False
     finally:
         temporary.unlink(missing_ok=True)
     fsync_directory(path.parent)
-    return True
+    return created

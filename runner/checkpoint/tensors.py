@@ -1,9 +1,9 @@
-"""Which elements of a global tensor this rank holds, and their bytes."""
+"""Which elements of a global tensor this rank holds, who else holds the same, and their bytes."""
 
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from headway.runner.checkpoint.format import Box
@@ -11,30 +11,42 @@ from headway.runner.checkpoint.format import Box
 
 @dataclass(frozen=True)
 class LocalTensor:
-    """This rank's elements of a tensor of global `shape`: `data` holds `box`. `owned` is False where another rank writes the same."""
+    """This rank's elements of a tensor of global `shape`: `data` holds `box`. `sharers` are the ranks that hold the same box, in order;
+    empty for a plain tensor, of which a rank does not know by itself who else has it."""
 
     shape: tuple[int, ...]
     box: Box
     data: torch.Tensor
-    owned: bool
+    sharers: tuple[int, ...]
 
 
-def local_tensor(tensor: torch.Tensor, rank: int) -> LocalTensor:
-    """A DTensor's shard, or a plain tensor whole. What several ranks hold is written by the first of them (as DCP does)."""
+def local_tensor(tensor: torch.Tensor) -> LocalTensor:
+    """A DTensor's shard, or a plain tensor whole. Raises ValueError for partial sums, of which no rank holds the value."""
     if isinstance(tensor, DTensor):
         return _local_shard(tensor)
     shape = tuple(tensor.shape)
-    return LocalTensor(shape, Box((0,) * len(shape), shape), tensor.detach(), owned=rank == 0)
+    return LocalTensor(shape, Box((0,) * len(shape), shape), tensor.detach(), ())
 
 
 def _local_shard(tensor: DTensor) -> LocalTensor:
+    if any(isinstance(placement, Partial) for placement in tensor.placements):
+        raise ValueError(
+            f"a tensor with placements {tensor.placements} is a sum that is not made yet, so no rank holds its value"
+        )
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return LocalTensor(tuple(tensor.shape), Box(tuple(offset), tuple(shape)), tensor.to_local().detach(), _sharers(tensor))
+
+
+def _sharers(tensor: DTensor) -> tuple[int, ...]:
+    """The ranks that differ from this one only along axes on which the tensor is replicated."""
     place = tensor.device_mesh.get_coordinate()
-    first = place is not None and all(
-        at == 0 for at, placement in zip(place, tensor.placements, strict=True) if isinstance(placement, Replicate)
+    if place is None:  # not a rank of this mesh
+        return ()
+    free = tuple(
+        slice(None) if isinstance(placement, Replicate) else at for at, placement in zip(place, tensor.placements, strict=True)
     )
-    data = tensor.to_local().detach()
-    return LocalTensor(tuple(tensor.shape), Box(tuple(offset), tuple(shape)), data, owned=first and data.numel() > 0)
+    ranks: list[int] = tensor.device_mesh.mesh[free].flatten().tolist()
+    return tuple(sorted(ranks))
 
 
 def to_bytes(tensor: torch.Tensor) -> memoryview:
@@ -44,8 +56,8 @@ def to_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def from_bytes(raw: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A new tensor of `shape` with the elements in `raw`."""
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).reshape(shape)
+    """The elements in `raw`, which is not copied and may be written through the tensor only if it is writable itself."""
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape) if len(raw) else torch.empty(shape, dtype=dtype)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

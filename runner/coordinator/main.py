@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.checkpoint.chain import (
+    Base,
     Chain,
     ChainError,
-    CheckpointId,
     Claim,
-    Commit,
     End,
     MovedError,
     Record,
     SupersededError,
     claims_without_commit,
+    history_entries,
+    lineage,
     newest_base,
     newest_claim,
+    newest_held_base,
 )
 from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Exit, RunConfig, Verdict, from_json, to_json
 from headway.runner.coordinator.state import (
     Action,
@@ -49,6 +52,7 @@ from headway.runner.goodput.ledger import Account, StepTime, account
 from headway.runner.lines import append_line, cut_torn_line, read_lines
 from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
 from headway.runner.rundir import RunDirectory, read_verdict
+from headway.runner.train.history import carried_out, limit, refusal
 
 TICK_S = 1.0
 SEND_S = 5.0  # for an agent that does not read: it is as good as gone, and the others must not wait for it
@@ -150,19 +154,19 @@ class Server:
                 await self._send(node, kind, generation, body)
             case Note(kind, body):
                 self._note(kind, body)
-            case MakeClaim(refused):
+            case MakeClaim():
                 self._account()
-                self._claiming = asyncio.create_task(self._claim_when_possible(refused))
+                self._claiming = asyncio.create_task(self._claim_when_possible(action))
             case Finish():
                 self._finish(action)
                 self._over = True
 
-    async def _claim_when_possible(self, refused: frozenset[CheckpointId]) -> None:
+    async def _claim_when_possible(self, wanted: MakeClaim) -> None:
         """Claims; while the store cannot be used, tries again for as long as a lost agent would be waited for."""
         until = time.monotonic() + self.config.timeouts["agent"].floor_s
         while True:
             try:
-                event = self._claim(refused)
+                event = self._claim(wanted)
                 break
             except OSError as error:
                 print(f"the chain cannot be used: {error}", file=sys.stderr, flush=True)
@@ -180,15 +184,28 @@ class Server:
             except (ChannelError, TimeoutError):
                 channel.close()  # its reader sees the same and says Lost
 
-    def _claim(self, refused: frozenset[CheckpointId]) -> Event:
+    def _claim(self, wanted: MakeClaim) -> Event:
+        history = self.config.history
         try:
             while True:
                 records = self.chain.read()
-                base = newest_base(records, refused)
-                if base is None and (why := _why_not_from_scratch(records, self.directory.checkpoints)):
+                # A new run takes the line of steps that its spec ends up with from its beginning.
+                done = history_entries(records) if newest_claim(records) else carried_out(history)
+                standing = {committed.step for committed in lineage(records) if committed.tiers}
+                if (why := refusal(history, done, standing)) is not None:
+                    return ClaimRefused(Exit.UNVERIFIED, why)
+                back_to = limit(history, done)
+                base = _base(records, wanted, back_to)
+                if base is None and back_to != 0 and (why := _why_not_from_scratch(records, self.directory.checkpoints)):
                     return ClaimRefused(Exit.UNVERIFIED, why)
                 try:
-                    record = self.chain.claim(base, self.directory.attempt, f"coordinator on {socket.gethostname()}")
+                    record = self.chain.claim(
+                        base,
+                        self.directory.attempt,
+                        f"coordinator on {socket.gethostname()}",
+                        history_entries=max(done, carried_out(history)),
+                        rolled_back=back_to is not None,
+                    )
                     break
                 except MovedError:  # the generation before was still writing
                     continue
@@ -278,14 +295,26 @@ class Server:
         for line, read in read_lines(self.directory.metrics, self._metrics_read):
             self._metrics_read = read
             if line["generation"] == generation:
-                yield StepTime(line["step"], line["step_s"])
+                yield StepTime(line["step"], line["step_s"], line["save_s"])
             else:
                 self._best_step = max(self._best_step, line["step"])
 
 
+def _base(records: list[Record], wanted: MakeClaim, back_to: int | None) -> Base | None:
+    """What the next generation starts from: the newest of what is committed and what the nodes hold in memory, or, where the history goes
+    back, the committed checkpoint of just that step."""
+    if back_to == 0:
+        return None
+    stored = newest_base(records, wanted.refused, back_to)
+    if back_to is not None:
+        return stored if stored is not None and stored.step == back_to else None
+    held = newest_held_base(records, wanted.held, wanted.refused)
+    return max((base for base in (stored, held) if base is not None), key=lambda base: base.step, default=None)
+
+
 def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
     """Step 0 is only right for a run that has never saved."""
-    if any(isinstance(record.entry, Commit) for record in records):
+    if lineage(records):
         return "checkpoints were committed, and none of those that count verifies"
     if not records and any(checkpoints.glob("step-*")):
         return f"{checkpoints} holds checkpoints, and the chain is empty: a person must look"
@@ -314,7 +343,7 @@ def main() -> None:
     config = from_json(RunConfig, run_json.read_text())
     directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))
     assert config.run is not None  # noqa: S101
-    chain = Chain(directory.chain, config.run)
+    chain = Chain(PosixStore(directory.chain), config.run)
     for path in (directory.ledger, *directory.journal(0).parent.iterdir()):
         cut_torn_line(path)
     if read_verdict(directory) is not None:  # an earlier coordinator has decided; agents find the verdict themselves

@@ -1,18 +1,23 @@
 """The coordinator's decisions: events in, actions out, no I/O and no clock of its own.
 
-    gathering -> claiming -> running -> stopping -> claiming ... -> ended
+    gathering -> claiming -> running -> stopping -> surveying -> claiming ... -> ended
 
 All nodes join; a claim on the chain makes a generation; its workers run from the claim's base; when one fails all are stopped, and
-either the next generation is claimed or the attempt ends with a verdict. A coordinator that comes back finds the generation running
+either the next generation is claimed, from what the nodes still hold in memory or from what was committed, or the attempt ends with a
+verdict. A coordinator that comes back finds the generation running
 at every node and goes on with it.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import xxhash
+
 from headway.runner.checkpoint.chain import Base, CheckpointId
-from headway.runner.contract import Exit, RunConfig, bind
+from headway.runner.checkpoint.commit import memory_manifest
+from headway.runner.contract import Exit, RunConfig, bind, partner_of
 
 # --- events: what happened --------------------------------------------------------------------------------------------
 
@@ -96,9 +101,11 @@ class Send:
 
 @dataclass(frozen=True)
 class MakeClaim:
-    """Claim the next generation from the newest checkpoint that is not refused."""
+    """Claim the next generation from the newest checkpoint that is not refused in its tier. `held`: what all ranks have in memory, with
+    the hash of its manifest."""
 
-    refused: frozenset[CheckpointId]
+    refused: frozenset[tuple[CheckpointId, str]]
+    held: Mapping[CheckpointId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,7 @@ Action = Send | MakeClaim | Note | Finish
 
 class Phase(Enum):
     GATHERING = "gathering"
+    SURVEYING = "surveying"
     CLAIMING = "claiming"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -172,6 +180,7 @@ class Generation:
 _TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
 
 
+SURVEY_S = 5.0  # for the nodes to say what their keepers hold; one that does not is taken to hold nothing
 GRACE_SHARE = 0.7  # of the grace, for a save that all ranks agree on; the rest is for ending what hangs
 
 
@@ -193,7 +202,8 @@ class Coordinator:
         self.members: dict[int, Member] = {}
         self.slots: dict[int, int] = {}  # slot -> node
         self.generation = Generation(newest_generation, base, set())
-        self.refused: set[CheckpointId] = set()
+        self.refused: set[tuple[CheckpointId, str]] = set()
+        self.holdings: dict[int, list[dict[str, Any]]] = {}  # node -> what its keeper holds, as far as it was asked and has said
         self.budget = max(0, config.restart.budget - restarts)
         self.restarts = restarts
         self.fruitless = 0  # failures in a row without a new step
@@ -207,7 +217,8 @@ class Coordinator:
         # Somebody's script may end with any code, and means nothing of ours by it.
         self._is_script = config.trainer.kind == "script"
         self._together = frozenset({Exit.COMPLETED}) if self._is_script else _TOGETHER
-        self._began_s = self._now_s = now_s
+        self._keeps_copies = not {"memory", "peer"}.isdisjoint(tier.kind for tier in config.checkpoint.tiers)
+        self._began_s = self._now_s = self._asked_s = now_s
         self._preempted_s: float | None = None
         self._early: list[Exited] = []  # ends that were reported before all nodes had joined
         self._out: list[Action] = []
@@ -259,6 +270,8 @@ class Coordinator:
 
     def _say_again(self, node: int) -> None:
         """What the node has missed if it was said while its connection was broken."""
+        if self.phase is Phase.SURVEYING and node not in self.holdings:
+            self._out.append(Send(node, "survey", self.generation.number, {}))
         if self.phase is Phase.STOPPING:
             self._out.append(Send(node, "stop", self.generation.number, self._stop_body()))
         elif self.phase is Phase.RUNNING and self.generation.started and self.preempting:
@@ -314,6 +327,8 @@ class Coordinator:
             self._preempted_s = None
             if self.phase is Phase.RUNNING:  # a rank cannot save; what is committed stands
                 self._stop_workers()
+        if self.phase is Phase.SURVEYING and now_s - self._asked_s > SURVEY_S:
+            self._make_claim()
         for node, member in self.members.items():
             silent_s = None if self.phase is Phase.GATHERING else member.heard_at
             since_s = silent_s if member.lost_at is None else member.lost_at
@@ -324,13 +339,29 @@ class Coordinator:
     # --- a generation -------------------------------------------------------------------------------------------------
 
     def _claim(self) -> None:
+        """Claims the next generation; before it, where captures are kept in memory, asks what is left of the one that ended."""
+        if not self._keeps_copies or self.generation.number == 0:
+            self._make_claim()
+            return
+        self.phase, self.holdings, self._asked_s = Phase.SURVEYING, {}, self._now_s
+        self._tell_all("survey", {})
+
+    def _held(self, node: int, holdings: list[dict[str, Any]]) -> None:
+        if self.phase is Phase.SURVEYING:
+            self.holdings[node] = holdings
+            if self.holdings.keys() >= set(self.slots.values()):
+                self._make_claim()
+
+    def _make_claim(self) -> None:
         self.phase = Phase.CLAIMING
-        self._out.append(MakeClaim(frozenset(self.refused)))
+        whole = whole_captures(self.config, self.holdings.values())
+        held = {checkpoint: hashed for checkpoint, hashed in whole.items() if (checkpoint, "memory") not in self.refused}
+        self._out.append(MakeClaim(frozenset(self.refused), held))
 
     def _claimed(self, event: Claimed) -> None:
         self.generation = Generation(event.generation, event.base, set())
         self.committed_step = event.base.step if event.base else None
-        base = {"step": event.base.step, "generation": event.base.generation} if event.base else None
+        base = {"step": event.base.step, "generation": event.base.generation, "tier": event.base.tier} if event.base else None
         self._note("claim", {"base": base})
         # What a script saves is its own business and never on the chain.
         saves = bool(self.config.checkpoint.tiers) and not self._is_script
@@ -358,14 +389,24 @@ class Coordinator:
         self.generation.alive = set(range(self.config.world_size))
         nodes = [{"slot": slot, "node": node, "host": self.members[node].host} for slot, node in self.slots.items()]
         self._note("start", {"nodes": nodes, "world_size": self.config.world_size})
-        self._tell_all("start", body)
+        for slot, node in self.slots.items():
+            self._out.append(Send(node, "start", self.generation.number, {**body, "partner": self._partner(slot)}))
         if self.preempting:
             self._tell_all("save", {})
+
+    def _partner(self, slot: int) -> int | None:
+        """The node that holds copies of the slot's captures, where the job keeps such."""
+        if not any(tier.kind == "peer" for tier in self.config.checkpoint.tiers):
+            return None
+        partner = partner_of(slot, self.config.slots, self.config.partner_segment)
+        return None if partner is None else self.slots[partner]
 
     def _said(self, event: Said) -> None:
         what = event.body["what"]
         if what == "preempted":
             self._preempt()
+        elif what == "held":
+            self._held(event.node, event.body["holdings"])
         elif event.generation == self.generation.number:
             match what:
                 case "loaded":
@@ -376,7 +417,7 @@ class Coordinator:
                     self._refused(event.body)
                 case "exception":
                     self.generation.errors[event.body["rank"]] = event.body["text"]
-                case "section" | "finished" | "retired":
+                case "section" | "finished" | "retired" | "waited":
                     self._note(what, event.body)
 
     def _loaded(self, body: dict[str, Any]) -> None:
@@ -395,7 +436,7 @@ class Coordinator:
         """A checkpoint failed verification: its generation's base, which the next claim then leaves out."""
         if body not in self.generation.refused:
             self.generation.refused.append(body)
-            self.refused.add(CheckpointId(body["step"], body["generation"]))
+            self.refused.add((CheckpointId(body["step"], body["generation"]), body["tier"]))
             self._note("refused", body)
 
     def _preempt(self) -> None:
@@ -516,3 +557,18 @@ class Coordinator:
 
     def _note(self, kind: str, body: dict[str, Any]) -> None:
         self._out.append(Note(kind, body))
+
+
+def whole_captures(config: RunConfig, holdings: Iterable[Iterable[Mapping[str, Any]]]) -> dict[CheckpointId, str]:
+    """The captures of which some node holds every rank's part, with the hash of the manifest that follows from the parts."""
+    parts: dict[CheckpointId, dict[int, str]] = {}
+    for held in holdings:
+        for capture in held:
+            checkpoint = CheckpointId(capture["step"], capture["generation"])
+            parts.setdefault(checkpoint, {})[capture["rank"]] = capture["part_xxh3_128"]
+    found = {}
+    for checkpoint, by_rank in parts.items():
+        if by_rank.keys() == set(range(config.world_size)) and config.run is not None:
+            manifest = memory_manifest(config.run, checkpoint, config.mesh, [by_rank[rank] for rank in sorted(by_rank)])
+            found[checkpoint] = xxhash.xxh3_128_hexdigest(manifest)
+    return found

@@ -8,10 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StepTime:
-    """One completed optimizer step of a generation and how long it took."""
+    """One completed optimizer step of a generation, how long it took, and how long training stood still for saves before it."""
 
     step: int
     seconds: float
+    save_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ def account(start: float, end: float, journal: Sequence[dict[str, Any]], steps: 
     """Splits `start`..`end`. `best_before` is the highest step completed by earlier generations: redoing those is lost.
 
     restart: until rank 0 has its process and imports; rendezvous: until the process group stands; restore: until every rank has
-    verified the base; detect: from the last completed step until all ranks of a failed generation had ended. Of a script only its start
-    is seen from outside: from there on its time counts as productive.
+    verified the base; save_block: while training stood still for saves, at the end until they are stored; detect: from the last
+    completed step until all ranks of a failed generation had ended. Of a script only its start is seen from outside: from there on its
+    time counts as productive.
     """
     end = max(start, end)  # a wall clock may be set back
     if script := [line for line in journal if line["kind"] == "section" and line["name"] == "script"]:
@@ -56,7 +58,7 @@ def _reached(journal: Sequence[dict[str, Any]], mark: str, otherwise: float) -> 
 def _split_training(
     seconds: float, journal: Sequence[dict[str, Any]], steps: list[StepTime], best_before: int
 ) -> dict[str, float]:
-    saving = sum(line["save_s"] for line in journal if line["kind"] == "committed")
+    saving = sum(step.save_s for step in steps) + sum(line["seconds"] for line in journal if line["kind"] == "waited")
     again = sum(step.seconds for step in steps if step.step <= best_before)
     new = sum(step.seconds for step in steps if step.step > best_before)
     measured = saving + again + new

@@ -20,17 +20,23 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from headway.runner.checkpoint.chain import Chain, SupersededError
-from headway.runner.checkpoint.format import RefusedError
-from headway.runner.checkpoint.load import Reader
+from headway.runner.checkpoint.authority import say_outcome
+from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
+from headway.runner.checkpoint.format import RefusedError, UnfitError
+from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import PeerError, Ranks
-from headway.runner.checkpoint.save import Place, save
+from headway.runner.checkpoint.restore import open_base
+from headway.runner.checkpoint.schedule import Schedule
+from headway.runner.checkpoint.setup import connector, saver_of
+from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Batch, Exit, MetricsLine, Model, Optimizer, RunConfig, from_json
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.rundir import RunDirectory
 from headway.runner.train.data import Corpus, DataError, open_corpus
+from headway.runner.train.history import at, position
 from headway.runner.train.model import Transformer, initialize
-from headway.runner.train.optimizer import learning_rate, make_optimizer
+from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
 from headway.runner.train.rng import seed_all
 from headway.runner.train.sampler import sample_at
 from headway.runner.train.state import Consumed, TrainState
@@ -64,9 +70,21 @@ class Trainer:
         self.ranks = Ranks(worker.rank, worker.world_size)
         assert job.config.data is not None and job.config.run is not None  # noqa: PT018, S101
         self.corpus: Corpus = open_corpus(job.config.data)
-        root, procs = self.directory.checkpoints, job.config.procs_per_slot
-        self.place = Place(root, job.config.run, worker.generation, worker.attempt, procs, job.config.mesh)
-        self.chain = Chain(self.directory.chain, job.config.run)
+        checkpoint = job.config.checkpoint
+        self.place = Place(
+            root=self.directory.checkpoints,
+            run=job.config.run,
+            generation=worker.generation,
+            attempt=worker.attempt,
+            procs_per_slot=job.config.procs_per_slot,
+            mesh=job.config.mesh,
+            remote=checkpoint.remote,
+        )
+        self.chain = Chain(open_store(str(self.directory.chain)), job.config.run)
+        self.connect = connector(lambda: self.place, checkpoint, self.ranks)
+        self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect)
+        self.schedule = Schedule(checkpoint.tiers, time.monotonic())
+        self._blocked_s = 0.0  # for a save since the last step
         self.state = self._build()
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
@@ -91,59 +109,64 @@ class Trainer:
     def run(self) -> Exit:
         """Trains to the last step, or until asked to save and stop. Collective throughout."""
         self._restore()
-        last = self._clock = time.monotonic()
-        while self.state.step < self.job.steps:
+        self.saver.prepare(self._to_save())
+        began = self._clock = time.monotonic()
+        while self.state.step < self._last_step():
             stop = self._step()
-            if self._due() or stop:
-                self._save()
+            last = stop or self.state.step == self._last_step()
+            due = self._stored_tiers() if last else self._due
+            if due:
+                self._save(due)
+            self._report()
             if stop:
+                self._wait()
                 return Exit.PREEMPTED
+        self._wait()
         self.worker.section("finish")
         hashes = self.state.hashes(self.ranks)
         if self.worker.rank == 0:
             self.worker.say("finished", step=self.state.step, hashes=hashes)
-            print(json.dumps({"finished": self.state.step, "seconds": round(time.monotonic() - last, 3), "hashes": hashes}))
+            print(json.dumps({"finished": self.state.step, "seconds": round(time.monotonic() - began, 3), "hashes": hashes}))
         return Exit.COMPLETED
+
+    def _last_step(self) -> int:
+        return self.job.config.last_step or self.job.steps
 
     def _restore(self) -> None:
         """Loads and verifies the claim's base; no rank goes on before all have."""
         self._section("restore")
         base = self.worker.base
         if base is not None:
-            reader: list[Reader] = []
-            self._refusing(lambda: reader.append(Reader(self.place.root, self.place.run, base)))
-            self._refusing(lambda: self.state.restore(reader[0], self.ranks))
+            self._refusing(lambda: self.state.restore(open_base(self.place, base, self.ranks, self.connect), self.ranks))
         self.worker.completed(self.state.step)
         self.worker.say("loaded", step=self.state.step)
         self._section("compute")
 
     def _refusing(self, read: Callable[[], None]) -> None:
-        def told() -> None:
-            try:
-                read()
-            except RefusedError as error:
-                at = error.checkpoint
-                self.worker.say("refused", step=at.step, generation=at.generation, name=error.name, reason=error.reason)
-                raise
-
-        self.ranks.together(told)
+        try:
+            read()
+        except RefusedError as error:
+            at, base = error.checkpoint, self.worker.base
+            tier = base.tier if base else ""
+            self.worker.say("refused", step=at.step, generation=at.generation, tier=tier, name=error.name, reason=error.reason)
+            raise
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
         """One optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
-        job, state, model = self.job, self.state, self.state.model
+        job, state, model = Job.of(at(self.job.config, self.state.step)), self.state, self.state.model
         assert isinstance(model, FSDPModule)  # noqa: S101
         model.train()
         rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
+        state.consumed.position = position(self.job.config, state.step)
         loss = torch.zeros((), device=self.device)
         for index in range(rounds):
             model.set_requires_gradient_sync(index == rounds - 1)
-            part = self._loss(self._micro_batch(index)) / rounds
+            part = self._loss(self._micro_batch(job.batch, index)) / rounds
             torch.autograd.backward(part)
             loss += part.detach()
-        for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate(job.optimizer, state.step, job.steps)
+        set_hyperparameters(state.optimizer, job.optimizer, state.step, job.steps)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
         state.optimizer.step()
         state.optimizer.zero_grad()
@@ -151,18 +174,18 @@ class Trainer:
         state.step += 1
         mean_loss, stop = self._agree(float(loss))
         self.worker.completed(state.step)
-        self._write_metrics(mean_loss, float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
+        self._write_metrics(job, mean_loss, float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
         return stop
 
-    def _micro_batch(self, index: int) -> torch.Tensor:
+    def _micro_batch(self, batch: Batch, index: int) -> torch.Tensor:
         """(micro, sequence + 1) tokens: this rank's share of round `index`."""
-        batch, state = self.job.batch, self.state
+        state = self.state
         first = state.consumed.position + (index * self.worker.world_size + self.worker.rank) * batch.micro_sequences
         samples = []
-        for position in range(first, first + batch.micro_sequences):
-            number = sample_at(position, self.corpus.windows(batch.sequence_length), self.job.config.seed)
+        for place in range(first, first + batch.micro_sequences):
+            number = sample_at(place, self.corpus.windows(batch.sequence_length), self.job.config.seed)
             samples.append(self.corpus.sample(number, batch.sequence_length))
-            state.consumed.take(position, samples[-1])
+            state.consumed.take(place, samples[-1])
         return torch.stack(samples).to(self.device)
 
     def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -170,43 +193,74 @@ class Trainer:
         return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
     def _agree(self, loss: float) -> tuple[float, bool]:
-        """The mean loss of all ranks, and whether any was asked to save and stop: so all act on it at the same step."""
-        both = torch.tensor([loss, float(self.worker.save_requested())], dtype=torch.float64)
-        dist.all_reduce(both)
-        return float(both[0]) / self.worker.world_size, bool(both[1] > 0)
+        """The mean loss of all ranks, and whether any was asked to save and stop: so all act on it at the same step.
+
+        Which tiers are due goes by the first rank's clock. Raises SupersededError on all ranks when one has seen a newer claim.
+        """
+        now = time.monotonic()
+        late = [first and self.worker.rank == 0 for first in self.schedule.late(now)]
+        told = torch.tensor([loss, self.worker.save_requested(), self.saver.superseded, *late], dtype=torch.float64)
+        dist.all_reduce(told)
+        if told[2] > 0:
+            raise SupersededError("a newer generation has claimed the run")
+        self._due = self.schedule.due(self.state.step, [bool(flag > 0) for flag in told[3:]], now)
+        return float(told[0]) / self.worker.world_size, bool(told[1] > 0)
 
     # --- what stays ---------------------------------------------------------------------------------------------------
 
-    def _due(self) -> bool:
-        every = [tier.every_steps for tier in self.job.config.checkpoint.tiers]
-        return bool(every) and (self.state.step % min(every) == 0 or self.state.step == self.job.steps)
+    def _stored_tiers(self) -> set[str]:
+        """Where a run's last state goes: everywhere that outlives the allocation."""
+        return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in TIERS}
 
-    def _save(self) -> None:
+    def _to_save(self) -> State:
+        return self.state.to_save(self.ranks)
+
+    def _save(self, tiers: set[str]) -> None:
+        """Copies the state; the rest happens beside the next steps."""
         self.worker.section("save")
-        began, step = time.monotonic(), self.state.step
-        try:
-            saved = save(
-                self.place, self.chain, self.ranks, step, self.state.to_save(self.ranks), self.job.config.checkpoint.keep
-            )
-        except (OSError, PeerError) as error:
-            print(f"step {step} could not be saved, those before it stand: {error}", file=sys.stderr)
-        else:
-            if self.worker.rank == 0:
-                self.worker.say("committed", step=step, bytes=saved.bytes, save_s=time.monotonic() - began)
-                if saved.retired:
-                    self.worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in saved.retired])
+        began = time.monotonic()
+        self.saver.save(self.state.step, self._to_save(), tiers)
         self._clock = time.monotonic()
+        self._blocked_s += self._clock - began
         self.worker.section("compute")
 
-    def _write_metrics(self, loss: float, grad_norm: float) -> None:
-        now, tokens = time.monotonic(), self.job.batch.global_sequences * self.job.batch.sequence_length
+    def _report(self) -> None:
+        """Says what has become of saves. That a newer generation has claimed the run is agreed on after the next step."""
+        if not self.saver.superseded:
+            for outcome in self.saver.outcomes():
+                say_outcome(self.worker, outcome)
+
+    def _wait(self) -> None:
+        """Until every save has ended. Raises SupersededError on all ranks."""
+        self.worker.section("save")
+        began = time.monotonic()
+        self.saver.wait_quietly()
+        self.ranks.together(self._report_all)
+        if self.worker.rank == 0:
+            self.worker.say("waited", seconds=time.monotonic() - began)
+
+    def _report_all(self) -> None:
+        for outcome in self.saver.outcomes():
+            say_outcome(self.worker, outcome)
+
+    def _write_metrics(self, job: Job, loss: float, grad_norm: float) -> None:
+        now, tokens = time.monotonic(), job.batch.global_sequences * job.batch.sequence_length
         step_s, self._clock = now - self._clock, now
+        save_s, self._blocked_s = self._blocked_s, 0.0
         if self.worker.rank != 0:
             return
         who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         line = MetricsLine(
-            time.time(), now, **who, loss=loss, grad_norm=grad_norm, tokens=tokens, step_s=step_s, memory_bytes=memory
+            time.time(),
+            now,
+            **who,
+            loss=loss,
+            grad_norm=grad_norm,
+            tokens=tokens,
+            step_s=step_s,
+            memory_bytes=memory,
+            save_s=save_s,
         )
         try:
             append_line(self.directory.metrics, dataclasses.asdict(line))
@@ -245,7 +299,7 @@ def train(worker: Worker) -> Exit:
     except (RefusedError, PeerError) as error:
         print(error, file=sys.stderr)
         return Exit.UNVERIFIED
-    except DataError as error:  # every rank sees the same, and so would every further start
+    except (DataError, UnfitError) as error:  # every rank sees the same, and so would every further start
         worker.say("exception", text=str(error))
         print(error, file=sys.stderr)
         return Exit.STOP

@@ -115,7 +115,7 @@ def initialize(model: nn.Module, config: Model, seed: int) -> None:
     Normal with standard deviation 0.02, the projections into the residual stream by 1 / sqrt(2 * layers) less (GPT-2's rule), norms 1.
     """
     for name, parameter in model.named_parameters():
-        local = local_tensor(parameter, rank=0)
+        local = local_tensor(parameter)
         if parameter.dim() == 1:
             local.data.fill_(1.0)
             continue

@@ -18,6 +18,14 @@ def make_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
 
 
+def set_hyperparameters(optimizer: torch.optim.AdamW, config: Optimizer, step: int, steps: int) -> None:
+    """What optimizer step `step` (0-based) of `steps` is computed with: a history may change it at any step."""
+    for group, decay in zip(optimizer.param_groups, (config.weight_decay, 0.0), strict=True):
+        group.update(
+            lr=learning_rate(config, step, steps), betas=(config.beta1, config.beta2), eps=config.eps, weight_decay=decay
+        )
+
+
 def learning_rate(config: Optimizer, step: int, steps: int) -> float:
     """The rate of optimizer step `step` (0-based) of `steps`: linear warm-up, then a cosine down to `min_lr_ratio * lr`."""
     if step < config.warmup_steps:

@@ -1,10 +1,15 @@
 """The random generators of one rank as an object that a checkpoint can hold, and back."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+import xxhash
+
+CPU = torch.device("cpu")
 
 
 def seed_all(seed: int, rank: int) -> None:
@@ -36,6 +41,35 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(_bytes(state["torch"]))
     if device.type == "cuda":
         torch.cuda.set_rng_state(_bytes(state["cuda"]), device)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Whatever is drawn inside, Python's, NumPy's and torch's generators on the CPU go on afterwards as if nothing had been."""
+    state = rng_state(CPU)
+    try:
+        yield
+    finally:
+        restore_rng(state, CPU)
+
+
+class RandomState:
+    """The random generators as one part of anybody's state: what has state_dict() and load_state_dict().
+
+    Each rank has its own. Under another number of ranks each goes on with numbers that follow from those of the rank that it gets.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device = CPU) -> None:
+        self._rank, self._world_size, self._device = rank, world_size, device
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"world_size": self._world_size, "generators": rng_state(self._device)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["world_size"] == self._world_size:
+            restore_rng(state["generators"], self._device)
+        else:
+            seed_all(xxhash.xxh3_64_intdigest(state["generators"]["torch"]), self._rank)
 
 
 def _bytes(raw: bytes) -> torch.Tensor:

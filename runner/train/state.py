@@ -7,10 +7,11 @@ import torch
 import xxhash
 from torch import nn
 
-from headway.runner.checkpoint.load import Reader
+from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.objects import encode
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.checkpoint.save import State
+from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tensors import local_tensor, to_bytes
 from headway.runner.train.rng import restore_rng, rng_state, seed_all
 
@@ -32,6 +33,16 @@ class Consumed:
         """All ranks together; collective."""
         digests = ranks.gather(self.digest.to_bytes(8, "big"))
         return Consumed(self.position, sum(int.from_bytes(d, "big") for d in digests) & _MASK)
+
+    def state_dict(self) -> dict[str, int]:
+        """That of all ranks together, for a loop of one's own; collective over torch.distributed's ranks."""
+        total = self.total(Ranks.of_default_group())
+        return {"position": total.position, "digest": total.digest}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on from what all ranks together had; the first of them has their sum, whatever their number is now."""
+        self.position = state["position"]
+        self.digest = state["digest"] if Ranks.of_default_group().rank == 0 else 0
 
 
 @dataclass
@@ -69,19 +80,20 @@ class TrainState:
         return State(self.parameters() | self.moments(), objects)
 
     def restore(self, reader: Reader, ranks: Ranks) -> None:
-        """Fills everything from a checkpoint. Raises RefusedError, or ValueError when the data is not what it was trained on."""
+        """Fills everything from a checkpoint; collective. Raises RefusedError, or ValueError when it was trained on other data."""
         world_size = reader.manifest.world_size
-        objects = reader.objects(ranks.rank if ranks.rank < world_size else 0)
+        objects: dict[str, Any] = {}
+        ranks.together(lambda: objects.update(reader.objects(ranks.rank if ranks.rank < world_size else 0)))
         if objects["data"] != self.fingerprint:
             raise ValueError(
                 f"the data has changed: fingerprint {self.fingerprint}, and the checkpoint was trained on {objects['data']}"
             )
         with torch.no_grad():
-            reader.load(self.parameters() | self.moments(), ranks.rank)
+            Loader(reader, self.parameters() | self.moments(), ranks).load()
         self.step = objects["step"]
         consumed = objects["consumed"]
         self.consumed = Consumed(consumed["position"], consumed["digest"] if ranks.rank == 0 else 0)
-        if world_size == ranks.world_size:
+        if world_size == ranks.world_size and ("cuda" in objects["rng"] or self.device.type != "cuda"):  # an import has none
             restore_rng(objects["rng"], self.device)
         else:
             seed_all(self.seed + self.step, ranks.rank)
@@ -101,7 +113,7 @@ class TrainState:
 def _tensors_hash(tensors: dict[str, torch.Tensor], ranks: Ranks) -> bytes:
     digest = xxhash.xxh3_128()
     for name, tensor in tensors.items():
-        local = local_tensor(tensor, ranks.rank)
+        local = local_tensor(tensor)
         digest.update(f"{name}/{local.box}/".encode())
         digest.update(to_bytes(local.data))
     return digest.digest()

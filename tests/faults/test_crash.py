@@ -12,6 +12,7 @@ from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step, wa
 pytestmark = pytest.mark.slow
 
 AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.main"
+KEEPER = "headway.runner.checkpoint.keeper"
 
 
 def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path: Path) -> None:
@@ -22,14 +23,47 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
     assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
     assert [claim["base"] for claim in run.journal("claim")] == [
         None,
-        {"step": 20, "generation": 1},
-        {"step": 40, "generation": 2},
+        {"step": 20, "generation": 1, "tier": "disk"},
+        {"step": 40, "generation": 2, "tier": "disk"},
     ]
     assert run.hashes() == uninterrupted.hashes()
     assert all(digest in done.stdout for digest in run.hashes().values())
     assert "in 2 failures" in done.stdout
     assert (run.directory / "report.html").is_file()
     assert processes_of(run.directory) == []
+
+
+def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier(uninterrupted: Run, tmp_path: Path) -> None:
+    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: disk, every: 20 steps}], keep: 3}\n")
+    done = headway("run", job, "--kill", "1@35", runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path / "runs")
+    (failure,) = run.journal("failure")
+    base = run.journal("claim")[1]["base"]
+    assert (base["generation"], base["tier"]) == (1, "memory")
+    assert failure["step"] - 4 <= base["step"] <= failure["step"], "two captures may be on their way when the worker dies"
+    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 2))]
+    assert run.hashes() == uninterrupted.hashes()
+
+
+def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(uninterrupted: Run, tmp_path: Path) -> None:
+    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: disk, every: 10 steps}], keep: 3}\n")
+    with going("run", job, runs=tmp_path / "runs") as launcher:
+        run = wait_for_step(tmp_path / "runs", 14)
+        (keeper,) = companions(run.directory, KEEPER)
+        keeper.kill()
+        assert launcher.wait(LIMIT_S) == 0
+    assert run.journal("failure") == []
+    assert max(path.name for path in run.checkpoints()) == "step-000000060.g000001"
+    assert run.hashes() == uninterrupted.hashes()
+
+
+def job_of(folder: Path, checkpoint: str) -> Path:
+    """The job with another checkpoint section, beside its cluster."""
+    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
+    text = JOB.read_text()
+    (folder / "job.yaml").write_text(text[: text.index("checkpoint:")] + checkpoint)
+    return folder / "job.yaml"
 
 
 def test_losing_agent_and_coordinator_restarts_no_worker(uninterrupted: Run, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _truncate(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "damage"),
-    [("data-0-1.bin", _flip), ("part-0.json", _truncate), ("manifest.json", Path.unlink)],
+    [("data-0-0.bin", _flip), ("part-0.json", _truncate), ("manifest.json", Path.unlink)],
     ids=["a changed byte of data", "a part cut short", "a manifest that is gone"],
 )
 def test_damage_is_named_and_the_checkpoint_before_is_used(
@@ -37,7 +37,7 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(
     (refused,) = {(r["step"], r["generation"], r["name"]) for r in finished.journal("refused")}
     assert refused == (60, 1, file)
     assert file in done.stdout
-    assert finished.journal("claim")[-1]["base"] == {"step": 50, "generation": 1}
+    assert finished.journal("claim")[-1]["base"] == {"step": 50, "generation": 1, "tier": "disk"}
     assert finished.hashes() == uninterrupted.hashes()
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -55,6 +56,8 @@ class Board:
 
     def __init__(self, ranks: int) -> None:
         self.barrier, self.laid = threading.Barrier(ranks), [b""] * ranks
+        self.boards: dict[int, Board] = {}
+        self.mail = {(a, b): SimpleQueue[torch.Tensor]() for a in range(ranks) for b in range(ranks)}
 
 
 class ThreadRanks(Ranks):
@@ -62,7 +65,7 @@ class ThreadRanks(Ranks):
 
     def __init__(self, rank: int, board: Board) -> None:
         super().__init__(rank, len(board.laid))
-        self._board = board
+        self._board, self._made = board, 0
 
     def gather(self, data: bytes) -> list[bytes]:
         self._board.laid[self.rank] = data
@@ -70,6 +73,20 @@ class ThreadRanks(Ranks):
         found = list(self._board.laid)
         self._board.barrier.wait(30)
         return found
+
+    def apart(self) -> "ThreadRanks":
+        """A board of their own: made by the first of them to come, and laid for the others."""
+        boards = self._board.boards
+        made = boards.setdefault(self._made, Board(self.world_size))
+        self._made += 1
+        return ThreadRanks(self.rank, made)
+
+    def relay(self, along: Sequence[int], data: torch.Tensor) -> None:
+        at = along.index(self.rank)
+        if at > 0:
+            data.copy_(self._board.mail[along[at - 1], self.rank].get(timeout=30))
+        if at + 1 < len(along):
+            self._board.mail[self.rank, along[at + 1]].put(data.clone())
 
 
 def on_all_ranks(world_size: int, work: Callable[[Ranks], T]) -> list[T | Exception]:

@@ -18,6 +18,7 @@ from headway.runner.checkpoint.chain import (
     CheckpointId,
     Claim,
     Commit,
+    Committed,
     End,
     MovedError,
     Record,
@@ -28,6 +29,7 @@ from headway.runner.checkpoint.chain import (
     newest_base,
     newest_claim,
 )
+from headway.runner.checkpoint.stores.posix import PosixStore
 
 RUN = "run-1"
 
@@ -39,15 +41,19 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
+def chain_of(directory: Path) -> Chain:
+    return Chain(PosixStore(directory), RUN, wait=lambda _: None)
+
+
 def opened(directory: Path) -> Chain:
-    chain = Chain(directory, RUN)
+    chain = chain_of(directory)
     chain.read()
     return chain
 
 
 def claim(chain: Chain, base: Base | None = None) -> int:
     chain.read()
-    return chain.claim(base, attempt=0, holder="tester").generation
+    return chain.claim(base, attempt=0, holder="tester", rolled_back=base is None).generation
 
 
 def commit(chain: Chain, step: int, generation: int) -> Base:
@@ -56,8 +62,8 @@ def commit(chain: Chain, step: int, generation: int) -> Base:
     return Base(step, generation, digest)
 
 
-def ids(bases: list[Base]) -> list[tuple[int, int]]:
-    return [(base.step, base.generation) for base in bases]
+def ids(committed: list[Committed]) -> list[tuple[int, int]]:
+    return [(each.step, each.generation) for each in committed]
 
 
 def files(directory: Path) -> list[str]:
@@ -71,9 +77,10 @@ def test_records_are_numbered_without_a_gap_and_each_holds_the_hash_of_the_one_b
     chain = opened(directory)
     generation = claim(chain)
     commit(chain, 10, generation)
+    commit(chain, 20, generation)
     chain.append(Retire((CheckpointId(10, 1),)), generation, 0, "tester")
     chain.append(End("completed"), generation, 0, "tester")
-    assert files(directory) == [f"{n:09d}.json" for n in (1, 2, 3, 4)]
+    assert files(directory) == [f"{n:09d}.json" for n in (1, 2, 3, 4, 5)]
     previous = b""
     for seq, path in enumerate(sorted(directory.iterdir()), 1):
         data = json.loads(path.read_bytes())
@@ -83,17 +90,22 @@ def test_records_are_numbered_without_a_gap_and_each_holds_the_hash_of_the_one_b
 
 def test_what_was_appended_is_read_back_equal(directory: Path) -> None:
     chain = opened(directory)
-    base = Base(5, 1, "ab", tier="memory")
-    written = [chain.claim(None, 3, "one"), chain.append(Commit(5, "ab", ("disk", "remote")), 1, 3, "rank 0")]
-    written += [chain.claim(base, 4, "two"), chain.append(Retire((CheckpointId(5, 1), CheckpointId(4, 1))), 2, 4, "rank 0")]
-    written += [chain.append(End("stop"), 2, 4, "two")]
-    assert Chain(directory, RUN).read() == chain.read() == written
-    assert [record.kind for record in written] == ["claim", "commit", "claim", "retire", "end"]
-    assert written[2].entry == Claim(base)
+    base = Base(7, 1, "cd", tier="memory")
+    written = [
+        chain.claim(None, 3, "one", groups=2, history_entries=1),
+        chain.append(Commit(4, "ab", ("disk", "remote")), 1, 3, "rank 0"),
+    ]
+    written += [chain.append(Commit(6, "ef", group=1), 1, 3, "rank 8"), chain.restart(1, 0, 1, 3, "one")]
+    written += [chain.append(Retire((CheckpointId(4, 1),), ("remote",)), 1, 3, "rank 0")]
+    written += [chain.claim(base, 4, "two", history_entries=2, rolled_back=True), chain.append(End("stop"), 2, 4, "two")]
+    assert chain_of(directory).read() == chain.read() == written
+    assert [record.kind for record in written] == ["claim", "commit", "commit", "claim", "retire", "claim", "end"]
+    assert written[3].entry == Claim(None, (0, 1), 1)
+    assert written[5].entry == Claim(base, (0,), 2, rolled_back=True)
 
 
 def test_nothing_is_appended_before_the_first_claim(directory: Path) -> None:
-    with pytest.raises(SupersededError, match="generation 1 was superseded by nothing"):
+    with pytest.raises(OSError, match="does not show the claim of generation 1"):
         commit(opened(directory), 10, 1)
     assert files(directory) == []
 
@@ -180,7 +192,7 @@ def test_racing_threads_append_every_record_once(directory: Path) -> None:
             commit(chain, writer * 100 + n, 1)
 
     racing(4, work)
-    records = Chain(directory, RUN).read()
+    records = chain_of(directory).read()
     assert [record.seq for record in records] == list(range(1, 102))
     steps = [record.entry.step for record in records if isinstance(record.entry, Commit)]
     assert sorted(steps) == sorted(writer * 100 + n for writer in range(4) for n in range(25))
@@ -202,7 +214,7 @@ def test_racing_processes_append_every_record_once(directory: Path) -> None:
                 os._exit(1)
         children.append(pid)
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
-    steps = [record.entry.step for record in Chain(directory, RUN).read() if isinstance(record.entry, Commit)]
+    steps = [record.entry.step for record in chain_of(directory).read() if isinstance(record.entry, Commit)]
     assert sorted(steps) == sorted(writer * 100 + n for writer in range(3) for n in range(20))
 
 
@@ -210,7 +222,7 @@ def test_of_racing_claims_one_stands_for_each_reading(directory: Path) -> None:
     won: list[int] = []
 
     def work(number: int) -> None:
-        chain = Chain(directory, RUN)
+        chain = chain_of(directory)
         for _ in range(10):
             chain.read()
             try:
@@ -219,7 +231,7 @@ def test_of_racing_claims_one_stands_for_each_reading(directory: Path) -> None:
                 continue
 
     racing(4, work)
-    generations = [record.generation for record in Chain(directory, RUN).read()]
+    generations = [record.generation for record in chain_of(directory).read()]
     assert generations == sorted(won) == list(range(1, len(won) + 1))
 
 
@@ -235,7 +247,7 @@ def test_a_reader_beside_a_writer_sees_a_prefix_and_never_a_gap(directory: Path)
             done.set()
             return
         while not done.is_set():
-            records = Chain(directory, RUN).read()
+            records = chain_of(directory).read()
             assert [record.seq for record in records] == list(range(1, len(records) + 1))
 
     racing(3, work)
@@ -255,7 +267,7 @@ def long_chain(directory: Path) -> Path:
 
 def refusal(directory: Path) -> str:
     with pytest.raises(ChainError) as refused:
-        Chain(directory, RUN).read()
+        chain_of(directory).read()
     return str(refused.value)
 
 
@@ -277,13 +289,13 @@ def test_every_changed_byte_is_noticed_at_the_latest_by_the_next_record(long_cha
             message = refusal(long_chain)
             assert path.name in message or following in message
         path.write_bytes(raw)
-    assert len(Chain(long_chain, RUN).read()) == 4
+    assert len(chain_of(long_chain).read()) == 4
 
 
 def test_a_record_of_another_run_is_named(long_chain: Path, tmp_path: Path) -> None:
     message = f"{long_chain}/000000001.json says record 1 of run 'run-1'; expected 1 of 'run-2'"
     with pytest.raises(ChainError) as refused:
-        Chain(long_chain, "run-2").read()
+        Chain(PosixStore(long_chain), "run-2").read()
     assert str(refused.value) == message
 
 
@@ -296,14 +308,14 @@ def test_swapped_records_are_named(long_chain: Path) -> None:
 
 
 def test_a_record_that_follows_another_one_is_named(long_chain: Path) -> None:
-    last = Chain(long_chain, RUN).read()[-1]
+    last = chain_of(long_chain).read()[-1]
     (long_chain / "000000005.json").write_bytes(replace(last, seq=5, prev_xxh3_128="0" * 32).to_bytes())
     assert "000000005.json does not follow the record before it" in refusal(long_chain)
 
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{}", b"[]", b"1", b"null", b"\xff", b'{"schema": "headway.chain/2"}', b'{"schema": "headway.chain/1"}'],
+    [b"", b"{}", b"[]", b"1", b"null", b"\xff", b'{"schema": "headway.chain/1"}', b'{"schema": "headway.chain/2"}'],
 )
 def test_what_is_no_record_is_named(raw: bytes, long_chain: Path) -> None:
     (long_chain / "000000005.json").write_bytes(raw)
@@ -321,14 +333,14 @@ def test_nobody_appends_to_a_damaged_chain(long_chain: Path) -> None:
     (long_chain / "000000002.json").unlink()
     before = files(long_chain)
     with pytest.raises(ChainError):
-        Chain(long_chain, RUN).append(Commit(40, "x"), 1, 0, "tester")
+        chain_of(long_chain).append(Commit(40, "x"), 1, 0, "tester")
     assert files(long_chain) == before
 
 
 def test_what_is_not_named_like_a_record_is_not_read(long_chain: Path) -> None:
     for name in (".tmp-000000005.json.abc", "000000005.json.tmp", "0000000005.json", "5.json", "README"):
         (long_chain / name).write_text("x")
-    assert len(Chain(long_chain, RUN).read()) == 4
+    assert len(chain_of(long_chain).read()) == 4
 
 
 # --- crashes and unknown outcomes -------------------------------------------------------------------------------------
@@ -351,9 +363,9 @@ def test_a_crash_between_the_temporary_file_and_the_link_leaves_nothing_that_cou
     monkeypatch.undo()
     leftover = [name for name in files(long_chain) if name.startswith(".tmp-")]
     assert len(leftover) == 1
-    assert [record.seq for record in Chain(long_chain, RUN).read()] == [1, 2, 3, 4]
+    assert [record.seq for record in chain_of(long_chain).read()] == [1, 2, 3, 4]
     commit(opened(long_chain), 40, 1)
-    assert ids(lineage(Chain(long_chain, RUN).read()))[0] == (40, 1)
+    assert ids(lineage(chain_of(long_chain).read()))[0] == (40, 1)
 
 
 def test_an_error_before_the_link_leaves_the_chain_as_it_was(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,9 +394,9 @@ def test_a_link_that_worked_although_an_error_came_back_is_ours(
     chain = opened(long_chain)
     monkeypatch.setattr(os, "link", link)
     commit(chain, 40, 1)
-    chain.claim(None, 0, "tester")
+    claim(chain)
     monkeypatch.undo()
-    assert [record.kind for record in Chain(long_chain, RUN).read()[4:]] == ["commit", "claim"]
+    assert [record.kind for record in chain_of(long_chain).read()[4:]] == ["commit", "claim"]
 
 
 def test_an_unknown_outcome_is_not_ours_when_somebody_else_was_first(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +414,7 @@ def test_an_unknown_outcome_is_not_ours_when_somebody_else_was_first(long_chain:
     monkeypatch.setattr(os, "link", link)
     commit(chain, 50, 1)
     assert failed == [long_chain / "000000005.json"]
-    assert ids(lineage(Chain(long_chain, RUN).read()))[:2] == [(50, 1), (40, 1)]
+    assert ids(lineage(chain_of(long_chain).read()))[:2] == [(50, 1), (40, 1)]
 
 
 # --- what counts ------------------------------------------------------------------------------------------------------
@@ -426,7 +438,7 @@ def test_what_was_rolled_back_stays_rolled_back(directory: Path) -> None:
     claim(chain, first[0])
     claim(chain, newest_base(chain.read()))
     assert ids(lineage(chain.read())) == [(10, 1)]
-    assert newest_base(chain.read(), {first[0].checkpoint}) is None
+    assert newest_base(chain.read(), {(first[0].checkpoint, "disk")}) is None
 
 
 def test_a_base_passed_over_by_two_claims_in_a_row_does_not_come_back(directory: Path) -> None:
@@ -460,8 +472,8 @@ def test_retired_and_refused_checkpoints_are_left_out(directory: Path) -> None:
     chain.append(Retire((bases[0].checkpoint, bases[2].checkpoint)), 1, 0, "tester")
     records = chain.read()
     assert newest_base(records) == bases[3]
-    assert newest_base(records, {bases[3].checkpoint}) == bases[1]
-    assert newest_base(records, {bases[3].checkpoint, bases[1].checkpoint}) is None
+    assert newest_base(records, {(bases[3].checkpoint, "disk")}) == bases[1]
+    assert newest_base(records, {(bases[3].checkpoint, "disk"), (bases[1].checkpoint, "disk")}) is None
 
 
 def test_claims_without_a_commit_are_counted_from_the_newest(directory: Path) -> None:
@@ -481,4 +493,4 @@ def test_a_record_is_one_line_of_json_with_its_schema(directory: Path) -> None:
     assert raw == record.to_bytes()
     assert raw.count(b"\n") == 1
     found = json.loads(raw)
-    assert (found["schema"], found["kind"], found["generation"], found["base"]) == ("headway.chain/1", "claim", 1, None)
+    assert (found["schema"], found["kind"], found["generation"], found["base"]) == ("headway.chain/2", "claim", 1, None)

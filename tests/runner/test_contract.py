@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.runner.contract import (
     SECTIONS,
     VERDICTS,
     Batch,
+    Change,
     Checkpoint,
     Data,
     Exit,
@@ -44,7 +45,8 @@ FULL = RunConfig(
     data=Data("files", {"paths": ["/a/*.txt"], "limit_bytes": 10}),
     batch=Batch(16, 2, 128),
     optimizer=Optimizer(3e-4, warmup_steps=10),
-    checkpoint=Checkpoint((Tier("disk", 50),), keep=2),
+    checkpoint=Checkpoint((Tier("memory", 5, keep=1), Tier("disk", every_s=900.0, keep=2)), 1000, 1 << 40),
+    history=(Change(100, rollback_to=50, skip_samples=64, set={"optimizer.lr": 1e-4, "steps": 400}),),
     store=Store("posix", "/runs/r/shared"),
     run="quickstart-0123abcd-1",
 )
@@ -146,6 +148,7 @@ degrees = st.integers(1, 4)
 meshes = st.builds(Mesh, pp=degrees, dp_replicate=degrees, dp_shard=degrees, cp=degrees, tp=degrees)
 
 
+@settings(deadline=None)
 @given(meshes)
 def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
     places = [coordinates(mesh, rank) for rank in range(mesh.world_size)]
@@ -155,6 +158,7 @@ def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
     assert all(0 <= place[axis] < getattr(mesh, axis) for place in places for axis in mesh.axes)
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 1000), max_size=20), st.integers(0, 20))
 def test_bind_gives_the_lowest_nodes_in_order_or_says_how_many_are_missing(nodes: set[int], slots: int) -> None:
     if len(nodes) < slots:
@@ -195,3 +199,29 @@ def test_an_unknown_word_of_the_heartbeat_page_is_refused() -> None:
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
     with pytest.raises(ValueError, match="not in tuple"):
         page.write(0, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "buffers", "copies"),
+    [((), 0, 0), (("disk",), 2, 0), (("memory", "disk"), 2, 0), (("peer", "disk"), 2, 2), (("peer", "remote"), 3, 2)],
+)
+def test_tiers_say_how_many_captures_a_node_has_room_for(kinds: tuple[str, ...], buffers: int, copies: int) -> None:
+    checkpoint = Checkpoint(tuple(Tier(kind, 1) for kind in kinds))
+    assert (checkpoint.buffers, checkpoint.copies) == (buffers, copies)
+
+
+def test_a_tier_is_written_by_steps_or_by_the_clock() -> None:
+    assert (Tier("disk", 50).interval_s(2.0), Tier("disk", every_s=900.0).interval_s(2.0)) == (100.0, 900.0)
+
+
+def test_only_a_remote_tier_has_an_address() -> None:
+    assert Checkpoint((Tier("disk", 50),)).remote is None
+    assert Checkpoint((Tier("disk", 50), Tier("remote", 100, url="s3://a/b"))).remote == "s3://a/b"
+
+
+def test_a_run_is_as_long_as_the_last_change_that_counts_says() -> None:
+    longer = Change(300, set={"steps": 400})
+    assert SMALL.last_step is None
+    assert replace(FULL, history=()).last_step == 300
+    assert replace(FULL, history=(longer,)).last_step == 400
+    assert replace(FULL, history=(longer, Change(350, rollback_to=200))).last_step == 300

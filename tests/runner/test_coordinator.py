@@ -5,11 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
+from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.contract import Checkpoint, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
 from headway.runner.coordinator.state import (
     GRACE_SHARE,
+    SURVEY_S,
     Action,
     Beat,
     Claimed,
@@ -128,7 +131,7 @@ def test_the_start_names_base_and_rendezvous_and_waits_for_the_port() -> None:
     assert sent(bench.do(Claimed(3, BASE, 1)), "start") == []
     assert sent(bench.do(Beat(1, 5000, {})), "start") == []
     starts = [action for action in bench.do(Beat(0, 4000, {})) if isinstance(action, Send)]
-    body = {"base": vars(BASE), "master_addr": "host-0", "master_port": 4000, "restarts": 0}
+    body = {"base": vars(BASE), "master_addr": "host-0", "master_port": 4000, "restarts": 0, "partner": None}
     assert starts == [Send(0, "start", 3, body), Send(1, "start", 3, body)]
     assert bench.do(Beat(0, 4000, {})) == []
 
@@ -244,17 +247,103 @@ def test_evidence_of_an_earlier_generation_does_not_count() -> None:
 
 def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged() -> None:
     bench = Bench(config(budget=1)).started(BASE)
-    facts = {"step": 20, "generation": 1, "name": "data-0-0.bin", "reason": "changed"}
+    facts = {"step": 20, "generation": 1, "tier": "disk", "name": "data-0-0.bin", "reason": "changed"}
     bench.say("refused", rank=3, **facts)
     bench.say("refused", rank=3, **facts)
     actions = bench.end_all([Exit.UNVERIFIED] * 4)
-    assert actions == [MakeClaim(frozenset({CheckpointId(20, 1)}))]
+    assert actions == [MakeClaim(frozenset({(CheckpointId(20, 1), "disk")}))]
     assert (bench.machine.budget, bench.machine.restarts) == (1, 0)
     assert bench.notes().count("refused") == 1
     older = Base(10, 1, "cd")
     bench.started(older)
     bench.say("refused", rank=0, **{**facts, "step": 10})
-    assert bench.end_all([Exit.UNVERIFIED] * 4) == [MakeClaim(frozenset({CheckpointId(20, 1), CheckpointId(10, 1)}))]
+    both = frozenset({(CheckpointId(20, 1), "disk"), (CheckpointId(10, 1), "disk")})
+    assert bench.end_all([Exit.UNVERIFIED] * 4) == [MakeClaim(both)]
+
+
+# --- what the nodes hold in memory ------------------------------------------------------------------------------------
+
+TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("disk", 10)))
+WHOLE = CheckpointId(24, 1)
+
+
+def holding(rank: int, step: int = 24, generation: int = 1) -> dict[str, Any]:
+    return {"rank": rank, "step": step, "generation": generation, "part_xxh3_128": f"{rank:032x}", "bytes": 10}
+
+
+def failed(**more: Any) -> Bench:
+    """A run whose ranks have all ended after its first generation, and which keeps captures in memory."""
+    bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", **more)).started()
+    bench.end_all([-9, 1, 1, 1], step=25)
+    return bench
+
+
+def held(node: int, *holdings: dict[str, Any], generation: int = 1) -> Said:
+    return Said(node, generation, {"what": "held", "holdings": list(holdings)})
+
+
+def claimed(actions: Sequence[Action]) -> MakeClaim:
+    (found,) = [action for action in actions if isinstance(action, MakeClaim)]
+    return found
+
+
+def test_nothing_is_asked_before_the_first_generation_or_where_no_tier_is_in_memory() -> None:
+    first = Bench(replace(config(), checkpoint=TWO_TIERS))
+    assert claims(first.join_all()) == 1
+    assert claims(Bench().started().end_all([-9, 1, 1, 1])) == 1
+
+
+def test_the_claim_knows_what_every_rank_has_in_memory_wherever_it_lies() -> None:
+    bench = failed()
+    assert sent(bench.actions, "survey") == [0, 1]
+    assert bench.do(held(0, holding(0), holding(1), holding(2), holding(2, step=26))) == []
+    claim = claimed(bench.do(held(1, holding(3), holding(0))))
+    assert list(claim.held) == [WHOLE]
+    manifest = memory_manifest("run-1", WHOLE, bench.config.mesh, [f"{rank:032x}" for rank in range(4)])
+    assert claim.held[WHOLE] == xxhash.xxh3_128_hexdigest(manifest)
+
+
+def test_a_capture_that_lacks_a_rank_does_not_count() -> None:
+    bench = failed()
+    bench.do(held(0, holding(0), holding(1)))
+    assert claimed(bench.do(held(1, holding(3)))).held == {}
+
+
+def test_a_node_that_does_not_answer_holds_nothing() -> None:
+    bench = failed()
+    bench.do(held(0, holding(0), holding(1)))
+    bench.now_s = SURVEY_S
+    bench.do(Beat(0, 4000, {}), Beat(1, None, {}))
+    assert bench.do(Tick()) == []
+    bench.now_s += 0.1
+    assert claimed(bench.do(Tick())).held == {}
+    assert bench.do(held(1, holding(2), holding(3))) == []
+
+
+def test_a_node_that_comes_back_is_asked_again() -> None:
+    bench = failed()
+    assert sent(bench.do(held(0), joined(1, 1)), "survey") == [1]
+    assert claims(bench.do(held(1))) == 1
+
+
+def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() -> None:
+    bench = failed()
+    everything = [holding(rank) for rank in range(4)]
+    bench.do(held(0, *everything), held(1))
+    bench.started(Base(24, 1, "ab", "memory"))
+    bench.say("refused", step=24, generation=1, tier="memory", name="memory-0", reason="changed")
+    bench.end_all([Exit.UNVERIFIED] * 4)
+    claim = claimed(bench.do(held(0, *everything, generation=2), held(1, generation=2)))
+    assert (claim.refused, claim.held) == (frozenset({(WHOLE, "memory")}), {})
+
+
+def test_each_slot_is_told_who_holds_its_copies() -> None:
+    peers = replace(TWO_TIERS, tiers=(*TWO_TIERS.tiers, Tier("peer", 4)))
+    bench = Bench(replace(config(slots=3), checkpoint=peers, run="run-1")).started()
+    starts = [action for action in bench.actions if isinstance(action, Send) and action.kind == "start"]
+    partners = {start.node: start.body["partner"] for start in starts}
+    assert sorted(partners.values()) == [0, 1, 2]
+    assert all(node != partner for node, partner in partners.items())
 
 
 # --- preemption -------------------------------------------------------------------------------------------------------
@@ -289,7 +378,7 @@ def test_a_crash_while_saving_still_ends_with_82() -> None:
 def test_a_base_refused_during_preemption_starts_nothing_more() -> None:
     bench = Bench().started(BASE)
     bench.do(preempted())
-    bench.say("refused", step=20, generation=1, name="x", reason="changed")
+    bench.say("refused", step=20, generation=1, tier="disk", name="x", reason="changed")
     bench.end_all([Exit.UNVERIFIED] * 4)
     assert bench.finish().exit_code is Exit.PREEMPTED
 

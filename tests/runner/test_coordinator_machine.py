@@ -62,6 +62,7 @@ class Agent:
     over: bool = False
     generation: int = 0
     slot: int | None = None
+    captures: list[dict[str, object]] = field(default_factory=list)  # in its keeper's memory
     port: int | None = None
     workers: dict[int, Worker] = field(default_factory=dict)
     outbox: deque[Event] = field(default_factory=deque)
@@ -85,15 +86,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         budget=st.integers(0, 4),
         no_progress=st.integers(1, 4),
         goes_well=st.booleans(),
+        in_memory=st.booleans(),
     )
-    def begin(self, slots: int, procs: int, kind: str, budget: int, no_progress: int, goes_well: bool) -> None:
+    def begin(self, slots: int, procs: int, kind: str, budget: int, no_progress: int, goes_well: bool, in_memory: bool) -> None:
+        tiers = (Tier("memory", 5), Tier("disk", 10)) if in_memory else (Tier("disk", 10),)
         self.config = RunConfig(
             slots=slots,
             procs_per_slot=procs,
             mesh=Mesh(dp_shard=slots * procs),
             trainer=Trainer(kind),
             spec_hash="",
-            checkpoint=Checkpoint((Tier("disk", 10),) if kind == "builtin" else ()),
+            checkpoint=Checkpoint(tiers if kind == "builtin" else ()),
+            run="run-1",
             restart=Restart(budget, refill_steps=20, no_progress=no_progress),
             timeouts={"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S)},
         )
@@ -144,8 +148,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def answer_claim(self) -> None:
         """What coordinator/main.py does with a MakeClaim."""
         assert self.claiming is not None
-        base = next((b for b in reversed(self.commits) if b.checkpoint not in self.claiming.refused), None)
-        self.claiming, had = None, bool(self.commits)
+        base, had = self.base_of(self.claiming), bool(self.commits)
+        self.claiming = None
         if self.superseded:
             self.handle(ClaimRefused(Exit.SUPERSEDED, "somebody else claimed"))
         elif base is None and had:
@@ -154,10 +158,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.append_claim(base)
             self.handle(Claimed(self.claimed, base, self.idle))
 
+    def base_of(self, claim: MakeClaim) -> Base | None:
+        """The newest commit that is not refused, or what is newer in memory and of the generation that counts."""
+        stored = next((b for b in reversed(self.commits) if (b.checkpoint, "disk") not in claim.refused), None)
+        kept = [Base(c.step, c.generation, hashed, "memory") for c, hashed in claim.held.items() if c.generation == self.claimed]
+        return max([*kept, *([stored] if stored else [])], key=lambda base: base.step, default=None)
+
     def append_claim(self, base: Base | None) -> None:
         self.claimed, self.idle = self.claimed + 1, self.idle + 1
         self.bases[self.claimed] = base
-        self.commits = self.commits[: self.commits.index(base) + 1] if base else []
+        self.commits = [commit for commit in self.commits if base is not None and commit.step <= base.step]
 
     # --- the agents' side ---------------------------------------------------------------------------------------------
 
@@ -201,6 +211,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             case "save":
                 for worker in agent.workers.values():
                     worker.saves = True
+            case "survey":
+                agent.say(Said(agent.node, agent.generation, {"what": "held", "holdings": list(agent.captures)}))
             case "stop":
                 for worker in agent.workers.values():
                     worker.killed |= worker.runs
@@ -305,6 +317,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def train_and_save(self, steps: int, saves: bool) -> None:
         self.train(steps)
         step = next(iter(self.gang().values())).step
+        if saves and self.config.checkpoint.has("memory"):
+            for agent in self.agents:
+                facts = {"step": step, "generation": self.started, "bytes": 1}
+                agent.captures = [{"rank": rank, "part_xxh3_128": "ab" * 16, **facts} for rank in agent.workers]
         if saves and self.config.checkpoint.tiers and not any(b.step >= step for b in self.commits):
             self.commits.append(Base(step, self.started, "ab"))
             self.idle = 0
@@ -344,7 +360,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if self.finishes:
             return
         if self.claiming is not None and claim_stands and not self.superseded:  # it died between the claim and its answer
-            base = next((b for b in reversed(self.commits) if b.checkpoint not in self.claiming.refused), None)
+            base = self.base_of(self.claiming)
             if base is not None or not self.commits:
                 self.append_claim(base)
         self.claiming = None
@@ -357,7 +373,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def the_base_does_not_verify(self) -> None:
         base = self.bases[self.started]
         assert base is not None
-        self.say_of(0, "refused", step=base.step, generation=base.generation, name="x", reason="changed")
+        self.say_of(0, "refused", step=base.step, generation=base.generation, tier=base.tier, name="x", reason="changed")
         for rank in self.gang():
             self.end(rank, Exit.UNVERIFIED)
 
@@ -412,7 +428,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         machine = getattr(self, "machine", None)
         if machine is not None and machine.generation.base is not None and not machine.generation.refused:
             base = machine.generation.base
-            assert CheckpointId(base.step, base.generation) not in machine.refused
+            assert (CheckpointId(base.step, base.generation), base.tier) not in machine.refused
 
     # --- every run ends -----------------------------------------------------------------------------------------------
 

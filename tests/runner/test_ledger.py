@@ -19,8 +19,9 @@ def loaded(wall: float) -> dict[str, Any]:
     return {"kind": "loaded", "wall": wall}
 
 
-def committed(save_s: float, wall: float = 0.0) -> dict[str, Any]:
-    return {"kind": "committed", "save_s": save_s, "wall": wall}
+def waited(seconds: float, wall: float = 0.0) -> dict[str, Any]:
+    """At its end a generation waits for the saves that are under way."""
+    return {"kind": "waited", "seconds": seconds, "wall": wall}
 
 
 FAILURE = {"kind": "failure", "wall": 0.0}
@@ -35,10 +36,10 @@ walls = st.floats(-1e3, 1e4)
 lines = st.one_of(
     st.builds(section, st.sampled_from(["start", "rendezvous", "restore", "compute", "script"]), walls),
     st.builds(loaded, walls),
-    st.builds(committed, st.floats(0, 1e3), walls),
+    st.builds(waited, st.floats(0, 1e3), walls),
     st.just(FAILURE),
 )
-step_times = st.builds(StepTime, st.integers(1, 100), st.floats(0, 1e3))
+step_times = st.builds(StepTime, st.integers(1, 100), st.floats(0, 1e3), st.floats(0, 1e3))
 
 
 @settings(max_examples=500, deadline=None)
@@ -54,8 +55,8 @@ def test_buckets_sum_to_the_wall_time(
 
 
 def test_a_generation_that_trains_and_saves() -> None:
-    steps = [StepTime(n, 1.0) for n in range(1, 11)]
-    closed = account(100.0, 120.0, [*STARTED, committed(2.0), committed(1.0)], steps, best_before=0)
+    steps = [StepTime(n, 1.0, save_s=2.0 if n == 5 else 0.0) for n in range(1, 11)]
+    closed = account(100.0, 120.0, [*STARTED, waited(1.0)], steps, best_before=0)
     expected = {"restart": 2.0 + 2.0, "rendezvous": 1.0, "restore": 2.0, "productive": 10.0, "save_block": 3.0}
     assert rounded(closed) == expected
 
@@ -93,7 +94,7 @@ def test_a_scripts_time_counts_as_productive_from_its_start() -> None:
 
 
 def test_steps_that_took_longer_than_there_was_are_shrunk_together() -> None:
-    closed = account(100.0, 110.0, [*STARTED, committed(4.0)], [StepTime(1, 8.0), StepTime(2, 8.0)], best_before=1)
+    closed = account(100.0, 110.0, [*STARTED, waited(4.0)], [StepTime(1, 8.0), StepTime(2, 8.0)], best_before=1)
     assert rounded(closed) == {
         "restart": 2.0,
         "rendezvous": 1.0,

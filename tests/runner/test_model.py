@@ -16,10 +16,12 @@ from torch import nn
 from torch.distributed.tensor import Shard
 
 from headway.runner.checkpoint.chain import Chain, newest_base
-from headway.runner.checkpoint.load import Reader
 from headway.runner.checkpoint.objects import decode, encode
+from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.checkpoint.save import Place, save
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.sources import DirectorySource
+from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Data, Mesh, Model, Optimizer
 from headway.runner.train.data import DataError, open_corpus
@@ -28,6 +30,7 @@ from headway.runner.train.optimizer import learning_rate, make_optimizer
 from headway.runner.train.rng import restore_rng, rng_state, seed_all
 from headway.runner.train.state import Consumed, TrainState
 from tests.runner.layouts import mesh_of, shard
+from tests.runner.saves import save
 
 CPU = torch.device("cpu")
 SMALL = Model(vocab_size=19, layers=2, hidden=16, heads=4, kv_heads=2, ffn_hidden=24)
@@ -84,7 +87,7 @@ def test_initial_values_do_not_depend_on_the_layout(ranks: int, dim: int) -> Non
             }
         initialize(Sharded(held), SMALL, seed=5)
         for name, parameter in held.items():
-            local = local_tensor(parameter, rank)
+            local = local_tensor(parameter)
             place = tuple(slice(o, o + n) for o, n in zip(local.box.offset, local.box.shape, strict=True))
             assert torch.equal(local.data, whole[name].detach()[place]), (rank, name)
 
@@ -254,18 +257,18 @@ def train(state: TrainState, steps: int) -> list[float]:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     (tmp_path / "chain").mkdir()
-    Chain(tmp_path / "chain", "run-1").claim(None, 0, "tester")
+    Chain(PosixStore(tmp_path / "chain"), "run-1").claim(None, 0, "tester")
     return Place(tmp_path / "checkpoints", "run-1", 1, 0, 1, Mesh())
 
 
 def reader_of(place: Place) -> Reader:
-    base = newest_base(Chain(place.root.parent / "chain", "run-1").read())
+    base = newest_base(Chain(PosixStore(place.root.parent / "chain"), "run-1").read())
     assert base is not None
-    return Reader(place.root, "run-1", base)
+    return Reader(DirectorySource(place.root / base.checkpoint.directory), "run-1", base)
 
 
 def save_state(place: Place, state: TrainState) -> None:
-    chain = Chain(place.root.parent / "chain", "run-1")
+    chain = Chain(PosixStore(place.root.parent / "chain"), "run-1")
     save(place, chain, Ranks(), state.step, state.to_save(Ranks()), keep=3)
 
 

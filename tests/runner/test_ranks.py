@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from headway.runner.checkpoint.chain import Chain, newest_base
-from headway.runner.checkpoint.load import Reader
+from headway.runner.checkpoint.load import Loader
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.sources import DirectorySource
+from headway.runner.checkpoint.stores.posix import PosixStore
 
 SCRIPT = """
 import json, sys
@@ -21,8 +25,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from headway.runner.checkpoint.chain import Chain, SupersededError
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.checkpoint.save import Place, State, save
+from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Mesh
+from tests.runner.saves import save
 
 root, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo", init_method=f"file://{root}/meet", rank=rank, world_size=world)
@@ -47,8 +54,8 @@ found["only the first, who fails"] = outcome({0: OSError("no space")}, only=0)
 
 mesh = init_device_mesh("cpu", (world,))
 sharded = distribute_tensor(torch.arange(21.0).reshape(7, 3), mesh, [Shard(0)])
-place = Place(root / "checkpoints", "run-1", 1, 0, world, Mesh(dp_shard=world))
-found["bytes"] = save(place, Chain(root / "chain", "run-1"), ranks, 5, State({"w": sharded}, {"rank": rank}), keep=2).bytes
+place = Place(root / "checkpoints", "run-1", 1, 0, 1, Mesh(dp_shard=world))
+found["bytes"] = save(place, Chain(PosixStore(root / "chain"), "run-1"), ranks, 5, State({"w": sharded}, {"rank": rank}), keep=2).bytes
 (root / f"{rank}.json").write_text(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
@@ -67,7 +74,7 @@ def run_ranks(root: Path, world_size: int) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_two_processes_gather_fail_and_save_together(tmp_path: Path) -> None:
     (tmp_path / "chain").mkdir()
-    Chain(tmp_path / "chain", "run-1").claim(None, 0, "tester")
+    Chain(PosixStore(tmp_path / "chain"), "run-1").claim(None, 0, "tester")
     first, second = run_ranks(tmp_path, 2)
     superseded = "SupersededError: a newer generation has claimed the run"
     assert first["gathered"] == second["gathered"] == ["00ff", "01fe"]
@@ -78,10 +85,11 @@ def test_two_processes_gather_fail_and_save_together(tmp_path: Path) -> None:
     assert first["only the first, who is fine"] == second["only the first, who is fine"] == "fine"
     assert first["only the first, who fails"] == "OSError: no space"
     assert second["only the first, who fails"] == "PeerError: rank 0 failed"
-    assert first["bytes"] == second["bytes"] == 84
-    base = newest_base(Chain(tmp_path / "chain", "run-1").read())
+    assert first["bytes"] == second["bytes"] == 8192
+    base = newest_base(Chain(PosixStore(tmp_path / "chain"), "run-1").read())
     assert base is not None
-    reader, whole = Reader(tmp_path / "checkpoints", "run-1", base), torch.zeros(7, 3)
-    reader.load({"w": whole}, rank=0)
+    reader = Reader(DirectorySource(tmp_path / "checkpoints" / base.checkpoint.directory), "run-1", base)
+    whole = torch.zeros(7, 3)
+    Loader(reader, {"w": whole}, Ranks()).load()
     assert torch.equal(whole, torch.arange(21.0).reshape(7, 3))
     assert [reader.objects(rank) for rank in (0, 1)] == [{"rank": 0}, {"rank": 1}]

@@ -1,0 +1,41 @@
+"""Checkpoints that cannot lie, for anybody's training loop:
+
+    from headway import checkpoint
+    run = checkpoint.open("runs/mine", tiers={"disk": 100})
+    start = run.load(state)           # 0, or the step of the newest checkpoint that verifies
+    for step in range(start, steps):
+        train(...)
+        run.save(step + 1, state)     # when a tier is due: copies, and the rest happens beside training
+    run.close()
+
+`state` is a dict of modules, optimizers, whatever has state_dict(), tensors and plain values. docs/checkpoints.md says more.
+"""
+
+from headway.runner.checkpoint.chain import SupersededError
+from headway.runner.checkpoint.engine import Outcome
+from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
+from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.objects import ObjectError
+from headway.runner.checkpoint.session import NothingVerifiesError, Session, open  # noqa: A004  read as checkpoint.open
+from headway.runner.checkpoint.stateful import StateError
+from headway.runner.train.loader import PerRank, Samples, Seeded
+from headway.runner.train.rng import RandomState
+from headway.runner.train.state import Consumed
+
+__all__ = [
+    "Consumed",
+    "NothingVerifiesError",
+    "ObjectError",
+    "Outcome",
+    "PerRank",
+    "RandomState",
+    "RefusedError",
+    "Samples",
+    "Seeded",
+    "Session",
+    "StateError",
+    "StorageReader",
+    "StorageWriter",
+    "SupersededError",
+    "open",
+]

@@ -1,0 +1,182 @@
+"""`headway checkpoint VERB`: checkpoints listed, verified, compared, brought out and in, by a process with the runner's libraries."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from headway.cli.checkpoint_process import LibraryError, Line, Reading
+from headway.cli.checkpoint_text import (
+    print_adoption,
+    print_differences,
+    print_exported,
+    print_imported,
+    print_list,
+    print_verified,
+)
+from headway.cli.documents import load_job_plan
+from headway.jobspec.json_text import json_text
+from headway.jobspec.plan import JobPlan, to_json
+from headway.report.directory import RunError, find_run
+
+OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "RUN is a run directory, or its name under $HEADWAY_RUNS (default: ./runs). Every byte that is used is verified."
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listed = _verb(verbs, "ls", "the checkpoints of a run, where they are and which of them count")
+    listed.add_argument("run", metavar="RUN")
+    verified = _verb(verbs, "verify", "read every byte of the newest checkpoint and name what is not as it was committed")
+    verified.add_argument("place", metavar="RUN|DIR", help="a run, or a directory that headway's dcp.StorageWriter wrote")
+    verified.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step")
+    verified.add_argument("--all", action="store_true", help="every checkpoint that counts")
+    compared = _verb(verbs, "diff", "what is not the same in two checkpoints; 1 if anything")
+    for name in ("old", "new"):
+        compared.add_argument(
+            name, metavar=name.upper(), help="RUN (its newest), RUN@STEP, or a directory of DCP or of safetensors"
+        )
+    _configure_export(_verb(verbs, "export", "a checkpoint as safetensors or plain torch.distributed.checkpoint"))
+    _configure_import(_verb(verbs, "import", "a new run that begins with a checkpoint from elsewhere"))
+    adopted = _verb(verbs, "adopt", "found the chain of a run anew whose checkpoints are there and whose chain is not")
+    adopted.add_argument("run", metavar="RUN")
+    adopted.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
+
+
+def _verb(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    return parser
+
+
+def _configure_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step, not the newest")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a directory that is not there yet")
+    parser.add_argument(
+        "--format",
+        choices=("safetensors", "dcp"),
+        default="safetensors",
+        help="safetensors: the parameters, for the builtin model as transformers' LlamaForCausalLM; dcp: the whole state",
+    )
+
+
+def _configure_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "kind", choices=("hf", "dcp"), help="safetensors as Hugging Face has them, or plain torch.distributed.checkpoint"
+    )
+    parser.add_argument("place", type=Path, metavar="DIR")
+    parser.add_argument("--to", type=Path, required=True, metavar="RUN", help="the new run's directory")
+    parser.add_argument("--job", type=Path, metavar="JOB", help="a TrainingJob of the builtin trainer that is to go on from it")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the step that it is the state of (default: as it says itself, else 0)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """0; 1 where something is refused or differs; 2 where a name names nothing; 3 without the runner's libraries."""
+    try:
+        return VERBS[args.verb](args)
+    except RunError as error:
+        return _fail(str(error), USAGE)
+    except LibraryError as error:
+        return _fail(str(error), LACKING)
+
+
+def _list(args: argparse.Namespace) -> int:
+    return _read(["ls", _run(args.run)], print_list, args.json)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    return _read(["verify", _place(args.place), *_step(args), *(["--all"] if args.all else [])], print_verified, args.json)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    return _read(["diff", _place(args.old), _place(args.new)], print_differences, args.json)
+
+
+def _export(args: argparse.Namespace) -> int:
+    words = ["export", _place(args.run), *_step(args), "--to", str(args.to), "--format", args.format]
+    return _read(words, print_exported, args.json)
+
+
+def _import(args: argparse.Namespace) -> int:
+    words = ["import", args.kind, str(args.place), *_step(args)]
+    if args.job is None:
+        return _read([*words, "--to", str(args.to)], print_imported, args.json)
+    planned = load_job_plan(args.job, args.cluster)
+    if planned is None:
+        return PROBLEMS
+    runs = Path(os.environ.get("HEADWAY_RUNS") or planned.plan.runs)
+    if args.to.parent != Path() and args.to.parent.resolve() != runs.resolve():
+        return _fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; give a name or set HEADWAY_RUNS", USAGE)
+    with _told(planned.plan) as more:
+        code = _read([*words, "--to", str(runs / args.to.name), *more], print_imported, args.json)
+    if code == OK:
+        print(f"to go on: headway run {args.job} --resume {args.to.name}", file=sys.stderr)
+    return code
+
+
+@contextmanager
+def _told(plan: JobPlan) -> Iterator[list[str]]:
+    """run.json of the job and what it was made from, as files for the reader."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_json, spec = Path(folder, "run.json"), Path(folder, "spec.json")
+        run_json.write_text(to_json(plan.run))
+        spec.write_text(json_text(plan.kept_spec))
+        yield ["--run-json", str(run_json), "--spec", str(spec)]
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    show = partial(print_adoption, name=args.run)
+    return _read(["adopt", _run(args.run), *(["--yes"] if args.yes else [])], show, args.json)
+
+
+VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "ls": _list,
+    "verify": _verify,
+    "diff": _diff,
+    "export": _export,
+    "import": _import,
+    "adopt": _adopt,
+}
+
+
+def _read(words: list[str], show: Callable[[Iterable[Line]], None], as_json: bool) -> int:
+    reading = Reading(words)
+    (_print_lines if as_json else show)(reading)
+    return reading.code()
+
+
+def _print_lines(lines: Iterable[Line]) -> None:
+    for line in lines:
+        print(json.dumps(line), flush=True)
+
+
+def _run(name: str) -> str:
+    return str(find_run(name, Path(os.environ.get("HEADWAY_RUNS") or "runs")))
+
+
+def _place(name: str) -> str:
+    """A directory, a run, or RUN@STEP with the run's directory."""
+    run, at, step = name.rpartition("@")
+    if not at or Path(name).is_dir():
+        return _run(name)
+    return f"{_run(run)}@{step}"
+
+
+def _step(args: argparse.Namespace) -> list[str]:
+    return [] if args.step is None else ["--step", str(args.step)]
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,37 @@
+"""The runner's checkpoint reader as a process: words in, one JSON object a line out."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Line = dict[str, Any]
+
+
+class LibraryError(Exception):
+    """The runner's libraries are not installed; the message says which and how to get them."""
+
+
+class Reading:
+    """A started reader. Iterate over its lines to their end, then ask for its exit code."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """Raises LibraryError."""
+        if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
+            raise LibraryError(f"checkpoints need {' and '.join(missing)} to be read; install headway with its extra `runner`")
+        command = [sys.executable, "-m", "headway.runner.checkpoint", *words]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def __iter__(self) -> Iterator[Line]:
+        assert self._process.stdout is not None  # noqa: S101  a pipe was asked for
+        for text in self._process.stdout:
+            yield json.loads(text)
+
+    def code(self) -> int:
+        """How the reader ended; 1 where a signal ended it."""
+        code = self._process.wait()
+        if code < 0:
+            print(f"error: the reader was ended by signal {-code}", file=sys.stderr)
+        return code if code >= 0 else 1

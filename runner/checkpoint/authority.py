@@ -1,0 +1,157 @@
+"""Under whose authority a loop of one's own saves: that of the job it runs in, or its own, claimed when the directory is opened."""
+
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headway.runner import worker as workers
+from headway.runner.checkpoint.chain import TIERS, Base, Chain, CheckpointId, Commit, MovedError, newest_base, newest_claim
+from headway.runner.checkpoint.engine import Outcome
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.posix import create_exclusive
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.stores import open_store
+from headway.runner.contract import Checkpoint, Mesh, RunConfig, from_json
+from headway.runner.rundir import HANDLE_SCHEMA, RunDirectory
+
+
+class NothingVerifiesError(Exception):
+    """Checkpoints were committed, and none of them verifies: a person must look before anything is trained."""
+
+
+class Authority:
+    """One generation's right to commit, and the base that it starts from."""
+
+    def __init__(self, place: Place, chain: Chain, base: Base | None) -> None:
+        self.place, self.chain, self.base = place, chain, base
+
+    def refuse(self, base: Base, error: Exception) -> None:
+        """`base` did not verify. Takes another one, or raises NothingVerifiesError. Collective."""
+        raise NotImplementedError
+
+    def tell(self, outcome: Outcome) -> None:
+        """What has become of a save, to whoever keeps the run's journal."""
+
+
+class OfJob(Authority):
+    """The generation that a coordinator has claimed for all workers; when its base is refused, the coordinator claims another."""
+
+    def __init__(self, place: Place, chain: Chain, base: Base | None, worker: "workers.Worker") -> None:
+        super().__init__(place, chain, base)
+        self._worker = worker
+
+    def refuse(self, base: Base, error: Exception) -> None:
+        name, reason = getattr(error, "name", ""), getattr(error, "reason", str(error))
+        self._worker.say("refused", step=base.step, generation=base.generation, tier=base.tier, name=name, reason=reason)
+        raise NothingVerifiesError(f"{base.checkpoint.directory}: {error}") from error
+
+    def tell(self, outcome: Outcome) -> None:
+        say_outcome(self._worker, outcome)
+
+
+def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
+    """One save in one tier, for the journal."""
+    if outcome.error is not None:
+        print(
+            f"step {outcome.step} is not in tier `{outcome.tier}`, those before it stand: {outcome.error}",
+            file=sys.stderr,
+            flush=True,
+        )
+    elif worker.rank == 0 and outcome.tier in TIERS:
+        worker.say("committed", step=outcome.step, tier=outcome.tier, bytes=outcome.bytes, save_s=outcome.seconds)
+        if outcome.retired:
+            worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in outcome.retired])
+
+
+def of_job() -> tuple[Authority, Checkpoint]:
+    """The authority of the job that this process is a worker of, and its tiers. Raises RuntimeError where there is no job."""
+    worker = workers.current()
+    if worker is None:
+        raise RuntimeError("this process is not a worker of headway: say which directory the checkpoints are in")
+    config = from_json(RunConfig, Path(worker.run_json).read_text())
+    directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
+    assert config.run is not None  # noqa: S101  set when the run directory was made
+    place = Place(
+        root=directory.checkpoints,
+        run=config.run,
+        generation=worker.generation,
+        attempt=worker.attempt,
+        procs_per_slot=config.procs_per_slot,
+        mesh=config.mesh,
+        remote=config.checkpoint.remote,
+    )
+    return OfJob(place, Chain(open_store(str(directory.chain)), config.run), worker.base, worker), config.checkpoint
+
+
+# --- a directory of one's own -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Claimed:
+    """What the first rank has claimed for all."""
+
+    generation: int
+    base: Base | None
+
+
+class OfDirectory(Authority):
+    """A directory's newest generation, claimed by its first rank; collective."""
+
+    def __init__(self, place: Place, chain: Chain, ranks: Ranks) -> None:
+        super().__init__(place, chain, None)
+        self._ranks, self._refused = ranks, frozenset[tuple[CheckpointId, str]]()
+        self._claim()
+
+    def refuse(self, base: Base, error: Exception) -> None:
+        if self._ranks.rank == 0:
+            print(f"{base.checkpoint.directory} on {base.tier} is not used: {error}", file=sys.stderr, flush=True)
+        self._refused |= {(base.checkpoint, base.tier)}
+        self._claim()
+
+    def _claim(self) -> None:
+        """Claims the next generation from the newest checkpoint that is not refused. Raises NothingVerifiesError if none is left."""
+        found: list[_Claimed] = []
+        self._ranks.together(lambda: found.append(self._claim_first()), only=0)
+        raw = json.dumps([found[0].generation, vars(found[0].base) if found[0].base else None]).encode() if found else b""
+        generation, base = json.loads(self._ranks.gather_any(raw)[0])
+        self.base = Base(**base) if base else None
+        self.place = replace(self.place, generation=generation)
+
+    def _claim_first(self) -> _Claimed:
+        while True:
+            records = self.chain.read()
+            base = newest_base(records, self._refused)
+            if base is None and any(isinstance(record.entry, Commit) for record in records):
+                raise NothingVerifiesError(f"{self.place.root}: checkpoints were committed, and none that counts verifies")
+            claim = newest_claim(records)
+            try:
+                record = self.chain.claim(base, claim.attempt + 1 if claim else 0, f"{socket.gethostname()} pid {os.getpid()}")
+            except MovedError:  # whoever had it before was still writing
+                continue
+            return _Claimed(record.generation, base)
+
+
+def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
+    """Claims the run in `root`, which is made if it is not there; collective."""
+    directory = RunDirectory(root.resolve(), 0)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
+
+    def make() -> None:
+        for folder in (directory.chain, directory.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "run": root.resolve().name,
+            "job": root.resolve().name,
+            "submitted_at": time.time(),
+            "world_size": ranks.world_size,
+        }
+        create_exclusive(directory.handle, json.dumps({"schema": HANDLE_SCHEMA, **facts}, indent=2).encode() + b"\n")
+
+    ranks.together(make, only=0)
+    run = json.loads(directory.handle.read_text())["run"]
+    place = Place(directory.checkpoints, run, 0, 0, local, Mesh(dp_shard=ranks.world_size), remote)
+    return OfDirectory(place, Chain(open_store(str(directory.chain)), run), ranks)

@@ -1,0 +1,168 @@
+"""The objects below a URL (s3://, gs://, az://) as named bytes, over obstore, with failures that anybody may read.
+
+obstore finds the store and what opens it in the environment (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, AWS_TIMEOUT, ...; docs.rs/object_store,
+aws::AmazonS3ConfigKey) and tries a failed request again by itself, with growing waits, for three minutes at most.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from obstore import PutResult
+    from obstore.store import ClientConfig, RetryConfig
+
+RETRIES = 10
+_RETRY_TIME = timedelta(minutes=3)
+# An upload has 10,000 parts at most, of 5 MiB at least but for the last (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html), and
+# 8 on the way here. A request has 30 s, its body included (obstore, ClientConfig.timeout).
+_PARTS = 10_000
+_PART_BYTES = 8 << 20
+_UPLOADS = 8
+READ_BYTES = 16 << 20
+
+_STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]+)*)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_SYSTEM = re.compile(r'Os \{[^{}]*message: "([^"]*)"')
+_PRIVATE = re.compile(r"(?<=//)[^/\s@]*@|\?[^\s\"']*")
+_MD5 = re.compile(r'"?[0-9a-f]{32}(-\d+)?"?')
+
+
+class Bucket:
+    """What lies below one URL. Names are paths relative to it.
+
+    Everything raises OSError, with the URL of the object and never what opens the store: FileNotFoundError, PermissionError where the store
+    says so. A store's own error text is not passed on: it may hold the signed request (S3's SignatureDoesNotMatch does).
+    """
+
+    def __init__(self, url: str, retries: int = RETRIES) -> None:
+        self.url = public(url)
+        with self._failing(""):
+            try:
+                from obstore.store import from_url  # noqa: PLC0415  an extra: only a remote tier needs it
+            except ImportError:
+                raise OSError(errno.ENOPKG, "obstore is not installed: pip install 'headway[remote]'") from None
+            retry: RetryConfig = {"max_retries": retries, "retry_timeout": _RETRY_TIME}
+            self._store = from_url(url, client_options=_client_options(), retry_config=retry)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Writes the object whole; returns when the store has it."""
+        with self._failing(name):
+            self._verify(name, len(data), self._store.put(name, data, chunk_size=_PART_BYTES, max_concurrency=_UPLOADS))
+
+    def put_regions(self, name: str, regions: Sequence[memoryview], sent: Callable[[int], None]) -> int:
+        """Writes the regions, one after the other, as one object, without a copy; returns its bytes.
+
+        `sent` hears of each piece that the client has taken. An upload that fails is aborted; the client lets go of the regions a moment
+        later. One whose process dies leaves parts that no reader sees, for the bucket's lifecycle rule to remove.
+        """
+        size = sum(map(len, regions))
+        part = max(_PART_BYTES, -(-size // _PARTS))
+        pieces = _pieces(regions, part, sent)
+        with self._failing(name):
+            self._verify(name, size, self._store.put(name, pieces, chunk_size=part, max_concurrency=_UPLOADS))
+        return size
+
+    def get(self, name: str) -> bytes:
+        """The whole object."""
+        with self._failing(name):
+            return self._store.get(name).bytes().to_bytes()
+
+    def read_at(self, name: str, offset: int, out: memoryview) -> int:
+        """Reads the object's bytes from `offset` on into `out`, in one request; returns how many, READ_BYTES at most, less at its end."""
+        with self._failing(name):
+            found = self._store.get_range(name, start=offset, length=min(READ_BYTES, len(out)))
+        out[: len(found)] = memoryview(found)
+        return len(found)
+
+    def names(self, folder: str) -> list[str]:
+        """All objects in `folder` and below."""
+        with self._failing(folder):
+            return [found["path"] for found in self._store.list(folder).collect()]
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in `folder`."""
+        with self._failing(folder):
+            return [found.rpartition("/")[2] for found in self._store.list_with_delimiter(folder)["common_prefixes"]]
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes the objects; one that is not there is no error."""
+        if not names:
+            return
+        with self._failing(names[0]):
+            try:
+                self._store.delete(names)
+            except FileNotFoundError:  # GCS and Azure say it, S3 does not (obstore.delete)
+                return
+
+    def _verify(self, name: str, size: int, put: "PutResult") -> None:
+        """What lies under the name is what was sent, and nobody has written there since.
+
+        S3 refuses a request whose bytes are not those that it was signed with (x-amz-content-sha256); an ETag stands for the content
+        (docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html) and is an MD5 or not, so two are compared, and none is computed.
+        """
+        found = self._store.head(name)
+        if found["size"] != size:
+            raise OSError(errno.EIO, f"{found['size']} bytes lie there, and {size} were sent")
+        sent, there = put["e_tag"] or "", found["e_tag"] or ""
+        if _MD5.fullmatch(sent) and _MD5.fullmatch(there) and sent.strip('"') != there.strip('"'):
+            raise OSError(errno.EIO, f"ETag {there} lies there, and the upload was answered with {sent}")
+
+    def _failing(self, name: str) -> AbstractContextManager[None]:
+        return readable_errors(f"{self.url}/{name}".rstrip("/"))
+
+
+@contextmanager
+def readable_errors(url: str) -> Iterator[None]:
+    """What obstore raises becomes an OSError that names `url` and holds no credential."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise _failure(error, url) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("obstore"):
+            raise
+        raise _failure(error, url) from None
+
+
+def public(url: str) -> str:
+    """The URL without what may be a credential in it: the user's part and the query."""
+    return _PRIVATE.sub("", url).rstrip("/")
+
+
+def _client_options() -> "ClientConfig | None":
+    """None: those of the environment. A server of one's own may have no TLS: that its URL says http is as good as AWS_ALLOW_HTTP."""
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") and "AWS_ALLOW_HTTP" not in os.environ
+    return {"allow_http": True} if plain else None
+
+
+def _pieces(regions: Iterable[memoryview], length: int, sent: Callable[[int], None]) -> Iterator[memoryview]:
+    for region in regions:
+        for begin in range(0, len(region), length):
+            piece = region[begin : begin + length]
+            yield piece
+            sent(len(piece))
+
+
+def _failure(error: Exception, url: str) -> OSError:
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, url)
+    number = {"PermissionDeniedError": errno.EACCES, "UnauthenticatedError": errno.EACCES, "FileNotFoundError": errno.ENOENT}
+    return OSError(number.get(type(error).__name__, errno.EIO), _reason(str(error)), url)
+
+
+def _reason(text: str) -> str:
+    """What obstore's error says in words of its own, without bodies, headers and queries."""
+    if (status := _STATUS.search(text)) is not None:
+        code = _CODE.search(text)
+        return f"the store answered {status[1]}" + (f" ({code[1]})" if code else "")
+    first = _PRIVATE.sub("", text.partition("\n")[0]).rpartition(" - ")[2]
+    if (system := _SYSTEM.search(text)) is not None:
+        return f"{first}: {system[1]}"
+    if "BadScheme" in text:
+        return f"{first}: http:// is refused unless AWS_ALLOW_HTTP=true is set"
+    return f"{first}: no answer in time" if "TimedOut" in text else first

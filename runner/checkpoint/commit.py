@@ -1,0 +1,119 @@
+"""What all ranks have written -> a checkpoint: the manifest, the name, the record on the chain; then what it makes superfluous goes."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+
+from headway.runner.checkpoint.chain import Chain, CheckpointId, Commit, lineage
+from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, record_bytes
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.posix import fsync_directory, write_durable
+from headway.runner.contract import Mesh
+
+TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True)
+class Written:
+    """One rank's part in storage, and the bytes of the data file that it lies in."""
+
+    part_xxh3_128: str
+    file_bytes: int
+
+
+def no_retirement(_: str) -> tuple[CheckpointId, ...]:
+    """Everything stays."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Committer:
+    """The first rank's part of a save; the others use it for `bytes_of` only.
+
+    `retire` runs after each commit to a tier and says what it named. `upload` puts a manifest beside what keepers have brought to the
+    remote tier.
+    """
+
+    place: Place
+    chain: Chain
+    retire: Callable[[str], tuple[CheckpointId, ...]] = no_retirement
+    upload: Callable[[CheckpointId, bytes], None] | None = None
+    versions: dict[str, str] = field(default_factory=lambda: {"python": sys.version.split()[0]})
+    _one_tier: threading.Lock = field(default_factory=threading.Lock)  # each tier commits in a thread of its own, on one chain
+
+    def commit(self, step: int, tier: str, everyone: Sequence[Written]) -> tuple[CheckpointId, ...]:
+        """Raises OSError when the manifest cannot be written, SupersededError when a newer generation has claimed the run."""
+        checkpoint = self.place.checkpoint(step)
+        if self._stands(checkpoint, tier):
+            return ()
+        raw = record_bytes(self._manifest(checkpoint, everyone))
+        if tier == "disk":
+            self._rename(checkpoint, raw)
+        else:
+            assert self.upload is not None  # noqa: S101  nothing is brought to a tier that is not there
+            self.upload(checkpoint, raw)
+        entry = Commit(step, xxhash.xxh3_128_hexdigest(raw), (tier,))
+        with self._one_tier:
+            self.chain.append(entry, self.place.generation, self.place.attempt, holder="rank 0")
+            with contextlib.suppress(OSError):  # the commit stands; the next save tries again
+                return self.retire(tier)
+        return ()
+
+    def _stands(self, checkpoint: CheckpointId, tier: str) -> bool:
+        """An earlier try has come through, and nobody has heard of it: what it committed stays where it is."""
+        with self._one_tier:
+            return any(known.checkpoint == checkpoint and tier in known.tiers for known in lineage(self.chain.read()))
+
+    def bytes_of(self, everyone: Sequence[Written]) -> int:
+        """The data of all ranks. Ranks of one node lie in one file."""
+        return sum(self._files(everyone).values())
+
+    def _manifest(self, checkpoint: CheckpointId, everyone: Sequence[Written]) -> Manifest:
+        return Manifest(
+            run=self.place.run,
+            step=checkpoint.step,
+            generation=checkpoint.generation,
+            world_size=len(everyone),
+            mesh=dict(zip(self.place.mesh.axes, self.place.mesh.shape, strict=True)),
+            parts={str(rank): written.part_xxh3_128 for rank, written in enumerate(everyone)},
+            files=self._files(everyone),
+            trust="written",
+            versions=self.versions,
+        )
+
+    def _files(self, everyone: Sequence[Written]) -> dict[str, int]:
+        procs = self.place.procs_per_slot
+        return {data_name(rank // procs, 0): written.file_bytes for rank, written in enumerate(everyone)}
+
+    def _rename(self, checkpoint: CheckpointId, manifest: bytes) -> None:
+        """Gives the directory its name, with the manifest in it; what had that name is set aside."""
+        temporary = self.place.root / f"{TEMPORARY}{checkpoint.directory}"
+        write_durable(temporary / MANIFEST, manifest)
+        fsync_directory(temporary)
+        final = self.place.root / checkpoint.directory
+        if final.exists():  # renamed by an earlier try of this generation, which then failed to commit
+            final.rename(self.place.root / f"{TEMPORARY}stale-{checkpoint.directory}-{time.time_ns()}")
+        temporary.rename(final)
+        fsync_directory(self.place.root)
+
+
+def memory_manifest(run: str, checkpoint: CheckpointId, mesh: Mesh, parts: Sequence[str]) -> bytes:
+    """The manifest that follows from the hashes of all ranks' parts in memory, in order of ranks: who knows them knows its hash."""
+    return record_bytes(
+        Manifest(
+            run=run,
+            step=checkpoint.step,
+            generation=checkpoint.generation,
+            world_size=len(parts),
+            mesh=dict(zip(mesh.axes, mesh.shape, strict=True)),
+            parts={str(rank): part for rank, part in enumerate(parts)},
+            files={},
+            trust="written",
+            versions={},
+        )
+    )

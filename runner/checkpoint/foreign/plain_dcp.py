@@ -1,0 +1,170 @@
+"""A directory of plain torch.distributed.checkpoint as tensors and values, without running anything that stands in its pickles.
+
+The format carries no checksum, so what is read here may be anything: it is for bringing checkpoints in, once.
+"""
+
+import io
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from headway.runner.checkpoint.foreign.archive import Archive, Described
+from headway.runner.checkpoint.posix import fsync_directory
+from headway.runner.checkpoint.tensors import dtype_name, dtype_named
+from headway.runner.checkpoint.tools.inspect import ForeignError
+
+METADATA = ".metadata"
+_OBJECTS = "objects"
+_METADATA_CLASSES = (
+    "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta TensorProperties TensorStorageMetadata"
+    " _MEM_FORMAT_ENCODING"
+)
+# What torch 2.13's FileSystemWriter puts into .metadata; dtypes and layouts are admitted by what they are (torch/serialization.py).
+ADMITTED: Mapping[str, frozenset[str]] = {
+    "torch.distributed.checkpoint.metadata": frozenset(_METADATA_CLASSES.split()),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+    "torch": frozenset({"Size"}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "collections": frozenset({"OrderedDict"}),
+    "pathlib": frozenset({"Path", "PosixPath", "PurePosixPath"}),
+}
+
+
+class PlainDcpError(ForeignError):
+    """A plain checkpoint cannot be read; the message names the file and why."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Gives torch's metadata classes and plain containers, and refuses every other name before it is imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in ADMITTED.get(module, ()):
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint's metadata needs; nothing of it was run")
+
+
+class PlainDcp:
+    """A directory of `dcp.save` with FileSystemWriter. Everything raises PlainDcpError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._metadata = path, _metadata(path / METADATA)
+        self._storage: Mapping[MetadataIndex, _StorageInfo] = self._metadata.storage_data
+        self._chunks = {(index.fqn, tuple(index.offset or ())): info for index, info in self._storage.items()}
+
+    def tensors(self) -> dict[str, Described]:
+        return {name: Described(dtype_name(found.properties.dtype), tuple(found.size)) for name, found in self._described()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        described = dict(self._described())[name]
+        found = torch.empty(described.size, dtype=described.properties.dtype)
+        for chunk in described.chunks:
+            piece = self._load(self._chunks[name, tuple(chunk.offsets)], name)
+            place = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.sizes, strict=True))
+            if not isinstance(piece, torch.Tensor) or piece.shape != chunk.sizes:
+                raise PlainDcpError(
+                    f"{self._path}: tensor `{name}` at {list(chunk.offsets)} is not a tensor of {list(chunk.sizes)}"
+                )
+            found[place] = piece
+        return found
+
+    def objects(self) -> dict[str, Any]:
+        """The values, nested as they were saved; those that `export_dcp` wrote come back as they were."""
+        found = self._values()
+        own: dict[str, Any] = found[_OBJECTS] if found.keys() == {_OBJECTS} else found
+        return own
+
+    def nested(self) -> tuple[dict[str, Any], dict[int, str]]:
+        """The state as it was saved, where torch's planner has left how, with tensors on `meta`; and the name of each by its id()."""
+        found, names = self._values(), dict[int, str]()
+        for name, described in self._described():
+            tensor = torch.empty(described.size, dtype=described.properties.dtype, device="meta")
+            names[id(tensor)] = name
+            set_element(found, self._path_of(name), tensor)
+        return found, names
+
+    def _values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, described in self._metadata.state_dict_metadata.items():
+            if isinstance(described, BytesStorageMetadata):
+                set_element(found, self._path_of(name), self._load(self._chunks[name, ()], name))
+        return found
+
+    def _path_of(self, name: str) -> tuple[str | int, ...]:
+        path: tuple[str | int, ...] = (self._metadata.planner_data or {}).get(name, (name,))
+        return path
+
+    def _described(self) -> list[tuple[str, TensorStorageMetadata]]:
+        return [(name, d) for name, d in self._metadata.state_dict_metadata.items() if isinstance(d, TensorStorageMetadata)]
+
+    def _load(self, info: _StorageInfo, name: str) -> Any:
+        if info.transform_descriptors:
+            raise PlainDcpError(
+                f"{self._path / info.relative_path}: `{name}` is stored through {list(info.transform_descriptors)}"
+            )
+        try:
+            with (self._path / info.relative_path).open("rb") as file:
+                file.seek(info.offset)
+                return torch.load(io.BytesIO(file.read(info.length)), map_location="cpu", weights_only=True)
+        except Exception as error:  # the bytes are anybody's, and so are the errors
+            raise PlainDcpError(f"{self._path / info.relative_path}: `{name}`: {str(error).splitlines()[0]}") from None
+
+
+def _metadata(file: Path) -> Metadata:
+    try:
+        with file.open("rb") as stream:
+            found = _Unpickler(stream).load()
+    except OSError as error:
+        raise PlainDcpError(f"{file}: {error.strerror}; expected what dcp.save writes last") from None
+    except Exception as error:  # the bytes are anybody's, and so are the errors
+        raise PlainDcpError(f"{file}: {error}") from None
+    if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
+        raise PlainDcpError(f"{file}: holds a {type(found).__name__}; expected the metadata of torch.distributed.checkpoint")
+    return found
+
+
+def read_dcp(path: Path) -> PlainDcp:
+    """Opens a plain checkpoint for reading. Raises PlainDcpError."""
+    return PlainDcp(path)
+
+
+class _Lazy(DefaultSavePlanner):
+    """Takes each tensor from an archive when it is written, so that one is in memory at a time."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__()
+        self._archive = archive
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        found = super().lookup_object(index)
+        return self._archive.tensor(index.fqn) if isinstance(found, torch.Tensor) else found
+
+
+def export_dcp(archive: Archive, directory: Path) -> None:
+    """Writes a plain checkpoint that torch's FileSystemReader loads: the tensors by name, the objects below `objects`.
+
+    `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError.
+    """
+    if directory.exists():
+        raise FileExistsError(f"{directory} exists; give a directory that is not there yet")
+    state: dict[str, Any] = {
+        name: torch.empty(d.shape, dtype=dtype_named(d.dtype), device="meta") for name, d in archive.tensors().items()
+    }
+    temporary = directory.with_name(f".tmp-{directory.name}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what is wanted
+        writer = FileSystemWriter(temporary)
+        save({**state, _OBJECTS: archive.objects()}, storage_writer=writer, planner=_Lazy(archive), no_dist=True)
+    fsync_directory(temporary)
+    temporary.rename(directory)
+    fsync_directory(directory.parent)

@@ -1,0 +1,140 @@
+"""checkpoint.json of a directory that headway's storage classes wrote, and the checkpoint that it names, as a reader of verified bytes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from headway.runner.checkpoint.chain import Base, CheckpointId
+from headway.runner.checkpoint.format import MANIFEST, Box, Manifest, RefusedError, record_bytes
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.sources import DirectorySource
+from headway.runner.contract import RecordError, from_json, to_json
+
+ROOT = "checkpoint.json"
+# A directory that is nobody's run holds one checkpoint.
+RUN, STEP, GENERATION = "dcp", 0, 0
+
+
+@dataclass(frozen=True)
+class SavedChunk:
+    """A box of a tensor as the planner cut it, and the rank whose part has it."""
+
+    box: Box
+    rank: int
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """torch's TensorStorageMetadata; elements are stored strided and row-major whatever the layout was."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+    chunks: tuple[SavedChunk, ...]
+
+
+@dataclass(frozen=True)
+class Root:
+    """checkpoint.json: the manifest, the files of its parts, and what torch's planners want to know again.
+
+    `objects` and `foreign` give the rank that holds a value: as an object of its part, or as bytes of torch.save in a tensor of bytes.
+    """
+
+    manifest: Manifest
+    names: dict[str, str]
+    tensors: dict[str, SavedTensor]
+    objects: dict[str, int]
+    foreign: dict[str, int]
+    planner_data: Any
+    schema: str = "headway.dcp/1"
+
+
+@dataclass(frozen=True)
+class Place(CheckpointId):
+    """The one checkpoint of a directory; what is refused is named below that directory."""
+
+    path: str = ""
+
+    @property
+    def directory(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True)
+class PlacedBase(Base):
+    path: str = ""
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        return Place(self.step, self.generation, self.path)
+
+
+def root_bytes(root: Root) -> bytes:
+    """The record in a line, and the line's own hash in a second one."""
+    line = to_json(root).encode()
+    return line + b"\n" + to_json_hash(line)
+
+
+def to_json_hash(line: bytes) -> bytes:
+    return f'{{"xxh3_128": "{xxhash.xxh3_128_hexdigest(line)}"}}\n'.encode()
+
+
+def read_root(path: Path) -> Root:
+    """The verified checkpoint.json below `path`. Raises RefusedError."""
+    place = Place(STEP, GENERATION, str(path))
+    try:
+        raw = (path / ROOT).read_bytes()
+    except FileNotFoundError:
+        raise RefusedError(place, ROOT, _absent(path)) from None
+    except OSError as error:
+        raise RefusedError(place, ROOT, error.strerror or str(error)) from None
+    line, newline, rest = raw.partition(b"\n")
+    if not newline or rest != to_json_hash(line):
+        raise RefusedError(place, ROOT, "the first line has not the hash that the second line says")
+    try:
+        return from_json(Root, line.decode())
+    except (RecordError, UnicodeDecodeError) as error:
+        raise RefusedError(place, ROOT, str(error)) from None
+
+
+def _absent(path: Path) -> str:
+    if not path.is_dir():
+        return "there is no such directory"
+    if (path / ".metadata").exists():
+        return (
+            "there is none, but the .metadata of a plain torch.distributed.checkpoint, which nothing can verify: load it once with"
+            " torch's FileSystemReader, or bring it in by `headway checkpoint import dcp`"
+        )
+    return "there is none; expected what headway's StorageWriter wrote"
+
+
+class RootedSource:
+    """The files of a checkpoint under the names that its parts and `Reader` use."""
+
+    def __init__(self, path: Path, root: Root) -> None:
+        self._files, self._root = DirectorySource(path), root
+
+    def read(self, name: str) -> bytes:
+        return record_bytes(self._root.manifest) if name == MANIFEST else self._files.read(self._root.names.get(name, name))
+
+    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+        self._files.read_into(name, offset, out)
+
+
+class RootedReader(Reader):
+    """Reads the checkpoint of a directory; what it refuses has the name that the file has there."""
+
+    def __init__(self, path: Path, root: Root) -> None:
+        self._names = root.names
+        manifest_hash = xxhash.xxh3_128_hexdigest(record_bytes(root.manifest))
+        super().__init__(RootedSource(path, root), RUN, PlacedBase(STEP, GENERATION, manifest_hash, path=str(path)))
+
+    def refuse(self, name: str, reason: str) -> RefusedError:
+        return super().refuse(self._names.get(name, name), reason)
+
+
+def open_reader(path: Path) -> Reader:
+    """The checkpoint that `path` holds. Raises RefusedError."""
+    return RootedReader(path, read_root(path))

@@ -1,0 +1,99 @@
+"""The keeper's process: `python -m headway.runner.checkpoint.keeper --socket NAME --parent-fd FD`."""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from headway.runner.checkpoint.keeper.peer import Network
+from headway.runner.checkpoint.keeper.service import Keeper
+from headway.runner.checkpoint.keeper.wire import Wire, address, peer_uid
+
+READY = b"ready\n"
+NICE = 19  # training comes first; HEADWAY_KEEPER_NICE changes it
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Serves until the other end of `--parent-fd` is closed; with `--standalone`, until the last worker has left."""
+    description = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m headway.runner.checkpoint.keeper", description=description)
+    parser.add_argument("--socket", required=True, metavar="NAME", help="the abstract Unix socket to listen on")
+    parser.add_argument("--parent-fd", type=int, required=True, help="a socket: says `ready` there, and its end is the parent's")
+    parser.add_argument("--standalone", action="store_true", help="in the background; ends with the last worker")
+    parser.add_argument("--secret-file", type=Path, help="the run's secret; without it there is no tier `peer`")
+    parser.add_argument("--address-file", type=Path, help="where to say the address that other nodes' keepers connect to")
+    parser.add_argument("--host", default="127.0.0.1", help="the name under which other nodes know this one")
+    parser.add_argument("--dscp", type=int, help="marks packets to other nodes")
+    arguments = parser.parse_args(argv)
+    if arguments.standalone:
+        _leave_parent()
+    for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process; workers then save, for which this stays
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(int(os.environ.get("HEADWAY_KEEPER_NICE", NICE)))  # threads inherit it from the one that starts them (setpriority(2))
+    listener, keeper = _listen(arguments.socket), Keeper(_network(arguments.secret_file, arguments.dscp))
+    _start(_accept, listener, keeper)
+    if arguments.address_file is not None and arguments.secret_file is not None:
+        _start(keeper.listen, arguments.host, arguments.address_file)
+    parent = socket.socket(fileno=arguments.parent_fd)
+    with suppress(OSError):  # it may have gone already
+        parent.sendall(READY)
+    if arguments.standalone:
+        _start(_outlive, parent, keeper)
+        keeper.wait_until_left()
+    else:
+        _wait_for_end(parent)
+    os._exit(0)  # threads on their way to a store are not waited for: what they write does not count yet
+
+
+def _leave_parent() -> None:
+    """Goes on in a child that nobody has to reap, without the sockets and devices that a worker's libraries leave open for children."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if os.fork():
+        os._exit(0)
+
+
+def _start(target: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=target, args=arguments, daemon=True).start()
+
+
+def _network(secret_file: Path | None, dscp: int | None) -> Network | None:
+    return None if secret_file is None else Network(bytes.fromhex(secret_file.read_text().strip()), dscp)
+
+
+def _listen(name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    listener.bind(address(name))
+    listener.listen(1024)
+    return listener
+
+
+def _accept(listener: socket.socket, keeper: Keeper) -> None:
+    """Serves the processes of this user and hangs up on everybody else: an abstract name has no permissions (unix(7))."""
+    while True:
+        connection, _ = listener.accept()
+        if peer_uid(connection) == os.getuid():
+            _start(keeper.attend, Wire(connection))
+        else:
+            print(f"refused a connection of user {peer_uid(connection)}", file=sys.stderr, flush=True)
+            connection.close()
+
+
+def _wait_for_end(parent: socket.socket) -> None:
+    with suppress(OSError):
+        while parent.recv(1):
+            continue
+
+
+def _outlive(parent: socket.socket, keeper: Keeper) -> None:
+    _wait_for_end(parent)
+    keeper.expect_nobody()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The buffers of a node's ranks, the captures in them, and for how long each is wanted."""
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.checkpoint.keeper.capture import Capture
+from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError, Region, pages
+from headway.runner.checkpoint.keeper.protocol import Holding
+
+
+class BufferTakenError(Exception):
+    """A worker names a buffer that it was not given, or one that holds what is still wanted."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A sealed capture: the checkpoint it belongs to, and its part in memory (record_bytes) with that part's hash."""
+
+    run: str
+    checkpoint: CheckpointId
+    capture: Capture
+    part: bytes
+    part_xxh3_128: str
+
+    @property
+    def holding(self) -> Holding:
+        place = self.checkpoint
+        return Holding(self.capture.rank, place.step, place.generation, self.part_xxh3_128, self.capture.layout.bytes)
+
+
+@dataclass
+class Buffer:
+    """One of a rank's buffers. `readers` are those who still need what is in it: hashing, tiers, a partner."""
+
+    rank: int
+    index: int | None  # None: outgrown; it goes when its capture does
+    region: Region
+    sealed: Sealed | None = None
+    wanted: bool = False
+    readers: int = 0
+    fetched_by: int = 0  # the newest generation that has asked for this capture
+
+    @property
+    def free(self) -> bool:
+        return self.sealed is None and self.readers == 0
+
+
+class Captures:
+    """A buffer is free, or read, or holds a sealed capture. What is half written is never listed: it has not been sealed.
+
+    `freed` is told of each buffer, by rank and index, that has become free. Whoever holds `lock` knows that nothing changes meanwhile.
+    """
+
+    def __init__(self, memory: Memory, freed: Callable[[int, int], None]) -> None:
+        self._memory, self._freed = memory, freed
+        self._buffers: dict[int, list[Buffer]] = {}
+        self._generations: dict[int, int] = {}  # the generation of each rank that its buffers were last reserved for
+        self._newest_said: dict[int, tuple[int, int]] = {}  # generation and step of the newest confirmation of each rank
+        self._confirmed: dict[int, CheckpointId] = {}  # which capture that was
+        self.lock = threading.RLock()
+
+    # --- a worker's buffers -------------------------------------------------------------------------------------------
+
+    def reserve(self, rank: int, generation: int, size: int, count: int) -> list[Buffer]:
+        """The rank's `count` buffers of at least `size` bytes: those it had, if they fit. Raises NoMemoryError.
+
+        In a new generation at least one of them is free: of the captures before it, the one that it has fetched is kept, else the
+        newest that was confirmed.
+        """
+        with self.lock:
+            self._outgrow(rank, pages(size), count)
+            try:
+                self._fill(rank, size, count)
+            except NoMemoryError:
+                self._forget_before(rank, generation)
+                self._fill(rank, size, count)
+            own = self._own(rank)
+            if generation > self._generations.get(rank, 0) and not any(buffer.free for buffer in own):
+                self._keep_base(rank, generation)
+            self._generations[rank] = generation
+            return own
+
+    def begin(self, rank: int, index: int) -> Buffer:
+        """The buffer, which is read from now on until `release`. Raises BufferTakenError when it is not this rank's to fill."""
+        with self.lock:
+            for buffer in self._own(rank):
+                if buffer.index == index and buffer.free:
+                    buffer.readers += 1
+                    return buffer
+            raise BufferTakenError(f"buffer {index} of rank {rank} was not given out, or is not free")
+
+    def keep(self, buffer: Buffer, sealed: Sealed) -> None:
+        """The buffer holds `sealed` from now on, in place of what the rank sealed under the same name before."""
+        with self.lock:
+            for other in self._of(buffer.rank):
+                if other.sealed is not None and other.sealed.checkpoint == sealed.checkpoint:
+                    self._unwant(other)
+            buffer.sealed, buffer.wanted = sealed, True
+
+    def read(self, buffer: Buffer) -> None:
+        """One more reader, until `release`."""
+        with self.lock:
+            buffer.readers += 1
+
+    def release(self, buffer: Buffer) -> None:
+        with self.lock:
+            buffer.readers -= 1
+            self._settle(buffer)
+
+    # --- what is wanted -----------------------------------------------------------------------------------------------
+
+    def confirm(self, rank: int, step: int, generation: int) -> None:
+        """All ranks have sealed `step` in `generation`, or start from it: only that capture and newer ones of `generation` are wanted.
+
+        A generation that another has followed has no say, nor has what was confirmed after a newer step was.
+        """
+        with self.lock:
+            if (generation, step) < max((self._generations.get(rank, 0), 0), self._newest_said.get(rank, (0, 0))):
+                return
+            self._newest_said[rank] = generation, step
+            known = [buffer.sealed.checkpoint for buffer in self._of(rank) if buffer.sealed is not None]
+            same = [checkpoint for checkpoint in known if checkpoint.step == step and checkpoint.generation <= generation]
+            confirmed = max(same, key=lambda checkpoint: checkpoint.generation, default=CheckpointId(step, generation))
+            self._confirmed[rank] = confirmed
+            for buffer in self._of(rank):
+                found = buffer.sealed.checkpoint if buffer.sealed is not None else None
+                newer = found is not None and found.generation == generation and found.step > step
+                if found != confirmed and not newer:
+                    self._unwant(buffer)
+
+    def forget_ranks(self, staying: Collection[int], generation: int) -> None:
+        """Gives back what ranks that are no longer on this node have left here before `generation`."""
+        with self.lock:
+            for rank in [rank for rank in self._buffers if rank not in staying]:
+                self._forget_before(rank, generation)
+                self._outgrow(rank, 0, 0)
+
+    def fetched(self, rank: int, checkpoint: CheckpointId, generation: int) -> None:
+        """`generation` starts from this capture."""
+        with self.lock:
+            for buffer in self._of(rank):
+                if buffer.sealed is not None and buffer.sealed.checkpoint == checkpoint:
+                    buffer.fetched_by = generation
+
+    # --- what is held -------------------------------------------------------------------------------------------------
+
+    def holdings(self) -> list[Holding]:
+        with self.lock:
+            every = [buffer for rank in self._buffers for buffer in self._of(rank)]
+            return [buffer.sealed.holding for buffer in every if buffer.sealed is not None]
+
+    def find(self, rank: int, checkpoint: CheckpointId) -> Buffer | None:
+        """The buffer with this capture, which is read from now on until `release`."""
+        with self.lock:
+            for buffer in self._of(rank):
+                if buffer.sealed is not None and buffer.sealed.checkpoint == checkpoint:
+                    buffer.readers += 1
+                    return buffer
+            return None
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _of(self, rank: int) -> list[Buffer]:
+        return list(self._buffers.get(rank, ()))
+
+    def _own(self, rank: int) -> list[Buffer]:
+        return [buffer for buffer in self._of(rank) if buffer.index is not None]
+
+    def _outgrow(self, rank: int, size: int, count: int) -> None:
+        """Takes from the rank the buffers that are not of `size` bytes, or are too many."""
+        fitting = [buffer for buffer in self._own(rank) if buffer.region.bytes == size][:count]
+        for buffer in self._own(rank):
+            buffer.index = fitting.index(buffer) if buffer in fitting else None
+            self._settle(buffer)
+
+    def _fill(self, rank: int, size: int, count: int) -> None:
+        """Makes the buffers that the rank still lacks."""
+        buffers = self._buffers.setdefault(rank, [])
+        for index in range(len(self._own(rank)), count):
+            buffers.append(Buffer(rank, index, self._memory.region(size)))
+
+    def _keep_base(self, rank: int, generation: int) -> None:
+        """Of a full set of captures only one can be what `generation` has started from."""
+
+        def value(buffer: Buffer) -> tuple[bool, bool, int, int]:
+            checkpoint = buffer.sealed.checkpoint if buffer.sealed is not None else CheckpointId(0, 0)
+            confirmed = checkpoint == self._confirmed.get(rank)
+            return buffer.fetched_by == generation, confirmed, checkpoint.generation, checkpoint.step
+
+        for buffer in sorted(self._of(rank), key=value)[:-1]:
+            self._unwant(buffer)
+
+    def _forget_before(self, rank: int, generation: int) -> None:
+        for buffer in self._of(rank):
+            if buffer.sealed is not None and buffer.sealed.checkpoint.generation < generation:
+                self._unwant(buffer)
+
+    def _unwant(self, buffer: Buffer) -> None:
+        buffer.wanted = False
+        self._settle(buffer)
+
+    def _settle(self, buffer: Buffer) -> None:
+        """Frees the buffer when nobody wants or reads it; one that was outgrown is given back."""
+        if buffer.wanted or buffer.readers:
+            return
+        was_free, buffer.sealed = buffer.free, None
+        if buffer.index is not None:
+            if not was_free:
+                self._freed(buffer.rank, buffer.index)
+        elif buffer in self._buffers[buffer.rank]:
+            self._buffers[buffer.rank].remove(buffer)
+            self._memory.give_back(buffer.region)

@@ -1,0 +1,70 @@
+"""From captures that all ranks of a node have sealed to the tiers that they asked for."""
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from headway.runner.checkpoint.keeper.capture import NodeCapture, Storage, Stored
+from headway.runner.checkpoint.keeper.captures import Captures
+from headway.runner.checkpoint.keeper.gathering import Gathered
+from headway.runner.checkpoint.keeper.protocol import Done, Failed
+from headway.runner.checkpoint.keeper.tiers import Job, Report, Tier
+
+# A tier that falls behind brings the newest capture and leaves out those before it. A disk does not: what is asked for is written.
+_NEWEST_ONLY = frozenset({"peer", "remote"})
+
+
+class Delivery:
+    """`open_storage` gives the storage of a tier at a place; `idle` is told each time that nothing is on its way any more."""
+
+    def __init__(self, captures: Captures, open_storage: Callable[[str, str], Storage], idle: Callable[[], None]) -> None:
+        self._captures, self._open, self._idle = captures, open_storage, idle
+        self._tiers: dict[str, Tier] = {}
+        self._storages: dict[tuple[str, str], Storage] = {}
+        self._jobs = 0
+        self._lock = threading.Lock()
+
+    @property
+    def jobs(self) -> int:
+        """How many are on their way."""
+        return self._jobs
+
+    def bring(self, gathered: Gathered, slot: int, places: Mapping[str, str], report: Report) -> None:
+        """Queues the captures for every tier. Each tier reads the buffers until it has done with them."""
+        buffers = tuple(buffer for _, buffer in sorted(gathered.buffers.items()))
+        sealed = [buffer.sealed for buffer in buffers if buffer.sealed is not None]
+        checkpoint, captures = gathered.checkpoint, tuple(one.capture for one in sealed)
+        node = NodeCapture(sealed[0].run, slot, checkpoint.step, checkpoint.generation, captures)
+        for name in gathered.tiers:
+            for buffer in buffers:
+                self._captures.read(buffer)
+            self._tier(name).put(Job(node, partial(self._storage, name, places.get(name)), buffers, report))
+
+    def _tier(self, name: str) -> Tier:
+        with self._lock:
+            self._jobs += 1
+            if name not in self._tiers:
+                self._tiers[name] = Tier(name, self._ended, newest_only=name in _NEWEST_ONLY)
+            return self._tiers[name]
+
+    def _storage(self, name: str, place: str | None) -> Storage:
+        if place is None:
+            raise LookupError(f"nobody has said where tier `{name}` lies")
+        if (name, place) not in self._storages:  # only the tier's own thread asks for its storages
+            self._storages[name, place] = self._open(name, place)
+        return self._storages[name, place]
+
+    def _ended(self, name: str, job: Job, outcome: list[Stored] | str) -> None:
+        step, stored = job.node.step, {}
+        if not isinstance(outcome, str):
+            stored = {one.rank: one for one in outcome}
+        for capture in job.node.ranks:
+            failed = Failed(step, name, outcome) if isinstance(outcome, str) else None
+            job.report(capture.rank, failed or Done(step, name, stored.get(capture.rank)))
+        for buffer in job.buffers:
+            self._captures.release(buffer)
+        with self._lock:
+            self._jobs -= 1
+            idle = self._jobs == 0
+        if idle:
+            self._idle()

@@ -1,0 +1,102 @@
+"""A node's captures as files of a checkpoint that is not committed yet: one data file for all its ranks, and a part of each."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import xxhash
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.checkpoint.commit import TEMPORARY
+from headway.runner.checkpoint.format import data_name, part_name, record_bytes
+from headway.runner.checkpoint.keeper.capture import ALIGN, NodeCapture, Stored
+from headway.runner.checkpoint.keeper.parts import stored_part
+from headway.runner.checkpoint.posix import fsync_directory, write_durable
+
+WRITE_BYTES = 16 << 20
+
+
+class DiskStorage:
+    """The directory of a run's checkpoints, on a file system that all nodes see."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def store(self, node: NodeCapture) -> list[Stored]:
+        """Writes `.tmp-<checkpoint>/data-<slot>-0.bin` and a part a rank, and returns when all are durable.
+
+        Raises OSError (no space, no such file system); what it had written is removed then.
+        """
+        directory = self._directory / f"{TEMPORARY}{CheckpointId(node.step, node.generation).directory}"
+        directory.mkdir(parents=True, exist_ok=True)
+        data = directory / data_name(node.slot, 0)
+        parts = [directory / part_name(capture.rank) for capture in node.ranks]
+        try:
+            size = write_regions(data, [capture.view[: capture.layout.owned_bytes] for capture in node.ranks])
+            return list(_write_parts(node, data, parts, size))
+        except OSError as error:
+            for path in (data, *parts):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # other nodes have written there too
+                directory.rmdir()
+            raise OSError(error.errno, error.strerror, error.filename or str(directory)) from None
+
+
+def _write_parts(node: NodeCapture, data: Path, parts: list[Path], size: int) -> Iterator[Stored]:
+    begin = 0
+    for capture, path in zip(node.ranks, parts, strict=True):
+        raw = record_bytes(stored_part(capture, data.name, begin))
+        write_durable(path, raw)
+        begin += capture.layout.owned_bytes
+        yield Stored(capture.rank, xxhash.xxh3_128_hexdigest(raw), data.name, size)
+    fsync_directory(data.parent)
+
+
+def write_regions(path: Path, regions: list[memoryview]) -> int:
+    """Writes the regions, of a multiple of ALIGN bytes each, one after the other; returns the file's bytes when they are durable.
+
+    Past the page cache where the file system can: that costs an eighth of the CPU time (262 MB: 11 ms instead of 80), and what is
+    not read again needs no cache. Raises OSError.
+    """
+    descriptor = _open(path)
+    try:
+        done = 0
+        for region in regions:
+            _write_region(descriptor, region, done)
+            done += len(region)
+        os.fsync(descriptor)
+        return done
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o644)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # the file system has no O_DIRECT (open(2))
+            raise
+        return os.open(path, flags, 0o644)
+
+
+def _write_region(descriptor: int, region: memoryview, begin: int) -> None:
+    done = 0
+    while done < len(region):
+        try:
+            done += os.pwrite(descriptor, region[done : done + WRITE_BYTES], begin + done)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not _use_page_cache(descriptor):
+                raise
+        if done % ALIGN:  # a full disk or a limit took a part of a block, and the rest of it cannot go past the page cache
+            _use_page_cache(descriptor)
+
+
+def _use_page_cache(descriptor: int) -> bool:
+    """Writes go by the page cache from here on; False if they did before."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+    return bool(flags & os.O_DIRECT)

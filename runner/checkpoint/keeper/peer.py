@@ -1,0 +1,98 @@
+"""The partner of a node: the other node's keeper, to which captures are copied and from which they come back."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.checkpoint.format import record_bytes
+from headway.runner.checkpoint.keeper.capture import Capture, NodeCapture, Stored
+from headway.runner.checkpoint.keeper.channel import HANDSHAKE_S, Channel, ChannelError
+from headway.runner.checkpoint.keeper.memory import Memory, Region
+from headway.runner.checkpoint.keeper.parts import memory_part
+from headway.runner.checkpoint.keeper.transfer import Name, PeerError, receive_data, receive_part, send_data
+
+
+@dataclass(frozen=True)
+class Network:
+    """How keepers meet: the run's secret, and the DSCP (RFC 2474) that marks their packets; None: as the system marks them."""
+
+    secret: bytes
+    dscp: int | None = None
+
+    def mark(self, connection: socket.socket) -> None:
+        """DSCP is the upper six bits of what IP_TOS and IPV6_TCLASS set (ip(7), ipv6(7))."""
+        if self.dscp is None:
+            return
+        if connection.family == socket.AF_INET6:
+            connection.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, self.dscp << 2)
+        else:
+            connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.dscp << 2)
+
+
+@dataclass(frozen=True)
+class Partner:
+    """The keeper whose address is in `address_file`, which it writes anew whenever it starts."""
+
+    address_file: Path
+    network: Network
+
+    def store(self, node: NodeCapture) -> list[Stored]:
+        """Copies the captures of all ranks; nothing is stored in files. Raises PeerError."""
+        with self._channel() as channel:
+            for capture in node.ranks:
+                _copy(channel, Name(node.run, capture.rank, CheckpointId(node.step, node.generation)), capture)
+        return []
+
+    def fetch(self, name: Name, memory: Memory) -> tuple[Region, int, bytes]:
+        """The partner's copy: a region that holds it, verified, its bytes and its part. Raises PeerError, NoMemoryError."""
+        with self._channel() as channel:
+            channel.send(name.record("fetch"))
+            answer = _expect(channel, "found")
+            size, raw = int(answer["bytes"]), receive_part(channel, int(answer["part_bytes"]))
+            part = name.part(raw)
+            region = memory.region(size)
+            try:
+                receive_data(channel, name, part, region.view[:size])
+            except (ChannelError, PeerError):
+                memory.give_back(region)
+                raise
+            return region, size, raw
+
+    @contextmanager
+    def _channel(self) -> Iterator[Channel]:
+        """An authenticated connection. Every ChannelError leaves as a PeerError."""
+        try:
+            address = json.loads(self.address_file.read_text())
+            connection = socket.create_connection((address["host"], address["port"]), HANDSHAKE_S)
+        except (OSError, ValueError, KeyError) as error:
+            raise PeerError(f"the partner of {self.address_file} cannot be reached: {error}") from None
+        with connection:
+            self.network.mark(connection)
+            channel = Channel(connection, self.network.secret, "dialer")
+            try:
+                channel.handshake()
+                yield channel
+            except ChannelError as error:
+                raise PeerError(f"the partner at {address['host']}:{address['port']}: {error}") from None
+
+
+def _copy(channel: Channel, name: Name, capture: Capture) -> None:
+    """Nothing of the capture leaves before the partner has proved, by its answer to the request, that it has the secret."""
+    raw = record_bytes(memory_part(capture))
+    channel.send({**name.record("copy"), "bytes": capture.layout.bytes, "part_bytes": len(raw)})
+    _expect(channel, "go")
+    channel.send_bytes(raw)
+    send_data(channel, name.part(raw), capture.view)  # in the order in which the other side reads it
+    _expect(channel, "kept")
+
+
+def _expect(channel: Channel, what: str) -> dict[str, Any]:
+    answer = channel.receive()
+    if answer.get("what") != what:
+        raise PeerError(f"the partner refused: {answer.get('reason')}")
+    return answer

@@ -1,0 +1,280 @@
+"""The keeper of a node: who its workers are, and what it does for each of their requests."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import xxhash
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.checkpoint.format import record_bytes
+from headway.runner.checkpoint.keeper.capture import Capture, Layout, Storage
+from headway.runner.checkpoint.keeper.captures import Buffer, BufferTakenError, Captures, Sealed
+from headway.runner.checkpoint.keeper.copies import Copies
+from headway.runner.checkpoint.keeper.delivery import Delivery
+from headway.runner.checkpoint.keeper.disk import DiskStorage
+from headway.runner.checkpoint.keeper.gathering import Gathered, Gathering, TiersDifferError
+from headway.runner.checkpoint.keeper.listener import Found, Listener
+from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError
+from headway.runner.checkpoint.keeper.parts import LayoutError, hash_pieces, memory_part, verify_layout
+from headway.runner.checkpoint.keeper.peer import Network, Partner
+from headway.runner.checkpoint.keeper.protocol import (
+    Confirm,
+    Describe,
+    Failed,
+    Fetch,
+    Fetched,
+    Freed,
+    Hello,
+    List,
+    Listed,
+    Reserve,
+    Reserved,
+    Seal,
+)
+from headway.runner.checkpoint.keeper.protocol import Sealed as SealedEvent
+from headway.runner.checkpoint.keeper.session import Session
+from headway.runner.checkpoint.keeper.transfer import Name, PeerError
+from headway.runner.checkpoint.keeper.wire import Message, Wire, WireError
+
+MEMORY = "memory"  # the tier that a capture is in as soon as it is sealed
+HASHING_THREADS = 4
+
+
+class Keeper:
+    """`attend` serves a connection until it ends; `wait_until_left` returns when no worker is there and nothing is on its way."""
+
+    def __init__(self, network: Network | None = None) -> None:
+        """`network`: how to reach the keepers of other nodes; without it there is no `peer` tier."""
+        self._network = network
+        self._memory = Memory()
+        self._captures = Captures(self._memory, self._freed)
+        self._copies = Copies(self._memory)
+        self._delivery = Delivery(self._captures, self._open_storage, self._wake)
+        self._hashing = ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1), "hash")
+        self._run: str | None = None
+        self._gathering = Gathering(0, 0)
+        self._members: dict[int, Session] = {}  # by rank, of the newest generation
+        self._workers = 0  # connections that have said hello and not ended
+        self._in_use = False  # a worker has asked for buffers: when all workers are gone, it is over
+        self._changed = threading.Condition(threading.RLock())
+
+    def attend(self, wire: Wire) -> None:
+        session = Session(wire)
+        try:
+            session.run(self._handle)
+        finally:
+            if session.hello is not None:
+                self._leave(session, session.hello)
+
+    def listen(self, host: str, address_file: Path) -> None:
+        """Serves the keepers of other nodes; never returns."""
+        assert self._network is not None  # noqa: S101  whoever listens has a secret
+        Listener(self._copies, self._lookup, self._network).serve(host, address_file)
+
+    def expect_nobody(self) -> None:
+        """Whoever started this keeper is gone: it need not wait for a first worker."""
+        with self._changed:
+            self._in_use = True
+            self._changed.notify_all()
+
+    def wait_until_left(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_use and self._workers == 0 and self._delivery.jobs == 0)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, session: Session, message: Message) -> None:
+        """Raises WireError for what this connection may not ask; it is closed then."""
+        try:
+            match message, session.hello:
+                case Hello(), None:
+                    self._hello(session, message)
+                case List(), _:
+                    session.answer(Listed((*self._captures.holdings(), *self._copies.holdings())))
+                case Fetch(), _:
+                    self._fetch(session, message)
+                case Reserve(), Hello() as hello:
+                    self._reserve(session, hello, message)
+                case Describe(layout), Hello():
+                    verify_layout(layout)
+                    session.layout = layout
+                case Seal(), Hello() as hello if session.layout is not None:
+                    self._seal(session, hello, session.layout, message)
+                case Confirm(step), Hello() as hello:
+                    self._confirm(hello, step)
+                case _:
+                    raise WireError(f"{type(message).__name__} is not expected here")
+        except (BufferTakenError, LayoutError, TiersDifferError) as error:
+            raise WireError(str(error)) from None
+
+    def _hello(self, session: Session, hello: Hello) -> None:
+        """The first worker of a newer generation begins it, and nobody of an older one is heard from then on."""
+        with self._changed:
+            if self._run not in (None, hello.run) or hello.generation < self._gathering.generation:
+                known = f"generation {self._gathering.generation} of run {self._run!r}"
+                raise WireError(f"generation {hello.generation} of run {hello.run!r} is not {known}")
+            if hello.generation > self._gathering.generation:
+                for member in self._members.values():
+                    member.hang_up()
+                for gathered in self._gathering.take_all():
+                    self._let_go(gathered)
+                self._gathering, self._members = Gathering(hello.generation, hello.local_ranks), {}
+            self._run, session.hello = hello.run, hello
+            self._memory.limit_bytes = hello.host_memory_bytes
+            self._workers += 1
+
+    def _join(self, session: Session, hello: Hello) -> None:
+        """Who asks for buffers is the rank's one worker; who only fetches comes and goes."""
+        with self._changed:
+            if hello.generation != self._gathering.generation:
+                raise WireError(f"generation {hello.generation} is over")
+            before = self._members.get(hello.rank, session)
+            self._members[hello.rank], self._in_use = session, True
+            self._gathering.join(hello.rank)
+        if before is not session:
+            before.hang_up()
+
+    def _reserve(self, session: Session, hello: Hello, request: Reserve) -> None:
+        self._join(session, hello)
+        with self._captures.lock:  # so that a Freed comes after the answer that still calls its buffer taken
+            try:
+                buffers = self._captures.reserve(hello.rank, hello.generation, request.bytes, request.count)
+            except NoMemoryError as error:
+                reason = f"{request.count} buffers of {request.bytes} bytes for rank {hello.rank}: {error}"
+                session.answer(Failed(0, MEMORY, reason))
+                return
+            descriptors = tuple(os.dup(buffer.region.descriptor) for buffer in buffers)
+            session.answer(Reserved(buffers[0].region.bytes, tuple(buffer.free for buffer in buffers)), descriptors)
+
+    def _seal(self, session: Session, hello: Hello, layout: Layout, request: Seal) -> None:
+        buffer = self._captures.begin(hello.rank, request.buffer)
+        try:
+            if layout.bytes > buffer.region.bytes:
+                raise LayoutError(f"a layout of {layout.bytes} bytes in a buffer of {buffer.region.bytes}")
+            sealed = self._hash(hello, layout, buffer, request)
+            self._captures.keep(buffer, sealed)
+            session.tell(SealedEvent(request.step, sealed.part_xxh3_128))
+            if tiers := tuple(tier for tier in request.tiers if tier != MEMORY):
+                self._gather(hello, sealed.checkpoint, tiers, buffer)
+        finally:
+            self._captures.release(buffer)
+
+    def _hash(self, hello: Hello, layout: Layout, buffer: Buffer, request: Seal) -> Sealed:
+        checkpoint = CheckpointId(request.step, hello.generation)
+        view = buffer.region.view[: layout.bytes].toreadonly()
+        hashes = hash_pieces(hello.run, checkpoint, layout, view, self._hashing)
+        capture = Capture(hello.rank, layout, view, hashes, request.objects)
+        part = record_bytes(memory_part(capture))
+        return Sealed(hello.run, checkpoint, capture, part, xxhash.xxh3_128_hexdigest(part))
+
+    def _confirm(self, hello: Hello, step: int) -> None:
+        self._captures.confirm(hello.rank, step, hello.generation)
+        with self._changed:
+            everyone = len(self._members) == hello.local_ranks and hello.generation == self._gathering.generation
+            staying = set(self._members)
+        if everyone:
+            self._captures.forget_ranks(staying, hello.generation)
+
+    def _fetch(self, session: Session, request: Fetch) -> None:
+        checkpoint = CheckpointId(request.step, request.generation)
+        found = self._lookup(request.rank, checkpoint)
+        if found is not None and session.hello is not None:
+            self._captures.fetched(request.rank, checkpoint, session.hello.generation)
+        try:
+            found = found or self._fetch_from_partner(session, request.rank, checkpoint)
+        except (PeerError, NoMemoryError) as error:
+            session.answer(Failed(request.step, MEMORY, str(error)))
+            return
+        try:
+            session.answer(Fetched(found.size, found.part.decode()), (found.region.read_only(),))
+        finally:
+            found.release()
+
+    def _lookup(self, rank: int, checkpoint: CheckpointId) -> Found | None:
+        """What this node has: a capture of its own, or another node's copy."""
+        buffer = self._captures.find(rank, checkpoint)
+        if buffer is not None and buffer.sealed is not None:
+            release = partial(self._captures.release, buffer)
+            return Found(buffer.sealed.capture.layout.bytes, buffer.sealed.part, buffer.region, release)
+        copy = self._copies.find(rank, checkpoint)
+        return None if copy is None else Found(copy.size, copy.part, copy.region, partial(self._copies.release, copy))
+
+    def _fetch_from_partner(self, session: Session, rank: int, checkpoint: CheckpointId) -> Found:
+        """Raises PeerError, NoMemoryError."""
+        hello = session.hello
+        if hello is None or hello.partner is None or self._network is None:
+            raise PeerError(f"no capture of rank {rank} in {checkpoint.directory} is held here, and this node has no partner")
+        name = Name(hello.run, rank, checkpoint)
+        region, size, part = Partner(Path(hello.partner), self._network).fetch(name, self._memory)
+        # What the worker maps it keeps, whatever becomes of it here.
+        return Found(size, part, region, partial(self._memory.give_back, region))
+
+    # --- the node's ranks together ------------------------------------------------------------------------------------
+
+    def _gather(self, hello: Hello, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: Buffer) -> None:
+        """Stores the checkpoint when this was the last rank to seal it."""
+        with self._changed:
+            if hello.generation != self._gathering.generation:
+                raise WireError(f"generation {hello.generation} is over")
+            self._gathering.add(checkpoint, tiers, buffer)
+            self._captures.read(buffer)
+            gathered = self._gathering.take(checkpoint)
+            if gathered is not None:
+                self._delivery.bring(gathered, hello.slot, self._places(hello), partial(self._report, hello.generation))
+                self._let_go(gathered)
+            self._give_up_hopeless()
+
+    def _places(self, hello: Hello) -> dict[str, str]:
+        return {**hello.storage, **({"peer": hello.partner} if hello.partner else {})}
+
+    def _leave(self, session: Session, hello: Hello) -> None:
+        with self._changed:
+            if self._members.get(hello.rank) is session:
+                del self._members[hello.rank]
+                self._gathering.leave(hello.rank)
+                self._give_up_hopeless()
+            self._workers -= 1
+            self._changed.notify_all()
+
+    def _give_up_hopeless(self) -> None:
+        """A node stores the state of all its ranks or of none."""
+        for gathered, missing in self._gathering.take_hopeless():
+            step, generation = gathered.checkpoint.step, gathered.checkpoint.generation
+            for rank in gathered.buffers:
+                for tier in gathered.tiers:
+                    reason = f"rank {missing} left before it had sealed step {step}"
+                    self._report(generation, rank, Failed(step, tier, reason))
+            self._let_go(gathered)
+
+    def _let_go(self, gathered: Gathered) -> None:
+        for buffer in gathered.buffers.values():
+            self._captures.release(buffer)
+
+    def _report(self, generation: int, rank: int, event: Message) -> None:
+        with self._changed:
+            session = self._members.get(rank) if generation == self._gathering.generation else None
+        if session is not None:
+            session.tell(event)
+
+    def _freed(self, rank: int, index: int) -> None:
+        if (session := self._members.get(rank)) is not None:
+            session.tell(Freed(index))
+
+    def _open_storage(self, tier: str, place: str) -> Storage:
+        match tier:
+            case "disk":
+                return DiskStorage(Path(place))
+            case "peer" if self._network is not None:
+                return Partner(Path(place), self._network)
+            case "remote":
+                from headway.runner.checkpoint.remote import RemoteStorage  # noqa: PLC0415  its library takes 50 ms to import
+
+                return RemoteStorage(place)
+        raise LookupError(f"`{tier}` is no tier that a keeper knows")
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

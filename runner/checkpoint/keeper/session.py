@@ -1,0 +1,64 @@
+"""One connection to the keeper: a thread that reads requests, and one that writes answers and events, so that nobody waits for a reader."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from headway.runner.checkpoint.keeper.capture import Layout
+from headway.runner.checkpoint.keeper.protocol import Hello
+from headway.runner.checkpoint.keeper.wire import LostError, Message, Wire, WireError
+
+Outgoing = tuple[Message, tuple[int, ...], bool]
+
+
+class Session:
+    """A worker's connection, or an agent's that only lists. `hello` and `layout` are what it has said last."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.hello: Hello | None = None
+        self.layout: Layout | None = None
+        self._wire = wire
+        self._outgoing: SimpleQueue[Outgoing | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write, daemon=True)
+
+    def run(self, handle: Callable[["Session", Message], None]) -> None:
+        """Handles requests until the connection ends, or sends what is none: that is said, and it is closed."""
+        self._writer.start()
+        try:
+            while True:
+                handle(self, self._wire.receive().message)
+        except LostError:
+            return
+        except WireError as error:
+            print(f"refused a connection: {error}", file=sys.stderr, flush=True)
+        finally:
+            self._outgoing.put(None)
+            self._wire.hang_up()
+            self._writer.join()
+            self._wire.close()
+
+    def tell(self, message: Message) -> None:
+        """An event."""
+        self._outgoing.put((message, (), False))
+
+    def answer(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """The answer to the request that is being handled, with descriptors that are closed once they are sent."""
+        self._outgoing.put((message, descriptors, True))
+
+    def hang_up(self) -> None:
+        self._wire.hang_up()
+
+    def _write(self) -> None:
+        gone = False
+        while (item := self._outgoing.get()) is not None:
+            message, descriptors, answers = item
+            try:
+                if not gone:
+                    self._wire.send(message, descriptors, answers=answers)
+            except WireError:  # the reader notices the same
+                gone = True
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)

@@ -1,0 +1,62 @@
+"""A tier's own thread: brings one node's capture after the other to storage, and says what became of each."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headway.runner.checkpoint.keeper.capture import NodeCapture, Storage, Stored
+from headway.runner.checkpoint.keeper.captures import Buffer
+from headway.runner.checkpoint.keeper.protocol import Done, Failed
+
+Report = Callable[[int, Done | Failed], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A capture on its way to storage: the buffers it is read from, and whom to tell, by rank, what became of it."""
+
+    node: NodeCapture
+    storage: Callable[[], Storage]
+    buffers: tuple[Buffer, ...]
+    report: Report
+
+
+class Tier:
+    """`ended` gets every job once, with what was stored or why nothing was.
+
+    `newest_only`: of the captures that wait only the newest is worth bringing; those that it supersedes end without.
+    """
+
+    def __init__(self, name: str, ended: Callable[[str, Job, list[Stored] | str], None], *, newest_only: bool) -> None:
+        self._name, self._ended, self._newest_only = name, ended, newest_only
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        threading.Thread(target=self._serve, name=f"tier-{name}", daemon=True).start()
+
+    def put(self, job: Job) -> None:
+        superseded: list[Job] = []
+        with self._changed:
+            if self._newest_only:
+                superseded.extend(self._waiting)
+                self._waiting.clear()
+            self._waiting.append(job)
+            self._changed.notify()
+        for old in superseded:
+            self._ended(self._name, old, f"superseded by step {job.node.step}")
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                job = self._waiting.popleft()
+            self._ended(self._name, job, _outcome(job))
+
+
+def _outcome(job: Job) -> list[Stored] | str:
+    try:
+        return job.storage().store(job.node)
+    except OSError as error:
+        return f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
+    except Exception as error:  # whatever a store's library raises: the tier goes on, and the captures must not stay taken
+        return str(error) or type(error).__name__

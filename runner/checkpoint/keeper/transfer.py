@@ -1,0 +1,80 @@
+"""A capture on its way from one keeper to another: its name, its part, then its data in frames that both sides know from the part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.checkpoint.format import Part, RefusedError, chunk_hash, chunk_seed, parse_part
+from headway.runner.checkpoint.keeper.channel import Channel
+
+FRAME_BYTES = 4 << 20
+MAX_PART_BYTES = 64 << 20  # 100,000 pieces are 30 MB
+
+
+class PeerError(Exception):
+    """The other keeper cannot be reached, or will not or cannot do what it was asked; the message says which."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """Which capture it is."""
+
+    run: str
+    rank: int
+    checkpoint: CheckpointId
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Name":
+        """Raises PeerError for a record that names none."""
+        try:
+            checkpoint = CheckpointId(int(record["step"]), int(record["generation"]))
+            return cls(str(record["run"]), int(record["rank"]), checkpoint)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"a request without {error}") from None
+
+    def record(self, what: str) -> dict[str, Any]:
+        """A request about it."""
+        place = self.checkpoint
+        return {"what": what, "run": self.run, "rank": self.rank, "step": place.step, "generation": place.generation}
+
+    def part(self, raw: bytes) -> Part:
+        """The capture's part. Raises PeerError when `raw` is none."""
+        try:
+            return parse_part(raw, self.checkpoint, self.rank)
+        except RefusedError as error:
+            raise PeerError(str(error)) from None
+
+
+def receive_part(channel: Channel, size: int) -> bytes:
+    """A part of `size` bytes, as the other side has said. Raises ChannelError, PeerError."""
+    if not 0 <= size <= MAX_PART_BYTES:
+        raise PeerError(f"a part of {size} bytes")
+    raw = bytearray(size)
+    channel.receive_into(memoryview(raw))
+    return bytes(raw)
+
+
+def send_data(channel: Channel, part: Part, view: memoryview) -> None:
+    """Sends the chunks of a part in memory out of `view`. Raises ChannelError."""
+    for entry in part.tensors.values():
+        for chunk in entry.chunks:
+            piece = view[chunk.offset : chunk.offset + chunk.length]
+            for begin in range(0, chunk.length, FRAME_BYTES):
+                channel.send_bytes(piece[begin : begin + FRAME_BYTES])
+
+
+def receive_data(channel: Channel, name: Name, part: Part, view: memoryview) -> None:
+    """Fills `view` with what `send_data` sends, and verifies each chunk there. Raises ChannelError, PeerError."""
+    wrong = ""
+    for tensor, entry in part.tensors.items():
+        for chunk in entry.chunks:
+            if chunk.offset < 0 or chunk.length < 0 or chunk.offset + chunk.length > len(view):
+                raise PeerError(f"tensor `{tensor}` at {chunk.box} lies outside of the capture's {len(view)} bytes")
+            piece = view[chunk.offset : chunk.offset + chunk.length]
+            for begin in range(0, chunk.length, FRAME_BYTES):
+                channel.receive_into(piece[begin : begin + FRAME_BYTES])
+            if chunk_hash(piece, chunk_seed(name.run, name.checkpoint, tensor, chunk.box)) != chunk.xxh3_128:
+                wrong = wrong or f"tensor `{tensor}` at {chunk.box}: the bytes are not those that were sealed"
+    if wrong:  # said once all has been read, so that the sender hears it
+        raise PeerError(wrong)

@@ -1,0 +1,23 @@
+"""Where a run's checkpoints go, and under whose authority they are written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.contract import Mesh
+
+
+@dataclass(frozen=True)
+class Place:
+    """One generation of one attempt of a run. `root` is the directory that all nodes see; `remote` the URL of an object store, if any."""
+
+    root: Path
+    run: str
+    generation: int
+    attempt: int
+    procs_per_slot: int
+    mesh: Mesh
+    remote: str | None = None
+
+    def checkpoint(self, step: int) -> CheckpointId:
+        return CheckpointId(step, self.generation)

@@ -1,0 +1,111 @@
+"""A committed checkpoint as verified bytes: manifest, parts and chunks. Nothing leaves here that is not what was committed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from headway.runner.checkpoint.chain import Base, CheckpointId
+from headway.runner.checkpoint.format import (
+    MANIFEST,
+    Box,
+    Chunk,
+    Manifest,
+    Part,
+    RefusedError,
+    TensorEntry,
+    chunk_hash,
+    chunk_seed,
+    parse_manifest,
+    parse_part,
+    part_name,
+)
+from headway.runner.checkpoint.objects import decode
+from headway.runner.checkpoint.sources import Source
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A global tensor as the whole checkpoint holds it: the chunks of all ranks; of those that several wrote alike, the first."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+class Reader:
+    """Reads one checkpoint of a run. Opening it verifies the manifest against the hash that the chain holds.
+
+    Everything raises RefusedError, by file and tensor, for what is missing or is not what was committed.
+    """
+
+    def __init__(self, source: Source, run: str, base: Base) -> None:
+        self.checkpoint: CheckpointId = base.checkpoint
+        self.run, self._source = run, source
+        raw = self._verified(MANIFEST, base.manifest_xxh3_128)
+        self.manifest: Manifest = parse_manifest(raw, self.checkpoint)
+        self._parts: dict[int, Part] = {}
+
+    def part(self, rank: int) -> Part:
+        """What `rank` wrote; read once."""
+        if rank not in self._parts:
+            self._parts[rank] = parse_part(self.part_bytes(rank), self.checkpoint, rank)
+        return self._parts[rank]
+
+    def part_bytes(self, rank: int) -> bytes:
+        """The part's file."""
+        name, expected = part_name(rank), self.manifest.parts.get(str(rank))
+        if expected is None:
+            raise self.refuse(name, f"the manifest has no part of rank {rank}")
+        return self._verified(name, expected)
+
+    def parts(self) -> Iterator[Part]:
+        """Every rank's, in order of ranks."""
+        return (self.part(rank) for rank in range(self.manifest.world_size))
+
+    def objects(self, rank: int) -> dict[str, Any]:
+        """The objects that `rank` saved."""
+        return {name: decode(value) for name, value in self.part(rank).objects.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the checkpoint; reads all parts."""
+        found: dict[str, TensorEntry] = {}
+        chunks: dict[str, dict[Box, Chunk]] = {}
+        for part in self.parts():
+            for name, entry in part.tensors.items():
+                known = found.setdefault(name, entry)
+                if (known.dtype, known.shape) != (entry.dtype, entry.shape):
+                    raise self.refuse(part_name(part.rank), f"tensor `{name}` is {entry.dtype}{list(entry.shape)} here alone")
+                for chunk in entry.chunks:
+                    chunks.setdefault(name, {}).setdefault(chunk.box, chunk)
+        return {name: Tensor(entry.dtype, entry.shape, tuple(chunks.get(name, {}).values())) for name, entry in found.items()}
+
+    def chunk_into(self, name: str, chunk: Chunk, out: memoryview) -> None:
+        """Fills `out`, `chunk.length` bytes, with the chunk of tensor `name`, and verifies it there."""
+        try:
+            self._source.read_into(chunk.file, chunk.offset, out)
+        except OSError as error:
+            raise self.refuse(chunk.file, error.strerror or str(error)) from None
+        except EOFError as error:
+            raise self.refuse(chunk.file, f"tensor `{name}` {error}") from None
+        if chunk_hash(out, chunk_seed(self.run, self.checkpoint, name, chunk.box)) != chunk.xxh3_128:
+            raise self.refuse(chunk.file, f"tensor `{name}` at {chunk.box}: the bytes are not those that were committed")
+
+    def chunk(self, name: str, chunk: Chunk) -> bytearray:
+        """The verified bytes of a chunk."""
+        out = bytearray(chunk.length)
+        self.chunk_into(name, chunk, memoryview(out))
+        return out
+
+    def refuse(self, name: str, reason: str) -> RefusedError:
+        return RefusedError(self.checkpoint, name, reason)
+
+    def _verified(self, name: str, expected: str) -> bytes:
+        try:
+            raw = self._source.read(name)
+        except OSError as error:
+            raise self.refuse(name, error.strerror or str(error)) from None
+        if (found := xxhash.xxh3_128_hexdigest(raw)) != expected:
+            raise self.refuse(name, f"xxh3_128 is {found}, and {expected} was committed")
+        return raw

@@ -1,0 +1,71 @@
+"""Where a base is read from: its directory, the object store, or what the keepers of all nodes hold of it in memory."""
+
+import contextlib
+from collections.abc import Callable
+
+import xxhash
+
+from headway.runner.checkpoint.chain import Base
+from headway.runner.checkpoint.commit import memory_manifest
+from headway.runner.checkpoint.format import MANIFEST, RefusedError, part_name, record_bytes
+from headway.runner.checkpoint.keeper.link import KeeperError, Link
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
+
+
+class MemorySource:
+    """One rank's capture: its manifest and part, and the buffer that the part's chunks lie in."""
+
+    def __init__(self, manifest: bytes, rank: int, part: bytes, view: memoryview) -> None:
+        self._records = {MANIFEST: manifest, part_name(rank): part}
+        self._view = view
+
+    def read(self, name: str) -> bytes:
+        if name not in self._records:
+            raise FileNotFoundError(2, "another rank holds it", name)
+        return self._records[name]
+
+    def read_into(self, _: str, offset: int, out: memoryview) -> None:
+        piece = self._view[offset : offset + len(out)]
+        if len(piece) != len(out):
+            raise EOFError(f"ends after {len(piece)} of {len(out)} bytes")
+        out[:] = piece
+
+
+def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Reader:
+    """The reader of a base in the tier that it names; collective. Raises RefusedError where it is not what was claimed, PeerError on the
+    other ranks."""
+    found: list[Reader] = []
+    if base.tier == "memory":
+        source = _from_memory(place, base, ranks, connect)
+    else:
+        source = _stored(place, base)
+    ranks.together(lambda: found.append(Reader(source, place.run, base)))
+    return found[0]
+
+
+def _stored(place: Place, base: Base) -> Source:
+    if base.tier == "remote":
+        assert place.remote is not None  # noqa: S101  nothing is committed to a tier that is not there
+        return ObjectSource(place.remote, place.run, base.checkpoint)
+    return DirectorySource(place.root / base.checkpoint.directory)
+
+
+def _from_memory(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Source:
+    """This rank's capture, from its node's keeper or the partner's; the manifest follows from the parts of all ranks."""
+    fetched: list[tuple[bytes, memoryview]] = []
+
+    def fetch() -> None:
+        try:
+            with contextlib.closing(connect()) as link:
+                part, view = link.fetch(ranks.rank, base.step, base.generation)
+        except (KeeperError, OSError) as error:
+            raise RefusedError(base.checkpoint, part_name(ranks.rank), f"not in memory: {error}") from None
+        fetched.append((record_bytes(part), view))
+
+    ranks.together(fetch)
+    raw, view = fetched[0]
+    parts = [digest.hex() for digest in ranks.gather(xxhash.xxh3_128_digest(raw))]
+    return MemorySource(memory_manifest(place.run, base.checkpoint, place.mesh, parts), ranks.rank, raw, view)

@@ -1,0 +1,217 @@
+"""Which checkpoints go, and their end: named on the chain first, deleted then.
+
+A `disk` tier is one directory that all nodes see. Disks that each node has for itself are no tier: who writes the manifest must see every
+file, and so must the nodes that take the place of others.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headway.runner.checkpoint.chain import (
+    Chain,
+    CheckpointId,
+    Claim,
+    Commit,
+    Committed,
+    Record,
+    Retire,
+    lineage,
+    newest_claim,
+    retired,
+)
+from headway.runner.checkpoint.format import MANIFEST
+
+_NAME = re.compile(r"^(\.tmp-(?:stale-)?)?step-(\d{9,})\.g(\d{6,})(?:-\d+)?$")
+
+
+class Root(Protocol):
+    """Where a tier's checkpoints lie, each under a name of its own. Every method raises OSError."""
+
+    def names(self) -> list[str]:
+        """What lies there, checkpoints and else."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Deletes it with all that is in it; it may be gone already."""
+        ...
+
+
+class DirectoryRoot:
+    """The directory of a run's checkpoints."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def names(self) -> list[str]:
+        return [path.name for path in self._directory.iterdir()]
+
+    def delete(self, name: str) -> None:
+        """The manifest goes first: what is half deleted has none."""
+        with suppress(FileNotFoundError):
+            (self._directory / name / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(self._directory / name)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """`keep`: how many of the newest stay, for each tier. `horizon_steps`: how far back silent corruption may be found."""
+
+    keep: Mapping[str, int]
+    horizon_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Retired:
+    """What was named on the chain now, for each tier, and in words what could not be done: a later call does it."""
+
+    checkpoints: Mapping[str, tuple[CheckpointId, ...]]
+    failures: tuple[str, ...]
+
+
+# --- what may go ------------------------------------------------------------------------------------------------------
+
+
+def expired(records: Sequence[Record], retention: Retention) -> dict[str, list[CheckpointId]]:
+    """What may go from each tier that `retention.keep` names, oldest first.
+
+    Of what counts there stay: the newest `keep` of the tier; everywhere the newest commit and the newest claim's base; and on one tier
+    each, the newest that is `horizon_steps` or more older than the newest commit, and the one that will follow it there. What was rolled
+    back stays until `keep` were committed on the tier after it.
+    """
+    counting = lineage(records)
+    stays = _staying(counting, newest_claim(records), retention)
+    gone: dict[str, list[CheckpointId]] = {}
+    for tier, keep in retention.keep.items():
+        here = [c.checkpoint for c in counting if tier in c.tiers]
+        old = [checkpoint for checkpoint in here[keep:] if checkpoint not in stays[tier]]
+        gone[tier] = sorted([*old, *_rolled_back(records, counting, tier, keep)])
+    return gone
+
+
+def _staying(counting: Sequence[Committed], claim: Record | None, retention: Retention) -> Mapping[str, set[CheckpointId]]:
+    """What stays on each tier beyond the number that it keeps."""
+    everywhere = {committed.checkpoint for committed in counting[:1]}
+    if claim is not None and isinstance(claim.entry, Claim) and claim.entry.base is not None:
+        everywhere.add(claim.entry.base.checkpoint)
+    stays = {tier: set(everywhere) for tier in retention.keep}
+    for committed in _around_the_horizon(counting, retention.horizon_steps):
+        if tiers := [tier for tier in committed.tiers if tier in stays]:
+            stays[tiers[-1]].add(committed.checkpoint)
+    return stays
+
+
+def _around_the_horizon(counting: Sequence[Committed], horizon_steps: int) -> Iterator[Committed]:
+    """The newest beyond it, and the oldest before it: without the second, none would be there to come beyond it."""
+    stored = [committed for committed in counting if committed.tiers]
+    newest = max((committed.step for committed in stored), default=0)
+    beyond = [committed for committed in stored if committed.step <= newest - horizon_steps]
+    before = [committed for committed in stored if committed.step > newest - horizon_steps]
+    yield from beyond[:1]
+    yield from before[-1:]
+
+
+def _rolled_back(records: Sequence[Record], counting: Sequence[Committed], tier: str, keep: int) -> Iterator[CheckpointId]:
+    """Commits on the tier that do not count any more, once `keep` that count were committed there by later generations."""
+    known, gone = {committed.checkpoint for committed in counting}, retired(records)
+    later = [committed.generation for committed in counting if tier in committed.tiers]
+    for checkpoint in _committed(records, tier):
+        standing = checkpoint not in known and (checkpoint, tier) not in gone
+        if standing and sum(generation > checkpoint.generation for generation in later) >= keep:
+            yield checkpoint
+
+
+def _committed(records: Iterable[Record], tier: str) -> set[CheckpointId]:
+    return {
+        CheckpointId(record.entry.step, record.generation)
+        for record in records
+        if isinstance(record.entry, Commit) and tier in record.entry.tiers
+    }
+
+
+# --- its end ----------------------------------------------------------------------------------------------------------
+
+
+def retire(
+    chain: Chain, roots: Mapping[str, Root], retention: Retention, generation: int, attempt: int, holder: str = "rank 0"
+) -> Retired:
+    """Names what may go from the tiers in `roots`, then deletes all that was ever named and is still there, and what nobody will finish.
+
+    `retention` speaks of all tiers, `roots` may be one of them: a store that is away delays those who write to it, and nobody else.
+    A store that fails costs a line in `failures`. Raises SupersededError and ChainError.
+    """
+    checkpoints: dict[str, tuple[CheckpointId, ...]] = {}
+    try:
+        for tier, old in expired(chain.read(), retention).items():
+            if old and tier in roots:
+                chain.append(Retire(tuple(old), (tier,)), generation, attempt, holder)
+                checkpoints[tier] = tuple(old)
+        records = chain.read()
+    except OSError as error:
+        return Retired(checkpoints, (f"retired checkpoints stay: {error}",))
+    failures = [failure for tier, root in roots.items() for failure in _sweep(root, tier, records, generation)]
+    return Retired(checkpoints, tuple(failures))
+
+
+def _sweep(root: Root, tier: str, records: Sequence[Record], generation: int) -> list[str]:
+    """Deletes what is to be deleted from the tier; says what could not be."""
+    try:
+        names = _superfluous(root.names(), tier, records, generation)
+    except OSError as error:
+        return [f"{tier}: {error}"]
+    failures = []
+    for name in names:
+        try:
+            root.delete(name)
+        except OSError as error:
+            failures.append(f"{tier}: {name} stays: {error}")
+    return failures
+
+
+def _superfluous(names: Iterable[str], tier: str, records: Sequence[Record], generation: int) -> list[str]:
+    """Of what lies there: what was retired, and what was begun and never committed by those who will not go on with it.
+
+    These are the generations before this one, which are fenced, and this one before its newest commit on the tier: its steps only grow.
+    """
+    named, committed = retired(records), _committed(records, tier)
+    own = max((checkpoint.step for checkpoint in committed if checkpoint.generation == generation), default=0)
+    found = []
+    for name in sorted(names):
+        if (match := _NAME.match(name)) is None:
+            continue
+        checkpoint = CheckpointId(int(match[2]), int(match[3]))
+        given_up = checkpoint.generation < generation or (checkpoint.generation == generation and checkpoint.step < own)
+        unfinished = match[1] is not None or checkpoint not in committed
+        if (match[1] is None and (checkpoint, tier) in named) or (unfinished and given_up):
+            found.append(name)
+    return found
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+
+def room(directory: Path, needed_bytes: int, keep: int) -> str | None:
+    """Why a checkpoint of `needed_bytes` will not fit into the file system of `directory`, beside those that stay; None if it will.
+
+    Quotas are not seen. Raises OSError.
+    """
+    found = os.statvfs(directory)
+    free_bytes = found.f_bavail * found.f_frsize
+    if free_bytes >= needed_bytes:
+        return None
+    hint = f"make room, or keep fewer: {keep} of this size stay, and the next is written before the oldest goes"
+    return f"{directory} has {_text(free_bytes)} free, a checkpoint needs {_text(needed_bytes)}; {hint}"
+
+
+def _text(size: float) -> str:
+    """Bytes in the unit that people would use, decimal."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,97 @@
+"""A saver and its link to the node's keeper, as run.json or a loop of one's own asks for them."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from headway.runner.checkpoint.chain import Chain, CheckpointId
+from headway.runner.checkpoint.commit import Committer
+from headway.runner.checkpoint.engine import Saver
+from headway.runner.checkpoint.keeper.link import Link, start_keeper
+from headway.runner.checkpoint.keeper.protocol import Hello
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.remote import RemoteRoot, write_manifest
+from headway.runner.checkpoint.retention import DirectoryRoot, Retention, Root, retire
+from headway.runner.contract import Checkpoint
+
+KEEPER = "HEADWAY_KEEPER"  # the name that the node's keeper listens on
+PARTNER = "HEADWAY_PARTNER"  # where the keeper that holds copies of this node's captures says its address
+
+
+def connector(place: Callable[[], Place], checkpoint: Checkpoint, ranks: Ranks) -> Callable[[], Link]:
+    """What connects this rank to the keeper of its node: the supervisor's, or one that the node's first rank starts; collective.
+
+    `place` is asked at each connection, since a generation may be claimed in between.
+    """
+    name = os.environ.get(KEEPER) or _own_keeper(ranks, place().procs_per_slot)
+
+    def connect() -> Link:
+        at = place()
+        storage = {
+            tier.kind: str(at.root) if tier.kind == "disk" else str(tier.url) for tier in checkpoint.tiers if _stores(tier.kind)
+        }
+        hello = Hello(
+            run=at.run,
+            slot=ranks.rank // at.procs_per_slot,
+            rank=ranks.rank,
+            local_ranks=at.procs_per_slot,
+            generation=at.generation,
+            storage=storage,
+            partner=os.environ.get(PARTNER),
+            host_memory_bytes=checkpoint.host_memory_bytes,
+        )
+        return Link(name, hello)
+
+    return connect
+
+
+def _stores(tier: str) -> bool:
+    return tier in ("disk", "remote")
+
+
+def _own_keeper(ranks: Ranks, local_ranks: int) -> str:
+    """A keeper for a loop that nobody supervises, started by the first rank of each node; it ends with the last of its ranks."""
+    name = ""
+    if ranks.rank % local_ranks == 0:
+        name = start_keeper()
+    names = ranks.gather_any(name.encode())
+    return names[ranks.rank - ranks.rank % local_ranks].decode()
+
+
+def saver_of(place: Place, chain: Chain, ranks: Ranks, checkpoint: Checkpoint, connect: Callable[[], Link]) -> Saver:
+    """The saver of one generation; collective."""
+    committer = first_rank(place, chain, checkpoint) if ranks.rank == 0 else Committer(place, chain)
+    return Saver(committer, ranks, checkpoint, connect)
+
+
+def first_rank(place: Place, chain: Chain, checkpoint: Checkpoint) -> Committer:
+    """Who commits, with what reaches each tier."""
+    roots: dict[str, Root] = {}
+    upload = None
+    if checkpoint.has("disk"):
+        roots["disk"] = DirectoryRoot(place.root)
+    if (url := checkpoint.remote) is not None:
+        roots["remote"] = RemoteRoot(url, place.run)
+        upload = uploader(url, place.run)
+    return Committer(place, chain, retirement(place, chain, checkpoint, roots), upload)
+
+
+def uploader(url: str, run: str) -> Callable[[CheckpointId, bytes], None]:
+    """Puts manifests beside what keepers bring to the object store."""
+    return lambda checkpoint, raw: write_manifest(url, run, checkpoint, raw)
+
+
+def retirement(
+    place: Place, chain: Chain, checkpoint: Checkpoint, roots: dict[str, Root]
+) -> Callable[[str], tuple[CheckpointId, ...]]:
+    """What is retired after a commit to a tier, and deleted there. What could not be is said, and costs nothing."""
+    retention = Retention({tier.kind: tier.keep for tier in checkpoint.tiers if tier.kind in roots}, checkpoint.horizon_steps)
+
+    def go(tier: str) -> tuple[CheckpointId, ...]:
+        done = retire(chain, {tier: roots[tier]}, retention, place.generation, place.attempt)
+        for failure in done.failures:
+            print(failure, file=sys.stderr, flush=True)
+        return done.checkpoints.get(tier, ())
+
+    return go

@@ -1,0 +1,67 @@
+"""Where a chain lies: any store that can create a name once."""
+
+import secrets
+from pathlib import Path
+from typing import Protocol
+
+PROBE = "probe"
+
+
+class StoreError(Exception):
+    """The store cannot hold a chain: it is not known here, or it does not create names exclusively."""
+
+
+class Store(Protocol):
+    """Names that are created once and never change. Names have no slashes. `str(store)` says where it is.
+
+    Every method raises OSError when the store cannot be used; after that nothing is known of whether a name was created.
+    """
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Creates `name` with `data`, whole and durable; False if the name is taken, durably so as well."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """What `name` holds; None if it is not there."""
+        ...
+
+    def names(self) -> list[str]:
+        """All names, in any order. A store may list late what was just created."""
+        ...
+
+
+def open_store(url: str) -> Store:
+    """The store at `url`: a directory's path, s3://, gs:// or az:// with bucket and prefix, or kubernetes://NAMESPACE/NAME.
+
+    Raises StoreError when there is no such kind of store or its client is not installed.
+    """
+    kind, separator, rest = url.partition("://")
+    if not separator:
+        from headway.runner.checkpoint.stores.posix import PosixStore  # noqa: PLC0415
+
+        return PosixStore(Path(url))
+    if kind in ("s3", "gs", "az"):
+        from headway.runner.checkpoint.stores.object_store import ObjectStore  # noqa: PLC0415
+
+        return ObjectStore(url)
+    if kind == "kubernetes":
+        from headway.runner.checkpoint.stores.kubernetes import KubernetesStore  # noqa: PLC0415
+
+        namespace, _, name = rest.partition("/")
+        return KubernetesStore(namespace, name)
+    raise StoreError(
+        f"{url}: no chain can lie in a store of kind `{kind}`; it can in a path, s3://, gs://, az:// or kubernetes://"
+    )
+
+
+def verify_store(store: Store) -> None:
+    """Raises StoreError when the store lets one name be created twice: some servers that speak S3 ignore If-None-Match.
+
+    Leaves the name `probe` in the store. That it may be there already is fine: what counts is that creating it again is refused.
+    """
+    store.create(PROBE, b"This name was made to see that it cannot be made twice.\n")
+    if store.create(PROBE, secrets.token_bytes(16)):
+        raise StoreError(
+            f"{store} has created the name `{PROBE}` twice, so two generations could hold one run; a store is needed that creates a "
+            "name once (POSIX link(), If-None-Match of S3, generation match of GCS, objects of Kubernetes)"
+        )

@@ -1,0 +1,107 @@
+"""A Kubernetes namespace as a store: a name is an immutable ConfigMap, and etcd creates each once.
+
+They have no owner: a run's chain must outlive its JobSet, and the garbage collector deletes what has lost its owner
+(kubernetes.io/docs/concepts/architecture/garbage-collection).
+"""
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headway.runner.checkpoint.stores import StoreError
+
+CHAIN_LABEL = "headway-chain"
+_KEY = "record"
+_PAGE = 500  # objects a listing answers at a time, as kubectl asks (kubernetes.io/docs/reference/using-api/api-concepts, chunks)
+_TIMEOUT_S = (5.0, 10.0)  # to connect, to answer
+# What fits into a label's value (63 characters) and into an object's name (kubernetes.io/docs/concepts/overview/working-with-objects).
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+
+
+class KubernetesStore:
+    """Names are ConfigMaps `<chain>-<name>` of `namespace`, labelled `headway-chain: <chain>`.
+
+    In a pod it is the pod's service account that asks, which must be allowed to create, get and list ConfigMaps; elsewhere kubeconfig.
+    Raises StoreError when a name does not fit, when the client is not installed, or when it finds no cluster.
+    """
+
+    def __init__(self, namespace: str, chain: str) -> None:
+        self._namespace, self._chain = namespace, chain
+        for name in (namespace, chain):
+            if not _NAME.fullmatch(name):
+                raise StoreError(f"{self}: `{name}` is no name here; expected at most 63 lower-case letters, digits, `-` and `.`")
+        try:
+            # only runs that keep their chain there have it, and it has no types
+            from kubernetes import client, config  # type: ignore[import-untyped]  # noqa: PLC0415
+        except ImportError:
+            raise StoreError(
+                f"{self} needs Kubernetes' client, which is not installed: pip install 'headway[kubernetes]'"
+            ) from None
+        self._client = client
+        self._core = client.CoreV1Api(client.ApiClient(_configuration(client, config, str(self))))
+
+    def __str__(self) -> str:
+        return f"kubernetes://{self._namespace}/{self._chain}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        labels = {CHAIN_LABEL: self._chain, "app.kubernetes.io/managed-by": "headway"}
+        metadata = self._client.V1ObjectMeta(name=f"{self._chain}-{name}", labels=labels)
+        content = {_KEY: base64.b64encode(data).decode()}
+        made = self._client.V1ConfigMap(metadata=metadata, binary_data=content, immutable=True)
+        with self._errors(name):
+            try:
+                self._core.create_namespaced_config_map(self._namespace, made, _request_timeout=_TIMEOUT_S)
+            except self._client.ApiException as error:
+                if error.status == 409 and "AlreadyExists" in str(error.body):
+                    return False
+                raise
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        with self._errors(name):
+            try:
+                found = self._core.read_namespaced_config_map(
+                    f"{self._chain}-{name}", self._namespace, _request_timeout=_TIMEOUT_S
+                )
+            except self._client.ApiException as error:
+                if error.status == 404:
+                    return None
+                raise
+        return base64.b64decode((found.binary_data or {}).get(_KEY, ""))
+
+    def names(self) -> list[str]:
+        asked: dict[str, Any] = {"label_selector": f"{CHAIN_LABEL}={self._chain}", "limit": _PAGE, "_request_timeout": _TIMEOUT_S}
+        names: list[str] = []
+        more = ""
+        with self._errors(""):
+            while True:
+                page = self._core.list_namespaced_config_map(self._namespace, _continue=more, **asked)
+                names += [item.metadata.name.removeprefix(f"{self._chain}-") for item in page.items]
+                if not (more := page.metadata._continue):
+                    return names
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        import urllib3  # noqa: PLC0415  comes with the client, which lets its errors through
+
+        try:
+            yield
+        except self._client.ApiException as error:
+            raise OSError(f"{self}/{name}: {error.status} {error.reason}: {error.body}") from error
+        except urllib3.exceptions.HTTPError as error:
+            raise OSError(f"{self}/{name}: {error}") from error
+
+
+def _configuration(client: Any, config: Any, store: str) -> Any:
+    found = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=found)
+    except config.ConfigException:
+        try:
+            config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=found)  # it reads it at its import alone
+        except config.ConfigException as error:
+            raise StoreError(f"{store}: neither a pod's service account nor a kubeconfig was found: {error}") from None
+    return found

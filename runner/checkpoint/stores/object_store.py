@@ -1,0 +1,76 @@
+"""An object store as a store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+
+A name is taken by a conditional put: If-None-Match on S3 and Azure, x-goog-if-generation-match: 0 on Google's, which obstore's mode
+`create` sends (docs.rs/object_store, PutMode::Create). Where they are and who asks comes from the environment (AWS_*, GOOGLE_*, AZURE_*).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from headway.runner.checkpoint.stores import StoreError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+# The coordinator waits while a request is tried again, and its agents wait for it.
+_RETRY_S = 20
+_CLIENT: "ClientConfig" = {"connect_timeout": "5s", "timeout": "10s"}
+
+
+class ObjectStore:
+    """Names are objects below `url`. Raises StoreError when the URL is none or obstore is not installed."""
+
+    def __init__(self, url: str, max_retries: int = 3) -> None:
+        try:
+            import obstore  # noqa: PLC0415  only runs that keep their chain in an object store have it
+            from obstore.exceptions import BaseError  # noqa: PLC0415
+            from obstore.store import from_url  # noqa: PLC0415
+        except ImportError:
+            raise StoreError(f"{url} needs obstore, which is not installed: pip install 'headway[remote]'") from None
+        self._url, self._obstore = url.rstrip("/"), obstore
+        retry: RetryConfig = {"max_retries": max_retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
+        try:
+            self._store = from_url(self._url, client_options=_client_options(), retry_config=retry)
+        except (BaseError, ValueError) as error:
+            raise StoreError(f"{url}: {_first_line(error)}") from None
+
+    def __str__(self) -> str:
+        return self._url
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._errors(name):
+            try:
+                self._obstore.put(self._store, name, data, mode="create")
+            except self._obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        with self._errors(name):
+            try:
+                return bytes(self._obstore.get(self._store, name).bytes())
+            except FileNotFoundError:
+                return None
+
+    def names(self) -> list[str]:
+        with self._errors(""):
+            return [found["path"] for found in self._obstore.list_with_delimiter(self._store)["objects"]]
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._obstore.exceptions.BaseError, OSError) as error:
+            raise OSError(f"{self._url}/{name}: {_first_line(error)}") from error
+
+
+def _client_options() -> "ClientConfig":
+    """A server of one's own may have no TLS: that its URL says http is as good as AWS_ALLOW_HTTP."""
+    return {**_CLIENT, "allow_http": True} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else _CLIENT
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

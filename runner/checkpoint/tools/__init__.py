@@ -1,0 +1,1 @@
+"""What people do with stored checkpoints: list, verify, compare, export, import, adopt."""

@@ -1,0 +1,125 @@
+"""A chain founded anew beside checkpoints that outlived theirs. Needs no torch."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from headway.runner.checkpoint.chain import Base, Chain, ChainError, CheckpointId, Commit, Committed, Record, adoption
+from headway.runner.checkpoint.format import MANIFEST, RefusedError, parse_manifest
+from headway.runner.checkpoint.posix import fsync_directory
+from headway.runner.checkpoint.stores import Store, open_store
+from headway.runner.checkpoint.tools.inspect import DIRECTORY, Progress, Refused, Run, verify
+from headway.runner.rundir import RunDirectory
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint's directory as verified: `refused` names the first thing that is not right, None where all is."""
+
+    directory: str
+    committed: Committed | None
+    refused: Refused | None
+
+
+class _Beginning:
+    """A store that ends before the record `end`, and does not say what it has behind it."""
+
+    def __init__(self, store: Store, end: str | None = None) -> None:
+        self._store, self._end, self.asked = store, end, ""
+
+    def create(self, name: str, data: bytes) -> bool:
+        raise NotImplementedError("nothing is written to a chain that is only read")
+
+    def read(self, name: str) -> bytes | None:
+        self.asked = name
+        return None if name == self._end else self._store.read(name)
+
+    def names(self) -> list[str]:
+        return []
+
+
+def readable(run: Run) -> tuple[list[Record], str | None]:
+    """The records from the beginning of the chain that can be read, and why those after them cannot; None where all can."""
+    try:
+        return run.chain().read(), None
+    except ChainError as error:
+        reason = str(error)
+    store = _Beginning(open_store(str(run.chain_directory)))
+    try:
+        return Chain(store, run.name).read(), reason
+    except ChainError:
+        return Chain(_Beginning(store, end=store.asked), run.name).read(), reason
+
+
+def survey(run: Run) -> Iterator[Found | Progress]:
+    """Every checkpoint that lies there, verified from its manifest down: the chain, which would have the manifest's hash, is not asked."""
+    for path in sorted(run.checkpoints.glob("step-*")):
+        if (match := DIRECTORY.fullmatch(path.name)) is not None:
+            yield from _found(run, path, CheckpointId(int(match[1]), int(match[2])))
+
+
+def _found(run: Run, path: Path, at: CheckpointId) -> Iterator[Found | Progress]:
+    try:
+        raw = (path / MANIFEST).read_bytes()
+        manifest = parse_manifest(raw, at)
+        if (manifest.run, manifest.step, manifest.generation) != (run.name, at.step, at.generation):
+            raise RefusedError(
+                at, MANIFEST, f"is of step {manifest.step}, generation {manifest.generation} of run `{manifest.run}`"
+            )
+        base = Base(at.step, at.generation, xxhash.xxh3_128_hexdigest(raw))
+        refused: list[Refused] = []
+        for seen in verify(run.reader(base)):
+            if isinstance(seen, Refused):
+                refused.append(seen)
+            else:
+                yield seen
+        committed = Committed(at.step, at.generation, base.manifest_xxh3_128, ("disk",))
+        yield Found(path.name, None, refused[0]) if refused else Found(path.name, committed, None)
+    except OSError as error:
+        yield Found(path.name, None, Refused(MANIFEST, error.strerror or str(error)))
+    except RefusedError as error:
+        yield Found(path.name, None, Refused(error.name, error.reason))
+
+
+def contradicted(records: Sequence[Record], found: Committed) -> Refused | None:
+    """Where the readable records commit another checkpoint under this name."""
+    for record in records:
+        commit = record.entry
+        if not isinstance(commit, Commit) or CheckpointId(commit.step, record.generation) != found.checkpoint:
+            continue
+        if commit.manifest_xxh3_128 != found.manifest_xxh3_128:
+            return Refused(MANIFEST, f"xxh3_128 is {found.manifest_xxh3_128}, and {commit.manifest_xxh3_128} was committed")
+    return None
+
+
+def found_again(run: Run, records: Sequence[Record], found: Sequence[Committed], generation: int) -> Path:
+    """Moves the chain aside and founds it anew with the checkpoints `found`; returns where the old one lies.
+
+    `generation` is the newest that anything else of the run speaks of. Raises OSError, ChainError.
+    """
+    new = run.chain_directory.with_name(f".tmp-chain-{time.time_ns()}")
+    new.mkdir()
+    Chain(open_store(str(new)), run.name).begin(
+        adoption(records, found, generation), _next_attempt(run), "headway checkpoint adopt"
+    )
+    old = run.chain_directory.with_name(f"chain.replaced-{time.time_ns()}")
+    run.chain_directory.rename(old)
+    new.rename(run.chain_directory)
+    fsync_directory(run.chain_directory.parent)
+    return old
+
+
+def newest_generation(run: Run) -> int:
+    """The newest generation that the run's journal or checkpoint directories speak of; 0 if none."""
+    journals = (
+        int(path.stem) for path in RunDirectory(run.directory, 0).journal(1).parent.glob("*.jsonl") if path.stem.isdecimal()
+    )
+    places = (DIRECTORY.search(path.name) for path in run.checkpoints.iterdir())
+    return max([0, *journals, *(int(match[2]) for match in places if match)])
+
+
+def _next_attempt(run: Run) -> int:
+    return sum(1 for _ in (run.directory / "attempts").glob("*"))

@@ -1,0 +1,258 @@
+"""A run's checkpoints as rows, and one checkpoint as verified bytes. Needs no torch."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from headway.runner.checkpoint.chain import (
+    Base,
+    Chain,
+    CheckpointId,
+    Claim,
+    Commit,
+    Committed,
+    Record,
+    lineage,
+    newest_base,
+    retired,
+)
+from headway.runner.checkpoint.format import MANIFEST, Chunk, RefusedError, parse_manifest, part_name
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
+from headway.runner.checkpoint.stores import open_store
+from headway.runner.contract import RunConfig, from_json
+from headway.runner.rundir import RunDirectory
+
+DIRECTORY = re.compile(r"step-(\d{9})\.g(\d{6})")
+
+
+class PlaceError(ValueError):
+    """A path is not what a verb needs; the message says what was found and what is expected."""
+
+
+class ForeignError(ValueError):
+    """Files in somebody else's format cannot be read or made; the message names the file or tensor and why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's directory and the name that its records have, which stays when the directory is moved."""
+
+    directory: Path
+    name: str
+
+    @property
+    def checkpoints(self) -> Path:
+        return RunDirectory(self.directory, 0).checkpoints
+
+    @property
+    def chain_directory(self) -> Path:
+        return RunDirectory(self.directory, 0).chain
+
+    def chain(self) -> Chain:
+        return Chain(open_store(str(self.chain_directory)), self.name)
+
+    def reader(self, base: Base) -> Reader:
+        """The checkpoint in the tier that `base` names. Raises RefusedError, PlaceError."""
+        return Reader(self._source(base), self.name, base)
+
+    def config(self) -> RunConfig | None:
+        """The newest attempt's run.json; None where there is none. Raises RecordError."""
+        files = sorted((self.directory / "attempts").glob("*/run.json"), key=lambda file: int(file.parent.name))
+        return from_json(RunConfig, files[-1].read_text()) if files else None
+
+    def _source(self, base: Base) -> Source:
+        if base.tier == "disk":
+            return DirectorySource(self.checkpoints / base.checkpoint.directory)
+        config = self.config()
+        urls = [tier.url for tier in config.checkpoint.tiers if tier.kind == base.tier and tier.url] if config else []
+        if not urls:
+            raise PlaceError(
+                f"{base.checkpoint.directory} is on `{base.tier}` only, and no run.json of the run says where that is"
+            )
+        return ObjectSource(urls[-1], self.name, base.checkpoint)
+
+
+def open_run(path: Path) -> Run:
+    """The run at `path`. Raises PlaceError."""
+    directory = RunDirectory(path, 0)
+    if not directory.chain.is_dir():
+        raise PlaceError(f"`{path}` is not a run: it has no shared/chain; expected a directory that `headway run` made")
+    return Run(path, _name(directory))
+
+
+def _name(directory: RunDirectory) -> str:
+    """As the handle says, else the first record, else the directory."""
+    for file in (directory.handle, *sorted(directory.chain.glob("*.json"))[:1]):
+        try:
+            found = json.loads(file.read_text())["run"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(found, str):
+            return found
+    return directory.root.resolve().name
+
+
+# --- ls ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One checkpoint of a run, or a directory that is none. `tiers` are those that hold it; `made_at` is when it was committed."""
+
+    step: int | None
+    generation: int | None
+    tiers: tuple[str, ...]
+    bytes: int | None
+    made_at: float | None
+    states: tuple[str, ...]
+    directory: str
+
+
+def rows(run: Run, records: Sequence[Record]) -> list[Row]:
+    """Every commit in the order of the chain, then what lies beside them and was never committed."""
+    counting = lineage(records)
+    known = {c.checkpoint: c for c in counting}
+    commits: dict[CheckpointId, list[Record]] = {}
+    for record in records:
+        if isinstance(record.entry, Commit):
+            commits.setdefault(CheckpointId(record.entry.step, record.generation), []).append(record)
+    found = [_row(run, records, at, written, known.get(at)) for at, written in commits.items()]
+    return found + _uncommitted(run, {at.directory for at in commits})
+
+
+def _row(run: Run, records: Sequence[Record], at: CheckpointId, written: list[Record], counting: Committed | None) -> Row:
+    gone = retired(records)
+    on = [tier for record in written if isinstance(record.entry, Commit) for tier in record.entry.tiers]
+    tiers = tuple(tier for tier in dict.fromkeys(on) if (at, tier) not in gone)
+    directory = run.checkpoints / at.directory
+    states = [*_standing(records, at, tiers, counting), *_bases(records, at)]
+    if "disk" in tiers and not directory.is_dir():
+        states.append("missing on disk")
+    return Row(at.step, at.generation, tiers, _bytes(directory, at), written[0].made_at, tuple(states), at.directory)
+
+
+def _standing(records: Sequence[Record], at: CheckpointId, tiers: tuple[str, ...], counting: Committed | None) -> list[str]:
+    newest = newest_base(records)
+    if newest is not None and newest.checkpoint == at:
+        return ["newest"]
+    return [*([] if counting else ["rolled back"]), *([] if tiers else ["retired"])]
+
+
+def _bases(records: Sequence[Record], at: CheckpointId) -> list[str]:
+    claims = {r.generation: r.entry.base for r in records if isinstance(r.entry, Claim)}
+    return [f"base of generation {number}" for number, base in claims.items() if base is not None and base.checkpoint == at]
+
+
+def _uncommitted(run: Run, committed: set[str]) -> list[Row]:
+    found = sorted(run.checkpoints.iterdir()) if run.checkpoints.is_dir() else []
+    left = [path for path in found if path.name not in committed and path.is_dir() and "step-" in path.name]
+    return [Row(*_numbers(path.name), (), _size(path), None, ("not committed",), path.name) for path in left]
+
+
+def _numbers(name: str) -> tuple[int | None, int | None]:
+    match = DIRECTORY.search(name)
+    return (int(match[1]), int(match[2])) if match else (None, None)
+
+
+def _size(path: Path) -> int:
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+
+
+def _bytes(directory: Path, at: CheckpointId) -> int | None:
+    """The tensor data as the manifest says; None where there is none to be read."""
+    try:
+        return sum(parse_manifest((directory / MANIFEST).read_bytes(), at).files.values())
+    except (OSError, RefusedError):
+        return None
+
+
+def chosen(run: Run, records: Sequence[Record], step: int | None) -> Base:
+    """The newest checkpoint that counts and is somewhere, or the one of `step`. Raises PlaceError naming those that are there."""
+    there = standing(records)
+    for base in there:
+        if step is None or base.step == step:
+            return base
+    steps = ", ".join(str(base.step) for base in there) or "none"
+    raise PlaceError(f"run `{run.name}` has no checkpoint{'' if step is None else f' of step {step}'}; it has: {steps}")
+
+
+def standing(records: Sequence[Record]) -> list[Base]:
+    """The checkpoints that count, newest first, each in the tier that is read first."""
+    return [committed.on(committed.tiers[0]) for committed in lineage(records) if committed.tiers]
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Bytes verified of all that there are."""
+
+    done: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A file, with the tensor or object in it, that is not what was committed."""
+
+    name: str
+    reason: str
+
+
+def verify(reader: Reader) -> Iterator[Progress | Refused]:
+    """Reads every part, object and chunk; goes on behind what is refused. Ends with the progress of all bytes."""
+    parts = [_part(reader, rank) for rank in range(reader.manifest.world_size)]
+    yield from (found for found in parts if isinstance(found, Refused))
+    chunks = [(name, chunk) for part in parts if not isinstance(part, Refused) for name, chunk in part]
+    of, done = sum(chunk.length for _, chunk in chunks), 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (_, chunk), refused in zip(chunks, pool.map(lambda found: _verify_chunk(reader, *found), chunks), strict=True):
+            done += chunk.length
+            yield refused or Progress(done, of)
+    if all(not isinstance(part, Refused) for part in parts):
+        yield from _uncovered(reader)
+    yield Progress(done, of)
+
+
+def _part(reader: Reader, rank: int) -> list[tuple[str, Chunk]] | Refused:
+    """The chunks of a rank's part, whose objects can be read too."""
+    try:
+        reader.objects(rank)
+        return [(name, chunk) for name, entry in reader.part(rank).tensors.items() for chunk in entry.chunks]
+    except RefusedError as error:
+        return Refused(error.name, error.reason)
+    except ValueError as error:
+        return Refused(part_name(rank), f"an object cannot be read: {error}")
+
+
+def _verify_chunk(reader: Reader, name: str, chunk: Chunk) -> Refused | None:
+    try:
+        reader.chunk(name, chunk)
+    except RefusedError as error:
+        return Refused(error.name, error.reason)
+    return None
+
+
+def _uncovered(reader: Reader) -> Iterator[Refused]:
+    """Tensors of which elements are in nobody's part."""
+    try:
+        tensors = reader.tensors()
+    except RefusedError as error:
+        yield Refused(error.name, error.reason)
+        return
+    for name, tensor in tensors.items():
+        there = sum(prod(chunk.box.shape) for chunk in distinct(tensor.chunks))
+        if there != prod(tensor.shape):
+            yield Refused(MANIFEST, f"tensor `{name}`: {there} of {prod(tensor.shape)} elements are there")
+
+
+def distinct(chunks: tuple[Chunk, ...]) -> list[Chunk]:
+    """One chunk a box: what is tiny is written by every rank that holds it."""
+    return list({chunk.box: chunk for chunk in reversed(chunks)}.values())

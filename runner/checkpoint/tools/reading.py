@@ -1,0 +1,103 @@
+"""The verbs that read checkpoints where they lie: ls, verify, adopt. They need no torch, so they answer at once."""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from headway.runner.checkpoint.chain import Base, Record, lineage
+from headway.runner.checkpoint.foreign.root import ROOT, open_reader
+from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.tools.adopt import Found, contradicted, found_again, newest_generation, readable, survey
+from headway.runner.checkpoint.tools.inspect import Progress, Refused, Run, chosen, open_run, rows, standing, verify
+from headway.runner.checkpoint.tools.say import FINE, FOUND, USAGE, say, say_error
+
+
+def ls(args: argparse.Namespace) -> int:
+    """Says every checkpoint of a run: `checkpoint` lines."""
+    run = open_run(args.run)
+    records, damaged = readable(run)
+    for row in rows(run, records):
+        say("checkpoint", **dataclasses.asdict(row))
+    if damaged is not None:
+        say("damaged", reason=damaged)
+    return FINE if damaged is None else FOUND
+
+
+def verify_all(args: argparse.Namespace) -> int:
+    """Reads every byte: `opened`, `progress`, `refused` and `verified` lines of each checkpoint."""
+    codes = [_verified(name, opened) for name, opened in _opened(args)]
+    return max(codes, default=FINE)
+
+
+def _opened(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Reader]]]:
+    if (args.place / ROOT).exists():
+        yield str(args.place), lambda: open_reader(args.place)
+        return
+    run = open_run(args.place)
+    records = run.chain().read()
+    for base in standing(records) if args.all else [chosen(run, records, args.step)]:
+        yield base.checkpoint.directory, _reader_of(run, base)
+
+
+def _reader_of(run: Run, base: Base) -> Callable[[], Reader]:
+    return lambda: run.reader(base)
+
+
+def _verified(name: str, opened: Callable[[], Reader]) -> int:
+    say("opened", name=name)
+    refused = 0
+    try:
+        last = Progress(0, 0)
+        for found in verify(opened()):
+            if isinstance(found, Refused):
+                refused += 1
+                say("refused", checkpoint=name, name=found.name, reason=found.reason)
+            else:
+                last = _say_progress(last, found)
+    except RefusedError as error:
+        refused += 1
+        say("refused", checkpoint=name, name=error.name, reason=error.reason)
+    if not refused:
+        say("verified", checkpoint=name, bytes=last.done)
+    return FOUND if refused else FINE
+
+
+def _say_progress(last: Progress, now: Progress) -> Progress:
+    """Says each hundredth, so that a checkpoint of a million chunks does not say a million lines."""
+    if now.done == now.of or now.done * 100 // max(1, now.of) > last.done * 100 // max(1, last.of):
+        say("progress", **dataclasses.asdict(now))
+    return now
+
+
+def adopt(args: argparse.Namespace) -> int:
+    """Verifies all checkpoints, says what would count, `found` and `plan` lines, and with --yes founds the chain anew: `adopted`."""
+    run = open_run(args.run)
+    records, damaged = readable(run)
+    if damaged is None and records:
+        say_error(f"the chain of run `{run.name}` is whole, with {len(records)} records: there is nothing to adopt")
+        return USAGE
+    found = [_judged(records, seen) for seen in survey(run) if isinstance(seen, Found)]
+    for seen in found:
+        say("found", directory=seen.directory, refused=dataclasses.asdict(seen.refused) if seen.refused else None)
+    committed = [seen.committed for seen in found if seen.committed is not None]
+    say(
+        "plan",
+        damaged=damaged or "the chain is empty",
+        records=len(records),
+        checkpoints=len(committed),
+        refused=len(found) - len(committed),
+    )
+    if not args.yes:
+        return FINE if committed else FOUND
+    old = found_again(run, records, committed, newest_generation(run))
+    newest = next(iter(lineage(run.chain().read())), None)
+    say("adopted", moved_to=str(old), newest=newest.checkpoint.directory if newest else None)
+    return FINE
+
+
+def _judged(records: Sequence[Record], seen: Found) -> Found:
+    """What was found, beside what the readable records say of it."""
+    if seen.committed is None or (refused := contradicted(records, seen.committed)) is None:
+        return seen
+    return Found(seen.directory, None, refused)

@@ -1,0 +1,233 @@
+"""`headway checkpoint`: what its verbs print and how they end."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from headway.cli.checkpoint_process import Line
+from headway.cli.checkpoint_text import print_adoption, print_differences, print_imported, print_list, print_verified
+from headway.cli.main import main
+from headway.runner.checkpoint.foreign.huggingface import export_safetensors, llama_config, llama_name
+from headway.runner.contract import Model
+from headway.runner.train.model import Transformer
+from tests.runner.test_huggingface import Tensors
+from tests.runner.written import Piece, RankState, claim, new_run, save
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"), [(("torch",), "torch"), (("xxhash",), "xxhash"), (("torch", "xxhash"), "torch and xxhash")]
+)
+def test_libraries_that_are_not_there_are_named_and_how_to_get_them(
+    absent: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in absent:
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(["checkpoint", "ls", str(tmp_path)]) == 3
+    said = f"error: checkpoints need {words} to be read; install headway with its extra `runner`\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("words", [["ls"], ["verify"], ["diff", "a"], ["export"], ["adopt"]])
+def test_a_run_that_is_not_there_is_named(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path))
+    (tmp_path / "a").mkdir()
+    more = ["--to", str(tmp_path / "out")] if words == ["export"] else []
+    assert main(["checkpoint", *words, "nowhere", *more]) == 2
+    assert capsys.readouterr().err.startswith(f"error: no run `nowhere`: neither a directory nor a name under `{tmp_path}`")
+
+
+def test_an_import_for_a_job_goes_where_its_runs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "runs"))
+    job = Path(__file__).parents[1] / "faults" / "job.yaml"
+    words = ["checkpoint", "import", "hf", str(tmp_path), "--to", str(tmp_path / "new"), "--job", str(job)]
+    assert main(words) == 2
+    assert f"`{tmp_path / 'new'}` is not below `{tmp_path / 'runs'}`, where the runs of this job are" in capsys.readouterr().err
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def row(step: int | None, made_at: float | None, states: Iterable[str], tiers: Iterable[str] = ("disk",)) -> Line:
+    numbers = {"step": step, "generation": 1, "bytes": 2_500_000, "made_at": made_at}
+    return {"what": "checkpoint", **numbers, "states": list(states), "tiers": list(tiers), "directory": "d"}
+
+
+def test_a_list_has_the_newest_first_and_what_does_not_count_last(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list([row(10, 0.0, ()), row(20_000, 1.0, ["newest", "base of generation 2"]), row(30, None, ["not committed"], ())])
+    head, _, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["step", "generation", "tiers", "bytes", "committed", "(UTC)", "state"]
+    assert lines == [
+        ["20,000", "1", "disk", "2.5", "MB", "1970-01-01", "00:00", "newest,", "base", "of", "generation", "2"],
+        ["10", "1", "disk", "2.5", "MB", "1970-01-01", "00:00"],
+        ["30", "1", "-", "2.5", "MB", "-", "not", "committed"],
+    ]
+
+
+def test_a_run_without_checkpoints_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list([])
+    assert capsys.readouterr() == ("no checkpoint yet\n", "")
+
+
+def test_a_damaged_chain_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list([row(10, 0.0, ["newest"]), {"what": "damaged", "reason": "3.json is missing"}])
+    said = "error: the chain is damaged: 3.json is missing; `headway checkpoint adopt` says what can be done\n"
+    assert capsys.readouterr().err == said
+
+
+def test_each_file_that_was_refused_stands_below_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = [{"what": "refused", "checkpoint": "a", "name": f"data-{n}.bin", "reason": "tensor `w`: torn"} for n in range(2)]
+    print_verified([{"what": "progress", "done": 1, "of": 2}, *refused, {"what": "verified", "checkpoint": "b", "bytes": 1000}])
+    said = (
+        "a: refused\n  data-0.bin: tensor `w`: torn\n  data-1.bin: tensor `w`: torn\nb: every byte verified (1 kB of tensors)\n"
+    )
+    assert capsys.readouterr() == (said, "")
+
+
+def difference(**values: Any) -> Line:
+    return {"what": "difference", "old": None, "new": None, "max_abs": None, "equal": None, "elements": None, **values}
+
+
+def test_each_kind_of_difference_has_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    print_differences(
+        [
+            difference(kind="added", name="a", new="float32[2]"),
+            difference(kind="removed", name="b", old="float32[3]"),
+            difference(kind="changed", name="c", old="float32[2]", new="float16[2]"),
+            difference(kind="values", name="d", max_abs=0.00125, equal=1000, elements=2000),
+            difference(kind="values", name="e", equal=0, elements=1),
+            difference(kind="object", name="f", old="1"),
+            {"what": "compared", "tensors": 5, "differences": 1},
+        ]
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "added    a  float32[2]",
+        "removed  b  float32[3]",
+        "changed  c  float32[2] -> float16[2]",
+        "values   d  largest difference 0.00125, 1,000 of 2,000 elements equal",
+        "values   e  largest difference not finite, 0 of 1 elements equal",
+        "object   f  1 -> -",
+        "5 tensors and the objects compared: 1 difference",
+    ]
+
+
+def test_an_adoption_says_what_it_would_do_and_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    found: list[Line] = [
+        {"what": "found", "directory": "step-1", "refused": None},
+        {"what": "found", "directory": "step-2", "refused": {"name": "part-0.json", "reason": "torn"}},
+        {"what": "plan", "damaged": "the chain is empty", "records": 0, "checkpoints": 1, "refused": 1},
+    ]
+    print_adoption(found, "my-run")
+    said = ["step-1  verified", "step-2  refused: part-0.json: torn", "the chain is empty; 0 records can be read"]
+    would = "`headway checkpoint adopt my-run --yes` moves the chain aside and founds it anew with 1 checkpoint"
+    assert capsys.readouterr().out.splitlines() == [*said, would]
+    print_adoption([*found, {"what": "adopted", "moved_to": "aside", "newest": "step-1"}], "my-run")
+    assert capsys.readouterr().out.splitlines() == [*said, "the chain was moved to aside and founded anew; newest: step-1"]
+
+
+def test_an_import_says_what_it_made(capsys: pytest.CaptureFixture[str]) -> None:
+    print_imported([{"what": "imported", "run": "runs/new", "checkpoint": "step-0", "tensors": 1, "bytes": 12}])
+    assert capsys.readouterr().out == "runs/new: 1 tensor, 12 B, as step-0\n"
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def headway(*words: str | Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "headway.cli.main", "checkpoint", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    made = new_run(tmp_path / "run-1")
+    claim(made)
+    for step in (10, 20):
+        halves = [Piece(torch.full((2, 3), float(step)), (4, 3), 2 * rank) for rank in range(2)]
+        save(made, step, [RankState({"model.w": half}, {"step": step}) for half in halves])
+    return made.directory
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_verified_and_after_one_flipped_bit_refused_by_its_name(run: Path) -> None:
+    done = headway("verify", run, "--all")
+    said = "".join(f"step-0000000{step}.g000001: every byte verified (48 B of tensors)\n" for step in (20, 10))
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+    path = run / "shared/checkpoints/step-000000020.g000001/data-1-0.bin"
+    path.write_bytes(b"\x01" + path.read_bytes()[1:])
+    done = headway("verify", run)
+    reason = "data-1-0.bin: tensor `model.w` at [2, 0]+[2, 3]: the bytes are not those that were committed"
+    assert (done.returncode, done.stdout) == (1, f"step-000000020.g000001: refused\n  {reason}\n")
+
+
+@pytest.mark.slow
+def test_exports_of_both_formats_are_as_the_checkpoint(run: Path, tmp_path: Path) -> None:
+    assert headway("export", run, "--step", "10", "--to", tmp_path / "plain", "--format", "dcp").returncode == 0
+    assert (same := headway("diff", f"{run}@10", tmp_path / "plain")).returncode == 0, same
+    differs = headway("diff", run, tmp_path / "plain", "--json")
+    assert (differs.returncode, differs.stderr) == (1, "")
+    lines = [json.loads(line) for line in differs.stdout.splitlines()]
+    assert [(line["what"], line.get("name")) for line in lines] == [
+        ("difference", "model.w"),
+        ("difference", "objects.0.step"),
+        ("difference", "objects.1.step"),
+        ("compared", None),
+    ]
+    assert headway("export", run, "--to", tmp_path / "out").returncode == 0
+    assert torch.equal(safetensors.torch.load_file(tmp_path / "out/model.safetensors")["w"], torch.full((4, 3), 20.0))
+
+
+@pytest.mark.slow
+def test_a_plain_checkpoint_becomes_a_run_that_lists_and_verifies(run: Path, tmp_path: Path) -> None:
+    headway("export", run, "--to", tmp_path / "plain", "--format", "dcp")
+    done = headway("import", "dcp", tmp_path / "plain", "--to", tmp_path / "new", "--step", "20")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'new'}: 1 tensor, 48 B, as step-000000020.g000001\n")
+    listed = [json.loads(line) for line in headway("ls", tmp_path / "new", "--json").stdout.splitlines()]
+    assert [(line["step"], line["states"]) for line in listed] == [(20, ["newest"])]
+    assert headway("verify", tmp_path / "new").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_run_whose_chain_was_lost_is_adopted_only_when_told_so(run: Path) -> None:
+    assert "there is nothing to adopt" in headway("adopt", run).stderr
+    for record in (run / "shared/chain").iterdir():
+        record.unlink()
+    done = headway("adopt", run)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:3] == [
+        "step-000000010.g000001  verified",
+        "step-000000020.g000001  verified",
+        "the chain is empty; 0 records can be read",
+    ]
+    assert list((run / "shared/chain").iterdir()) == []
+    assert headway("adopt", run, "--yes").returncode == 0
+    assert headway("verify", run, "--all").stdout.count("every byte verified") == 2
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_from_a_model_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "runs"))
+    model = Model(vocab_size=256, layers=2, hidden=64, heads=4, kv_heads=2, ffn_hidden=176, dropout=0.1)
+    parameters = {name: parameter.detach() for name, parameter in Transformer(model).named_parameters()}
+    config, names = llama_config(model, 128, "float32"), {name: llama_name(name) for name in parameters}
+    export_safetensors(Tensors(parameters), tmp_path / "hf", names, config)
+    job = Path(__file__).parents[1] / "faults" / "job.yaml"
+    done = headway("import", "hf", tmp_path / "hf", "--to", "imported", "--step", "56", "--job", job)
+    assert (done.returncode, done.stderr) == (0, f"to go on: headway run {job} --resume imported\n")
+    assert "no difference" in headway("diff", "imported@56", "imported").stdout
+    command = [sys.executable, "-m", "headway.cli.main", "run", str(job), "--resume", "imported"]
+    assert subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0
+    lines = (tmp_path / "runs/imported/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [57, 58, 59, 60]

@@ -1,0 +1,74 @@
+"""A run's history is executed: gone back and lengthened afterwards, it ends bit for bit as a run that had it from the start."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .runs import JOB, Run, headway, only_run
+
+pytestmark = pytest.mark.slow
+
+CHANGE = "skip_samples: 24, set: {optimizer.lr: 0.001, optimizer.beta2: 0.9, batch.global: 16 sequences, steps: 40}"
+
+
+def job(folder: Path, *history: str) -> Path:
+    """The faults' job over 30 steps, with these entries in its history."""
+    file = folder / "job.yaml"
+    text = JOB.read_text()
+    assert text.count("steps: 60\n") == 1
+    entries = "".join(f"  - {{{entry}}}\n" for entry in history)
+    file.write_text(text.replace("steps: 60\n", "steps: 30\n") + (f"history:\n{entries}" if history else ""))
+    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
+    return file
+
+
+def resumed(run: Run, file: Path) -> int:
+    done = headway("run", file, "--resume", run.directory.name, runs=run.directory.parent)
+    return done.returncode
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run that is to be equalled: it had the change from its first step on."""
+    folder = tmp_path_factory.mktemp("at-once")
+    done = headway("run", job(folder, f"from_step: 20, {CHANGE}"), runs=folder / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return only_run(folder / "runs")
+
+
+def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(at_once: Run, tmp_path: Path) -> None:
+    assert headway("run", job(tmp_path), runs=tmp_path / "runs").returncode == 0
+    run = only_run(tmp_path / "runs")
+    assert run.steps() == list(range(1, 31))
+    first = f"from_step: 30, rollback_to: 20, {CHANGE}"
+    assert resumed(run, job(tmp_path, first)) == 0
+    assert run.steps() == [*range(1, 31), *range(21, 41)]
+    assert run.journal("claim")[-1]["base"] == {"step": 20, "generation": 1, "tier": "disk"}
+    assert run.hashes() == at_once.hashes()
+    # Entries that were carried out send nobody back again; a step without a checkpoint is refused by its name.
+    assert resumed(run, job(tmp_path, first)) == 0
+    assert run.steps() == [*range(1, 31), *range(21, 41)]
+    assert run.hashes() == at_once.hashes()
+    assert resumed(run, job(tmp_path, first, "from_step: 40, rollback_to: 25")) == 84
+    there = ", ".join(str(step) for step in sorted({int(path.name[5:14]) for path in run.checkpoints()}))
+    assert run.verdict(3)["cause"] == (
+        f"`history` goes back to step 25, and no checkpoint of that step counts; there are: {there}"
+    )
+
+
+def test_a_new_run_of_a_spec_with_a_history_takes_the_line_that_counts(at_once: Run, tmp_path: Path) -> None:
+    """What was gone back behind is not done first: the whole run can be had again from its spec."""
+    done = headway("run", job(tmp_path, f"from_step: 30, rollback_to: 20, {CHANGE}"), runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path / "runs")
+    assert run.steps() == list(range(1, 41))
+    assert run.hashes() == at_once.hashes()
+
+
+def test_what_the_history_says_is_what_the_run_was_told(at_once: Run) -> None:
+    run_json = json.loads((at_once.directory / "attempts/0/run.json").read_text())
+    (change,) = run_json["history"]
+    assert (change["from_step"], change["skip_samples"], change["set"]["batch.global_sequences"]) == (20, 24, 16)
+    tokens = [json.loads(line)["tokens"] for line in (at_once.directory / "metrics.jsonl").read_text().splitlines()]
+    assert tokens == [8 * 128] * 20 + [16 * 128] * 20

@@ -1,0 +1,77 @@
+"""Processes killed at random instants of saving, on each tier: the run resumes from what was verified and ends in the same state."""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.s3 import FOREIGN, S3Server
+from tests.soak import record
+
+from .kills import Job, bases, kill_until_done, records_of
+from .processes import processes_of
+from .runs import Run, headway, only_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+KILLS = max(3, int(os.environ.get("HEADWAY_EXAMPLES", "300")) // 200)  # on each tier
+KILLS_A_RUN = 10
+TIERS = {
+    "memory": Job(1, {"memory": 2, "disk": 20}),
+    "peer": Job(2, {"memory": 2, "peer": 2, "disk": 20}),
+    "disk": Job(1, {"disk": 2}),
+    "remote": Job(1, {"remote": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same job to its end; how often it saves, and where, changes nothing of what it computes."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = headway("run", Job(1, {"disk": 20}).write(folder), runs=folder / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return only_run(folder / "runs")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """The job of a tier; a remote one gets a bucket on a server of its own."""
+    found: Job = TIERS[request.param]
+    if "remote" not in found.every:
+        return found
+    server: S3Server = request.getfixturevalue("s3")
+    for name in FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return Job(found.nodes, found.every, server.bucket())
+
+
+@pytest.mark.parametrize(("tier", "job"), [(tier, tier) for tier in TIERS], indirect=["job"], ids=TIERS)
+def test_a_run_killed_while_it_saves_resumes_from_what_was_verified(
+    undisturbed: Run, tier: str, job: Job, tmp_path: Path
+) -> None:
+    victims, began, attempts = Counter[str](), Counter[str](), 0
+    for number, first in enumerate(range(0, KILLS, KILLS_A_RUN)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = job.write(folder)
+        killed = kill_until_done(path, folder / "runs", min(KILLS_A_RUN, KILLS - first), random.Random(f"{tier} {number}"))
+        assert killed.run.hashes() == undisturbed.hashes()
+        assert {refused["tier"] for refused in killed.run.journal("refused")} <= {"memory"}, "what was committed stays readable"
+        assert processes_of(killed.run.directory) == []
+        began.update(bases(records_of(killed.run)))
+        victims += killed.victims
+        attempts += killed.attempts
+    record(f"kills while saving to {tier}", {"kills": victims, "started from": began, "attempts": attempts})
+    assert victims.total() >= KILLS
+    assert began.keys() <= {"the beginning", *job.every}

@@ -1,0 +1,59 @@
+"""A save without a keeper's process: the same layout, copy, hashes, files and commit, one after the other in this process."""
+
+import mmap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headway.runner.checkpoint.chain import Chain, CheckpointId
+from headway.runner.checkpoint.commit import Committer, Written
+from headway.runner.checkpoint.keeper.capture import Capture, NodeCapture, Stored
+from headway.runner.checkpoint.keeper.disk import DiskStorage
+from headway.runner.checkpoint.keeper.parts import hash_pieces
+from headway.runner.checkpoint.layout import Planner, State
+from headway.runner.checkpoint.objects import encode
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.retention import DirectoryRoot
+from headway.runner.checkpoint.setup import retirement
+from headway.runner.checkpoint.staging import Staging
+from headway.runner.checkpoint.tensors import local_tensor
+from headway.runner.contract import Checkpoint, Tier
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The data of all ranks in bytes and, on the first rank, what was retired."""
+
+    bytes: int
+    retired: tuple[CheckpointId, ...]
+
+
+def captured(place: Place, ranks: Ranks, step: int, state: State, whole: bool = False) -> Capture:
+    """What a keeper would hold of this rank's state."""
+    layout = Planner(ranks).plan(state.tensors, whole).layout
+    view = memoryview(mmap.mmap(-1, layout.bytes))
+    staging = Staging()
+    staging.use(layout, {0: view})
+    staging.copy(0, {name: local_tensor(tensor) for name, tensor in state.tensors.items()})
+    with ThreadPoolExecutor(1) as threads:
+        hashes = hash_pieces(place.run, place.checkpoint(step), layout, view, threads)
+    return Capture(ranks.rank, layout, view, hashes, {name: encode(value, name) for name, value in state.objects.items()})
+
+
+def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep: int = 3) -> Saved:
+    """Writes and commits the state of all ranks; each is a node of its own. Raises on all ranks when one fails."""
+    stored: list[Stored] = []
+    checkpoint = Checkpoint((Tier("disk", every_steps=1, keep=keep),))
+    committer = Committer(place, chain, retirement(place, chain, checkpoint, {"disk": DirectoryRoot(place.root)}))
+    retired: list[CheckpointId] = []
+
+    def write() -> None:
+        capture = captured(place, ranks, step, state)
+        node = NodeCapture(place.run, ranks.rank, step, place.generation, (capture,))
+        stored.extend(DiskStorage(place.root).store(node))
+
+    ranks.together(write)
+    packed = ranks.gather(bytes.fromhex(stored[0].part_xxh3_128) + stored[0].file_bytes.to_bytes(8, "big"))
+    everyone = [Written(raw[:16].hex(), int.from_bytes(raw[16:], "big")) for raw in packed]
+    ranks.together(lambda: retired.extend(committer.commit(step, "disk", everyone)), only=0)
+    return Saved(committer.bytes_of(everyone), tuple(retired))

@@ -1,0 +1,179 @@
+"""The saver of one rank beside a real keeper: what blocks, what fails, and what never does."""
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+import xxhash
+
+from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, SupersededError, lineage, newest_base
+from headway.runner.checkpoint.commit import memory_manifest
+from headway.runner.checkpoint.engine import Outcome, Saver
+from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.keeper.link import Link, start_keeper
+from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.load import Loader
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.restore import open_base
+from headway.runner.checkpoint.setup import connector, saver_of
+from headway.runner.checkpoint.stores.posix import PosixStore
+from headway.runner.contract import Checkpoint, Mesh, Tier
+
+pytestmark = pytest.mark.slow
+
+DISK = Checkpoint((Tier("disk", every_steps=1),))
+BOTH = Checkpoint((Tier("memory", every_steps=1), Tier("disk", every_steps=1)))
+
+
+class Rank:
+    """A run of one rank with its keeper."""
+
+    def __init__(self, root: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keeper = start_keeper()
+        monkeypatch.setenv("HEADWAY_KEEPER", self.keeper)
+        (root / "chain").mkdir()
+        (root / "checkpoints").mkdir()
+        self.chain, self.checkpoint = Chain(PosixStore(root / "chain"), "run-1"), checkpoint
+        self.generation = 0
+        self.place = Place(root / "checkpoints", "run-1", 0, 0, 1, Mesh())
+        self.claim()
+
+    def claim(self) -> None:
+        record = self.chain.claim(newest_base(self.chain.read()), 0, "tester")
+        self.place = Place(self.place.root, "run-1", record.generation, 0, 1, Mesh())
+
+    def connect(self) -> Link:
+        return connector(lambda: self.place, self.checkpoint, Ranks())()
+
+    def saver(self) -> Saver:
+        return saver_of(self.place, self.chain, Ranks(), self.checkpoint, self.connect)
+
+    def steps(self) -> list[int]:
+        return [committed.step for committed in lineage(self.chain.read())]
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    return Rank(tmp_path, DISK, monkeypatch)
+
+
+def state(step: int, numbers: int = 1000) -> State:
+    return State({"w": torch.full((numbers,), float(step))}, {"step": step})
+
+
+def ended(saver: Saver) -> dict[tuple[int, str], str | None]:
+    """Every save so far, by step and tier, with the error of those that failed."""
+    saver.wait()
+    return {(outcome.step, outcome.tier): outcome.error for outcome in saver.outcomes()}
+
+
+def keeper_of(rank: Rank) -> int:
+    """The process that listens on the keeper's name."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if rank.keeper.encode() in words and b"--standalone" in words:
+            return int(entry.name)
+    raise LookupError("no keeper runs")
+
+
+def test_many_saves_in_a_row_wait_for_a_buffer_and_none_is_lost(rank: Rank) -> None:
+    with closing(rank.saver()) as saver:
+        for step in range(1, 9):
+            saver.save(step, state(step, 1 << 18), {"disk"})
+        assert ended(saver) == {(step, tier): None for step in range(1, 9) for tier in ("memory", "disk")}
+    assert rank.steps() == list(range(8, 0, -1))
+    base = newest_base(rank.chain.read())
+    assert base is not None
+    found = {"w": torch.zeros(1 << 18)}
+    Loader(open_base(rank.place, base, Ranks(), rank.connect), found, Ranks()).load()
+    assert set(found["w"].tolist()) == {8.0}
+
+
+def test_a_keeper_that_dies_costs_the_saves_that_it_had_and_the_next_goes_to_a_new_one(rank: Rank) -> None:
+    with closing(rank.saver()) as saver:
+        saver.save(1, state(1), {"disk"})
+        assert ended(saver)[1, "disk"] is None
+        os.kill(keeper_of(rank), signal.SIGKILL)
+        saver.save(2, state(2), {"disk"})
+        lost = ended(saver)[2, "disk"]
+        assert lost is not None
+        assert "keeper" in lost
+        start_keeper(rank.keeper)
+        saver.save(3, state(3), {"disk"})
+        assert ended(saver)[3, "disk"] is None
+    assert rank.steps() == [3, 1]
+
+
+def test_a_state_of_another_shape_gets_buffers_of_its_own(rank: Rank) -> None:
+    with closing(rank.saver()) as saver:
+        for step, numbers in ((1, 10), (2, 50_000), (3, 10)):
+            saver.save(step, state(step, numbers), {"disk"})
+        assert set(ended(saver).values()) == {None}
+    assert rank.steps() == [3, 2, 1]
+
+
+def test_a_superseded_saver_says_so_at_its_next_call_and_commits_nothing(rank: Rank) -> None:
+    saver = rank.saver()
+    saver.save(1, state(1), {"disk"})
+    assert ended(saver)[1, "disk"] is None
+    rank.claim()
+    saver.save(2, state(2), {"disk"})
+    with pytest.raises(SupersededError):
+        saver.wait()
+    with pytest.raises(SupersededError):
+        saver.outcomes()
+    saver.close()
+    assert rank.steps() == [1]
+
+
+def test_a_disk_that_cannot_be_written_costs_that_save_and_is_said(rank: Rank) -> None:
+    blocked = rank.place.root / f".tmp-{rank.place.checkpoint(2).directory}"
+    with closing(rank.saver()) as saver:
+        saver.save(1, state(1), {"disk"})
+        blocked.write_text("a file where the folder should be")
+        saver.save(2, state(2), {"disk"})
+        saver.save(3, state(3), {"disk"})
+        found = ended(saver)
+    assert (found[1, "disk"], found[3, "disk"]) == (None, None)
+    assert found[2, "disk"] is not None
+    assert "File exists" in found[2, "disk"]
+    assert rank.steps() == [3, 1]
+
+
+def test_a_capture_in_memory_is_restored_by_the_next_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(tmp_path, BOTH, monkeypatch)
+    keeps = rank.connect()  # somebody else on the node: the keeper outlives the worker
+    with closing(rank.saver()) as saver:
+        saver.save(5, state(5), {"memory"})
+        assert ended(saver) == {(5, "memory"): None}
+    (held,) = keeps.held()
+    assert (held.rank, held.step, held.generation) == (0, 5, 1)
+    assert rank.steps() == []
+    manifest = memory_manifest("run-1", CheckpointId(5, 1), Mesh(), [held.part_xxh3_128])
+    base = Base(5, 1, xxhash.xxh3_128_hexdigest(manifest), "memory")
+    rank.claim()
+    found = {"w": torch.zeros(1000)}
+    reader = open_base(rank.place, base, Ranks(), rank.connect)
+    Loader(reader, found, Ranks()).load()
+    assert set(found["w"].tolist()) == {5.0}
+    assert reader.objects(0) == {"step": 5}
+    with pytest.raises(RefusedError, match="not in memory"):
+        open_base(rank.place, Base(4, 1, base.manifest_xxh3_128, "memory"), Ranks(), rank.connect)
+    keeps.close()
+
+
+def test_outcomes_say_how_long_it_took_and_how_much_was_written(rank: Rank) -> None:
+    with closing(rank.saver()) as saver:
+        saver.save(1, state(1), {"disk"})
+        saver.wait()
+        (memory, disk) = sorted(saver.outcomes(), key=lambda outcome: outcome.tier, reverse=True)
+    assert isinstance(disk, Outcome)
+    assert (memory.tier, disk.tier, disk.bytes) == ("memory", "disk", 4096)
+    assert 0 < memory.seconds <= disk.seconds

@@ -1,0 +1,44 @@
+"""What an optimizer step is computed with follows from the configuration of that step, which a history may change."""
+
+import pytest
+import torch
+from torch import nn
+
+from headway.runner.contract import Optimizer
+from headway.runner.train.optimizer import learning_rate, make_optimizer, set_hyperparameters
+
+
+def test_every_number_of_a_step_is_that_of_its_configuration() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = make_optimizer(model, Optimizer(0.1))
+    changed = Optimizer(0.01, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.3)
+    set_hyperparameters(optimizer, changed, 7, 10)
+    matrices, vectors = optimizer.param_groups
+    assert [parameter.dim() for group in (matrices, vectors) for parameter in group["params"]] == [2, 1]
+    for group, decay in ((matrices, 0.3), (vectors, 0.0)):
+        found = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        assert found == {"lr": learning_rate(changed, 7, 10), "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": decay}
+
+
+def test_a_step_with_the_same_numbers_is_the_same_step() -> None:
+    """Setting what already holds changes no bit."""
+    results = []
+    for again in (False, True):
+        torch.manual_seed(1)
+        model, config = nn.Linear(3, 2), Optimizer(0.1)
+        optimizer = make_optimizer(model, config)
+        for step in range(3):
+            if again or step == 0:
+                set_hyperparameters(optimizer, config, 0, 100)
+            model(torch.ones(3)).sum().backward()
+            optimizer.step()
+        results.append(model.weight.detach().clone())
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [(0, 0.05), (1, 0.1), (2, 0.1), (6, pytest.approx(0.055)), (10, pytest.approx(0.01)), (99, pytest.approx(0.01))],
+)
+def test_the_rate_warms_up_and_falls_along_a_cosine_to_the_last_step(step: int, rate: float) -> None:
+    assert learning_rate(Optimizer(0.1, warmup_steps=2), step, 11) == rate
