@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 _TIMEOUT_S = 900
 
@@ -39,6 +40,9 @@ class Spread:
 class Claim:
     """`ours`, `peer` and `goal` are CPU seconds, user and system; `ratio` is ours over the peer's, by their medians."""
 
+    unit: ClassVar[str] = "s of CPU"
+    goal_unit: ClassVar[str] = "s"
+
     claim: str
     ours: Spread
     peer: Spread
@@ -49,10 +53,36 @@ class Claim:
     conditions: str
 
 
+class Within(Claim):
+    """`ours`, `peer` and `goal` are seconds."""
+
+    unit = "s"
+
+
+class Compared(Claim):
+    """`ours` and `peer` are seconds, `goal` is what the ratio may be."""
+
+    unit = "s"
+    goal_unit = "times the peer's"
+
+
 def judged(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
     """The claim that our median is not above the goal."""
     ours, peer = pair
     return Claim(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
+
+
+def within(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
+    """The claim that our median is not above the goal, in seconds."""
+    ours, peer = pair
+    return Within(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
+
+
+def compared(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
+    """The claim that our median is not above the goal times the peer's."""
+    ours, peer = pair
+    ratio = ours.median / peer.median
+    return Compared(claim, ours, peer, peer_name, ratio, goal, ratio <= goal, conditions)
 
 
 def interleaved(ours: Command, peer: Command, rounds: int, bytecode: Path) -> tuple[Spread, Spread]:
@@ -62,7 +92,7 @@ def interleaved(ours: Command, peer: Command, rounds: int, bytecode: Path) -> tu
     for command in (ours, peer):
         _cpu_seconds(command, environment)
     pairs = [(_cpu_seconds(ours, environment), _cpu_seconds(peer, environment)) for _ in range(rounds)]
-    first, second = (_spread(measured) for measured in zip(*pairs, strict=True))
+    first, second = (spread(measured) for measured in zip(*pairs, strict=True))
     return first, second
 
 
@@ -81,7 +111,8 @@ def _cpu_seconds(command: Command, environment: Mapping[str, str]) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def _spread(seconds: Sequence[float]) -> Spread:
+def spread(seconds: Sequence[float]) -> Spread:
+    """Median, lowest and highest."""
     return Spread(statistics.median(seconds), min(seconds), max(seconds))
 
 
@@ -101,10 +132,10 @@ def report(claims: Iterable[Claim], arguments: Sequence[str]) -> int:
 def _line(claim: Claim) -> str:
     verdict = "holds" if claim.holds else "DOES NOT HOLD"
     return (
-        f"{verdict}: {claim.claim}: {_seconds(claim.ours)}, goal at most {claim.goal:g} s; "
-        f"{claim.peer_name}: {_seconds(claim.peer)}; ratio {claim.ratio:.2f} ({claim.conditions})"
+        f"{verdict}: {claim.claim}: {_seconds(claim.ours, claim.unit)}, goal at most {claim.goal:g} {claim.goal_unit}; "
+        f"{claim.peer_name}: {_seconds(claim.peer, claim.unit)}; ratio {claim.ratio:.2f} ({claim.conditions})"
     )
 
 
-def _seconds(spread: Spread) -> str:
-    return f"{spread.median:.3f} s of CPU ({spread.low:.3f} to {spread.high:.3f})"
+def _seconds(spread: Spread, unit: str) -> str:
+    return f"{spread.median:.3f} {unit} ({spread.low:.3f} to {spread.high:.3f})"

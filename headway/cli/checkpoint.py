@@ -35,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listed = _verb(verbs, "ls", "the checkpoints of a run, where they are and which of them count")
     listed.add_argument("run", metavar="RUN")
     verified = _verb(verbs, "verify", "read every byte of the newest checkpoint and name what is not as it was committed")
-    verified.add_argument("place", metavar="RUN|DIR", help="a run, or a directory that headway's dcp.StorageWriter wrote")
+    verified.add_argument(
+        "place", metavar="RUN|DIR", help="a run, RUN@STEP, or a directory that headway's dcp.StorageWriter wrote"
+    )
     verified.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step")
     verified.add_argument("--all", action="store_true", help="every checkpoint that counts")
     compared = _verb(verbs, "diff", "what is not the same in two checkpoints; 1 if anything")

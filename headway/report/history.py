@@ -26,11 +26,18 @@ class Generation:
     metrics: tuple[MetricsLine, ...]
     resume_step: int | None
     stands_to: float
+    is_script: bool
 
     @property
     def loaded(self) -> bool:
         """Whether it got its state: it says so, or it stepped. Where nothing tells (a script's own checkpoints), yes."""
         return self.resume_step is None or bool(self.metrics) or last(Loaded, self.entries) is not None
+
+    @property
+    def is_from_memory(self) -> bool:
+        """Whether it went on from what the nodes held in memory."""
+        claim = last(Claim, self.entries)
+        return claim is not None and claim.base is not None and claim.base.tier == "memory"
 
     @property
     def base_step(self) -> int | None:
@@ -54,7 +61,7 @@ def generations(records: RunRecords) -> tuple[Generation, ...]:
         entries, metrics = records.journal.get(number, ()), lines.get(number, ())
         attempt = _attempt(entries, metrics)
         resume = _resume_step(entries, metrics, records.handle.trainer)
-        found.append(Generation(number, attempt, entries, metrics, resume, stands_to))
+        found.append(Generation(number, attempt, entries, metrics, resume, stands_to, records.handle.trainer == "script"))
         stands_to = stands_to if resume is None else min(stands_to, resume)
     return tuple(reversed(found))
 

@@ -46,10 +46,11 @@ class Entry(Record):
 
 
 class Base(Record):
-    """A committed checkpoint, as a claim names it."""
+    """What a claim names: a committed checkpoint, or what the nodes held in memory."""
 
     step: int
     generation: int
+    tier: str = "disk"
 
 
 class Claim(Entry):

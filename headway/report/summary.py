@@ -47,6 +47,7 @@ class FailureSummary:
     own_steps: int | None
     resumed_in: int | None
     resumed_from_step: int | None
+    resumed_from_memory: bool
     lost_steps: int | None
     recovered_s: float | None
 
@@ -289,6 +290,7 @@ def _failure(failure: Failure, generation: Generation, later: Sequence[Generatio
         own_steps=failure.step if at_step is None else None,
         resumed_in=successor.number if successor else None,
         resumed_from_step=resumed,
+        resumed_from_memory=successor is not None and successor.is_from_memory,
         lost_steps=_lost_steps(generation, at_step, resumed),
         recovered_s=_recovered_s(failure, later),
     )
@@ -297,7 +299,7 @@ def _failure(failure: Failure, generation: Generation, later: Sequence[Generatio
 def _at_step(failure: Failure, generation: Generation) -> int | None:
     if generation.metrics:
         return max(line.step for line in generation.metrics)
-    if generation.resume_step is None:  # a script counts from its start, and where that was is its own business
+    if generation.is_script or generation.resume_step is None:  # a script's steps are counted from its start, as its optimizer's
         return None
     return max(generation.resume_step, failure.step or 0)
 

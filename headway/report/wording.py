@@ -66,7 +66,8 @@ def cost(failure: FailureSummary) -> str:
         return "not resumed"
     if failure.resumed_from_step is None and failure.recovered_s is None:
         return f"restarted as generation {failure.resumed_in}"
-    back = "" if failure.resumed_from_step is None else f"back to step {failure.resumed_from_step:,}"
+    memory = " in memory" if failure.resumed_from_memory else ""
+    back = "" if failure.resumed_from_step is None else f"back to step {failure.resumed_from_step:,}{memory}"
     lost = "" if failure.lost_steps is None else f"{units.count(failure.lost_steps, 'step')} lost"
     again = "no step recorded since" if failure.recovered_s is None else f"recovered in {units.seconds(failure.recovered_s)}"
     return ", ".join(part for part in (back, lost, again) if part)

@@ -22,11 +22,13 @@ def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         return
     if limit is not None and captures.node_bytes > limit:
         message = f"{_taken(captures)}, and `host_memory` is {format_bytes(limit)}"
-        yield Problem("HW711", JOB, _LIMIT, message, f"use at least {format_bytes(captures.node_bytes)}{_or_less(captures)}")
+        yield Problem(
+            "HW711", JOB, _LIMIT, message, f"use at least {format_bytes(captures.node_bytes)}{_or_less(captures, limit)}"
+        )
     elif node is not None and captures.node_bytes + captures.beside_bytes > node:
         beside = f"; all else takes {format_bytes(captures.beside_bytes)}" if captures.beside_bytes else ""
         message = f"{_taken(captures)}{beside}, and a node of `{plan.group}` has {format_bytes(node)} (`host_memory`)"
-        hint = f"use more nodes, which makes each rank's part smaller{_or_less(captures)}"
+        hint = f"use more nodes, which makes each rank's part smaller{_or_less(captures, node - captures.beside_bytes)}"
         yield Problem("HW711", JOB, ("checkpoint", "tiers"), message, hint)
 
 
@@ -38,7 +40,9 @@ def _taken(captures: Captures) -> str:
     )
 
 
-def _or_less(captures: Captures) -> str:
-    if not captures.copies:
+def _or_less(captures: Captures, room: int) -> str:
+    """What is left without copies of another node's, where that fits."""
+    alone = captures.rank_bytes * captures.ranks * captures.buffers
+    if not captures.copies or alone > room:
         return ""
-    return f"; without the `peer` tier it would be {format_bytes(captures.rank_bytes * captures.ranks * captures.buffers)}"
+    return f"; without the `peer` tier it would be {format_bytes(alone)}"

@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("ls").add_argument("run", type=Path)
     checked = verbs.add_parser("verify")
-    checked.add_argument("place", type=Path)
+    checked.add_argument("place")
     checked.add_argument("--step", type=int)
     checked.add_argument("--all", action="store_true")
     compared = verbs.add_parser("diff")

@@ -11,6 +11,7 @@ from pathlib import Path
 from headway.runner import worker as workers
 from headway.runner.checkpoint.chain import TIERS, Base, Chain, CheckpointId, Commit, MovedError, newest_base, newest_claim
 from headway.runner.checkpoint.engine import Outcome
+from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.checkpoint.ranks import Ranks
@@ -33,6 +34,9 @@ class Authority:
         """`base` did not verify. Takes another one, or raises NothingVerifiesError. Collective."""
         raise NotImplementedError
 
+    def loaded(self, step: int) -> None:
+        """This rank has the state of `step`, 0 for that of the beginning: said to whoever keeps the run's journal."""
+
     def tell(self, outcome: Outcome) -> None:
         """What has become of a save, to whoever keeps the run's journal."""
 
@@ -45,9 +49,14 @@ class OfJob(Authority):
         self._worker = worker
 
     def refuse(self, base: Base, error: Exception) -> None:
-        name, reason = getattr(error, "name", ""), getattr(error, "reason", str(error))
-        self._worker.say("refused", step=base.step, generation=base.generation, tier=base.tier, name=name, reason=reason)
+        """A rank that only hears of another's failure refuses nothing: what failed there need not be the checkpoint."""
+        if isinstance(error, RefusedError):
+            facts = {"step": base.step, "generation": base.generation, "tier": base.tier}
+            self._worker.say("refused", **facts, name=error.name, reason=error.reason)
         raise NothingVerifiesError(f"{base.checkpoint.directory}: {error}") from error
+
+    def loaded(self, step: int) -> None:
+        self._worker.say("loaded", step=step)
 
     def tell(self, outcome: Outcome) -> None:
         say_outcome(self._worker, outcome)
@@ -67,14 +76,18 @@ def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
             worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in outcome.retired])
 
 
-def of_job() -> tuple[Authority, Checkpoint]:
-    """The authority of the job that this process is a worker of, and its tiers. Raises RuntimeError where there is no job."""
+def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:
+    """The authority of the job that this process is a worker of, and its tiers: `otherwise`, where it has none.
+
+    Raises RuntimeError where there is no job.
+    """
     worker = workers.current()
     if worker is None:
         raise RuntimeError("this process is not a worker of headway: say which directory the checkpoints are in")
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
     assert config.run is not None  # noqa: S101  set when the run directory was made
+    checkpoint = config.checkpoint if config.checkpoint.tiers else otherwise
     place = Place(
         root=directory.checkpoints,
         run=config.run,
@@ -82,9 +95,9 @@ def of_job() -> tuple[Authority, Checkpoint]:
         attempt=worker.attempt,
         procs_per_slot=config.procs_per_slot,
         mesh=config.mesh,
-        remote=config.checkpoint.remote,
+        remote=checkpoint.remote,
     )
-    return OfJob(place, Chain(open_store(str(directory.chain)), config.run), worker.base, worker), config.checkpoint
+    return OfJob(place, Chain(open_store(str(directory.chain)), config.run), worker.base, worker), checkpoint
 
 
 # --- a directory of one's own -----------------------------------------------------------------------------------------
@@ -127,6 +140,9 @@ class OfDirectory(Authority):
             base = newest_base(records, self._refused)
             if base is None and any(isinstance(record.entry, Commit) for record in records):
                 raise NothingVerifiesError(f"{self.place.root}: checkpoints were committed, and none that counts verifies")
+            if not records and any(self.place.root.glob("step-*")):
+                adopt = "`headway checkpoint adopt` says what can be done"
+                raise NothingVerifiesError(f"{self.place.root} holds checkpoints and the chain is empty; {adopt}")
             claim = newest_claim(records)
             try:
                 record = self.chain.claim(base, claim.attempt + 1 if claim else 0, f"{socket.gethostname()} pid {os.getpid()}")
@@ -135,10 +151,16 @@ class OfDirectory(Authority):
             return _Claimed(record.generation, base)
 
 
+def ranks_here(ranks: Ranks) -> int:
+    """How many ranks this node has, where no launcher says it; collective."""
+    hosts = ranks.gather_any(socket.gethostname().encode())
+    return hosts.count(hosts[ranks.rank])
+
+
 def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
     """Claims the run in `root`, which is made if it is not there; collective."""
     directory = RunDirectory(root.resolve(), 0)
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or ranks_here(ranks)
 
     def make() -> None:
         for folder in (directory.chain, directory.checkpoints):

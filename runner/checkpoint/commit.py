@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Chain, CheckpointId, Commit, lineage
+from headway.runner.checkpoint.chain import Chain, CheckpointId, Commit, SupersededError, lineage
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, record_bytes
 from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.posix import fsync_directory, write_durable
@@ -53,7 +53,11 @@ class Committer:
             return ()
         raw = record_bytes(self._manifest(checkpoint, everyone))
         if tier == "disk":
-            self._rename(checkpoint, raw)
+            try:
+                self._rename(checkpoint, raw)
+            except FileNotFoundError:
+                self._raise_superseded()
+                raise
         else:
             assert self.upload is not None  # noqa: S101  nothing is brought to a tier that is not there
             self.upload(checkpoint, raw)
@@ -63,6 +67,12 @@ class Committer:
             with contextlib.suppress(OSError):  # the commit stands; the next save tries again
                 return self.retire(tier)
         return ()
+
+    def _raise_superseded(self) -> None:
+        """A newer generation deletes what older ones have not committed: then that is why it is not there."""
+        newest = max((record.generation for record in self.chain.read()), default=0)
+        if newest > self.place.generation:
+            raise SupersededError(f"generation {newest} has claimed the run")
 
     def _stands(self, checkpoint: CheckpointId, tier: str) -> bool:
         """An earlier try has come through, and nobody has heard of it: what it committed stays where it is."""

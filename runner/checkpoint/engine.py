@@ -5,11 +5,13 @@
 A tier of a save counts when every rank has it. One that fails costs that save there and nothing else.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,13 +21,14 @@ from headway.runner.checkpoint.keeper.capture import Layout
 from headway.runner.checkpoint.keeper.link import Buffer, KeeperError, Link
 from headway.runner.checkpoint.keeper.protocol import Done, Failed, Freed, Sealed
 from headway.runner.checkpoint.layout import Planner, State
-from headway.runner.checkpoint.objects import ObjectError, encode
+from headway.runner.checkpoint.objects import encode
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.staging import Staging
 from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Checkpoint
 
 _PACKED = 1 + 16 + 8
+_PATIENCE = timedelta(days=1)  # ranks wait for the slowest upload
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Saver:
         self._outcomes: deque[Outcome] = deque()
         self._superseded: SupersededError | None = None
         self._open = 0  # tiers of saves that have not ended
-        self._lanes = {tier: _Lane(self, tier, ranks.apart()) for tier in self._lane_names()}
+        self._last_step: int | None = None
+        self._lanes = {tier: _Lane(self, tier, ranks.apart(_PATIENCE)) for tier in self._lane_names()}
 
     def _lane_names(self) -> Iterator[str]:
         """A capture in memory is agreed on whatever else becomes of it: it is what makes room for the next."""
@@ -78,15 +82,19 @@ class Saver:
         """Makes the buffers, so that the first save takes no longer than the others. Collective."""
         planned = self._planner.plan(state.tensors, self._checkpoint.has("memory") or self._checkpoint.has("peer"))
         if self._link is None or self._gone is not None or planned.layout is not self._layout:
-            self._settle()
+            self.wait_quietly()  # before buffers change hands, what is under way ends
             self._reserve(planned.layout)
 
     def save(self, step: int, state: State, tiers: Collection[str]) -> None:
         """Copies the state and has it brought to `tiers`. Returns when the copy is made: at once where a buffer is free.
 
-        Raises ObjectError for an object that a checkpoint cannot hold, SupersededError when a newer generation has claimed the run.
+        Raises ObjectError for an object that a checkpoint cannot hold, for a tensor what torch raises, and SupersededError when a newer
+        generation has claimed the run.
         """
         began = time.monotonic()
+        if step == self._last_step:  # again, to other tiers perhaps: two saves under one name must not meet
+            self.wait_quietly()
+        self._last_step = step
         wanted = [tier for tier in self._lanes if tier == "memory" or tier in tiers]
         try:
             self.prepare(state)
@@ -96,8 +104,8 @@ class Saver:
             self._staging.then(lambda: self._seal(buffer, step, tuple(wanted), objects))
         except (KeeperError, OSError) as error:
             self._fail(step, wanted, str(error))
-        except ObjectError as error:
-            self._fail(step, wanted, str(error))
+        except BaseException as error:  # whatever it is: the lanes would wait for word of this save for ever
+            self._fail(step, wanted, str(error) or type(error).__name__)
             raise
         finally:
             with self._news:
@@ -137,6 +145,7 @@ class Saver:
     # --- the copy -----------------------------------------------------------------------------------------------------
 
     def _reserve(self, layout: Layout) -> None:
+        self._layout = None  # if anything fails on the way, the next save begins here again
         if self._link is None or self._gone is not None:
             if self._link is not None:
                 self._link.close()
@@ -147,13 +156,9 @@ class Saver:
         assert self._link is not None  # noqa: S101
         self._buffers = self._link.reserve(layout.bytes, self._checkpoint.buffers)
         self._link.describe(layout)
-        self._layout, self._copying = layout, set()
+        self._copying = set()
         self._staging.use(layout, {buffer.index: buffer.view for buffer in self._buffers})
-
-    def _settle(self) -> None:
-        """Before buffers change hands: what is under way ends first."""
-        if self._layout is not None:
-            self.wait_quietly()
+        self._layout = layout
 
     def _free_buffer(self) -> int:
         """A buffer that nobody wants to read any more; waits for one. Raises KeeperError when the keeper is gone."""
@@ -169,8 +174,12 @@ class Saver:
         return [buffer.index for buffer in self._buffers if buffer.free and buffer.index not in self._copying]
 
     def _copy(self, buffer: int, state: State) -> None:
-        assert self._layout is not None  # noqa: S101
-        self._staging.copy(buffer, {name: local_tensor(tensor) for name, tensor in state.tensors.items()})
+        try:
+            self._staging.copy(buffer, {name: local_tensor(tensor) for name, tensor in state.tensors.items()})
+        except BaseException:
+            with self._news:
+                self._copying.discard(buffer)
+            raise
 
     def _seal(self, buffer: int, step: int, tiers: tuple[str, ...], objects: dict[str, Any]) -> None:
         assert self._link is not None  # noqa: S101
@@ -234,6 +243,14 @@ class Saver:
         retired = self._committer.commit(step, tier, everyone) if self._ranks.rank == 0 else ()
         return self._committer.bytes_of(everyone), retired
 
+    def disagreed(self, step: int, tier: str) -> None:
+        """Not all ranks have the save in this tier. A capture that is never confirmed would keep its buffer, and those who wait for one."""
+        with self._news:
+            link = self._link if self._gone is None else None
+        if tier == "memory" and link is not None:
+            with contextlib.suppress(KeeperError):
+                link.drop(step)
+
     def _raise_superseded(self) -> None:
         if self._superseded is not None:
             raise self._superseded
@@ -260,6 +277,7 @@ class _Lane:
                 superseded, error = caught, str(caught)
             except Exception as caught:  # it costs this save and no other; a lane that had died would be waited for for ever
                 error = str(caught) or type(caught).__name__
+                self._saver.disagreed(pending.step, self._tier)
             seconds = time.monotonic() - pending.began
             self._saver.ended(Outcome(pending.step, self._tier, seconds, size, error, retired), superseded)
 

@@ -24,6 +24,10 @@ class RefusedError(Exception):
         super().__init__(f"{checkpoint.directory}/{name}: {reason}")
         self.checkpoint, self.name, self.reason = checkpoint, name, reason
 
+    def __reduce__(self) -> tuple[type["RefusedError"], tuple[CheckpointId, str, str]]:
+        """torch.distributed.checkpoint pickles what a rank raised to tell the others; by default only the message would go along."""
+        return type(self), (self.checkpoint, self.name, self.reason)
+
 
 class UnfitError(Exception):
     """A checkpoint is whole, and does not hold what is asked of it: another model, or another optimizer. No other checkpoint is tried."""

@@ -1,5 +1,6 @@
 """What a rank holds -> what lies where in its buffer, and which of it the rank writes. A local rule: ranks need no plan of all."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -68,17 +69,21 @@ def _signature(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
 
 def who_shares(tensors: Mapping[str, LocalTensor], ranks: Ranks) -> dict[str, tuple[int, ...]]:
     """The ranks that hold each tensor's box alike; collective. A plain tensor is shared by all that have one of its name and shape."""
-    plain = sorted(f"{name} {list(local.shape)}" for name, local in tensors.items() if not local.sharers)
-    names = "\n".join(plain).encode()
+    plain = sorted(_named(name, local) for name, local in tensors.items() if not local.sharers)
+    names = json.dumps(plain).encode()
     digests = ranks.gather(xxhash.xxh3_128_digest(names))
     everyone = tuple(range(ranks.world_size))
     if len(set(digests)) == 1:
         return {name: local.sharers or everyone for name, local in tensors.items()}
-    known = [set(raw.decode().split("\n")) for raw in ranks.gather_any(names)]
+    known = [set(json.loads(raw)) for raw in ranks.gather_any(names)]
     return {
-        name: local.sharers or tuple(rank for rank in everyone if f"{name} {list(local.shape)}" in known[rank])
+        name: local.sharers or tuple(rank for rank in everyone if _named(name, local) in known[rank])
         for name, local in tensors.items()
     }
+
+
+def _named(name: str, local: LocalTensor) -> str:
+    return f"{name} {list(local.shape)}"
 
 
 def plan_layout(

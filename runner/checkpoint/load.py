@@ -3,7 +3,8 @@
 Each chunk is read from storage by one rank, verified, and passed on to the others that need it, who verify it too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -48,13 +49,16 @@ class Delivery:
 
 
 class Loader:
-    """Fills one rank's `tensors` from one checkpoint; `load` is collective."""
+    """Fills one rank's `tensors` from one checkpoint; `load` is collective. Those that are `optional` may be missing there."""
 
-    def __init__(self, reader: Reader, tensors: Mapping[str, torch.Tensor], ranks: Ranks) -> None:
+    def __init__(self, reader: Reader, tensors: Mapping[str, torch.Tensor], ranks: Ranks, optional: Collection[str] = ()) -> None:
         self._reader, self._tensors, self._ranks = reader, tensors, ranks
         self._wanted = {name: local_tensor(tensor) for name, tensor in tensors.items()}
         self._dtypes = {name: dtype_name(tensor.dtype) for name, tensor in tensors.items()}
         self._there: set[str] = set()  # tensors of the parts that were read
+        self._wanted_anywhere = set(tensors)
+        self._optional = optional
+        self.missing: set[str] = set()  # optional tensors that no part has; after `load`
 
     def load(self) -> None:
         """Raises RefusedError naming file and tensor on the rank that found it, PeerError on the others, UnfitError on all: some tensors
@@ -75,8 +79,8 @@ class Loader:
         self._ranks.together(verdict)
 
     def unused(self) -> list[str]:
-        """Tensors of the parts that were read which nobody wanted here; after `load`."""
-        return sorted(self._there - self._wanted.keys())
+        """Tensors of the parts that were read which no rank wanted; after `load`."""
+        return sorted(self._there - self._wanted_anywhere)
 
     # --- who reads what -----------------------------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class Loader:
         """Under the layout of the save a rank needs its own part, and, if it is not `alone`, those of the ranks that hold the same."""
         me = self._ranks.rank
         sharers = dict.fromkeys(self._wanted, (me,)) if alone else who_shares(self._wanted, self._ranks)
-        around = {rank for ranks in sharers.values() for rank in ranks}
+        around = {me, *(rank for ranks in sharers.values() for rank in ranks)}
         many = any(answer == b"\1" for answer in self._ranks.gather(b"\1" if len(around) > FEW_PARTS else b"\0"))
         parts = self._all_parts() if many else {rank: self._reader.part(rank) for rank in sorted(around)}
         self._there |= parts[me].tensors.keys()
@@ -135,6 +139,9 @@ class Loader:
         boxes = [_unpack(raw) for raw in self._ranks.gather_any(_pack(self._wanted))]
         parts = self._all_parts()
         self._there |= {name for part in parts.values() for name in part.tensors}
+        self._wanted_anywhere |= {name for held in boxes for name in held}
+        self.missing = {name for name in self._optional if name not in self._there}
+        self._wanted = {name: local for name, local in self._wanted.items() if name not in self.missing}
         for name, local in self._wanted.items():
             self._chunks(name, local, parts)  # refuses what is not alike or not whole
         load = [0] * self._ranks.world_size
@@ -195,7 +202,7 @@ class Loader:
         """Reads a chunk that nobody else needs, straight into its place where it has one in one piece."""
         target, whole = self._target(delivery)
         try:
-            if whole and target.is_contiguous() and target.device.type == "cpu":
+            if whole and _is_plain(target):
                 self._reader.chunk_into(delivery.name, delivery.chunk, to_bytes(target))
             else:
                 self._put(delivery, self._reader.chunk(delivery.name, delivery.chunk))
@@ -239,6 +246,11 @@ class Loader:
         self._target(delivery)[0].copy_(source[common.within(chunk.box)])
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in host memory as they are stored: in order, and not to be conjugated or negated when they are read."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def _from(line: Sequence[int], first: int) -> tuple[int, ...]:
     """The ranks of `line` from `first` on, around its end."""
     at = list(line).index(first)
@@ -261,20 +273,12 @@ def _meet(one: Box, other: Box) -> bool:
 
 
 def _pack(wanted: Mapping[str, LocalTensor]) -> bytes:
-    lines = [f"{name}\t{list(local.box.offset)}\t{list(local.box.shape)}" for name, local in wanted.items() if local.data.numel()]
-    return "\n".join(lines).encode()
+    held = {name: (local.box.offset, local.box.shape) for name, local in wanted.items() if local.data.numel()}
+    return json.dumps(held).encode()
 
 
 def _unpack(raw: bytes) -> dict[str, Box]:
-    found = dict[str, Box]()
-    for line in raw.decode().splitlines():
-        name, offset, shape = line.split("\t")
-        found[name] = Box(_numbers(offset), _numbers(shape))
-    return found
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.strip("[]").split(",") if number.strip())
+    return {name: Box(tuple(offset), tuple(shape)) for name, (offset, shape) in json.loads(raw).items()}
 
 
 def _split(blob: bytes) -> Iterator[bytes]:

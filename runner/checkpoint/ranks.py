@@ -1,6 +1,7 @@
 """The few collectives that a checkpoint needs: bytes gathered from all ranks, passed along some of them, and failing together."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -28,11 +29,14 @@ class Ranks:
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
-    def apart(self) -> "Ranks":
-        """The same ranks over a gloo group of its own, so that another thread may use it, also beside NCCL; collective."""
+    def apart(self, patience: timedelta | None = None) -> "Ranks":
+        """The same ranks over a gloo group of its own, so that another thread may use it, also beside NCCL; collective.
+
+        `patience`: how long a rank may wait for the others; torch's default when left out. A rank that is gone ends it at once.
+        """
         if self.world_size == 1:
             return Ranks()
-        return Ranks(self.rank, self.world_size, dist.new_group(backend="gloo"))
+        return Ranks(self.rank, self.world_size, dist.new_group(backend="gloo", timeout=patience))
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's `data`, in rank order. All must have the same length."""

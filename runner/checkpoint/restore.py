@@ -1,6 +1,8 @@
 """Where a base is read from: its directory, the object store, or what the keepers of all nodes hold of it in memory."""
 
 import contextlib
+import os
+import weakref
 from collections.abc import Callable
 
 import xxhash
@@ -12,15 +14,16 @@ from headway.runner.checkpoint.keeper.link import KeeperError, Link
 from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
-from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
+from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source, read_fully
 
 
 class MemorySource:
-    """One rank's capture: its manifest and part, and the buffer that the part's chunks lie in."""
+    """One rank's capture: its manifest and part, and the memory that the part's chunks lie in, by its descriptor."""
 
-    def __init__(self, manifest: bytes, rank: int, part: bytes, view: memoryview) -> None:
+    def __init__(self, manifest: bytes, rank: int, part: bytes, memory: int) -> None:
         self._records = {MANIFEST: manifest, part_name(rank): part}
-        self._view = view
+        self._memory = memory
+        weakref.finalize(self, os.close, memory)
 
     def read(self, name: str) -> bytes:
         if name not in self._records:
@@ -28,10 +31,7 @@ class MemorySource:
         return self._records[name]
 
     def read_into(self, _: str, offset: int, out: memoryview) -> None:
-        piece = self._view[offset : offset + len(out)]
-        if len(piece) != len(out):
-            raise EOFError(f"ends after {len(piece)} of {len(out)} bytes")
-        out[:] = piece
+        read_fully(self._memory, offset, out)
 
 
 def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Reader:
@@ -55,17 +55,17 @@ def _stored(place: Place, base: Base) -> Source:
 
 def _from_memory(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Source:
     """This rank's capture, from its node's keeper or the partner's; the manifest follows from the parts of all ranks."""
-    fetched: list[tuple[bytes, memoryview]] = []
+    fetched: list[tuple[bytes, int]] = []
 
     def fetch() -> None:
         try:
             with contextlib.closing(connect()) as link:
-                part, view = link.fetch(ranks.rank, base.step, base.generation)
+                part, memory, _ = link.take(ranks.rank, base.step, base.generation)
         except (KeeperError, OSError) as error:
             raise RefusedError(base.checkpoint, part_name(ranks.rank), f"not in memory: {error}") from None
-        fetched.append((record_bytes(part), view))
+        fetched.append((record_bytes(part), memory))
 
     ranks.together(fetch)
-    raw, view = fetched[0]
+    raw, memory = fetched[0]
     parts = [digest.hex() for digest in ranks.gather(xxhash.xxh3_128_digest(raw))]
-    return MemorySource(memory_manifest(place.run, base.checkpoint, place.mesh, parts), ranks.rank, raw, view)
+    return MemorySource(memory_manifest(place.run, base.checkpoint, place.mesh, parts), ranks.rank, raw, memory)

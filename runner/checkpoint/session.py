@@ -4,6 +4,7 @@ The run's directory is the one that `headway run` makes, so `headway checkpoint`
 tiers are those of the job; elsewhere opening a directory claims it, and whoever had it before cannot commit any more.
 """
 
+import os
 import time
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 
 from headway.runner.checkpoint.authority import Authority, NothingVerifiesError, of_directory, of_job
 from headway.runner.checkpoint.chain import Base
@@ -22,11 +24,24 @@ from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.schedule import Schedule
 from headway.runner.checkpoint.setup import connector, saver_of
-from headway.runner.checkpoint.stateful import StateError, flatten, load_state_dict, state_dict, unflatten
+from headway.runner.checkpoint.stateful import (
+    StateError,
+    leave_out,
+    leaves_of,
+    load_state_dict,
+    moments,
+    optimizers_in,
+    start_optimizers,
+    started,
+    state_dict,
+    unflatten,
+)
 from headway.runner.contract import Checkpoint, Tier
 from headway.runner.train.rng import restore_rng, rng_state
 
 __all__ = ["NothingVerifiesError", "Session", "open"]
+
+_TIERS = ("memory", "disk", "remote")
 
 
 class Session:
@@ -36,6 +51,7 @@ class Session:
         self._authority, self._checkpoint, self._ranks, self._rng = authority, checkpoint, ranks, rng
         self._schedule = Schedule(checkpoint.tiers, time.monotonic())
         self._saver: Saver | None = None
+        self._ended: list[Outcome] = []  # of saves, not yet asked for
         self._connect = connector(lambda: authority.place, checkpoint, ranks)
 
     def load(self, state: MutableMapping[str, Any], *, strict: bool = True) -> int:
@@ -54,29 +70,41 @@ class Session:
             else:
                 step = base.step
                 break
-        self._opened().prepare(self._to_save(state))
+        self._authority.loaded(step)
+        with started(state):
+            self._opened().prepare(self._to_save(state))
         return step
 
     def _load(self, base: Base, state: MutableMapping[str, Any], *, strict: bool) -> None:
         reader = open_base(self._authority.place, base, self._ranks, self._connect)
+        start_optimizers(state)
         values = state_dict(state)
-        leaves = dict(flatten(values))
-        tensors = {name: value for name, value in leaves.items() if isinstance(value, torch.Tensor)}
-        loader = Loader(reader, tensors, self._ranks)
+        tensors = {name: value for name, value in leaves_of(values).items() if isinstance(value, torch.Tensor)}
+        optimizers = dict(optimizers_in(state, values))
+        optional = {name for path, own in optimizers.items() for names in moments(path, own).values() for name in names}
+        loader = Loader(reader, tensors, self._ranks, optional)
+        same_world = reader.manifest.world_size == self._ranks.world_size
+        objects: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+
+        def fit() -> None:
+            objects.update(reader.objects(self._ranks.rank if same_world else 0))
+            try:
+                if strict:
+                    _all_used(base, loader.unused())
+                for path, own in optimizers.items():
+                    leave_out(path, own, loader.missing, objects["state"])
+                found.update(unflatten(values, tensors | objects["state"]))
+            except StateError as error:
+                raise UnfitError(str(error)) from None  # said on all ranks: none waits for one that has left
+
         try:
             with torch.no_grad():
                 loader.load()
+            self._ranks.together(fit)
         except UnfitError as error:
             raise StateError(str(error)) from None
-        if strict and (unused := loader.unused()):
-            more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
-            raise StateError(
-                f"step {base.step} holds `{unused[0]}`{more}, for which the state has no place; strict=False leaves it out"
-            )
-        same_world = reader.manifest.world_size == self._ranks.world_size
-        objects: dict[str, Any] = {}
-        self._ranks.together(lambda: objects.update(reader.objects(self._ranks.rank if same_world else 0)))
-        state.update(load_state_dict(state, unflatten(values, tensors | objects["state"])))
+        state.update(load_state_dict(state, found))
         if same_world and self._rng and objects["rng"] is not None:
             restore_rng(objects["rng"], _device())
 
@@ -86,6 +114,8 @@ class Session:
         The state may be changed as soon as this returns; on a GPU, by optimizer steps. What became of a save is in `outcomes`. Raises
         ObjectError for a value that a checkpoint cannot hold, SupersededError when somebody else has claimed the run.
         """
+        if self._saver is not None and not self._saver.superseded:
+            self._hear(self._saver)
         due = {tier.kind for tier in self._checkpoint.tiers} if now else self._due(step)
         if not due:
             return False
@@ -93,7 +123,7 @@ class Session:
         return True
 
     def _to_save(self, state: Mapping[str, Any]) -> State:
-        leaves = dict(flatten(state_dict(state)))
+        leaves = leaves_of(state_dict(state))
         tensors = {name: value for name, value in leaves.items() if isinstance(value, torch.Tensor)}
         plain = {name: value for name, value in leaves.items() if name not in tensors}
         return State(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None})
@@ -113,20 +143,28 @@ class Session:
 
     def outcomes(self) -> list[Outcome]:
         """What has become of saves since the last call. Raises SupersededError when somebody else has claimed the run."""
-        ended = self._saver.outcomes() if self._saver is not None else []
+        if self._saver is not None:
+            self._hear(self._saver)
         asked = {tier.kind for tier in self._checkpoint.tiers}
-        for outcome in ended:
-            self._authority.tell(outcome)
+        ended, self._ended = self._ended, []
         return [outcome for outcome in ended if outcome.tier in asked]
 
+    def _hear(self, saver: Saver) -> None:
+        """Keeps what has ended for `outcomes`, and tells it at once: the run's journal does not wait for a loop that never asks."""
+        for outcome in saver.outcomes():
+            self._authority.tell(outcome)
+            self._ended.append(outcome)
+
     def wait(self) -> list[Outcome]:
-        """Waits until every save has ended in each of its tiers, and says how. Raises OSError for one that failed, SupersededError."""
+        """Waits until every save has ended in each of its tiers, and says how. Raises OSError for one that failed, if no later one is in
+        its tier (an upload gives way to a newer one), SupersededError."""
         if self._saver is None:
             return []
         self._saver.wait()
         ended = self.outcomes()
+        newest = {outcome.tier: outcome.step for outcome in sorted(ended, key=lambda each: each.step) if outcome.error is None}
         for outcome in ended:
-            if outcome.error is not None:
+            if outcome.error is not None and outcome.step > newest.get(outcome.tier, -1):
                 raise OSError(f"step {outcome.step} is not in tier `{outcome.tier}`: {outcome.error}")
         return ended
 
@@ -134,6 +172,8 @@ class Session:
         """Lets what is under way end."""
         if self._saver is not None:
             self._saver.close()
+            if not self._saver.superseded:
+                self._hear(self._saver)
             self._saver = None
 
     def __enter__(self) -> Self:
@@ -155,21 +195,55 @@ def open(  # noqa: A001  read as checkpoint.open
 ) -> Session:
     """The checkpoints of a run; collective over torch.distributed's ranks where it is initialized.
 
-    `directory`: the run's, made if it is not there. Under headway it may be left out, and is the job's, as are the tiers.
+    `directory`: the run's, made if it is not there. Under headway it may be left out, and is the job's, as are the tiers where the job
+    has any (under `headway torchrun` it has none).
     `tiers`: `memory`, `disk`, `remote` -> how many steps lie between two saves; `{"disk": 100}` when left out. `remote`: bucket and
     prefix, `s3://bucket/prefix`. `keep`: checkpoints that stay in each tier. `rng`: whether the random generators of Python, NumPy and
-    torch are part of each rank's state.
+    torch are part of each rank's state. Raises ValueError for a tier that cannot be, RuntimeError where torchrun has started several
+    ranks and torch.distributed does not know them yet.
     """
+    _all_ranks_known()
     ranks = Ranks.of_default_group().apart()
-    if directory is None:
-        authority, checkpoint = of_job()
-        return Session(authority, checkpoint, ranks, rng=rng)
     every = {"disk": 100} if tiers is None else tiers
+    _check_tiers(every, remote, keep)
     wanted = tuple(
         Tier(kind, every_steps=int(steps), keep=keep, url=remote if kind == "remote" else None) for kind, steps in every.items()
     )
     checkpoint = Checkpoint(tiers=wanted)
+    if directory is None:
+        authority, checkpoint = of_job(checkpoint)
+        return Session(authority, checkpoint, ranks, rng=rng)
     return Session(of_directory(Path(directory), ranks, remote), checkpoint, ranks, rng=rng)
+
+
+def _all_ranks_known() -> None:
+    """Alone, each of several ranks would claim the directory from the others, and wait for ever for those that its node should have."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and not dist.is_initialized():
+        raise RuntimeError(
+            f"this is one of {started} ranks: call torch.distributed.init_process_group() before checkpoint.open()"
+        )
+
+
+def _check_tiers(every: Mapping[str, int | float], remote: str | None, keep: int) -> None:
+    for kind, steps in every.items():
+        if kind not in _TIERS:
+            raise ValueError(f"tiers: {kind!r} is no tier of a loop of one's own: expected {', '.join(_TIERS)}")
+        if steps < 1 or steps != int(steps):
+            raise ValueError(f"tiers: {kind!r} is to be saved every {steps} steps: expected a whole number, at least 1")
+    if "remote" in every and remote is None:
+        raise ValueError("tiers: 'remote' needs a bucket: remote=\"s3://bucket/prefix\"")
+    if keep < 1:
+        raise ValueError(f"keep is {keep}: at least 1 checkpoint stays in each tier")
+
+
+def _all_used(base: Base, unused: list[str]) -> None:
+    """Raises StateError for tensors of the checkpoint that go nowhere."""
+    if unused:
+        more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+        raise StateError(
+            f"step {base.step} holds `{unused[0]}`{more}, for which the state has no place; strict=False leaves it out"
+        )
 
 
 def _device() -> torch.device:

@@ -33,13 +33,18 @@ class DirectorySource:
     def read_into(self, name: str, offset: int, out: memoryview) -> None:
         descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            done = 0
-            while done < len(out):
-                if (count := os.preadv(descriptor, [out[done:]], offset + done)) == 0:
-                    raise EOFError(f"ends after {done} of {len(out)} bytes")
-                done += count
+            read_fully(descriptor, offset, out)
         finally:
             os.close(descriptor)
+
+
+def read_fully(descriptor: int, offset: int, out: memoryview) -> None:
+    """Fills `out` from `offset` of an open file on. Raises OSError, EOFError when it ends before."""
+    done = 0
+    while done < len(out):
+        if (count := os.preadv(descriptor, [out[done:]], offset + done)) == 0:
+            raise EOFError(f"ends after {done} of {len(out)} bytes")
+        done += count
 
 
 class Reads:

@@ -23,8 +23,8 @@ class Staging:
 
     def use(self, layout: Layout, buffers: Mapping[int, memoryview]) -> None:
         """The layout and the buffers of the copies that follow."""
-        self._layout = layout
         self._targets = {index: _targets(layout, view) for index, view in buffers.items()}
+        self._layout = layout
 
     def copy(self, buffer: int, tensors: Mapping[str, LocalTensor]) -> None:
         assert self._layout is not None  # noqa: S101  `use` comes first

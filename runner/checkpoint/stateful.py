@@ -4,13 +4,15 @@ Names and values are those of torch.distributed.checkpoint's own state dicts, so
 numbers, and is the same under every layout.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    _init_optim_state,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
@@ -18,8 +20,11 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 _SEPARATOR = "/"
-# A parameter that an optimizer does not train has no state there, and a tied one is named once.
-_OPTIONS = StateDictOptions(strict=True)
+_MODEL = StateDictOptions(strict=True)
+# A parameter that never had a gradient has no state; whether one that has none lacks it is seen here (`leave_out`).
+_OPTIMIZER = StateDictOptions(strict=False)
+
+T = TypeVar("T")
 
 
 class StateError(TypeError):
@@ -28,8 +33,17 @@ class StateError(TypeError):
 
 def state_dict(state: Mapping[str, Any]) -> dict[str, Any]:
     """The values that `state` stands for: what has a state_dict() is replaced by it. Tensors are not copied."""
-    models = {id(value): value for value in state.values() if isinstance(value, nn.Module)}
-    return {name: _value(value, list(models.values())) for name, value in state.items()}
+    models = list(_all_of(nn.Module, state))
+    return {name: _value(value, models) for name, value in state.items()}
+
+
+def _all_of(kind: type[T], state: Mapping[Any, Any]) -> Iterator[T]:
+    """What is of this kind in `state`, also in dicts in it."""
+    for value in state.values():
+        if isinstance(value, kind):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _all_of(kind, value)
 
 
 def _value(value: Any, models: list[nn.Module]) -> Any:
@@ -37,12 +51,25 @@ def _value(value: Any, models: list[nn.Module]) -> Any:
         return get_model_state_dict(value)
     if isinstance(value, torch.optim.Optimizer):
         model = _trained_by(value, models)
-        return value.state_dict() if model is None else get_optimizer_state_dict(model, value)
+        return value.state_dict() if model is None else _optimizer_values(model, value)
     if isinstance(value, Mapping):
         return {name: _value(item, models) for name, item in value.items()}
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return value.state_dict()
     return value
+
+
+def _optimizer_values(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """By parameter names. Of an optimizer that has no state torch would first make one, by a step that counts (`_init_optim_state`),
+    unless there is a gradient."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if optimizer.state or not parameters or any(parameter.grad is not None for parameter in parameters):
+        return get_optimizer_state_dict(model, optimizer)
+    parameters[0].grad = parameters[0].detach()
+    try:
+        return get_optimizer_state_dict(model, optimizer)
+    finally:
+        parameters[0].grad = None
 
 
 def _trained_by(optimizer: torch.optim.Optimizer, models: list[nn.Module]) -> nn.Module | None:
@@ -53,30 +80,119 @@ def _trained_by(optimizer: torch.optim.Optimizer, models: list[nn.Module]) -> nn
 
 def load_state_dict(state: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Puts `values` into what has a load_state_dict(), in order; returns those of plain values, which the caller keeps himself."""
-    models = [value for value in state.values() if isinstance(value, nn.Module)]
-    plain: dict[str, Any] = {}
+    return _load_values(state, values, list(_all_of(nn.Module, state)))
+
+
+def _load_values(state: Mapping[str, Any], values: Mapping[str, Any], models: list[nn.Module]) -> dict[str, Any]:
+    plain = {name: value for name, value in values.items() if name not in state}
     for name, value in state.items():
+        if name not in values:
+            raise StateError(f"`{name}` is not in the checkpoint")
         if isinstance(value, nn.Module):
-            set_model_state_dict(value, values[name], options=_OPTIONS)
+            set_model_state_dict(value, values[name], options=_MODEL)
         elif isinstance(value, torch.optim.Optimizer):
             _load_optimizer(value, _trained_by(value, models), values[name])
         elif not isinstance(value, Mapping) and hasattr(value, "load_state_dict"):
             value.load_state_dict(values[name])
         elif isinstance(value, Mapping):
-            plain[name] = load_state_dict(value, values[name])
+            plain[name] = {**_stateful(value), **_load_values(value, values[name], models)}
         else:
             plain[name] = values[name]
     return plain
+
+
+def _stateful(value: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What stays in its place when values are loaded into it."""
+    return {name: item for name, item in value.items() if hasattr(item, "load_state_dict")}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module | None, values: dict[str, Any]) -> None:
     if model is None:
         optimizer.load_state_dict(values)
     else:
-        set_optimizer_state_dict(model, optimizer, values, options=_OPTIONS)
+        set_optimizer_state_dict(model, optimizer, values, options=_OPTIMIZER)
+
+
+# --- optimizers that are new ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(state: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, each optimizer has the state that its first step will make; afterwards those that had none have none again."""
+    new = start_optimizers(state)
+    try:
+        yield
+    finally:
+        for optimizer in new:
+            optimizer.state.clear()
+
+
+def start_optimizers(state: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
+    """Gives each optimizer that has taken no step the state that its first one makes, to be filled; gradients stay what they are.
+    Returns those optimizers."""
+    new = [optimizer for optimizer in _all_of(torch.optim.Optimizer, state) if not optimizer.state]
+    for optimizer in new:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None  # with gradients torch would leave the state empty
+        _init_optim_state(optimizer)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+    return new
+
+
+def optimizers_in(state: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The path of each optimizer in `state`, with its part of `values`."""
+    for name, value in state.items():
+        if isinstance(value, torch.optim.Optimizer):
+            yield _join(path, _key(name, path)), values[name]
+        elif isinstance(value, Mapping) and next(_all_of(torch.optim.Optimizer, value), None) is not None:
+            yield from optimizers_in(value, values[name], _join(path, _key(name, path)))
+
+
+def moments(path: str, values: Mapping[str, Any]) -> dict[Any, set[str]]:
+    """The names of an optimizer's tensors for each parameter, which it knows by name or number."""
+    at = _join(path, "state")
+    return {
+        parameter: {name for name, value in flatten(own, _join(at, _key(parameter, at))) if isinstance(value, torch.Tensor)}
+        for parameter, own in values.get("state", {}).items()
+    }
+
+
+def leave_out(path: str, values: dict[str, Any], missing: Collection[str], saved: Mapping[str, Any]) -> None:
+    """Takes from an optimizer's `values` the state of parameters that had none when `saved` was made: they never had a gradient.
+
+    Raises StateError for what is missing otherwise, by name.
+    """
+    known = _parameters(path, saved)
+    for parameter, names in moments(path, values).items():
+        gone = names.intersection(missing)
+        if gone and (gone != names or parameter not in known):
+            raise StateError(f"tensor `{min(gone)}` is not in the checkpoint")
+        if gone:
+            del values["state"][parameter]
+
+
+def _parameters(path: str, saved: Mapping[str, Any]) -> set[Any]:
+    """What the saved optimizer trained. Its groups are one value, or more where they hold tensors."""
+    groups = saved.get(path, {}).get("param_groups", saved.get(f"{path}/param_groups", ()))
+    found = {parameter for group in groups for parameter in group["params"]}
+    inside = (value for name, value in saved.items() if name.startswith(f"{path}/param_groups/[") and name.endswith("]/params"))
+    return found.union(*inside)
 
 
 # --- nested values by path --------------------------------------------------------------------------------------------
+
+
+def leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """All of `flatten`. Raises StateError for a path that two values have: one of them would be lost."""
+    found: dict[str, Any] = {}
+    for path, value in flatten(values):
+        if path in found:
+            raise StateError(f"two values of the state have the path `{path}`: give one of them a key without /")
+        found[path] = value
+    return found
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -363,7 +363,7 @@ class Coordinator:
         self.committed_step = event.base.step if event.base else None
         base = {"step": event.base.step, "generation": event.base.generation, "tier": event.base.tier} if event.base else None
         self._note("claim", {"base": base})
-        # What a script saves is its own business and never on the chain.
+        # What a script saves is its own business, and need not be on the chain.
         saves = bool(self.config.checkpoint.tiers) and not self._is_script
         if saves and event.idle > self.config.restart.no_progress + self.config.restart.budget:
             self._end(Exit.STOP, f"{event.idle - 1} generations in a row have saved nothing")
@@ -429,7 +429,7 @@ class Coordinator:
     def _committed(self, body: dict[str, Any]) -> None:
         if body["step"] not in self.generation.committed:
             self.generation.committed.add(body["step"])
-            self.committed_step = body["step"]
+            self.committed_step = max(self.committed_step or 0, body["step"])
             self._note("committed", body)
 
     def _refused(self, body: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claim import Claim, Command, MeasureError, Spread, interleaved, judged, report
+from benchmarks.claim import Claim, Command, MeasureError, Spread, compared, interleaved, judged, report, spread, within
 
 KEYS = ["claim", "ours", "peer", "peer_name", "ratio", "goal", "holds", "conditions"]
 
@@ -60,6 +60,24 @@ def test_a_peer_that_is_not_there_is_named_with_what_installs_it(tmp_path: Path)
 def test_a_claim_holds_up_to_its_goal(seconds: float, holds: bool) -> None:
     assert claim(seconds).holds == holds
     assert claim(seconds).ratio == seconds / 0.5
+
+
+def test_a_claim_on_the_ratio_holds_up_to_so_many_times_the_peer() -> None:
+    peer = spread([0.6, 0.4, 0.5])
+    assert peer == Spread(0.5, 0.4, 0.6)
+    claims = [compared("a task", (spread([seconds]), peer), "a peer", 0.5, "here") for seconds in (0.25, 0.26)]
+    assert [(claim.ratio, claim.holds) for claim in claims] == [(0.5, True), (0.52, False)]
+
+
+def test_a_line_says_what_was_measured_and_what_the_goal_is_of(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = (spread([0.25]), spread([0.5]))
+    assert report([compared("a task", pair, "a peer", 0.5, "here"), within("a task", pair, "a peer", 5.0, "here")], []) == 0
+    assert capsys.readouterr().out == (
+        "holds: a task: 0.250 s (0.250 to 0.250), goal at most 0.5 times the peer's; "
+        "a peer: 0.500 s (0.500 to 0.500); ratio 0.50 (here)\n"
+        "holds: a task: 0.250 s (0.250 to 0.250), goal at most 5 s; "
+        "a peer: 0.500 s (0.500 to 0.500); ratio 0.50 (here)\n"
+    )
 
 
 def test_a_report_has_one_object_a_claim_and_ends_with_1_if_one_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:

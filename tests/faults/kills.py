@@ -13,7 +13,6 @@ from headway.runner.checkpoint.stores import open_store
 from .processes import Process, companions, processes_of
 from .runs import JOB, LIMIT_S, Run, going, only_run, wait_until
 
-STEPS = 200
 BETWEEN = (3, 9)  # steps, those done again included, from one kill to the next
 SPREAD_S = 0.15  # the path of a save here: copy, hash, write, commit
 
@@ -27,6 +26,7 @@ class Job:
 
     nodes: int
     every: Mapping[str, int]
+    steps: int
     url: str | None = None
 
     def write(self, folder: Path) -> Path:
@@ -36,7 +36,7 @@ class Job:
         if self.url is not None:
             cluster += f"  - name: bucket\n    kind: object\n    url: {self.url}\n"
         head, _, _ = JOB.read_text().partition("checkpoint:")
-        job = head.replace("nodes: 1", f"nodes: {self.nodes}").replace("steps: 60", f"steps: {STEPS}")
+        job = head.replace("nodes: 1", f"nodes: {self.nodes}").replace("steps: 60", f"steps: {self.steps}")
         (folder / "cluster.yaml").write_text(cluster)
         path = folder / "job.yaml"
         path.write_text(f"{job}{_CHECKPOINT}{''.join(map(self._tier, self.every))}")

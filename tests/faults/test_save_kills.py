@@ -4,6 +4,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ import pytest
 from tests.real.s3 import FOREIGN, S3Server
 from tests.soak import record
 
-from .kills import Job, bases, kill_until_done, records_of
+from .kills import BETWEEN, Job, bases, kill_until_done, records_of
 from .processes import processes_of
 from .runs import Run, headway, only_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
-KILLS = max(3, int(os.environ.get("HEADWAY_EXAMPLES", "300")) // 200)  # on each tier
-KILLS_A_RUN = 10
+KILLS = max(1, int(os.environ.get("HEADWAY_EXAMPLES", "300")) // 200)  # on each tier
+KILLS_A_RUN = min(KILLS, 10)
+STEPS = 20 + KILLS_A_RUN * BETWEEN[1] * 2  # some are done more than once, so that the last kill comes well before the end
 TIERS = {
-    "memory": Job(1, {"memory": 2, "disk": 20}),
-    "peer": Job(2, {"memory": 2, "peer": 2, "disk": 20}),
-    "disk": Job(1, {"disk": 2}),
-    "remote": Job(1, {"remote": 2}),
+    "memory": Job(1, {"memory": 2, "disk": 20}, STEPS),
+    "peer": Job(2, {"memory": 2, "peer": 2, "disk": 20}, STEPS),
+    "disk": Job(1, {"disk": 2}, STEPS),
+    "remote": Job(1, {"remote": 2}, STEPS),
 }
 
 
@@ -31,7 +33,7 @@ TIERS = {
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same job to its end; how often it saves, and where, changes nothing of what it computes."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = headway("run", Job(1, {"disk": 20}).write(folder), runs=folder / "runs")
+    done = headway("run", Job(1, {"disk": 20}, STEPS).write(folder), runs=folder / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     return only_run(folder / "runs")
 
@@ -53,7 +55,7 @@ def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Job:
         monkeypatch.delenv(name, raising=False)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    return Job(found.nodes, found.every, server.bucket())
+    return replace(found, url=server.bucket())
 
 
 @pytest.mark.parametrize(("tier", "job"), [(tier, tier) for tier in TIERS], indirect=["job"], ids=TIERS)

@@ -60,6 +60,44 @@ def test_the_script_survives_a_killed_worker_and_ends_as_under_plain_torchrun(tm
     assert [(f["cause"], f["rank"], f["step"]) for f in run.journal("failure")] == [("killed by SIGKILL", 1, 35)]
 
 
+SAVING = """
+import os, signal, sys, torch, torch.distributed as dist
+from headway import checkpoint
+dist.init_process_group("gloo")
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = {"model": model, "optimizer": optimizer}
+with checkpoint.open(**eval(sys.argv[1])) as run:
+    start = run.load(state)
+    print("from step", start, flush=True)
+    for step in range(start + 1, 221):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        run.save(step, state)
+        if start == 0 and step == 217 and dist.get_rank() == 1:
+            run.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "kept"), [({}, 100, [100, 200]), ({"tiers": {"disk": 50}, "keep": 2}, 50, [150, 200])]
+)
+def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
+    given: dict[str, object], steps: int, kept: list[int], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SAVING)
+    done = headway("torchrun", "--nproc-per-node", "2", script, repr(given), runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path / "runs")
+    assert [line["step"] for line in run.journal("committed")] == list(range(steps, 201, steps))
+    assert [line["step"] for line in run.journal("loaded")] == [0, 200]
+    assert [int(path.name[5:14]) for path in run.checkpoints()] == kept
+    assert done.stdout.count("from step 200") == 2
+
+
 def test_max_restarts_means_what_it_means_to_torchrun(tmp_path: Path) -> None:
     words = ("--max-restarts", "0", *TWO_RANKS, tmp_path / "checkpoints", "--crash-at", "15")
     done = headway("torchrun", *words, runs=tmp_path / "runs")

@@ -68,6 +68,22 @@ def test_a_script_counts_its_steps_itself(runs: Path) -> None:
     assert "failures  killed by SIGKILL, rank 1 on localhost after 35 steps since its start: restarted as generation 2" in lines
 
 
+def test_a_script_that_saves_with_headway_still_counts_its_steps_from_its_start(runs: Path) -> None:
+    run = RunDirectory(runs / "run", planned=60, trainer="script")
+    run.begin()
+    run.step = 31
+    run.fail("killed by SIGKILL", rank=1, back_to=28)
+    run.begin(base=(28, 1))
+    run.step = 21
+    run.fail("killed by SIGKILL", rank=0, back_to=21)
+    run.begin(base=(44, 2))
+    run.end("completed", 0, "all ranks finished")
+    text = " ".join(printed(runs / "run").split())
+    assert "rank 1 on localhost after 31 steps since its start: back to step 28, no step recorded since" in text
+    assert "rank 0 on localhost after 21 steps since its start: back to step 44, no step recorded since" in text
+    assert "steps lost" not in text
+
+
 def test_a_run_still_going_claims_no_end(runs: Path) -> None:
     build.still_running(runs / "run")
     text = printed(runs / "run")

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -74,7 +75,7 @@ class ThreadRanks(Ranks):
         self._board.barrier.wait(30)
         return found
 
-    def apart(self) -> "ThreadRanks":
+    def apart(self, patience: timedelta | None = None) -> "ThreadRanks":
         """A board of their own: made by the first of them to come, and laid for the others."""
         boards = self._board.boards
         made = boards.setdefault(self._made, Board(self.world_size))

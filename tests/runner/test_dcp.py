@@ -320,6 +320,14 @@ def test_a_directory_without_a_checkpoint_is_named_and_one_of_plain_dcp_says_wha
     assert "`headway checkpoint import dcp`" in str(refused(tmp_path, blank()))
 
 
+def test_what_a_rank_refused_reaches_the_other_ranks_as_it_was(tmp_path: Path) -> None:
+    """torch pickles a rank's error to tell the others."""
+    error = refused(tmp_path / "nowhere", blank())
+    found = pickle.loads(pickle.dumps(error))
+    assert isinstance(found, RefusedError)
+    assert (str(found), found.checkpoint, found.name) == (str(error), error.checkpoint, error.name)
+
+
 def test_metadata_that_is_refused_raises_wherever_it_is_used(tmp_path: Path) -> None:
     with pytest.raises(RefusedError):
         _ = StorageReader(tmp_path).read_metadata().state_dict_metadata

@@ -265,6 +265,13 @@ def test_a_directory_that_does_not_say_where_its_tensors_are_is_refused(tmp_path
         load_safetensors(tmp_path, {})
 
 
+def test_a_dtype_that_torch_has_no_name_for_is_named_with_its_tensor(tmp_path: Path) -> None:
+    header = json.dumps({"scale": {"dtype": "F8_E8M0", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / ONE).write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(SafetensorsError, match=r"model\.safetensors: tensor `scale` is F8_E8M0; expected one of BOOL, U8"):
+        SafetensorsArchive(tmp_path).tensors()
+
+
 def test_a_file_that_was_cut_is_refused_by_its_name(tmp_path: Path) -> None:
     safetensors.torch.save_file({"w": torch.ones(100)}, tmp_path / ONE)
     raw = (tmp_path / ONE).read_bytes()

@@ -18,6 +18,7 @@ from headway.runner.checkpoint.__main__ import main
 from headway.runner.checkpoint.bucket import Bucket
 from headway.runner.checkpoint.chain import Base, CheckpointId, Commit, Committed, Retire, lineage, newest_base
 from headway.runner.checkpoint.foreign.archive import Verified
+from headway.runner.checkpoint.foreign.dcp import StorageWriter
 from headway.runner.checkpoint.foreign.plain_dcp import export_dcp, read_dcp
 from headway.runner.checkpoint.format import MANIFEST, RefusedError
 from headway.runner.checkpoint.tools.adopt import Found, contradicted, found_again, newest_generation, readable, survey
@@ -284,6 +285,31 @@ def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: Run,
         export_dcp(archive, tmp_path / "plain")
 
 
+@pytest.mark.parametrize("form", ["dcp", "safetensors"])
+def test_an_export_of_a_damaged_checkpoint_says_where_and_leaves_nothing(
+    rolled_back: Run, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = chosen(rolled_back, records(rolled_back), None)
+    path = rolled_back.checkpoints / base.checkpoint.directory / "data-1-0.bin"
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    out = tmp_path / "exports" / "new"
+    out.parent.mkdir()
+    assert main(["export", str(rolled_back.directory), "--to", str(out), "--format", form]) == 1
+    reason = json.loads(capsys.readouterr().out)["reason"]
+    assert reason.startswith("step-000000035.g000002/data-1-0.bin: tensor `w` at [4, 0]+[4, 5]: ")
+    assert list(out.parent.iterdir()) == []
+
+
+def test_what_headways_storage_classes_wrote_is_not_taken_for_a_plain_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.warns(UserWarning, match="torch.distributed is disabled"):
+        dcp_save({"w": FULL}, storage_writer=StorageWriter(tmp_path / "own"), no_dist=True)
+    assert main(["import", "dcp", str(tmp_path / "own"), "--to", str(tmp_path / "new")]) == 2
+    said = json.loads(capsys.readouterr().out)["reason"]
+    assert said.endswith(f"`headway checkpoint export {tmp_path / 'own'} --format dcp --to DIR` makes one")
+
+
 def test_a_run_that_was_imported_begins_with_a_claim_and_a_commit_that_verifies(tmp_path: Path) -> None:
     run = found_run(tmp_path / "new", None, None)
     base = commit_first(run, 7, Contents({"w": FULL}, {"step": 7}), Path("/somewhere"))
@@ -378,6 +404,25 @@ def test_a_chain_is_founded_anew_with_what_verifies_and_the_old_one_stays(rolled
     assert (newest.checkpoint, newest.manifest_xxh3_128) == (kept[0].checkpoint, kept[0].manifest_xxh3_128)
     save(rolled_back, 40, state(40))
     assert findings(rolled_back, chosen(rolled_back, records(rolled_back), 40)) == []
+
+
+def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(rolled_back: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in rolled_back.chain_directory.iterdir():
+        path.unlink()
+    assert main(["ls", str(rolled_back.directory)]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
+        "what": "damaged",
+        "reason": "it is empty, and 4 checkpoints lie beside it",
+    }
+    for words in (["verify"], ["verify", "--all"], ["diff", str(rolled_back.directory)]):
+        assert main([words[0], str(rolled_back.directory), *words[1:]]) == 2
+        said = json.loads(capsys.readouterr().out)["reason"]
+        assert said.startswith("the chain of run `run-1` is lost: it is empty, and 4 checkpoints lie beside it")
+
+
+def test_a_step_that_stands_behind_the_run_is_verified(rolled_back: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", f"{rolled_back.directory}@20"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["checkpoint"] == "step-000000020.g000001"
 
 
 def test_a_run_whose_chain_is_empty_gets_one(rolled_back: Run) -> None:

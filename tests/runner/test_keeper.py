@@ -246,6 +246,30 @@ def test_captures_are_brought_to_an_object_store(bucket: str, node: Node) -> Non
     assert data == state(0, 5, rank.layout.bytes)[: rank.layout.owned_bytes]
 
 
+def test_an_object_store_that_hangs_keeps_nobody_from_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        for name, value in s3_environment(f"http://127.0.0.1:{hanging.getsockname()[1]}").items():
+            monkeypatch.setenv(name, value)
+        hello = replace(node.hello(), storage={"remote": "s3://bucket"})
+        with running(node), Rank(node, hello, count=3) as rank:
+            rank.seal(5, "remote")
+            rank.link.confirm(5)
+            connection, _ = hanging.accept()
+            for step in range(6, 12):
+                rank.seal(step, *(["remote"] if step == 6 else []))
+                assert isinstance(rank.outcome(step)["memory"], Sealed)
+                rank.link.confirm(step)
+            assert rank.held() == [(0, 5, 1), (0, 11, 1)], "one is on its way, and one would be started from"
+            assert rank.outcome(6, "remote")["remote"] == Failed(6, "remote", "superseded in memory by step 7 while it waited")
+            connection.close()
+
+
+def s3_environment(endpoint: str) -> dict[str, str]:
+    credentials = {"AWS_ACCESS_KEY_ID": "reader-writer", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_REGION": "us-east-1"}
+    return {**credentials, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "NO_PROXY": "127.0.0.1"}
+
+
 def test_a_tier_without_a_place_fails_by_name(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         found = rank.save(5, "remote", "disk")

@@ -136,6 +136,28 @@ def test_what_waits_for_a_slow_tier_gives_way_to_what_is_newer(tier: str) -> Non
     assert [way.hear(), way.hear()] == [Done(step, tier, Stored(0, f"{step}", "file", 1)) for step in (5, 8)]
 
 
+def test_what_waits_for_a_tier_that_hangs_gives_its_buffer_back_to_the_next_save() -> None:
+    way = Way("remote", 3)
+    way.bring(0, 5)
+    assert way.gate.begun.get(timeout=WAIT_S) == 5
+    way.bring(1, 6)
+    way.captures.confirm(0, 6, 1)
+    way.delivery.make_room(0, 6)
+    assert way.freed == [], "what would be started from is not given up"
+    newest = way.captures.begin(0, 2)
+    way.captures.keep(newest, sealed(0, newest, 7, 1))
+    way.captures.release(newest)
+    way.captures.confirm(0, 7, 1)
+    assert (way.captures.is_full(0), way.freed) == (True, [])
+    way.delivery.make_room(0, 7)
+    assert way.hear() == Failed(6, "remote", "superseded in memory by step 7 while it waited")
+    assert (way.captures.is_full(0), way.freed) == (False, [1])
+    way.let()
+    assert way.hear() == Done(5, "remote", Stored(0, "5", "file", 1))
+    assert way.idle.wait(WAIT_S)
+    assert way.delivery.jobs == 0
+
+
 def test_a_disk_brings_all_that_was_asked_for() -> None:
     way = Way("disk", 4)
     for index, step in enumerate((5, 6, 7, 8)):

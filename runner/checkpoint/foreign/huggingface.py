@@ -6,6 +6,7 @@ The layout of a file: https://huggingface.co/docs/safetensors (8 bytes little-en
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -150,19 +151,27 @@ def export_safetensors(
     shards = list(_shards({name: described[name] for name in names}))
     temporary = directory.with_name(f".tmp-{directory.name}")
     temporary.mkdir(parents=True, exist_ok=True)
-    files = _file_names(len(shards))
-    for file, shard in zip(files, shards, strict=True):
-        _write_shard(temporary / file, shard, names, archive)
-    if len(files) > 1:
-        where = {names[name]: file for file, shard in zip(files, shards, strict=True) for name in shard}
-        index = {"metadata": {"total_size": sum(d.bytes for shard in shards for d in shard.values())}, "weight_map": where}
-        write_durable(temporary / INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
-    if config is not None:
-        write_durable(temporary / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
+    try:
+        _write_files(temporary, shards, names, archive)
+        if config is not None:
+            write_durable(temporary / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     fsync_directory(temporary)
     temporary.rename(directory)
     fsync_directory(directory.parent)
     return sorted(directory.iterdir())
+
+
+def _write_files(directory: Path, shards: list[dict[str, Described]], names: Mapping[str, str], archive: Archive) -> None:
+    files = _file_names(len(shards))
+    for file, shard in zip(files, shards, strict=True):
+        _write_shard(directory / file, shard, names, archive)
+    if len(files) > 1:
+        where = {names[name]: file for file, shard in zip(files, shards, strict=True) for name in shard}
+        index = {"metadata": {"total_size": sum(d.bytes for shard in shards for d in shard.values())}, "weight_map": where}
+        write_durable(directory / INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
 
 
 def _file_names(count: int) -> list[str]:
@@ -286,4 +295,6 @@ class SafetensorsArchive:
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  it cannot be iterated over
                     stored = file.get_slice(name)
-                    yield name, Described(codes[stored.get_dtype()], tuple(stored.get_shape()))
+                    if (code := stored.get_dtype()) not in codes:
+                        raise SafetensorsError(f"{path}: tensor `{name}` is {code}; expected one of {', '.join(codes)}")
+                    yield name, Described(codes[code], tuple(stored.get_shape()))

@@ -5,6 +5,7 @@ The format carries no checksum, so what is read here may be anything: it is for 
 
 import io
 import pickle
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
@@ -153,7 +155,7 @@ class _Lazy(DefaultSavePlanner):
 def export_dcp(archive: Archive, directory: Path) -> None:
     """Writes a plain checkpoint that torch's FileSystemReader loads: the tensors by name, the objects below `objects`.
 
-    `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError.
+    `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError, and what the archive raises.
     """
     if directory.exists():
         raise FileExistsError(f"{directory} exists; give a directory that is not there yet")
@@ -161,10 +163,22 @@ def export_dcp(archive: Archive, directory: Path) -> None:
         name: torch.empty(d.shape, dtype=dtype_named(d.dtype), device="meta") for name, d in archive.tensors().items()
     }
     temporary = directory.with_name(f".tmp-{directory.name}")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what is wanted
-        writer = FileSystemWriter(temporary)
-        save({**state, _OBJECTS: archive.objects()}, storage_writer=writer, planner=_Lazy(archive), no_dist=True)
+    try:
+        _save({**state, _OBJECTS: archive.objects()}, temporary, _Lazy(archive))
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     fsync_directory(temporary)
     temporary.rename(directory)
     fsync_directory(directory.parent)
+
+
+def _save(state: dict[str, Any], directory: Path, planner: _Lazy) -> None:
+    """dcp.save by this process alone, which raises what went wrong and not torch's list of it by rank."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what is wanted
+        try:
+            save(state, storage_writer=FileSystemWriter(directory), planner=planner, no_dist=True)
+        except CheckpointException as error:
+            reason, _ = next(iter(error.failures.values()))
+            raise reason from None

@@ -130,12 +130,25 @@ class Captures:
                 if found != confirmed and not newer:
                     self._unwant(buffer)
 
+    def drop(self, rank: int, checkpoint: CheckpointId) -> None:
+        """Not all ranks have this capture, and none will start from it; one that was confirmed stays."""
+        with self.lock:
+            for buffer in self._of(rank):
+                known = buffer.sealed.checkpoint if buffer.sealed is not None else None
+                if known == checkpoint and known != self._confirmed.get(rank):
+                    self._unwant(buffer)
+
     def forget_ranks(self, staying: Collection[int], generation: int) -> None:
         """Gives back what ranks that are no longer on this node have left here before `generation`."""
         with self.lock:
             for rank in [rank for rank in self._buffers if rank not in staying]:
                 self._forget_before(rank, generation)
                 self._outgrow(rank, 0, 0)
+
+    def is_full(self, rank: int) -> bool:
+        """Whether each buffer of the rank is taken."""
+        with self.lock:
+            return not any(buffer.free for buffer in self._own(rank))
 
     def fetched(self, rank: int, checkpoint: CheckpointId, generation: int) -> None:
         """`generation` starts from this capture."""

@@ -40,6 +40,16 @@ class Delivery:
                 self._captures.read(buffer)
             self._tier(name).put(Job(node, partial(self._storage, name, places.get(name)), buffers, report))
 
+    def make_room(self, rank: int, step: int) -> None:
+        """The rank has no free buffer left: what only waits for a tier that has fallen behind, and is older than `step`, ends without.
+
+        A tier that has one capture on its way and another waiting would else keep the rank from saving until it is done with the first.
+        """
+        with self._lock:
+            behind = [tier for name, tier in self._tiers.items() if name in _NEWEST_ONLY]
+        for tier in behind:
+            tier.give_up(partial(_is_in_the_way, rank), f"superseded in memory by step {step} while it waited")
+
     def _tier(self, name: str) -> Tier:
         with self._lock:
             self._jobs += 1
@@ -68,3 +78,8 @@ class Delivery:
             idle = self._jobs == 0
         if idle:
             self._idle()
+
+
+def _is_in_the_way(rank: int, job: Job) -> bool:
+    """Whether the rank's buffer is taken for this job alone: nobody would start from what is in it any more."""
+    return any(buffer.rank == rank and not buffer.wanted for buffer in job.buffers)

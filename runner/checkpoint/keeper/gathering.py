@@ -58,6 +58,10 @@ class Gathering:
             del self._waiting[checkpoint]
         return list(hopeless.values())
 
+    def give_up(self, checkpoint: CheckpointId) -> Gathered | None:
+        """What has gathered of a checkpoint that some rank will never seal."""
+        return self._waiting.pop(checkpoint, None)
+
     def take_all(self) -> list[Gathered]:
         """What waits: its generation is over."""
         waiting, self._waiting = list(self._waiting.values()), {}

@@ -20,6 +20,7 @@ from headway.runner.checkpoint.keeper.protocol import (
     Confirm,
     Describe,
     Done,
+    Drop,
     Event,
     Failed,
     Fetch,
@@ -109,6 +110,10 @@ class Link:
         """All ranks have sealed `step`: captures before it are freed."""
         self._send(Confirm(step))
 
+    def drop(self, step: int) -> None:
+        """Another rank could not seal `step`: nobody will start from its capture."""
+        self._send(Drop(step))
+
     def held(self) -> tuple[Holding, ...]:
         """What the keeper holds: captures of its own node, and copies of its partner's."""
         message = self._ask(List()).message
@@ -117,13 +122,18 @@ class Link:
 
     def fetch(self, rank: int, step: int, generation: int) -> tuple[Part, memoryview]:
         """A capture that this keeper or its partner holds, to be read only: nothing of it has been verified by this process."""
+        part, descriptor, size = self.take(rank, step, generation)
+        return part, _mapped(descriptor, max(size, 1), mmap.PROT_READ)[:size]
+
+    def take(self, rank: int, step: int, generation: int) -> tuple[Part, int, int]:
+        """The same as a descriptor, which is the caller's to close, and its bytes: reading costs no page faults, as mapping it does."""
         received = self._ask(Fetch(rank, step, generation))
         message = received.message
         assert isinstance(message, Fetched)  # noqa: S101
-        view = _mapped(received.descriptors[0], max(message.bytes, 1), mmap.PROT_READ)
         try:
-            return parse_part(message.part.encode(), CheckpointId(step, generation), rank), view[: message.bytes]
+            return parse_part(message.part.encode(), CheckpointId(step, generation), rank), received.descriptors[0], message.bytes
         except RefusedError as error:
+            os.close(received.descriptors[0])
             raise KeeperError(str(error)) from None
 
     def event(self, timeout_s: float | None) -> Event | None:

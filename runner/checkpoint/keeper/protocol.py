@@ -61,6 +61,13 @@ class Confirm:
 
 
 @dataclass(frozen=True)
+class Drop:
+    """Not all ranks have sealed `step`, and will not: its capture is not wanted, and what waits for it ends."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class List:
     """What is held; answered by Listed."""
 
@@ -74,7 +81,7 @@ class Fetch:
     generation: int
 
 
-Request = Hello | Reserve | Describe | Seal | Confirm | List | Fetch
+Request = Hello | Reserve | Describe | Seal | Confirm | Drop | List | Fetch
 
 # --- the keeper answers and tells -------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from headway.runner.checkpoint.keeper.peer import Network, Partner
 from headway.runner.checkpoint.keeper.protocol import (
     Confirm,
     Describe,
+    Drop,
     Failed,
     Fetch,
     Fetched,
@@ -105,6 +106,8 @@ class Keeper:
                     self._seal(session, hello, session.layout, message)
                 case Confirm(step), Hello() as hello:
                     self._confirm(hello, step)
+                case Drop(step), Hello() as hello:
+                    self._drop(hello, CheckpointId(step, hello.generation))
                 case _:
                     raise WireError(f"{type(message).__name__} is not expected here")
         except (BufferTakenError, LayoutError, TiersDifferError) as error:
@@ -132,7 +135,8 @@ class Keeper:
             if hello.generation != self._gathering.generation:
                 raise WireError(f"generation {hello.generation} is over")
             before = self._members.get(hello.rank, session)
-            self._members[hello.rank], self._in_use = session, True
+            self._members[hello.rank] = session
+            self._in_use |= len(self._members) >= hello.local_ranks  # who leaves before the others have come ends nothing
             self._gathering.join(hello.rank)
         if before is not session:
             before.hang_up()
@@ -172,6 +176,8 @@ class Keeper:
 
     def _confirm(self, hello: Hello, step: int) -> None:
         self._captures.confirm(hello.rank, step, hello.generation)
+        if self._captures.is_full(hello.rank):
+            self._delivery.make_room(hello.rank, step)
         with self._changed:
             everyone = len(self._members) == hello.local_ranks and hello.generation == self._gathering.generation
             staying = set(self._members)
@@ -239,15 +245,24 @@ class Keeper:
             self._workers -= 1
             self._changed.notify_all()
 
+    def _drop(self, hello: Hello, checkpoint: CheckpointId) -> None:
+        with self._changed:
+            gathered = self._gathering.give_up(checkpoint) if hello.generation == self._gathering.generation else None
+            if gathered is not None:
+                self._refuse(gathered, f"another rank could not save step {checkpoint.step}")
+        self._captures.drop(hello.rank, checkpoint)
+
     def _give_up_hopeless(self) -> None:
         """A node stores the state of all its ranks or of none."""
         for gathered, missing in self._gathering.take_hopeless():
-            step, generation = gathered.checkpoint.step, gathered.checkpoint.generation
-            for rank in gathered.buffers:
-                for tier in gathered.tiers:
-                    reason = f"rank {missing} left before it had sealed step {step}"
-                    self._report(generation, rank, Failed(step, tier, reason))
-            self._let_go(gathered)
+            self._refuse(gathered, f"rank {missing} left before it had sealed step {gathered.checkpoint.step}")
+
+    def _refuse(self, gathered: Gathered, reason: str) -> None:
+        step, generation = gathered.checkpoint.step, gathered.checkpoint.generation
+        for rank in gathered.buffers:
+            for tier in gathered.tiers:
+                self._report(generation, rank, Failed(step, tier, reason))
+        self._let_go(gathered)
 
     def _let_go(self, gathered: Gathered) -> None:
         for buffer in gathered.buffers.values():

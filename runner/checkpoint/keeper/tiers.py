@@ -45,6 +45,14 @@ class Tier:
         for old in superseded:
             self._ended(self._name, old, f"superseded by step {job.node.step}")
 
+    def give_up(self, useless: Callable[[Job], bool], why: str) -> None:
+        """Ends those that wait and are `useless` now, without bringing them."""
+        with self._changed:
+            given_up = [job for job in self._waiting if useless(job)]
+            self._waiting = deque(job for job in self._waiting if job not in given_up)
+        for job in given_up:
+            self._ended(self._name, job, why)
+
     def _serve(self) -> None:
         while True:
             with self._changed:

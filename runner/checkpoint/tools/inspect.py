@@ -172,8 +172,28 @@ def _bytes(directory: Path, at: CheckpointId) -> int | None:
         return None
 
 
+def run_and_step(name: str) -> tuple[Path, int | None]:
+    """RUN or RUN@STEP. Raises PlaceError for a step that is no number."""
+    place, at, step = name.rpartition("@")
+    if not at or Path(name).exists():
+        return Path(name), None
+    if not step.isdecimal():
+        raise PlaceError(f"`{name}` is not RUN@STEP: `{step}` is no number")
+    return Path(place), int(step)
+
+
+def lost_chain(run: Run, records: Sequence[Record]) -> str | None:
+    """What is wrong where checkpoints lie beside a chain that knows of none: a save begins with a claim, so records are missing."""
+    if records or not run.checkpoints.is_dir():
+        return None
+    left = sum(1 for path in run.checkpoints.iterdir() if DIRECTORY.fullmatch(path.name))
+    return f"it is empty, and {left} checkpoints lie beside it" if left else None
+
+
 def chosen(run: Run, records: Sequence[Record], step: int | None) -> Base:
     """The newest checkpoint that counts and is somewhere, or the one of `step`. Raises PlaceError naming those that are there."""
+    if reason := lost_chain(run, records):
+        raise PlaceError(f"the chain of run `{run.name}` is lost: {reason}; `headway checkpoint adopt` says what can be done")
     there = standing(records)
     for base in there:
         if step is None or base.step == step:

@@ -3,13 +3,25 @@
 import argparse
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from headway.runner.checkpoint.chain import Base, Record, lineage
 from headway.runner.checkpoint.foreign.root import ROOT, open_reader
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.adopt import Found, contradicted, found_again, newest_generation, readable, survey
-from headway.runner.checkpoint.tools.inspect import Progress, Refused, Run, chosen, open_run, rows, standing, verify
+from headway.runner.checkpoint.tools.inspect import (
+    Progress,
+    Refused,
+    Run,
+    chosen,
+    lost_chain,
+    open_run,
+    rows,
+    run_and_step,
+    standing,
+    verify,
+)
 from headway.runner.checkpoint.tools.say import FINE, FOUND, USAGE, say, say_error
 
 
@@ -19,6 +31,7 @@ def ls(args: argparse.Namespace) -> int:
     records, damaged = readable(run)
     for row in rows(run, records):
         say("checkpoint", **dataclasses.asdict(row))
+    damaged = damaged or lost_chain(run, records)
     if damaged is not None:
         say("damaged", reason=damaged)
     return FINE if damaged is None else FOUND
@@ -31,12 +44,14 @@ def verify_all(args: argparse.Namespace) -> int:
 
 
 def _opened(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Reader]]]:
-    if (args.place / ROOT).exists():
-        yield str(args.place), lambda: open_reader(args.place)
+    if (Path(args.place) / ROOT).exists():
+        yield args.place, lambda: open_reader(Path(args.place))
         return
-    run = open_run(args.place)
+    place, at = run_and_step(args.place)
+    run = open_run(place)
     records = run.chain().read()
-    for base in standing(records) if args.all else [chosen(run, records, args.step)]:
+    newest = chosen(run, records, at if args.step is None else args.step)
+    for base in standing(records) if args.all else [newest]:
         yield base.checkpoint.directory, _reader_of(run, base)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.runner.checkpoint.foreign.archive import Archive, Verified
 from headway.runner.checkpoint.foreign.huggingface import SafetensorsArchive, export_safetensors, llama_config, llama_name
-from headway.runner.checkpoint.foreign.plain_dcp import METADATA, export_dcp, read_dcp
+from headway.runner.checkpoint.foreign.plain_dcp import METADATA, PlainDcp, export_dcp, read_dcp
 from headway.runner.checkpoint.foreign.root import ROOT, open_reader
 from headway.runner.checkpoint.format import data_name
 from headway.runner.checkpoint.tools.compare import compare
@@ -20,7 +20,7 @@ from headway.runner.checkpoint.tools.founding import (
     found_run,
     settle_import,
 )
-from headway.runner.checkpoint.tools.inspect import PlaceError, chosen, open_run
+from headway.runner.checkpoint.tools.inspect import PlaceError, chosen, open_run, run_and_step
 from headway.runner.checkpoint.tools.say import FINE, FOUND, say
 from headway.runner.contract import RunConfig, from_json
 from headway.runner.rundir import RunDirectory
@@ -46,17 +46,7 @@ def _archive(name: str) -> Archive:
         return read_dcp(path)
     if path.is_dir() and any(path.glob("*.safetensors")):
         return SafetensorsArchive(path)
-    return _of_run(*_run_and_step(name))
-
-
-def _run_and_step(name: str) -> tuple[Path, int | None]:
-    """RUN or RUN@STEP. Raises PlaceError for a step that is no number."""
-    place, at, step = name.rpartition("@")
-    if not at or Path(name).exists():
-        return Path(name), None
-    if not step.isdecimal():
-        raise PlaceError(f"`{name}` is not RUN@STEP: `{step}` is no number")
-    return Path(place), int(step)
+    return _of_run(*run_and_step(name))
 
 
 def _of_run(path: Path, step: int | None) -> Verified:
@@ -71,7 +61,7 @@ def export(args: argparse.Namespace) -> int:
         export_dcp(archive, args.to)
         files = sorted(args.to.iterdir())
     else:
-        names, config = _hugging_face(_run_and_step(args.place)[0], archive)
+        names, config = _hugging_face(run_and_step(args.place)[0], archive)
         files = export_safetensors(archive, args.to, names, config)
     for file in files:
         say("exported", file=str(file), bytes=file.stat().st_size)
@@ -91,7 +81,7 @@ def _hugging_face(path: Path, archive: Archive) -> tuple[dict[str, str], dict[st
 
 def import_(args: argparse.Namespace) -> int:
     """Makes a run of a checkpoint from elsewhere: an `imported` line."""
-    archive = SafetensorsArchive(args.place) if args.kind == "hf" else read_dcp(args.place)
+    archive = SafetensorsArchive(args.place) if args.kind == "hf" else _plain(args.place)
     config = from_json(RunConfig, args.run_json.read_text()) if args.run_json else None
     step = _step_of(archive) if args.step is None else args.step
     contents = _contents(archive, args.place, config, step)
@@ -106,6 +96,14 @@ def import_(args: argparse.Namespace) -> int:
     size = (run.checkpoints / base.checkpoint.directory / data_name(0, 0)).stat().st_size
     say("imported", run=str(run.directory), checkpoint=base.checkpoint.directory, tensors=len(contents.tensors), bytes=size)
     return FINE
+
+
+def _plain(place: Path) -> PlainDcp:
+    """Raises PlaceError for a directory that is in headway's format already."""
+    if (place / ROOT).exists() and not (place / METADATA).exists():
+        how = f"`headway checkpoint export {place} --format dcp --to DIR` makes one"
+        raise PlaceError(f"`{place}` is what headway's StorageWriter wrote, and no plain checkpoint; {how}")
+    return read_dcp(place)
 
 
 def _step_of(archive: Archive) -> int:

@@ -17,8 +17,9 @@ from headway.templates.trainers.script.arguments import NAMES, Value, mistakes, 
 from headway.templates.trainers.script.options import ScriptOptions
 
 _ARGV = ("trainer", "options", "argv")
-# What the plan carries out itself, and sizes: a script that is told of the model has its own way to all of them.
-_NOT_ASKED = ("name", "runs", "nodes", "world_size", "model")
+# What the plan carries out itself, or `headway.checkpoint` in a script that uses it, and sizes: a script that is told of the model has its
+# own way to all of them.
+_NOT_ASKED = ("name", "runs", "nodes", "world_size", "checkpoint", "model")
 # Sections with values that a job need not say.
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     "": TrainingJob,

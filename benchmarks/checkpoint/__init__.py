@@ -1,0 +1,1 @@
+"""What checkpoints cost, beside torch.distributed.checkpoint in the same processes."""

@@ -1,0 +1,108 @@
+"""headway's checkpoints as the benchmark uses them: saved behind training, saved and waited for, loaded, restored from memory."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import xxhash
+
+from benchmarks.checkpoint.peer import State
+from headway import checkpoint
+from headway.runner.checkpoint.authority import of_directory
+from headway.runner.checkpoint.chain import Base
+from headway.runner.checkpoint.commit import memory_manifest
+from headway.runner.checkpoint.keeper.link import Link
+from headway.runner.checkpoint.layout import State as Saved
+from headway.runner.checkpoint.load import Loader
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.restore import open_base
+from headway.runner.checkpoint.setup import connector, saver_of
+from headway.runner.checkpoint.stateful import flatten
+from headway.runner.contract import Checkpoint, Tier
+
+TIERS = {"memory": 1, "disk": 1}
+
+
+def opened(folder: Path) -> checkpoint.Session:
+    return checkpoint.open(folder, tiers=TIERS, keep=2)
+
+
+class Behind:
+    """A save to memory and disk while training goes on."""
+
+    name = "headway"
+
+    def __init__(self, folder: Path) -> None:
+        self._run, self._step, self._durable = opened(folder), 0, False
+
+    def start(self, step: int, state: State) -> None:
+        """Begins to save; returns when the copy is made."""
+        self._step, self._durable = step, False
+        self._run.save(step, state, now=True)
+
+    def before_optimizer(self) -> None:
+        pass
+
+    def durable(self) -> bool:
+        """Whether the step is committed on disk."""
+        for outcome in self._run.outcomes():
+            if outcome.error is not None:
+                raise OSError(outcome.error)
+            self._durable |= (outcome.step, outcome.tier) == (self._step, "disk")
+        return self._durable
+
+    def finish(self) -> None:
+        self._run.wait()
+
+    def close(self) -> None:
+        self._run.close()
+
+
+class Restore:
+    """One saved state, to be loaded from the keeper's memory or from disk, verified, by the same code."""
+
+    def __init__(self, folder: Path, step: int, state: State) -> None:
+        self._ranks = Ranks.of_default_group().apart()
+        tiers = Checkpoint(tiers=tuple(Tier(kind, every_steps=1) for kind in TIERS))
+        authority = of_directory(folder, self._ranks, None)
+        self._place = authority.place
+        self._connect: Callable[[], Link] = connector(lambda: self._place, tiers, self._ranks)
+        self._tensors = {name: value for name, value in flatten(state) if isinstance(value, torch.Tensor)}
+        saver = saver_of(self._place, authority.chain, self._ranks, tiers, self._connect)
+        saver.save(step, Saved(self._tensors, {}), set(TIERS))
+        saver.wait()
+        self.directory = self._place.root / self._place.checkpoint(step).directory
+        self._disk = Base(
+            step, self._place.generation, xxhash.xxh3_128_hexdigest((self.directory / "manifest.json").read_bytes())
+        )
+        self._memory = self._held(step)
+
+    def _held(self, step: int) -> Base:
+        """The base that follows from what the keepers say that they hold."""
+        link = self._connect()
+        (mine,) = {h.part_xxh3_128 for h in link.held() if (h.rank, h.step) == (self._ranks.rank, step)}
+        link.close()
+        parts = [raw.hex() for raw in self._ranks.gather(bytes.fromhex(mine))]
+        manifest = memory_manifest(self._place.run, self._place.checkpoint(step), self._place.mesh, parts)
+        return Base(step, self._place.generation, xxhash.xxh3_128_hexdigest(manifest), "memory")
+
+    def from_memory(self) -> None:
+        self._load(self._memory)
+
+    def from_disk(self) -> None:
+        self._load(self._disk)
+
+    def _load(self, base: Base) -> None:
+        reader = open_base(self._place, base, self._ranks, self._connect)
+        with torch.no_grad():
+            Loader(reader, self._tensors, self._ranks).load()
+
+
+def forget(directory: Path) -> None:
+    """Takes the directory's files out of the page cache; what is on disk already can be dropped (posix_fadvise(2))."""
+    for path in directory.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
