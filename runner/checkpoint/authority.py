@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +41,9 @@ class Authority:
     def tell(self, outcome: Outcome) -> None:
         """What has become of a save, to whoever keeps the run's journal."""
 
+    def tell_retired(self, checkpoints: Sequence[CheckpointId]) -> None:
+        """What was retired, to the same."""
+
 
 class OfJob(Authority):
     """The generation that a coordinator has claimed for all workers; when its base is refused, the coordinator claims another."""
@@ -61,6 +65,9 @@ class OfJob(Authority):
     def tell(self, outcome: Outcome) -> None:
         say_outcome(self._worker, outcome)
 
+    def tell_retired(self, checkpoints: Sequence[CheckpointId]) -> None:
+        say_retired(self._worker, checkpoints)
+
 
 def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
     """One save in one tier, for the journal."""
@@ -72,8 +79,12 @@ def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
         )
     elif worker.rank == 0 and outcome.tier in TIERS:
         worker.say("committed", step=outcome.step, tier=outcome.tier, bytes=outcome.bytes, save_s=outcome.seconds)
-        if outcome.retired:
-            worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in outcome.retired])
+
+
+def say_retired(worker: "workers.Worker", checkpoints: Sequence[CheckpointId]) -> None:
+    """What later ones have made superfluous, for the journal."""
+    if checkpoints:
+        worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in checkpoints])
 
 
 def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:

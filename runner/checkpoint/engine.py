@@ -15,7 +15,7 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from headway.runner.checkpoint.chain import CheckpointId, SupersededError
+from headway.runner.checkpoint.chain import TIERS, CheckpointId, SupersededError
 from headway.runner.checkpoint.commit import Committer, Written
 from headway.runner.checkpoint.keeper.capture import Layout
 from headway.runner.checkpoint.keeper.link import Buffer, KeeperError, Link
@@ -34,14 +34,13 @@ _PATIENCE = timedelta(days=1)  # ranks wait for the slowest upload
 @dataclass(frozen=True)
 class Outcome:
     """How the save of `step` to `tier` ended, `seconds` after it began. `bytes` is the data of all ranks there; `error` says why it does
-    not count. `retired`: on the first rank, what was retired for it."""
+    not count."""
 
     step: int
     tier: str
     seconds: float
     bytes: int = 0
     error: str | None = None
-    retired: tuple[CheckpointId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,8 @@ class Saver:
         self._outcomes: deque[Outcome] = deque()
         self._superseded: SupersededError | None = None
         self._open = 0  # tiers of saves that have not ended
+        self._cleaning = 0  # those that have, and after which something may still be deleted
+        self._retired: deque[CheckpointId] = deque()
         self._last_step: int | None = None
         self._lanes = {tier: _Lane(self, tier, ranks.apart(_PATIENCE)) for tier in self._lane_names()}
 
@@ -119,6 +120,10 @@ class Saver:
         self._raise_superseded()
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
+    def retired(self) -> list[CheckpointId]:
+        """On the first rank: what was retired since the last call."""
+        return [self._retired.popleft() for _ in range(len(self._retired))]
+
     @property
     def superseded(self) -> bool:
         """Whether `outcomes` would raise: for ranks that are to agree on it before one of them leaves."""
@@ -139,8 +144,9 @@ class Saver:
             self._link.close()
 
     def wait_quietly(self) -> None:
+        """Until every save has ended, and what they made superfluous is gone; whoever has claimed the run since."""
         with self._news:
-            self._news.wait_for(lambda: self._open == 0)
+            self._news.wait_for(lambda: self._open == 0 and self._cleaning == 0)
 
     # --- the copy -----------------------------------------------------------------------------------------------------
 
@@ -230,18 +236,28 @@ class Saver:
             self._superseded = self._superseded or superseded
             self._outcomes.append(outcome)
             self._open -= 1
+            self._cleaning += 1
             self._news.notify_all()
 
-    def agreed(self, step: int, tier: str, everyone: list[Written]) -> tuple[int, tuple[CheckpointId, ...]]:
-        """All ranks have the save in this tier: what follows. Returns bytes and what was retired; runs on every rank."""
+    def agreed(self, step: int, tier: str, everyone: list[Written]) -> int:
+        """All ranks have the save in this tier: what follows. Returns the bytes of all; runs on every rank."""
         if tier == "memory":
             if self._link is not None and self._gone is None:
                 self._link.confirm(step)
-            return 0, ()
+            return 0
         if tier == "peer":
-            return 0, ()
-        retired = self._committer.commit(step, tier, everyone) if self._ranks.rank == 0 else ()
-        return self._committer.bytes_of(everyone), retired
+            return 0
+        if self._ranks.rank == 0:
+            self._committer.commit(step, tier, everyone)
+        return self._committer.bytes_of(everyone)
+
+    def clean(self, tier: str) -> None:
+        """After a save has ended, beside whatever follows: what it has made superfluous goes."""
+        gone = self._committer.clean(tier) if self._ranks.rank == 0 and tier in TIERS else ()
+        with self._news:
+            self._retired.extend(gone)
+            self._cleaning -= 1
+            self._news.notify_all()
 
     def disagreed(self, step: int, tier: str) -> None:
         """Not all ranks have the save in this tier. A capture that is never confirmed would keep its buffer, and those who wait for one."""
@@ -270,18 +286,19 @@ class _Lane:
     def _run(self) -> None:
         while (pending := self._queue.get()) is not None:
             superseded = None
-            size, retired, error = 0, tuple[CheckpointId, ...](), None
+            size, error = 0, None
             try:
-                size, retired = self._agree(pending.step)
+                size = self._agree(pending.step)
             except SupersededError as caught:
                 superseded, error = caught, str(caught)
             except Exception as caught:  # it costs this save and no other; a lane that had died would be waited for for ever
                 error = str(caught) or type(caught).__name__
                 self._saver.disagreed(pending.step, self._tier)
             seconds = time.monotonic() - pending.began
-            self._saver.ended(Outcome(pending.step, self._tier, seconds, size, error, retired), superseded)
+            self._saver.ended(Outcome(pending.step, self._tier, seconds, size, error), superseded)
+            self._saver.clean(self._tier)
 
-    def _agree(self, step: int) -> tuple[int, tuple[CheckpointId, ...]]:
+    def _agree(self, step: int) -> int:
         """Collective. Raises OSError where it failed and PeerError elsewhere."""
         heard = self._saver.heard(step, self._tier)
         everyone = [_unpack(raw) for raw in self._ranks.gather(_pack(heard))]
@@ -290,7 +307,7 @@ class _Lane:
         if None in everyone:
             raise PeerError(f"rank {everyone.index(None)} could not save it")
         written = [found for found in everyone if found is not None]
-        found: list[tuple[int, tuple[CheckpointId, ...]]] = []
+        found: list[int] = []
         self._ranks.together(lambda: found.append(self._saver.agreed(step, self._tier, written)))
         return found[0]
 

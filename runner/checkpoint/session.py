@@ -154,6 +154,7 @@ class Session:
         for outcome in saver.outcomes():
             self._authority.tell(outcome)
             self._ended.append(outcome)
+        self._authority.tell_retired(saver.retired())
 
     def wait(self) -> list[Outcome]:
         """Waits until every save has ended in each of its tiers, and says how. Raises OSError for one that failed, if no later one is in

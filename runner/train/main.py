@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from headway.runner.checkpoint.authority import say_outcome
+from headway.runner.checkpoint.authority import say_outcome, say_retired
 from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
 from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import State
@@ -227,8 +227,7 @@ class Trainer:
     def _report(self) -> None:
         """Says what has become of saves. That a newer generation has claimed the run is agreed on after the next step."""
         if not self.saver.superseded:
-            for outcome in self.saver.outcomes():
-                say_outcome(self.worker, outcome)
+            self._report_all()
 
     def _wait(self) -> None:
         """Until every save has ended. Raises SupersededError on all ranks."""
@@ -242,6 +241,7 @@ class Trainer:
     def _report_all(self) -> None:
         for outcome in self.saver.outcomes():
             say_outcome(self.worker, outcome)
+        say_retired(self.worker, self.saver.retired())
 
     def _write_metrics(self, job: Job, loss: float, grad_norm: float) -> None:
         now, tokens = time.monotonic(), job.batch.global_sequences * job.batch.sequence_length

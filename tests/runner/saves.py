@@ -55,5 +55,6 @@ def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep
     ranks.together(write)
     packed = ranks.gather(bytes.fromhex(stored[0].part_xxh3_128) + stored[0].file_bytes.to_bytes(8, "big"))
     everyone = [Written(raw[:16].hex(), int.from_bytes(raw[16:], "big")) for raw in packed]
-    ranks.together(lambda: retired.extend(committer.commit(step, "disk", everyone)), only=0)
+    ranks.together(lambda: committer.commit(step, "disk", everyone), only=0)
+    ranks.together(lambda: retired.extend(committer.clean("disk")), only=0)
     return Saved(committer.bytes_of(everyone), tuple(retired))
