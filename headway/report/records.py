@@ -76,6 +76,7 @@ class Committed(Entry):
     step: int
     save_s: float
     bytes: int
+    files: int | None = None
 
 
 class CheckpointName(Record):

@@ -81,6 +81,7 @@ class Commit:
     generation: int
     save_s: float
     bytes: int
+    files: int | None
     stands: bool
     resumed: bool
     refused: bool
@@ -370,7 +371,9 @@ def _commits(history: Sequence[Generation]) -> Iterator[Commit]:
             if isinstance(entry, Committed):
                 key = (entry.step, generation.number)
                 stands = entry.step <= generation.stands_to
-                yield Commit(entry.wall, *key, entry.save_s, entry.bytes, stands, key in resumed, key in refused, key in gone)
+                yield Commit(
+                    entry.wall, *key, entry.save_s, entry.bytes, entry.files, stands, key in resumed, key in refused, key in gone
+                )
 
 
 def _retired(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:

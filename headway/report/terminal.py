@@ -115,7 +115,8 @@ def _bar(fraction: float) -> str:
 
 def _checkpoints(summary: RunSummary) -> str:
     newest = max(summary.commits, key=lambda commit: (commit.stands, commit.generation, commit.step))
-    saved = f"{units.size(newest.bytes)} in {units.seconds(newest.save_s)}"
+    files = "" if newest.files is None else f" in {units.count(newest.files, 'file')},"
+    saved = f"{units.size(newest.bytes)}{files} in {units.seconds(newest.save_s)}"
     return f"{len(summary.commits):,} committed, the newest at step {newest.step:,} ({saved})"
 
 

@@ -78,7 +78,9 @@ def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
             flush=True,
         )
     elif worker.rank == 0 and outcome.tier in TIERS:
-        worker.say("committed", step=outcome.step, tier=outcome.tier, bytes=outcome.bytes, save_s=outcome.seconds)
+        worker.say(
+            "committed", step=outcome.step, tier=outcome.tier, bytes=outcome.bytes, files=outcome.files, save_s=outcome.seconds
+        )
 
 
 def say_retired(worker: "workers.Worker", checkpoints: Sequence[CheckpointId]) -> None:

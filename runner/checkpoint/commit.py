@@ -33,7 +33,7 @@ def no_retirement(_: str) -> tuple[CheckpointId, ...]:
 
 @dataclass(frozen=True)
 class Committer:
-    """The first rank's part of a save; the others use it for `bytes_of` only.
+    """The first rank's part of a save; the others use it for `bytes_of` and `files_of` only.
 
     `retire` says what it named: `clean` runs it after each commit to a tier. `upload` puts a manifest beside what keepers have brought to
     the remote tier.
@@ -101,6 +101,10 @@ class Committer:
             trust="written",
             versions=self.versions,
         )
+
+    def files_of(self, everyone: Sequence[Written]) -> int:
+        """How many files the checkpoint is: a data file a node, a part a rank, the manifest."""
+        return len(self._files(everyone)) + len(everyone) + 1
 
     def _files(self, everyone: Sequence[Written]) -> dict[str, int]:
         procs = self.place.procs_per_slot

@@ -33,13 +33,14 @@ _PATIENCE = timedelta(days=1)  # ranks wait for the slowest upload
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the save of `step` to `tier` ended, `seconds` after it began. `bytes` is the data of all ranks there; `error` says why it does
-    not count."""
+    """How the save of `step` to `tier` ended, `seconds` after it began. `bytes` is the data of all ranks there, in so many `files` with
+    parts and manifest; `error` says why it does not count."""
 
     step: int
     tier: str
     seconds: float
     bytes: int = 0
+    files: int = 0
     error: str | None = None
 
 
@@ -239,17 +240,17 @@ class Saver:
             self._cleaning += 1
             self._news.notify_all()
 
-    def agreed(self, step: int, tier: str, everyone: list[Written]) -> int:
-        """All ranks have the save in this tier: what follows. Returns the bytes of all; runs on every rank."""
+    def agreed(self, step: int, tier: str, everyone: list[Written]) -> tuple[int, int]:
+        """All ranks have the save in this tier: what follows. Returns bytes and files of all; runs on every rank."""
         if tier == "memory":
             if self._link is not None and self._gone is None:
                 self._link.confirm(step)
-            return 0
+            return 0, 0
         if tier == "peer":
-            return 0
+            return 0, 0
         if self._ranks.rank == 0:
             self._committer.commit(step, tier, everyone)
-        return self._committer.bytes_of(everyone)
+        return self._committer.bytes_of(everyone), self._committer.files_of(everyone)
 
     def clean(self, tier: str) -> None:
         """After a save has ended, beside whatever follows: what it has made superfluous goes."""
@@ -286,19 +287,19 @@ class _Lane:
     def _run(self) -> None:
         while (pending := self._queue.get()) is not None:
             superseded = None
-            size, error = 0, None
+            written, error = (0, 0), None
             try:
-                size = self._agree(pending.step)
+                written = self._agree(pending.step)
             except SupersededError as caught:
                 superseded, error = caught, str(caught)
             except Exception as caught:  # it costs this save and no other; a lane that had died would be waited for for ever
                 error = str(caught) or type(caught).__name__
                 self._saver.disagreed(pending.step, self._tier)
             seconds = time.monotonic() - pending.began
-            self._saver.ended(Outcome(pending.step, self._tier, seconds, size, error), superseded)
+            self._saver.ended(Outcome(pending.step, self._tier, seconds, *written, error=error), superseded)
             self._saver.clean(self._tier)
 
-    def _agree(self, step: int) -> int:
+    def _agree(self, step: int) -> tuple[int, int]:
         """Collective. Raises OSError where it failed and PeerError elsewhere."""
         heard = self._saver.heard(step, self._tier)
         everyone = [_unpack(raw) for raw in self._ranks.gather(_pack(heard))]
@@ -307,7 +308,7 @@ class _Lane:
         if None in everyone:
             raise PeerError(f"rank {everyone.index(None)} could not save it")
         written = [found for found in everyone if found is not None]
-        found: list[int] = []
+        found: list[tuple[int, int]] = []
         self._ranks.together(lambda: found.append(self._saver.agreed(step, self._tier, written)))
         return found[0]
 
