@@ -55,8 +55,7 @@ class OfJob(Authority):
     def refuse(self, base: Base, error: Exception) -> None:
         """A rank that only hears of another's failure refuses nothing: what failed there need not be the checkpoint."""
         if isinstance(error, RefusedError):
-            facts = {"step": base.step, "generation": base.generation, "tier": base.tier}
-            self._worker.say("refused", **facts, name=error.name, reason=error.reason)
+            say_refused(self._worker, base, error)
         raise NothingVerifiesError(f"{base.checkpoint.directory}: {error}") from error
 
     def loaded(self, step: int) -> None:
@@ -67,6 +66,12 @@ class OfJob(Authority):
 
     def tell_retired(self, checkpoints: Sequence[CheckpointId]) -> None:
         say_retired(self._worker, checkpoints)
+
+
+def say_refused(worker: "workers.Worker", base: Base, error: RefusedError) -> None:
+    """A base that did not verify, in the tier that it was read from: the coordinator then claims another."""
+    facts = {"step": base.step, "generation": base.generation, "tier": base.tier}
+    worker.say("refused", **facts, name=error.name, reason=error.reason)
 
 
 def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
@@ -99,9 +104,15 @@ def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:
         raise RuntimeError("this process is not a worker of headway: say which directory the checkpoints are in")
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
-    assert config.run is not None  # noqa: S101  set when the run directory was made
     checkpoint = config.checkpoint if config.checkpoint.tiers else otherwise
-    place = Place(
+    place = place_of(worker, config, directory, checkpoint)
+    return OfJob(place, Chain(open_store(str(directory.chain)), place.run), worker.base, worker), checkpoint
+
+
+def place_of(worker: "workers.Worker", config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint) -> Place:
+    """Where a worker's generation of a job saves."""
+    assert config.run is not None  # noqa: S101  set when the run directory was made
+    return Place(
         root=directory.checkpoints,
         run=config.run,
         generation=worker.generation,
@@ -110,7 +121,6 @@ def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:
         mesh=config.mesh,
         remote=checkpoint.remote,
     )
-    return OfJob(place, Chain(open_store(str(directory.chain)), config.run), worker.base, worker), checkpoint
 
 
 # --- a directory of one's own -----------------------------------------------------------------------------------------

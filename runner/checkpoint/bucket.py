@@ -47,7 +47,9 @@ class Bucket:
             except ImportError:
                 raise OSError(errno.ENOPKG, "obstore is not installed: pip install 'headway[remote]'") from None
             retry: RetryConfig = {"max_retries": retries, "retry_timeout": _RETRY_TIME}
-            self._store = from_url(url, client_options=_client_options(), retry_config=retry)
+            # None: those of the environment, which any of our own would take the place of.
+            client: ClientConfig | None = {"allow_http": True} if plain_http() and "AWS_ALLOW_HTTP" not in os.environ else None
+            self._store = from_url(url, client_options=client, retry_config=retry)
 
     def put(self, name: str, data: bytes) -> None:
         """Writes the object whole; returns when the store has it."""
@@ -134,10 +136,9 @@ def public(url: str) -> str:
     return _PRIVATE.sub("", url).rstrip("/")
 
 
-def _client_options() -> "ClientConfig | None":
-    """None: those of the environment. A server of one's own may have no TLS: that its URL says http is as good as AWS_ALLOW_HTTP."""
-    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") and "AWS_ALLOW_HTTP" not in os.environ
-    return {"allow_http": True} if plain else None
+def plain_http() -> bool:
+    """A server of one's own may have no TLS: that its URL says http is as good as AWS_ALLOW_HTTP."""
+    return os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
 
 
 def _pieces(regions: Iterable[memoryview], length: int, sent: Callable[[int], None]) -> Iterator[memoryview]:

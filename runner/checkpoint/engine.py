@@ -90,8 +90,8 @@ class Saver:
     def save(self, step: int, state: State, tiers: Collection[str]) -> None:
         """Copies the state and has it brought to `tiers`. Returns when the copy is made: at once where a buffer is free.
 
-        Raises ObjectError for an object that a checkpoint cannot hold, for a tensor what torch raises, and SupersededError when a newer
-        generation has claimed the run.
+        Raises ObjectError for an object that a checkpoint cannot hold, and for a tensor what torch raises. That a newer generation has
+        claimed the run is said by `outcomes`, for all ranks to agree on.
         """
         began = time.monotonic()
         if step == self._last_step:  # again, to other tiers perhaps: two saves under one name must not meet
@@ -114,7 +114,6 @@ class Saver:
                 self._open += len(wanted)
             for tier in wanted:
                 self._lanes[tier].put(_Pending(step, began))
-        self._raise_superseded()
 
     def outcomes(self) -> list[Outcome]:
         """What has ended since the last call. Raises SupersededError when a newer generation has claimed the run."""

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any, TypeVar
 
 import xxhash
@@ -94,12 +93,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class FileEntry:
-    bytes: int
-    xxh3_128: str
-
-
-@dataclass(frozen=True)
 class Manifest:
     """manifest.json, written last: the hash of every part, by rank, and the bytes of every data file. Its own hash stands on the chain.
 
@@ -138,17 +131,6 @@ def chunk_hash(data: memoryview | bytes, seed: int) -> str:
 
 def record_bytes(record: Part | Manifest) -> bytes:
     return to_json(record).encode()
-
-
-def read_verified(directory: Path, checkpoint: CheckpointId, name: str, expected_xxh3_128: str) -> bytes:
-    """The file's bytes if they have the expected hash. Raises RefusedError naming the file."""
-    try:
-        raw = (directory / name).read_bytes()
-    except OSError as error:
-        raise RefusedError(checkpoint, name, error.strerror or str(error)) from None
-    if (found := xxhash.xxh3_128_hexdigest(raw)) != expected_xxh3_128:
-        raise RefusedError(checkpoint, name, f"xxh3_128 is {found}, and {expected_xxh3_128} was committed")
-    return raw
 
 
 def parse_manifest(raw: bytes, checkpoint: CheckpointId) -> Manifest:

@@ -2,6 +2,9 @@
 
 import os
 import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY = ".tmp-"  # how names begin that count for nothing
@@ -34,6 +37,21 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+@contextmanager
+def appearing(directory: Path) -> Iterator[Path]:
+    """A directory to write into that has its name only once all is written, and is gone if that fails."""
+    temporary = directory.with_name(f".tmp-{directory.name}")
+    temporary.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    fsync_directory(temporary)
+    temporary.rename(directory)
+    fsync_directory(directory.parent)
 
 
 def create_exclusive(path: Path, data: bytes, mode: int = 0o644) -> bool:

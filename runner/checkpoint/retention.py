@@ -4,7 +4,6 @@ A `disk` tier is one directory that all nodes see. Disks that each node has for 
 file, and so must the nodes that take the place of others.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -190,28 +189,3 @@ def _superfluous(names: Iterable[str], tier: str, records: Sequence[Record], gen
         if (match[1] is None and (checkpoint, tier) in named) or (unfinished and given_up):
             found.append(name)
     return found
-
-
-# --- room -------------------------------------------------------------------------------------------------------------
-
-
-def room(directory: Path, needed_bytes: int, keep: int) -> str | None:
-    """Why a checkpoint of `needed_bytes` will not fit into the file system of `directory`, beside those that stay; None if it will.
-
-    Quotas are not seen. Raises OSError.
-    """
-    found = os.statvfs(directory)
-    free_bytes = found.f_bavail * found.f_frsize
-    if free_bytes >= needed_bytes:
-        return None
-    hint = f"make room, or keep fewer: {keep} of this size stay, and the next is written before the oldest goes"
-    return f"{directory} has {_text(free_bytes)} free, a checkpoint needs {_text(needed_bytes)}; {hint}"
-
-
-def _text(size: float) -> str:
-    """Bytes in the unit that people would use, decimal."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

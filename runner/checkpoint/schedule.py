@@ -13,11 +13,6 @@ class Schedule:
         self._timed = tuple(tier for tier in tiers if tier.every_s is not None)
         self._written = dict.fromkeys((tier.kind for tier in self._timed), now_s)
 
-    @property
-    def by_clock(self) -> int:
-        """How many tiers go by the clock: the length of `late`."""
-        return len(self._timed)
-
     def late(self, now_s: float) -> tuple[bool, ...]:
         """For each tier by the clock, whether its time has come."""
         return tuple(tier.every_s is not None and now_s - self._written[tier.kind] >= tier.every_s for tier in self._timed)

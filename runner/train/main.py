@@ -1,5 +1,6 @@
 """The builtin trainer, one process a rank: restores the claim's base, trains to the last step, saves as the spec says."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -8,7 +9,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,11 +20,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from headway.runner.checkpoint.authority import say_outcome, say_retired
+from headway.runner.checkpoint.authority import place_of, say_outcome, say_refused, say_retired
 from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
 from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import State
-from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.schedule import Schedule
@@ -71,16 +70,8 @@ class Trainer:
         assert job.config.data is not None and job.config.run is not None  # noqa: PT018, S101
         self.corpus: Corpus = open_corpus(job.config.data)
         checkpoint = job.config.checkpoint
-        self.place = Place(
-            root=self.directory.checkpoints,
-            run=job.config.run,
-            generation=worker.generation,
-            attempt=worker.attempt,
-            procs_per_slot=job.config.procs_per_slot,
-            mesh=job.config.mesh,
-            remote=checkpoint.remote,
-        )
-        self.chain = Chain(open_store(str(self.directory.chain)), job.config.run)
+        self.place = place_of(worker, job.config, self.directory, checkpoint)
+        self.chain = Chain(open_store(str(self.directory.chain)), self.place.run)
         self.connect = connector(lambda: self.place, checkpoint, self.ranks)
         self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect)
         self.schedule = Schedule(checkpoint.tiers, time.monotonic())
@@ -137,19 +128,14 @@ class Trainer:
         self._section("restore")
         base = self.worker.base
         if base is not None:
-            self._refusing(lambda: self.state.restore(open_base(self.place, base, self.ranks, self.connect), self.ranks))
+            try:
+                self.state.restore(open_base(self.place, base, self.ranks, self.connect), self.ranks)
+            except RefusedError as error:
+                say_refused(self.worker, base, error)
+                raise
         self.worker.completed(self.state.step)
         self.worker.say("loaded", step=self.state.step)
         self._section("compute")
-
-    def _refusing(self, read: Callable[[], None]) -> None:
-        try:
-            read()
-        except RefusedError as error:
-            at, base = error.checkpoint, self.worker.base
-            tier = base.tier if base else ""
-            self.worker.say("refused", step=at.step, generation=at.generation, tier=tier, name=error.name, reason=error.reason)
-            raise
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +212,7 @@ class Trainer:
 
     def _report(self) -> None:
         """Says what has become of saves. That a newer generation has claimed the run is agreed on after the next step."""
-        if not self.saver.superseded:
+        with contextlib.suppress(SupersededError):
             self._report_all()
 
     def _wait(self) -> None:

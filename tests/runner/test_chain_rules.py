@@ -28,6 +28,7 @@ from headway.runner.checkpoint.chain import (
 )
 from headway.runner.checkpoint.stores import Store
 from headway.runner.checkpoint.stores.posix import PosixStore
+from tests.runner.lockstep import Memory
 
 RUN = "run-1"
 DISK, REMOTE, BOTH = ("disk",), ("remote",), ("disk", "remote")
@@ -479,19 +480,3 @@ def test_every_adopted_chain_is_one_that_rules_allow(found: set[tuple[int, int]]
     assert [c.step for c in counting] == sorted({c.step for c in counting}, reverse=True)
     last = max(found, key=lambda at: (at[1], at[0]), default=None)
     assert [(c.step, c.generation) for c in counting[:1]] == ([last] if last else [])
-
-
-class Memory:
-    """A store that is as it should be."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-
-    def create(self, name: str, data: bytes) -> bool:
-        return self.objects.setdefault(name, data) is data
-
-    def read(self, name: str) -> bytes | None:
-        return self.objects.get(name)
-
-    def names(self) -> list[str]:
-        return list(self.objects)

@@ -1,6 +1,5 @@
 """Retention: what is needed always stays, nothing goes before the chain says so, and what cannot be deleted now is deleted later."""
 
-import re
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from headway.runner.checkpoint.chain import (
     retired,
 )
 from headway.runner.checkpoint.remote import RemoteRoot
-from headway.runner.checkpoint.retention import DirectoryRoot, Retention, Root, expired, retire, room
+from headway.runner.checkpoint.retention import DirectoryRoot, Retention, Root, expired, retire
 from headway.runner.checkpoint.stores.posix import PosixStore
 
 RUN = "run-1"
@@ -424,17 +423,3 @@ def test_a_lane_names_only_what_goes_from_its_own_tier(run: Run) -> None:
     done = retire(run.chain, {"disk": DirectoryRoot(run.checkpoints)}, retention, 1, 0)
     assert done.checkpoints == {"disk": (CheckpointId(10, 1),)}
     assert retired(run.chain.read()) == {(CheckpointId(10, 1), "disk")}
-
-
-# --- room -------------------------------------------------------------------------------------------------------------
-
-
-def test_room_is_told_only_where_it_lacks_with_the_numbers(tmp_path: Path) -> None:
-    assert room(tmp_path, 1, keep=3) is None
-    found = room(tmp_path, 10**18, keep=3)
-    expected = (
-        rf"{re.escape(str(tmp_path))} has \d+(\.\d)? ([kMGT]?B) free, a checkpoint needs 1000000\.0 TB; make room, or keep fewer: "
-        "3 of this size stay, and the next is written before the oldest goes"
-    )
-    assert found is not None
-    assert re.fullmatch(expected, found)

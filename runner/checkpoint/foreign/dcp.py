@@ -78,16 +78,10 @@ class _Written:
     foreign: tuple[str, ...]
 
 
-class StorageWriter(storage.StorageWriter):
-    """For `dcp.save` and `dcp.async_save`, in threads or processes. `path`: a directory that all ranks see.
+class _AtPath:
+    """What torch asks of both storages about the directory that they are made for."""
 
-    Other files below `path` are left alone. A value that is neither a tensor nor one of the types of objects.py is kept as torch.save
-    writes it, if torch.load takes that with weights_only=True; what it does not take fails the save by name (ObjectError).
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__()
-        self.path, self._rank = Path(path), 0
+    path: Path
 
     @property
     def checkpoint_id(self) -> Path:
@@ -99,6 +93,18 @@ class StorageWriter(storage.StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return "://" not in str(checkpoint_id)
+
+
+class StorageWriter(_AtPath, storage.StorageWriter):
+    """For `dcp.save` and `dcp.async_save`, in threads or processes. `path`: a directory that all ranks see.
+
+    Other files below `path` are left alone. A value that is neither a tensor nor one of the types of objects.py is kept as torch.save
+    writes it, if torch.load takes that with weights_only=True; what it does not take fails the save by name (ObjectError).
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.path, self._rank = Path(path), 0
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
@@ -245,23 +251,12 @@ class _Refused(Metadata):
         raise self.error
 
 
-class StorageReader(storage.StorageReader):
+class StorageReader(_AtPath, storage.StorageReader):
     """For `dcp.load`, at any world size and layout. What is not what was saved raises CheckpointException with a RefusedError in it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = Path(path)
-
-    @property
-    def checkpoint_id(self) -> Path:
-        return self.path
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        self.path = Path(checkpoint_id) if checkpoint_id else self.path
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return "://" not in str(checkpoint_id)
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """torch's metadata; where it is refused, an object that raises RefusedError when it is used."""

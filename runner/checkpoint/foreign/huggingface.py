@@ -6,7 +6,6 @@ The layout of a file: https://huggingface.co/docs/safetensors (8 bytes little-en
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from headway.runner.checkpoint.foreign.archive import Archive, Described
-from headway.runner.checkpoint.posix import fsync_directory, write_durable
+from headway.runner.checkpoint.posix import appearing, write_durable
 from headway.runner.checkpoint.tensors import dtype_named, local_tensor, to_bytes
 from headway.runner.checkpoint.tools.inspect import ForeignError
 from headway.runner.contract import Model
@@ -149,18 +148,10 @@ def export_safetensors(
         raise FileExistsError(f"{directory} exists; give a directory that is not there yet")
     described = archive.tensors()
     shards = list(_shards({name: described[name] for name in names}))
-    temporary = directory.with_name(f".tmp-{directory.name}")
-    temporary.mkdir(parents=True, exist_ok=True)
-    try:
+    with appearing(directory) as temporary:
         _write_files(temporary, shards, names, archive)
         if config is not None:
             write_durable(temporary / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    fsync_directory(temporary)
-    temporary.rename(directory)
-    fsync_directory(directory.parent)
     return sorted(directory.iterdir())
 
 

@@ -5,7 +5,6 @@ The format carries no checksum, so what is read here may be anything: it is for 
 
 import io
 import pickle
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from headway.runner.checkpoint.foreign.archive import Archive, Described
-from headway.runner.checkpoint.posix import fsync_directory
+from headway.runner.checkpoint.posix import appearing
 from headway.runner.checkpoint.tensors import dtype_name, dtype_named
 from headway.runner.checkpoint.tools.inspect import ForeignError
 
@@ -162,15 +161,8 @@ def export_dcp(archive: Archive, directory: Path) -> None:
     state: dict[str, Any] = {
         name: torch.empty(d.shape, dtype=dtype_named(d.dtype), device="meta") for name, d in archive.tensors().items()
     }
-    temporary = directory.with_name(f".tmp-{directory.name}")
-    try:
+    with appearing(directory) as temporary:
         _save({**state, _OBJECTS: archive.objects()}, temporary, _Lazy(archive))
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    fsync_directory(temporary)
-    temporary.rename(directory)
-    fsync_directory(directory.parent)
 
 
 def _save(state: dict[str, Any], directory: Path, planner: _Lazy) -> None:

@@ -4,12 +4,12 @@ A name is taken by a conditional put: If-None-Match on S3 and Azure, x-goog-if-g
 `create` sends (docs.rs/object_store, PutMode::Create). Where they are and who asks comes from the environment (AWS_*, GOOGLE_*, AZURE_*).
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from headway.runner.checkpoint.bucket import plain_http, public, readable_errors
 from headway.runner.checkpoint.stores import StoreError
 
 if TYPE_CHECKING:
@@ -26,16 +26,17 @@ class ObjectStore:
     def __init__(self, url: str, max_retries: int = 3) -> None:
         try:
             import obstore  # noqa: PLC0415  only runs that keep their chain in an object store have it
-            from obstore.exceptions import BaseError  # noqa: PLC0415
             from obstore.store import from_url  # noqa: PLC0415
         except ImportError:
             raise StoreError(f"{url} needs obstore, which is not installed: pip install 'headway[remote]'") from None
         self._url, self._obstore = url.rstrip("/"), obstore
         retry: RetryConfig = {"max_retries": max_retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
+        client = {**_CLIENT, "allow_http": True} if plain_http() else _CLIENT
         try:
-            self._store = from_url(self._url, client_options=_client_options(), retry_config=retry)
-        except (BaseError, ValueError) as error:
-            raise StoreError(f"{url}: {_first_line(error)}") from None
+            with readable_errors(self._url):
+                self._store = from_url(self._url, client_options=client, retry_config=retry)
+        except OSError as error:
+            raise StoreError(f"{public(url)}: {error.strerror}") from None
 
     def __str__(self) -> str:
         return self._url
@@ -61,16 +62,9 @@ class ObjectStore:
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
+        where = f"{self._url}/{name}"
         try:
-            yield
-        except (self._obstore.exceptions.BaseError, OSError) as error:
-            raise OSError(f"{self._url}/{name}: {_first_line(error)}") from error
-
-
-def _client_options() -> "ClientConfig":
-    """A server of one's own may have no TLS: that its URL says http is as good as AWS_ALLOW_HTTP."""
-    return {**_CLIENT, "allow_http": True} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else _CLIENT
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+            with readable_errors(where):
+                yield
+        except OSError as error:
+            raise OSError(f"{where}: {error.strerror}") from None
