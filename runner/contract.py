@@ -6,6 +6,7 @@ Standard library only. CONTRACTS: every record carries its schema, an unknown sc
 import dataclasses
 import functools
 import json
+import signal
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -201,20 +202,48 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
     {
         # Until every agent has joined: nodes boot and import at different speeds.
         "join": Timeout(600.0),
-        # An agent that lost its connection and does not come back.
+        # An agent that lost its connection and does not come back, where nothing else speaks for its death; nor against it: while steps
+        # go on, nothing is lost.
         "agent": Timeout(30.0),
-        # Collectives of the builtin trainer; a dead peer is noticed at once, so this only bounds what nobody noticed.
+        # Until a node comes in place of one that was lost, where no spare is left. 0: the scheduler replaces it, in a new attempt.
+        "replace": Timeout(0.0),
+        # Sections of a worker: this long without a sign of life ends the generation even where nothing corroborates a hang. `factor`
+        # times the 99th percentile of what was seen in that section counts where it is longer. What is corroborated ends much earlier.
+        "start": Timeout(1800.0),
+        "data": Timeout(900.0, 10.0),
+        "compute": Timeout(900.0, 10.0),
+        "compile": Timeout(3600.0, 10.0),
+        # Also what the builtin trainer gives to torch.distributed.
         "collective": Timeout(600.0),
+        "checkpoint": Timeout(1800.0, 10.0),
+        "evaluation": Timeout(3600.0, 10.0),
     }
 )
+
+
+@dataclass(frozen=True)
+class Notify:
+    """`webhook_env` names the variable that holds a webhook's address in the supervisor's environment: the address is a secret."""
+
+    webhook_env: str
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Hosts that share a failure or an NVLink domain."""
+
+    name: str
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """run.json: all that the runner is told. `run` and `store.url` are null until the run directory is made.
 
+    `spares` nodes are held beside the `slots` that compute. With `min_slots` fewer slots may compute, when no more nodes are there.
     `partner_segment` slots in a row may be lost together (one NVLink domain); copies for `peer` lie in another segment where there is one.
-    `peer_dscp` marks their packets; null: as the system does.
+    `segment_required`: all slots of a segment must lie in one of `domains`. `peer_dscp` marks their packets; null: as the system does.
+    `cluster` names where nodes are remembered as suspects across jobs. `metrics_port` serves Prometheus on loopback.
     """
 
     slots: int
@@ -235,7 +264,14 @@ class RunConfig:
     restart: Restart = field(default_factory=Restart)
     timeouts: Mapping[str, Timeout] = field(default_factory=lambda: dict(DEFAULT_TIMEOUTS))
     grace_s: float = 30.0
+    spares: int = 0
+    min_slots: int | None = None
+    notify: Notify | None = None
+    domains: tuple[Domain, ...] = ()
+    segment_required: bool = False
     partner_segment: int = 1
+    cluster: str | None = None
+    metrics_port: int | None = None
     peer_dscp: int | None = None
     ports: Ports = field(default_factory=Ports)
     run: str | None = None
@@ -269,11 +305,73 @@ def coordinates(mesh: Mesh, rank: int) -> dict[str, int]:
     return {axis: found[axis] for axis in mesh.axes}
 
 
-def bind(slots: int, nodes: Sequence[int]) -> dict[int, int]:
-    """Slot -> node index: the lowest `slots` of the live `nodes`, in order. Raises ValueError when there are too few."""
-    if len(nodes) < slots:
-        raise ValueError(f"{slots} slots need as many nodes, and only {len(nodes)} are there")
-    return dict(enumerate(sorted(nodes)[:slots]))
+@dataclass(frozen=True)
+class Binding:
+    """Slot -> node index, and the slots whose node lies outside of the domain that the rest of their segment is in."""
+
+    nodes: Mapping[int, int]
+    outside: tuple[int, ...] = ()
+
+
+def bind(
+    slots: int,
+    live: Mapping[int, str | None],
+    held: Mapping[int, int] | None = None,
+    segment_slots: int = 1,
+    *,
+    required: bool = False,
+) -> Binding | None:
+    """Binds every slot to a node of `live` (node index -> its domain, None where unknown); None when that cannot be done.
+
+    A slot keeps the node that it has in `held` while that lives; another gets the lowest free node of its segment's domain, else the
+    lowest free node anywhere, which is listed as `outside`. With `required` a segment of `segment_slots` slots in a row never spans
+    domains: it is bound whole into a domain that has room for it, or not at all.
+    """
+    nodes = {slot: node for slot, node in (held or {}).items() if node in live and slot < slots}
+    free = sorted(set(live) - set(nodes.values()))
+    outside: list[int] = []
+    for first in range(0, slots, segment_slots):
+        segment = range(first, min(first + segment_slots, slots))
+        if not _bind_segment(segment, nodes, free, outside, live, required=required):
+            return None
+    return Binding({slot: nodes[slot] for slot in range(slots)}, tuple(outside))
+
+
+def _bind_segment(
+    segment: range, nodes: dict[int, int], free: list[int], outside: list[int], live: Mapping[int, str | None], *, required: bool
+) -> bool:
+    """Gives the slots of one segment that have no node one of `free`. False when there is none for one of them."""
+    home = _home(segment, nodes, free, live)
+    if required and len({live[nodes[slot]] for slot in segment if slot in nodes} | {home}) > 1:
+        for slot in segment:  # it no longer fits where it is: it moves as a whole
+            if slot in nodes:
+                free.append(nodes.pop(slot))
+        free.sort()
+        home = _home(segment, nodes, free, live)
+    for slot in segment:
+        if slot in nodes:
+            continue
+        at_home = [node for node in free if live[node] == home]
+        if not free or (required and not at_home):
+            return False
+        node = (at_home or free)[0]
+        if live[node] != home:
+            outside.append(slot)
+        nodes[slot] = node
+        free.remove(node)
+    return True
+
+
+def _home(segment: range, nodes: Mapping[int, int], free: Sequence[int], live: Mapping[int, str | None]) -> str | None:
+    """The domain that can hold the whole segment, with what it has there; of several, where most of it is."""
+    there = [live[nodes[slot]] for slot in segment if slot in nodes]
+    wanted = len(segment) - len(there)
+    candidates = dict.fromkeys([*there, *(live[node] for node in free)])
+    room = {domain: sum(live[node] == domain for node in free) for domain in candidates}
+    fitting = [domain for domain in candidates if room[domain] + there.count(domain) >= len(segment)]
+    if not fitting:
+        return max(candidates, key=lambda domain: (there.count(domain), min(room[domain], wanted)), default=None)
+    return max(fitting, key=there.count)
 
 
 def partner_of(slot: int, slots: int, segment_slots: int) -> int | None:
@@ -314,6 +412,9 @@ VERDICTS: Mapping[Exit, str] = types.MappingProxyType(
     }
 )
 
+
+# At this a worker writes the stacks of all its threads, whoever holds the GIL (faulthandler). Real-time signals have no other meaning.
+STACKS_SIGNAL = int(signal.SIGRTMIN) + 7
 
 # `rundir open` ends with this when somebody else has opened the attempt.
 ATTEMPT_TAKEN = 75
@@ -377,8 +478,20 @@ LEDGER_BUCKETS = (
 
 # --- the heartbeat page -----------------------------------------------------------------------------------------------
 
-SECTIONS = ("start", "rendezvous", "restore", "data", "compute", "save", "finish", "script")
-_WORDS = ("pid", "generation", "step", "section", "monotonic_ns", "save_request", "reserved_6", "reserved_7")
+SECTIONS = (
+    "start",
+    "rendezvous",
+    "restore",
+    "data",
+    "compute",
+    "save",
+    "finish",
+    "script",
+    "compile",
+    "collective",
+    "evaluation",
+)
+_WORDS = ("pid", "generation", "step", "section", "monotonic_ns", "save_request", "pulse", "own_ns")
 _BYTES_PER_RANK = 8 * len(_WORDS)
 
 
@@ -386,7 +499,9 @@ class HeartbeatPage:
     """One cache line of eight signed 64-bit words per local rank, written by the worker and read from outside it.
 
     Reading needs neither the worker's interpreter nor a socket, so it works with the GIL held. `step` counts completed optimizer
-    steps. Every word is aligned, so a single store is seen whole; words of one line may be of different moments.
+    steps; `pulse` counts signs of life of any kind (a batch, a backward pass, a change of section), at each of which `monotonic_ns` is
+    set; `own_ns` is what the rank has spent outside of waits for other ranks since it started, 0 where that is not
+    measured. Every word is aligned, so a single store is seen whole; words of one line may be of different moments.
     """
 
     def __init__(self, buffer: memoryview) -> None:

@@ -259,7 +259,8 @@ class Coordinator:
         if len(self.members) < self.config.slots:
             return
         if not self.slots:
-            self.slots = bind(self.config.slots, sorted(self.members))
+            binding = bind(self.config.slots, dict.fromkeys(self.members))
+            self.slots = dict(binding.nodes) if binding else {}
         for slot, node in self.slots.items():
             if node == event.node or self.phase is Phase.GATHERING:
                 self._out.append(Send(node, "assign", self.generation.number, {"slot": slot}))
