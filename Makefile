@@ -9,6 +9,8 @@ PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildc
 
 SOAK_EXAMPLES ?= 4000
 SOAK_DAMAGES ?= 10000
+# Kills on each tier are one of 200 of this: two hours and more.
+SOAK_KILLS ?= 40000
 
 .PHONY: help soak venv quickstart test-fast test lint peers bench
 
@@ -51,7 +53,8 @@ lint: .venv/dev.stamp
 soak: .venv/dev.stamp
 	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/test_chain_machine.py tests/faults/test_two_writers.py
 	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
-	    tests/runner/test_damage.py tests/runner/test_elastic.py tests/faults/test_save_kills.py
+	    tests/runner/test_damage.py tests/runner/test_elastic.py
+	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow'
@@ -70,3 +73,7 @@ bench: .venv/dev.stamp peers
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.planner
 	$(BIN)/python -m benchmarks.checkpoint
+	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.detection
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.control_plane

@@ -100,6 +100,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW425": "groups of ranks that nothing keeps in one NVLink domain (warning)",
         "HW426": "a mount that nothing makes read-only (warning)",
         "HW427": "a step that does not fit into the GPUs' memory, by the planner's estimate (warning)",
+        "HW428": "nodes that do not divide into the segments that keep groups of ranks in one NVLink domain",
         "HW501": "a RoCE fabric without a class that carries collectives",
         "HW502": "an RDMA fabric, and nodes that name no adapter",
         "HW503": "a transport that does not fit the fabric's role",
@@ -146,5 +147,6 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW710": "a `peer` tier without another node",
         "HW711": "captures of checkpoints that do not fit into a node's memory",
         "HW712": "runs on a storage without hard links",
+        "HW713": "spares that cannot replace a node, because a group of ranks needs several of one NVLink domain (warning)",
     }
 )

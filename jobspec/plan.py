@@ -302,8 +302,8 @@ class MountPlan:
 class JobPlan:
     """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds.
 
-    `segment_nodes` must come from one NVLink domain together, and as multiples of which every domain is used; None where it does not
-    matter which nodes the job gets.
+    `spares` nodes are held beside the `slots` that compute. `segment_nodes` must come from one NVLink domain together, and as multiples
+    of which every domain is used; None where it does not matter which nodes the job gets.
 
     `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the spec) and image.
     """
@@ -315,6 +315,7 @@ class JobPlan:
     cluster_hash: str
     group: str
     slots: int
+    spares: int
     procs_per_slot: int
     cpus_per_slot: int
     gpus_per_slot: int
@@ -332,6 +333,16 @@ class JobPlan:
     run: RunConfig
     spec: Mapping[str, Any]
     schema: str = JOB_PLAN_SCHEMA
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of an attempt: those that compute, then the spares."""
+        return self.slots + self.spares
+
+    @property
+    def outlives_nodes(self) -> bool:
+        """Whether an attempt goes on when it loses a node: another takes its place."""
+        return self.spares > 0 or self.run.timeouts["replace"].floor_s > 0
 
     @property
     def kept_spec(self) -> Mapping[str, Any]:

@@ -1,19 +1,22 @@
 """One process a node: `python -m headway.runner RUN_JSON --attempt N [--node I]` supervises the node's part of a run.
 
-The hosts come in HEADWAY_NODES, comma-separated in node order; without it there is one node, this machine.
+The hosts come in HEADWAY_NODES, comma-separated in node order: those that compute, then spares. Without it there is one node, this
+machine. A node that knows nothing of the others has its own host in HEADWAY_HOST.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, from_json
+from headway.runner.goodput.closing import closing_line
 from headway.runner.rundir import RunDirectory, read_verdict
 
 LOOPBACK = "127.0.0.1"
@@ -25,6 +28,18 @@ POLL_S = 0.2
 def _node_from_scheduler() -> int:
     """The place in the allocation, as Slurm and Kubernetes name it."""
     return int(os.environ.get("SLURM_NODEID") or os.environ.get("JOB_COMPLETION_INDEX") or 0)
+
+
+def own_host(node: int, needed: int, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The host name of this node, and what is wrong with what the scheduler has told us."""
+    if "HEADWAY_HOST" in environment:
+        return environment["HEADWAY_HOST"], ""
+    hosts = environment.get("HEADWAY_NODES", LOOPBACK).split(",")
+    if len(hosts) < needed:
+        return "", f"{needed} nodes are needed, and HEADWAY_NODES names {len(hosts)}"
+    if node >= len(hosts):
+        return "", f"this is node {node}, and HEADWAY_NODES names {len(hosts)}, from 0 on"
+    return hosts[node], ""
 
 
 def await_own_name(host: str, patience_s: float) -> str:
@@ -48,23 +63,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m headway.runner", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("run_json", type=Path, metavar="RUN_JSON")
     parser.add_argument("--attempt", type=int, required=True)
-    parser.add_argument("--node", type=int, default=_node_from_scheduler())
+    parser.add_argument("--node", type=int)
     arguments = parser.parse_args(argv)
+    is_scheduled = arguments.node is None
+    node = _node_from_scheduler() if is_scheduled else arguments.node
     try:
         config = from_json(RunConfig, arguments.run_json.read_text())
     except (OSError, RecordError) as error:
         print(f"headway.runner: {arguments.run_json}: {error}", file=sys.stderr)
         return 2
-    hosts = os.environ.get("HEADWAY_NODES", LOOPBACK).split(",")
-    if len(hosts) < config.slots:
-        print(f"headway.runner: {config.slots} nodes are needed, and HEADWAY_NODES names {len(hosts)}", file=sys.stderr)
+    host, wrong = own_host(node, config.min_slots or config.slots, os.environ)
+    if wrong:
+        print(f"headway.runner: {wrong}", file=sys.stderr)
         return 2
-    directory, host = RunDirectory.of(arguments.run_json, arguments.attempt), hosts[arguments.node]
-    hosts_coordinator = arguments.node == 0
+    directory = RunDirectory.of(arguments.run_json, arguments.attempt)
+    if ended := read_verdict(directory):  # a pod that comes again when the others are done
+        return ended.exit_code
+    hosts_coordinator = node == 0
     if hosts_coordinator and (wrong := await_own_name(host, OWN_NAME_S)):
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return Exit.RETRY_ELSEWHERE
-    code = Supervisor(config, directory, arguments.node, host, hosts_coordinator=hosts_coordinator).serve()
+    code = Supervisor(config, directory, node, host, hosts_coordinator=hosts_coordinator).serve()
+    if hosts_coordinator and is_scheduled:  # who starts a run by hand has a parent that says it
+        with contextlib.suppress(OSError):
+            print(f"headway: {closing_line(directory.root)}", file=sys.stderr)
     verdict = read_verdict(directory)  # the file wins over the code; a pod has no script around it to look
     return verdict.exit_code if verdict else code
 

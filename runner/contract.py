@@ -242,7 +242,8 @@ class RunConfig:
 
     `spares` nodes are held beside the `slots` that compute. With `min_slots` fewer slots may compute, when no more nodes are there.
     `partner_segment` slots in a row may be lost together (one NVLink domain); copies for `peer` lie in another segment where there is one.
-    `segment_required`: all slots of a segment must lie in one of `domains`. `peer_dscp` marks their packets; null: as the system does.
+    `segment_required`: each `segment_slots` slots in a row must lie in one of `domains` (groups of ranks that talk
+    over NVLink). `peer_dscp` marks the packets of peer copies; null: as the system does.
     `cluster` names where nodes are remembered as suspects across jobs. `metrics_port` serves Prometheus on loopback.
     """
 
@@ -269,6 +270,7 @@ class RunConfig:
     notify: Notify | None = None
     domains: tuple[Domain, ...] = ()
     segment_required: bool = False
+    segment_slots: int = 1
     partner_segment: int = 1
     cluster: str | None = None
     metrics_port: int | None = None
@@ -328,7 +330,9 @@ def bind(
     domains: it is bound whole into a domain that has room for it, or not at all.
     """
     nodes = {slot: node for slot, node in (held or {}).items() if node in live and slot < slots}
-    free = sorted(set(live) - set(nodes.values()))
+    free: dict[str | None, list[int]] = {}  # by domain, the lowest last
+    for node in sorted(live.keys() - set(nodes.values()), reverse=True):
+        free.setdefault(live[node], []).append(node)
     outside: list[int] = []
     for first in range(0, slots, segment_slots):
         segment = range(first, min(first + segment_slots, slots))
@@ -338,40 +342,51 @@ def bind(
 
 
 def _bind_segment(
-    segment: range, nodes: dict[int, int], free: list[int], outside: list[int], live: Mapping[int, str | None], *, required: bool
+    segment: range,
+    nodes: dict[int, int],
+    free: dict[str | None, list[int]],
+    outside: list[int],
+    live: Mapping[int, str | None],
+    *,
+    required: bool,
 ) -> bool:
     """Gives the slots of one segment that have no node one of `free`. False when there is none for one of them."""
-    home = _home(segment, nodes, free, live)
-    if required and len({live[nodes[slot]] for slot in segment if slot in nodes} | {home}) > 1:
+    there = [live[nodes[slot]] for slot in segment if slot in nodes]
+    if len(there) == len(segment) and not (required and len(set(there)) > 1):
+        return True
+    home = _home(len(segment), there, free)
+    if required and len({*there, home}) > 1:
         for slot in segment:  # it no longer fits where it is: it moves as a whole
             if slot in nodes:
-                free.append(nodes.pop(slot))
-        free.sort()
-        home = _home(segment, nodes, free, live)
+                back = free.setdefault(live[nodes[slot]], [])
+                back.append(nodes.pop(slot))
+                back.sort(reverse=True)
+        home = _home(len(segment), [], free)
     for slot in segment:
         if slot in nodes:
             continue
-        at_home = [node for node in free if live[node] == home]
-        if not free or (required and not at_home):
+        if not free or (required and home not in free):
             return False
-        node = (at_home or free)[0]
-        if live[node] != home:
+        chosen = home if home in free else min(free, key=lambda domain: free[domain][-1])
+        if chosen != home:
             outside.append(slot)
-        nodes[slot] = node
-        free.remove(node)
+        nodes[slot] = free[chosen].pop()
+        if not free[chosen]:
+            del free[chosen]
     return True
 
 
-def _home(segment: range, nodes: Mapping[int, int], free: Sequence[int], live: Mapping[int, str | None]) -> str | None:
-    """The domain that can hold the whole segment, with what it has there; of several, where most of it is."""
-    there = [live[nodes[slot]] for slot in segment if slot in nodes]
-    wanted = len(segment) - len(there)
-    candidates = dict.fromkeys([*there, *(live[node] for node in free)])
-    room = {domain: sum(live[node] == domain for node in free) for domain in candidates}
-    fitting = [domain for domain in candidates if room[domain] + there.count(domain) >= len(segment)]
-    if not fitting:
-        return max(candidates, key=lambda domain: (there.count(domain), min(room[domain], wanted)), default=None)
-    return max(fitting, key=there.count)
+def _home(size: int, there: Sequence[str | None], free: Mapping[str | None, Sequence[int]]) -> str | None:
+    """The domain that can hold a segment of `size` slots with what it has `there`; of several, where most of it is, then where the
+    lowest free node is. Where none can hold it, the one that holds most."""
+    room = {domain: len(free.get(domain, ())) for domain in (*there, *free)}
+    fitting = [domain for domain in room if room[domain] + there.count(domain) >= size]
+    if fitting and not there:
+        return min(fitting, key=lambda domain: free[domain][-1])
+    in_order = dict.fromkeys([*there, *sorted(free, key=lambda domain: free[domain][-1])])
+    if fitting:
+        return max((domain for domain in in_order if domain in fitting), key=there.count)
+    return max(in_order, key=lambda domain: (there.count(domain), min(room[domain], size - len(there))), default=None)
 
 
 def partner_of(slot: int, slots: int, segment_slots: int) -> int | None:
@@ -413,7 +428,8 @@ VERDICTS: Mapping[Exit, str] = types.MappingProxyType(
 )
 
 
-# At this a worker writes the stacks of all its threads, whoever holds the GIL (faulthandler). Real-time signals have no other meaning.
+# At this a worker writes the stack of its thread that gets it, whoever holds the GIL (faulthandler). Real-time signals have no other
+# meaning.
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 7
 
 # `rundir open` ends with this when somebody else has opened the attempt.
@@ -493,6 +509,7 @@ SECTIONS = (
 )
 _WORDS = ("pid", "generation", "step", "section", "monotonic_ns", "save_request", "pulse", "own_ns")
 _BYTES_PER_RANK = 8 * len(_WORDS)
+HEARTBEAT: Mapping[str, int] = types.MappingProxyType({word: place for place, word in enumerate(_WORDS)})
 
 
 class HeartbeatPage:
@@ -514,6 +531,11 @@ class HeartbeatPage:
     def read(self, local_rank: int) -> dict[str, int]:
         base = local_rank * len(_WORDS)
         return {name: self._words[base + i] for i, name in enumerate(_WORDS)}
+
+    def line(self, local_rank: int) -> memoryview:
+        """The rank's words for a writer that cannot afford `write`: signed 64-bit, at the places of HEARTBEAT."""
+        base = local_rank * len(_WORDS)
+        return self._words[base : base + len(_WORDS)]
 
     def write(self, local_rank: int, **words: int) -> None:
         base = local_rank * len(_WORDS)

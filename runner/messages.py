@@ -4,96 +4,484 @@
 
 The mac is HMAC-SHA256 with the run's secret over the direction, both sides' challenges and the JSON bytes, so a line can be neither
 forged, nor sent back, nor replayed on another connection; `seq` counts from 0 on each connection, so none can be left out.
+
+The coordinator proves that it knows the secret with a `welcome`, the agent with whatever it says first; both have HANDSHAKE_S for it, and
+who connects a line of FIRST_LINE_BYTES. What cannot be proven ends the connection that it came by, with a line on stderr, and does
+nothing else.
 """
 
 import asyncio
+import functools
 import hashlib
 import hmac
 import json
+import resource
 import secrets
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
-KINDS = frozenset({"join", "assign", "start", "beat", "exited", "evidence", "save", "committed", "survey", "stop"})
 Side = Literal["agent", "coordinator"]
-MAX_LINE_BYTES = 4 << 20
+KINDS: Mapping[Side, frozenset[str]] = {
+    "agent": frozenset({"join", "beat", "exited", "evidence", "committed", "enter"}),
+    "coordinator": frozenset({"assign", "start", "save", "survey", "stop", "probe", "entered", "welcome"}),
+}
 CHALLENGE_BYTES = 16
 HANDSHAKE_S = 10.0
+FIRST_LINE_BYTES = 4096
+MAX_LINE_BYTES = 4 << 20
+SEND_S = 5.0  # for a peer that does not read: it is as good as gone, and nobody waits for it
+MAX_UNSENT_BYTES = MAX_LINE_BYTES
+HALF_OPEN = 4096  # connections that have proven nothing yet; the oldest goes first
+BACKLOG = 4096  # what Linux takes unless told otherwise (net.core.somaxconn)
+ACCEPT_AT_ONCE = 64  # the others are served in between, so that whoever answers at once is never the oldest
+OUT_OF_FILES_S = 1.0  # before the next try to accept
+READ_BYTES = 1 << 16
+SAY_S = 1.0  # between two lines about refused connections
+_MAC_CHARACTERS = 2 * hashlib.sha256().digest_size
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ChannelError(Exception):
-    """The peer is not who it should be, or the connection is gone."""
+    """The peer is not who it should be, says what nobody understands, or the connection is gone."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     run: str
     generation: int
     node: int
     incarnation: int
     seq: int
     kind: str
-    body: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any]
 
 
-class Channel:
-    """One authenticated connection. `side` is ours."""
+class Refusals:
+    """What is said about refused connections: a line each SAY_S at most, however many there are."""
+
+    def __init__(self) -> None:
+        self._said = float("-inf")
+        self._unsaid = 0
+
+    def say(self, peer: Any, why: str) -> None:
+        self._unsaid += 1
+        if (now := time.monotonic()) - self._said < SAY_S:
+            return
+        more = f" (and {self._unsaid - 1} others since the last such line)" if self._unsaid > 1 else ""
+        print(f"refused a connection with {peer}: {why}{more}", file=sys.stderr, flush=True)
+        self._said, self._unsaid = now, 0
+
+
+Heard = Callable[["Link", Message], None]
+Ended = Callable[["Link", str], None]
+
+
+class Link:
+    """One connection, made by `connect` or `listen`.
+
+    `heard` is called in the event loop with every authentic message, in order, and may raise ChannelError about what it cannot
+    understand. `lost` is called in the event loop, never from within another call, once and for whatever reason the link ended (`close`
+    too), with that reason; of what `listen` accepts only for links that were heard. `data` is free for the owner.
+    """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, side: Side, run: str, incarnation: int
+        self,
+        sock: socket.socket,
+        secret: bytes,
+        side: Side,
+        run: str,
+        incarnation: int,
+        heard: Heard,
+        lost: Ended,
+        refusals: Refusals,
     ) -> None:
-        self._reader, self._writer = reader, writer
-        self._secret, self._side, self._run, self._incarnation = secret, side, run, incarnation
-        self._challenges = b""
+        self.data: Any = None
+        self.closed = False
+        self.proven = False  # the peer has sent an authentic line
+        self._socket, self._secret, self._side, self._incarnation = sock, secret, side, incarnation
+        self._fd = sock.fileno()
+        self._run, self._run_json = run, json.dumps(run)
+        self._heard, self._lost, self._refusals = heard, lost, refusals
+        self._peer: Side = "coordinator" if side == "agent" else "agent"
+        self._mine = secrets.token_bytes(CHALLENGE_BYTES)
+        self._outward = self._inward = b""  # what a mac covers beside the JSON bytes
         self._sent = self._received = 0
+        self._partial, self._unsent = bytearray(), bytearray()
+        self._limit = 2 * CHALLENGE_BYTES
+        self._take: Callable[[bytes], None] = self._take_challenge
+        self._why = ""
+        self._over = False
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.call_later(HANDSHAKE_S, self.refuse, f"nothing authentic within {HANDSHAKE_S:g} s")
+        self._unread: asyncio.TimerHandle | None = None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A host that is gone acknowledges nothing, and what is sent to it would be tried again for 15 minutes (tcp(7)).
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SEND_S * 1000))
+        self._loop.add_reader(self._fd, self._readable)
+        self._write(self._mine.hex().encode() + b"\n")
 
-    async def handshake(self) -> None:
-        """Exchanges challenges. Raises ChannelError when the peer says nothing useful within HANDSHAKE_S."""
-        mine = secrets.token_bytes(CHALLENGE_BYTES)
-        try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                self._writer.write(mine.hex().encode() + b"\n")
-                await self._writer.drain()
-                theirs = bytes.fromhex((await self._reader.readuntil(b"\n")).decode().strip())
-        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise ChannelError(f"no handshake: {error}") from None
-        if len(theirs) != CHALLENGE_BYTES:  # else the border between the two challenges could be moved
-            raise ChannelError(f"no handshake: a challenge of {len(theirs)} bytes, expected {CHALLENGE_BYTES}")
-        self._challenges = mine + theirs if self._side == "agent" else theirs + mine
+    # --- for the owner ------------------------------------------------------------------------------------------------
 
-    async def send(self, kind: str, generation: int, node: int, body: dict[str, Any]) -> None:
-        """Sends one message. Raises ChannelError when the connection is gone."""
-        message = {"run": self._run, "generation": generation, "node": node, "incarnation": self._incarnation}
-        raw = json.dumps({**message, "seq": self._sent, "kind": kind, "body": body}).encode()
-        self._sent += 1
-        try:
-            self._writer.write(self._mac(self._side, raw).encode() + b" " + raw + b"\n")
-            await self._writer.drain()
-        except OSError as error:
-            raise ChannelError(f"connection lost: {error}") from None
-
-    async def receive(self) -> Message:
-        """The next message. Raises ChannelError when the connection ends or a line is not authentic."""
-        try:
-            line = (await self._reader.readuntil(b"\n")).rstrip(b"\n")
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise ChannelError(f"connection lost: {error}") from None
-        mac, _, raw = line.partition(b" ")
-        peer: Side = "coordinator" if self._side == "agent" else "agent"
-        if not hmac.compare_digest(mac, self._mac(peer, raw).encode()):
-            raise ChannelError("a line does not carry this run's mac")
-        try:
-            message = Message(**json.loads(raw))
-            expected = (message.run, message.seq) == (self._run, self._received) and message.kind in KINDS
-        except (ValueError, TypeError) as error:
-            raise ChannelError(f"not a message: {error}") from None
-        if not expected:
-            raise ChannelError(f"unexpected message {message.kind!r} number {message.seq} of run {message.run!r}")
-        self._received += 1
-        return message
+    def send(self, kind: str, generation: int, node: int, body: Mapping[str, Any]) -> None:
+        """Sends one message, without waiting; on a closed link nothing happens. A peer that has not read all of what it was sent for
+        SEND_S, or leaves more than MAX_UNSENT_BYTES unread, is given up."""
+        self._send(kind, generation, node, _encode(body))
 
     def close(self) -> None:
-        self._writer.close()
+        """Ends the link once what was sent has left."""
+        if not self.closed:
+            self.closed, self._why = True, "closed here"
+            self._loop.remove_reader(self._fd)
+            if not self._unsent:
+                self._end()
 
-    def _mac(self, side: Side, raw: bytes) -> str:
-        return hmac.new(self._secret, side.encode() + b"\0" + self._challenges + raw, hashlib.sha256).hexdigest()
+    def refuse(self, why: str) -> None:
+        """Ends the link at once, with a line on stderr."""
+        if not self.closed:
+            self._refusals.say(_name(self._socket), why)
+            self._abort(why)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was sent and has not left this process."""
+        return len(self._unsent)
+
+    # --- what leaves --------------------------------------------------------------------------------------------------
+
+    def _send(self, kind: str, generation: int, node: int, body: str) -> None:
+        if self.closed:
+            return
+        if len(self._unsent) > MAX_UNSENT_BYTES:
+            self._abort(f"the peer leaves {len(self._unsent)} bytes unread")
+            return
+        raw = (
+            f'{{"run":{self._run_json},"generation":{generation},"node":{node},"incarnation":{self._incarnation},'
+            f'"seq":{self._sent},"kind":"{kind}","body":{body}}}'
+        ).encode()
+        if len(raw) > MAX_LINE_BYTES - _MAC_CHARACTERS - 1:  # the peer would end the link at it, each time it is said again
+            print(
+                f"a message {kind!r} of {len(raw)} bytes is not sent: a line may have {MAX_LINE_BYTES}",
+                file=sys.stderr,
+                flush=True,
+            )
+            return
+        self._sent += 1
+        self._write(b"%s %s\n" % (_mac(self._secret, self._outward + raw), raw))
+
+    def _write(self, data: bytes) -> None:
+        if not self._unsent and (written := self._written(data)) < len(data) and not self.closed:
+            self._unsent += data[written:]
+            self._loop.add_writer(self._fd, self._writable)
+            self._unread = self._loop.call_later(SEND_S, self._abort, f"the peer has not read up for {SEND_S:g} s")
+        elif self._unsent:
+            self._unsent += data
+
+    def _written(self, data: bytes | bytearray) -> int:
+        """How much of `data` the kernel takes."""
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._abort(str(error))
+            return 0
+
+    def _writable(self) -> None:
+        del self._unsent[: self._written(self._unsent)]
+        if not self._unsent and not self._over:
+            self._loop.remove_writer(self._fd)
+            if self._unread is not None:
+                self._unread.cancel()
+            if self.closed:
+                self._end()
+
+    # --- what arrives -------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._abort(str(error))
+            return
+        if not data:
+            self._abort("the peer has ended the connection")
+            return
+        try:
+            self._take_bytes(data)
+        except ChannelError as error:
+            self.refuse(str(error))
+        except BaseException:  # the owner's mistake: the event loop shows it, and the peer says again what it had to say
+            self._abort("the message could not be dealt with")
+            raise
+
+    def _take_bytes(self, data: bytes) -> None:
+        *whole, rest = data.split(b"\n")
+        if whole and self._partial:
+            whole[0] = bytes(self._partial) + whole[0]
+            self._partial.clear()
+        for line in whole:
+            if self.closed:
+                return
+            if len(line) > self._limit:
+                raise ChannelError(f"a line of more than {self._limit} bytes")
+            self._take(line)
+        self._partial += rest
+        if len(self._partial) > self._limit:
+            raise ChannelError(f"a line of more than {self._limit} bytes")
+
+    def _take_challenge(self, line: bytes) -> None:
+        try:
+            theirs = bytes.fromhex(line.decode())
+        except ValueError:
+            theirs = b""
+        if len(theirs) != CHALLENGE_BYTES:  # else the border between the two challenges could be moved
+            raise ChannelError(f"no handshake: {line!r} is no challenge of {CHALLENGE_BYTES} bytes")
+        challenges = self._mine + theirs if self._side == "agent" else theirs + self._mine
+        self._outward, self._inward = (side.encode() + b"\0" + challenges for side in (self._side, self._peer))
+        # An agent has asked for this one connection, so what it may be sent at first is not scarce.
+        self._limit = MAX_LINE_BYTES if self._side == "agent" else FIRST_LINE_BYTES
+        self._take = self._take_message
+        self._shaken()
+
+    def _take_message(self, line: bytes) -> None:
+        raw = line[_MAC_CHARACTERS + 1 :]
+        if not hmac.compare_digest(line[: _MAC_CHARACTERS + 1], _mac(self._secret, self._inward + raw) + b" "):
+            raise ChannelError("a line does not carry this run's mac")
+        message = self._message(raw)
+        self._received += 1
+        if not self.proven:
+            self.proven, self._limit = True, MAX_LINE_BYTES
+            self._deadline.cancel()
+            self._proved()
+        if message.kind != "welcome":
+            self._heard(self, message)
+
+    def _message(self, raw: bytes) -> Message:
+        try:
+            message = Message(**json.loads(raw.decode()))
+            known = message.kind in KINDS[self._peer]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ChannelError(f"not a message: {error}") from None
+        if not known or (message.run, message.seq) != (self._run, self._received):
+            raise ChannelError(f"unexpected message {message.kind!r} number {message.seq} of run {message.run!r}")
+        if not (
+            type(message.generation) is type(message.node) is type(message.incarnation) is int and isinstance(message.body, dict)
+        ):
+            raise ChannelError(f"not a message: {message.kind!r} with a field of another type")
+        return message
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _abort(self, why: str) -> None:
+        self._why = self._why or why
+        self.closed = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._deadline.cancel()
+        if self._unread is not None:
+            self._unread.cancel()
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._socket.close()
+        self._partial.clear()
+        self._unsent.clear()
+        self._loop.call_soon(self._ended, self._why)
+
+    # --- for the two ends ---------------------------------------------------------------------------------------------
+
+    def _shaken(self) -> None:
+        """Both challenges are known."""
+
+    def _proved(self) -> None:
+        """The first authentic line has come."""
+
+    def _ended(self, why: str) -> None:
+        """The link is over."""
+        self._lost(self, why)
+
+
+def broadcast(links: Iterable[tuple[Link, int]], kind: str, generation: int, body: Mapping[str, Any]) -> None:
+    """Sends one message to many (link, node); the body is encoded once."""
+    encoded = _encode(body)
+    for link, node in links:
+        link._send(kind, generation, node, encoded)
+
+
+async def flush(links: Iterable[Link]) -> None:
+    """Waits until what was sent has left this process, or its link has ended, which takes SEND_S at most."""
+    waiting = list(links)
+    while waiting := [link for link in waiting if link.unsent_bytes]:
+        await asyncio.sleep(0.01)
+
+
+def _mac(secret: bytes, covered: bytes) -> bytes:
+    return hmac.digest(secret, covered, "sha256").hex().encode()
+
+
+def _name(sock: socket.socket) -> str:
+    try:
+        return ":".join(str(part) for part in sock.getpeername()[:2])
+    except OSError:
+        return "somebody who has left"
+
+
+# --- the agent's end ----------------------------------------------------------------------------------------------------
+
+
+_REFUSALS = Refusals()
+
+
+class _Outgoing(Link):
+    def __init__(self, sock: socket.socket, secret: bytes, run: str, incarnation: int, heard: Heard, lost: Ended) -> None:
+        self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.handed_over = False
+        super().__init__(sock, secret, "agent", run, incarnation, heard, lost, _REFUSALS)
+
+    def _proved(self) -> None:
+        if not self.welcome.done():
+            self.welcome.set_result(None)
+
+    def _ended(self, why: str) -> None:
+        if self.handed_over:
+            super()._ended(why)
+        elif not self.welcome.done():
+            self.welcome.set_exception(ChannelError(why))
+
+
+async def connect(host: str, port: int, secret: bytes, run: str, incarnation: int, heard: Heard, lost: Ended) -> Link:
+    """A link with the coordinator at host and port, which has proven that it knows the secret. Raises ChannelError when it has not
+    within HANDSHAKE_S, OSError when nobody listens. `lost` is not called for what was raised; whoever awaits this by way of a task looks
+    at `closed`."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            link = _Outgoing(await _connected(host, port), secret, run, incarnation, heard, lost)
+            try:
+                await link.welcome
+            except BaseException:
+                link.close()
+                raise
+    except TimeoutError:
+        raise ChannelError(f"no handshake with {host}:{port} within {HANDSHAKE_S:g} s") from None
+    if link.closed:
+        raise ChannelError("the connection has ended")
+    link.handed_over = True
+    return link
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A connection to the first of the host's addresses that answers."""
+    refused: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await _addresses(host, port):
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            refused = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise refused
+
+
+async def _addresses(host: str, port: int) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: that may take a while
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+# --- the coordinator's end ----------------------------------------------------------------------------------------------
+
+
+class _Incoming(Link):
+    def __init__(self, sock: socket.socket, secret: bytes, run: str, heard: Heard, lost: Ended, listener: "Listener") -> None:
+        self._listener = listener
+        listener.half_open[self] = None
+        super().__init__(sock, secret, "coordinator", run, 0, heard, lost, listener.refusals)
+
+    def _shaken(self) -> None:
+        self.send("welcome", 0, -1, {})
+
+    def _proved(self) -> None:
+        self._listener.half_open.pop(self, None)
+
+    def _ended(self, why: str) -> None:
+        self._listener.half_open.pop(self, None)
+        if self.proven:
+            super()._ended(why)
+
+
+class Listener:
+    """Where agents connect: `port`."""
+
+    def __init__(self, sock: socket.socket, secret: bytes, run: str, heard: Heard, lost: Ended, most_half_open: int) -> None:
+        self.port: int = sock.getsockname()[1]
+        self.refusals = Refusals()
+        self.half_open: dict[Link, None] = {}
+        self._socket, self._most_half_open = sock, most_half_open
+        self._link = functools.partial(_Incoming, secret=secret, run=run, heard=heard, lost=lost, listener=self)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._accept)
+
+    def close(self) -> None:
+        """Accepts nobody any more; links that were heard stay."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for link in list(self.half_open):
+            link.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file descriptor is left, and the socket stays readable
+                self.refusals.say("somebody", str(error))
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(OUT_OF_FILES_S, self._again)
+                return
+            sock.setblocking(False)
+            self._link(sock)
+            if len(self.half_open) > self._most_half_open:
+                next(iter(self.half_open)).refuse(f"{self._most_half_open} newer connections have proven nothing either")
+
+    def _again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
+
+
+async def listen(host: str, port: int, secret: bytes, run: str, heard: Heard, lost: Ended) -> Listener:
+    """Accepts agents at host and port (0: any free one). Raises OSError when that cannot be had.
+
+    Each agent takes a file descriptor: the process's soft limit is raised to its hard limit.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return Listener(await _listening(host, port), secret, run, heard, lost, min(HALF_OPEN, most // 4))
+
+
+async def _listening(host: str, port: int) -> socket.socket:
+    """Listens at the first of the host's addresses that is this machine's."""
+    refused: OSError = OSError(f"{host} has no address")
+    for family, _, _, _, address in await _addresses(host, port):
+        try:
+            sock = socket.create_server(address, family=family, backlog=BACKLOG)
+        except OSError as error:
+            refused = error
+        else:
+            sock.setblocking(False)
+            return sock
+    raise refused

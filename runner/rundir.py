@@ -19,6 +19,7 @@ from pathlib import Path
 
 from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, Verdict, from_json, settled, to_json
+from headway.runner.coordinator.suspects import file_of, lemons
 
 HANDLE_SCHEMA = "headway.handle/1"
 
@@ -54,6 +55,20 @@ class RunDirectory:
     @property
     def coordinator(self) -> Path:
         return self.attempt_directory / "coordinator.json"
+
+    @property
+    def coordinators(self) -> Path:
+        return self.attempt_directory / "coordinators"
+
+    def term(self, number: int) -> Path:
+        return self.coordinators / f"{number:06d}.json"
+
+    def entered(self, node: int) -> Path:
+        return self.attempt_directory / "entered" / f"{node}.json"
+
+    @property
+    def evidence(self) -> Path:
+        return self.attempt_directory / "evidence"
 
     def node(self, index: int) -> Path:
         return self.attempt_directory / "nodes" / f"{index}.json"
@@ -142,14 +157,20 @@ def read_verdict(directory: RunDirectory) -> Verdict | None:
 
 
 def suspects(directory: RunDirectory) -> list[str]:
-    """Host names that a verdict of this or an earlier attempt suspects: excluding nodes replaces the list that stood before."""
-    hosts = set()
+    """Host names that a verdict of this or an earlier attempt suspects, or that keep failing on this cluster, whatever runs there:
+    excluding nodes replaces the list that stood before."""
+    hosts = set(_lemons(directory))
     for attempt in range(directory.attempt + 1):
         earlier = RunDirectory(directory.root, attempt)
         verdict = read_verdict(earlier)
         files = [earlier.node(index) for index in (verdict.suspects if verdict else ())]
         hosts |= {json.loads(path.read_text())["host"] for path in files if path.exists()}
     return sorted(hosts)
+
+
+def _lemons(directory: RunDirectory) -> dict[str, float]:
+    cluster = from_json(RunConfig, directory.run_json.read_text()).cluster
+    return {} if cluster is None else lemons(file_of(directory.root.parent, cluster), time.time())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

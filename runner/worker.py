@@ -1,22 +1,34 @@
 """A worker's side of the agent: the heartbeat page, what it says, and the rendezvous store of its generation."""
 
+import faulthandler
 import json
 import mmap
 import os
+import site
 import socket
+import sys
+import sysconfig
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from headway.runner.checkpoint.chain import Base
-from headway.runner.contract import SECTIONS, HeartbeatPage
+from headway.runner.contract import HEARTBEAT, SECTIONS, STACKS_SIGNAL, HeartbeatPage
 
 PARTING_S = 60.0
+TEXT_CHARACTERS = 500
+_STEP, _SECTION, _PULSE = HEARTBEAT["step"], HEARTBEAT["section"], HEARTBEAT["pulse"]
+_MONOTONIC_NS, _OWN_NS = HEARTBEAT["monotonic_ns"], HEARTBEAT["own_ns"]
+_NUMBER = {name: number for number, name in enumerate(SECTIONS)}
+_OWN = f"{Path(__file__).parent}{os.sep}"
 _LEFT = "headway/left"  # in the store: how many ranks besides the first have finished
 
 
 _current: "list[Worker]" = []
+_kept: list[Any] = []  # files that must stay open
 
 
 def current() -> "Worker | None":
@@ -24,9 +36,9 @@ def current() -> "Worker | None":
     return _current[0] if _current else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Worker:
-    """What the supervisor handed to this process. `section`, `completed` and `say` are all it ever tells back."""
+    """What the supervisor handed to this process, and all that it ever tells back: signs of life on its page, and events."""
 
     rank: int
     local_rank: int
@@ -37,6 +49,16 @@ class Worker:
     base: Base | None
     _page: HeartbeatPage
     _events: socket.socket
+    step: int = 0
+    sample: int | None = None  # the first position of the batch that is computed, where the trainer knows it
+    _pulses: int = 0
+    _not_own_ns: int = field(
+        default_factory=time.monotonic_ns
+    )  # when this process began, and what it has waited for others since
+    _line: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._line = self._page.line(self.local_rank)
 
     @classmethod
     def from_environment(cls) -> "Worker":
@@ -45,11 +67,12 @@ class Worker:
         heartbeat, events = (int(os.environ.pop(f"HEADWAY_{name}_FD")) for name in ("HEARTBEAT", "EVENTS"))
         for descriptor in (heartbeat, events):
             os.set_inheritable(descriptor, False)
+        show_stacks_when_asked()
         page = HeartbeatPage(memoryview(mmap.mmap(heartbeat, 0)))
         base = json.loads(os.environ["HEADWAY_BASE"])
         worker = cls(
             rank=int(os.environ["RANK"]),
-            local_rank=int(os.environ["LOCAL_RANK"]),
+            local_rank=int(os.environ.get("HEADWAY_LOCAL_RANK", os.environ["LOCAL_RANK"])),
             world_size=int(os.environ["WORLD_SIZE"]),
             generation=int(os.environ["HEADWAY_GENERATION"]),
             attempt=int(os.environ["HEADWAY_ATTEMPT"]),
@@ -59,34 +82,120 @@ class Worker:
             _events=socket.socket(fileno=events),
         )
         page.write(worker.local_rank, pid=os.getpid())
-        _current.append(worker)
+        _current[:] = [worker]
         return worker
+
+    # --- signs of life ------------------------------------------------------------------------------------------------
 
     def section(self, name: str) -> None:
         """This process now does `name`, one of contract.SECTIONS."""
-        self._page.write(self.local_rank, section=SECTIONS.index(name), monotonic_ns=time.monotonic_ns())
+        self._line[_SECTION] = _NUMBER[name]
+        self.pulse()
 
     def completed(self, step: int) -> None:
         """`step` optimizer steps are complete."""
-        self._page.write(self.local_rank, step=step, monotonic_ns=time.monotonic_ns())
+        self.step = self._line[_STEP] = step
+        self.pulse()
+
+    def waited(self, nanoseconds: int) -> None:
+        """So long it has just waited for other ranks."""
+        self._not_own_ns += nanoseconds
+        self.pulse()
+
+    def pulse(self) -> None:
+        """This process lives and moves. Hooks call this several times a step, so it writes the words by their places."""
+        self._pulses += 1
+        now = time.monotonic_ns()
+        line = self._line
+        line[_PULSE], line[_MONOTONIC_NS], line[_OWN_NS] = self._pulses, now, now - self._not_own_ns
 
     def save_requested(self) -> bool:
         """Has the coordinator asked to save and stop? Ranks must agree on the step before they act on it."""
         return bool(self._page.read(self.local_rank)["save_request"])
 
+    # --- events -------------------------------------------------------------------------------------------------------
+
     def say(self, what: str, **facts: Any) -> None:
         """One event for the coordinator. It is delivered in order, and before the end of this process."""
         self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
 
+    def raised(self, error: BaseException) -> None:
+        """The exception that ends this process."""
+        lines = str(error).splitlines() or [""]
+        facts = {"type": type_name(error), "text": lines[0][:TEXT_CHARACTERS], "at": innermost(error.__traceback__)}
+        self.say("exception", **facts, step=self.step, sample=self.sample)
+
+
+def type_name(error: BaseException) -> str:
+    """The qualified name of an exception's class; a built-in one's without its module."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def innermost(trace: TracebackType | None) -> str | None:
+    """Where the innermost frame of the user's code was, as `file:line function`: not that of a library, unless there is no other."""
+    frames = []
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code, trace.tb_lineno))
+        trace = trace.tb_next
+    for passed_over in ((*_libraries(), _OWN), _libraries(), ()):
+        left = [(code, line) for code, line in frames if not code.co_filename.startswith(passed_over)]
+        if left:
+            code, line = left[-1]
+            return f"{code.co_filename}:{line} {code.co_qualname}"
+    return None
+
+
+def _libraries() -> tuple[str, ...]:
+    """How the names of files begin that are installed."""
+    paths = sysconfig.get_paths()
+    return ("<frozen ", *(f"{folder}{os.sep}" for folder in (paths["stdlib"], paths["platstdlib"], *site.getsitepackages())))
+
+
+def show_stacks_when_asked() -> None:
+    """At STACKS_SIGNAL the stack of the thread that gets it is appended to the file that the agent named, whoever holds the GIL.
+
+    Not of all threads, and only to be asked of a thread that sleeps: faulthandler reads the frames of one that runs while CPython 3.11
+    frees them (two busy threads: SIGSEGV after 642 signals).
+    """
+    path = os.environ.get("HEADWAY_STACKS")
+    if path is None:
+        return
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        stacks = Path(path).open("a")  # noqa: SIM115  open for as long as the process lives
+    except OSError as error:  # a full disk costs the evidence, not the run
+        print(f"stacks of rank {os.environ.get('RANK')} cannot be shown: {error}", file=sys.stderr)
+        return
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=False)
+    _kept.append(stacks)
+
+
+def client_store(timeout: timedelta) -> Any:
+    """The generation's store as any rank may use it. Raises RuntimeError when rank 0 does not serve it within `timeout`."""
+    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415
+
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
+
+
+def meet_store(worker: Worker, store: Any, key: str, timeout: timedelta) -> None:
+    """Waits until the first local rank of every node has come here, or `timeout` has passed. `store` is what host_store gave."""
+    nodes = worker.world_size // int(os.environ["LOCAL_WORLD_SIZE"])
+    try:
+        store = store or client_store(timeout)
+        if worker.local_rank == 0 and store.add(key, 1) == nodes:
+            store.set(f"{key}/all", b"1")
+        store.wait([f"{key}/all"], timeout)
+    except RuntimeError as error:
+        print(f"headway: rank {worker.rank} goes on alone from {key}: {error}".splitlines()[0], file=sys.stderr)
+
 
 def leave_store(worker: Worker, store: Any) -> None:
     """Rank 0 goes on serving the store until the other ranks have finished too, as torchrun's does; at most PARTING_S longer."""
-    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415
-
     try:
         if store is None:
-            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            TCPStore(*address, is_master=False, timeout=timedelta(seconds=5), wait_for_workers=False).add(_LEFT, 1)
+            client_store(timedelta(seconds=5)).add(_LEFT, 1)
             return
         until = time.monotonic() + PARTING_S
         while store.add(_LEFT, 0) < worker.world_size - 1 and time.monotonic() < until:

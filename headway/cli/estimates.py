@@ -90,7 +90,7 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     if sent:
         yield "a rank sends", f"{sent} a step"
     if plan.run.steps is not None:
-        yield "the run", _run(estimate, plan.run.steps, group.hourly_cost, plan.slots)
+        yield "the run", _run(estimate, plan.run.steps, group.hourly_cost, plan)
     yield "a checkpoint", units.size(estimate.checkpoint_bytes)
 
 
@@ -103,11 +103,12 @@ def _host_memory(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> str:
     return f"{verdict}: {_gib(needed)} of {_gib(group.host_memory_bytes)} a node"
 
 
-def _run(estimate: Estimate, steps: int, hourly_cost: float | None, nodes: int) -> str:
+def _run(estimate: Estimate, steps: int, hourly_cost: float | None, plan: JobPlan) -> str:
+    """Spares are held, and cost, from the start."""
     budget = estimate.budget(steps * estimate.training.tokens)
-    cost = "" if hourly_cost is None else f", {_number(hourly_cost * nodes * budget.days * 24)} in the cluster's currency"
+    cost = "" if hourly_cost is None else f", {_number(hourly_cost * plan.nodes * budget.days * 24)} in the cluster's currency"
     tokens = f"{units.count(steps, 'step')}, {_tokens(budget.tokens)}"
-    return f"{tokens}: {_length(budget.days)}, {_number(budget.gpu_hours)} GPU-hours{cost}, where nothing fails"
+    return f"{tokens}: {_length(budget.days)}, {_number(budget.gpu_hours * plan.nodes / plan.slots)} GPU-hours{cost}, where nothing fails"
 
 
 def _length(days: float) -> str:

@@ -111,7 +111,8 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
-    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}, {plan.backend}", _mesh(plan))
+    spares = f", {plan.spares} more to spare" if plan.spares else ""
+    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", _mesh(plan))
     _print_facts(console, _facts(planned))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)

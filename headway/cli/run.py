@@ -147,6 +147,16 @@ def _words(line: dict[str, Any]) -> str | None:
         case "failure":
             who = f"rank {line['rank']}" if line["rank"] is not None else "a node"
             return f"step {line['step']}: {who} was lost ({line['cause']})"
+        case "hang":
+            return f"hang in {line['section']}: {line['why']}"
+        case "straggler":
+            return f"rank {line['rank']} needs {line['ratio']:.2f} times the others' time for a step"
+        case "lost" | "excluded":
+            return f"node {line['node']} ({line['host']}) is left out: {line['why']}"
+        case "rebound":
+            return f"slot {line['slot']} goes on at node {line['to']}"
+        case "takeover":
+            return f"node {line['node']} has taken over as coordinator"
         case "refused":
             return f"step {line['step']}: checkpoint refused, {line['name']}: {line['reason']}"
         case "section" if line["name"] == "script":

@@ -1,19 +1,25 @@
 """`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headway.cli.teed import following
 from headway.infra.submit.local import ending_with_parent
 from headway.report.directory import RunError
 from headway.report.summary import summarize
 from headway.report.wording import bottom_line
+from headway.runner.contract import VERDICTS, Exit
+
+# Those that --signals-to-handle names by default or in its help; what they do there is the runner's business.
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run(words: list[str]) -> int:
@@ -23,31 +29,47 @@ def run(words: list[str]) -> int:
         return 3
     read, write = os.pipe()
     command = [sys.executable, "-m", "headway.runner.torchrun", *words]
-    environment = {**os.environ, "HEADWAY_RUN_PATH_FD": str(write)}
+    environment = {**os.environ, "HEADWAY_TERMINAL_FD": str(write)}
     own = {"env": environment, "pass_fds": [write], "preexec_fn": ending_with_parent()}
     runner: subprocess.Popen[bytes] = subprocess.Popen(command, **own)  # type: ignore[call-overload]
     os.close(write)
     with _signals_forwarded(runner), os.fdopen(read) as pipe:
-        directory = pipe.read()
-        code = runner.wait()
-    if directory:
-        _say_what_it_cost(Path(directory))
+        said = pipe.read()
+        terminal = json.loads(said) if said else {"run": None, "logs": None, "teed": {}}
+        with following(terminal):
+            code = runner.wait()
+    if terminal["run"] and _has_the_report(terminal):
+        _say_what_it_cost(Path(terminal["run"]))
+    elif terminal["run"] and code in VERDICTS and code != Exit.COMPLETED:
+        logs = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "logs"
+        print(f"headway: {VERDICTS[Exit(code)]} (exit code {code}); what this node saw of it: {logs}", file=sys.stderr)
     return code
+
+
+def _has_the_report(terminal: Mapping[str, Any]) -> bool:
+    """Of several nodes, the one that coordinated last says it; what each node keeps by itself tells nothing of the run."""
+    published = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "coordinator.json"
+    try:
+        last = json.loads(published.read_text())["node"]
+    except (OSError, ValueError, KeyError):  # it ended before there was one
+        last = 0
+    return bool(terminal["node"] == last and (terminal["shared"] or terminal["node"] == 0))
 
 
 @contextmanager
 def _signals_forwarded(runner: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """An interrupt at the terminal reaches the runner by itself; a SIGTERM to this process alone does not."""
+    """An interrupt at the terminal reaches the runner by itself, a signal to this process alone does not. What nohup ignores stays so."""
 
     def forward(number: int, _: Any) -> None:
         if runner.poll() is None:
             runner.send_signal(number)
 
-    before = signal.signal(signal.SIGTERM, forward), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, forward) for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headway.report import curve, timeline, units, wording
+from headway.report.costs import Cost
+from headway.report.events import Event
 from headway.report.markup import Child, Markup, element, join, raw
 from headway.report.summary import SCRIPT, Commit, FailureSummary, RefusedCheckpoint, RunSummary
 
 LONGEST_TABLE = 100
+LONGEST_LIST = 8
 _FOLDER = Path(__file__).parent
 
 
@@ -68,7 +71,9 @@ def _sections(summary: RunSummary) -> Iterator[Markup]:
     yield _section("Loss", curve.figure(summary))
     yield _section("Where the time went", timeline.goodput_bar(summary))
     yield _section("Generations", timeline.timeline(summary))
-    yield _section("Failures", _failures(summary))
+    yield _section("Failures", _costs(summary), _failures(summary))
+    if summary.events:
+        yield _section("Events", _events(summary))
     yield _section("Checkpoints", _refused(summary), _commits(summary))
     yield _section("Hashes of the final state", _hashes(summary))
     yield _section("Run", element("dl", *(_fact(*fact) for fact in _identity(summary)), class_="facts"))
@@ -84,10 +89,15 @@ def _section(title: str, *children: Child) -> Markup:
 def _key_figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
     """What, its value, and the small print."""
     yield "Loss", _loss_change(summary), wording.steps(summary)
-    yield "Goodput", units.share(summary.goodput), f"of {wording.goodput_base(summary)}"
+    yield "Goodput", units.share(summary.goodput), _goodput_base(summary)
     yield "Lost to failures", units.seconds(summary.lost_s), units.count(len(summary.failures), "failure")
     yield "Throughput", units.compact(summary.tokens_per_s), "tokens/s while stepping"
     yield "Generations", units.count(summary.generations), f"in {units.count(summary.attempts, 'attempt')}"
+
+
+def _goodput_base(summary: RunSummary) -> str:
+    told = f"of {wording.goodput_base(summary)}"
+    return f"{told}; {wording.ettr(summary)}" if summary.buckets.get("queue") else told
 
 
 def _loss_change(summary: RunSummary) -> str:
@@ -105,6 +115,31 @@ def _key_figure(name: str, value: str, small: str) -> Markup:
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _costs(summary: RunSummary) -> Markup | None:
+    if not summary.costs:
+        return None
+    heads = ("Cause", "Failures", "Cost", "Share of the time")
+    return _table("What failures cost, by cause", heads, (_cost_row(cost, summary) for cost in summary.costs), numbers={1, 2, 3})
+
+
+def _cost_row(cost: Cost, summary: RunSummary) -> Markup:
+    share = None if cost.seconds is None or summary.wall_s <= 0 else cost.seconds / summary.wall_s
+    return _row((cost.kind, units.count(cost.count), units.seconds(cost.seconds), units.share(share)))
+
+
+def _events(summary: RunSummary) -> Markup:
+    heads = ("When", "Generation", "Kind", "What happened")
+    shown = summary.events[-LONGEST_TABLE:]
+    rows = (_event_row(event, summary.submitted_at) for event in shown)
+    return join(_left_out(len(summary.events) - len(shown), "event"), _table("Events", heads, rows, numbers={0, 1}, wide=3))
+
+
+def _event_row(event: Event, submitted_at: float) -> Markup:
+    files = (element("code", name) for name in event.evidence[:LONGEST_LIST])
+    told = join(event.text, *(join(" ", file) for file in files))
+    return _row((units.clock(event.wall, submitted_at), f"{event.generation}", event.kind, told))
 
 
 def _failures(summary: RunSummary) -> Markup:
@@ -150,12 +185,13 @@ def _commits(summary: RunSummary) -> Markup:
     shown = summary.commits[-LONGEST_TABLE:]
     rows = (_commit_row(commit, summary.submitted_at) for commit in shown)
     return join(
-        _left_out(len(summary.commits) - len(shown)), _table("Committed checkpoints", heads, rows, numbers={0, 1, 3, 4}, wide=5)
+        _left_out(len(summary.commits) - len(shown), "checkpoint"),
+        _table("Committed checkpoints", heads, rows, numbers={0, 1, 3, 4}, wide=5),
     )
 
 
-def _left_out(rows: int) -> Markup | None:
-    return element("p", f"{units.count(rows, 'earlier checkpoint')} not shown.", class_="note") if rows else None
+def _left_out(rows: int, name: str) -> Markup | None:
+    return element("p", f"{units.count(rows, f'earlier {name}')} not shown.", class_="note") if rows else None
 
 
 def _commit_row(commit: Commit, submitted_at: float) -> Markup:
@@ -182,10 +218,10 @@ def _state(commit: Commit) -> str:
     return words
 
 
-def _table(label: str, heads: Sequence[str], rows: Iterable[Markup], numbers: set[int], wide: int) -> Markup:
+def _table(label: str, heads: Sequence[str], rows: Iterable[Markup], numbers: set[int], wide: int | None = None) -> Markup:
     """A table that scrolls by itself where the screen is narrow; `numbers` are set flush right, `wide` takes the room left."""
     cells = (element("th", head, scope="col") for head in heads)
-    classes = [f"r{column + 1}" for column in sorted(numbers)] + [f"w{wide + 1}"]
+    classes = [f"r{column + 1}" for column in sorted(numbers)] + ([] if wide is None else [f"w{wide + 1}"])
     table = element("table", element("thead", element("tr", *cells)), element("tbody", *rows), class_=" ".join(classes))
     return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=label)
 

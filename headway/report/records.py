@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Record(BaseModel):
@@ -28,7 +28,10 @@ class Handle(Record):
 
 
 class LedgerLine(Record):
-    """Where the seconds of one generation went, or of the wait between two attempts (generation 0); times in Unix seconds."""
+    """Where the seconds of one generation went, or of the wait between two attempts (generation 0); times in Unix seconds.
+
+    `buckets` are wall seconds of the `slots` nodes that compute; `spares` more nodes stood by all the time.
+    """
 
     SCHEMA: ClassVar[str] = "headway.ledger/1"
     attempt: int
@@ -36,6 +39,8 @@ class LedgerLine(Record):
     start: float
     end: float
     buckets: dict[str, float]
+    slots: int = 1
+    spares: int = 0
 
 
 class Entry(Record):
@@ -100,7 +105,10 @@ class Refused(Entry):
 
 
 class Failure(Entry):
+    """`cause_kind` is what kind of failure it was: "crash", "hang", "node lost" and so on."""
+
     cause: str
+    cause_kind: str | None = None
     rank: int | None = None
     node: int | None = None
     host: str | None = None
@@ -110,6 +118,73 @@ class Failure(Entry):
 class Finished(Entry):
     step: int
     hashes: dict[str, str]
+
+
+class Hang(Entry):
+    """A generation that went no further: `ranks` are the culprits, `evidence` files below the run directory."""
+
+    ranks: list[int]
+    section: str
+    silent_s: float
+    why: str
+    evidence: list[str] = []
+
+
+class Straggler(Entry):
+    """A rank whose own time per step is `ratio` times the others'."""
+
+    rank: int
+    ratio: float
+    own_step_s: float
+    host: str | None = None
+
+
+class OfNode(Entry):
+    node: int | None = None
+    host: str | None = None
+
+
+class LostNode(OfNode):
+    why: str
+
+
+class Excluded(OfNode):
+    """A suspect whose slots others take."""
+
+    why: str
+
+
+class Regroup(OfNode):
+    """A node has come for which the run had room."""
+
+
+class Rebound(Entry):
+    """A slot that has another node than before."""
+
+    slot: int
+    before: int | None = Field(None, alias="from")
+    to: int
+    outside: bool = False
+    host: str | None = None
+
+
+class Takeover(Entry):
+    term: int
+    node: int
+
+
+class RefusedFile(Entry):
+    """A file of a script's own that is not what was saved, and its name `now`."""
+
+    path: str
+    now: str
+    why: str
+
+
+class Unseen(Entry):
+    """What of a script the runner's hooks cannot see."""
+
+    calls: list[str]
 
 
 class End(Entry):
@@ -126,6 +201,15 @@ JOURNAL_KINDS: Mapping[str, type[Entry]] = {
     "refused": Refused,
     "retired": Retired,
     "failure": Failure,
+    "hang": Hang,
+    "straggler": Straggler,
+    "lost": LostNode,
+    "excluded": Excluded,
+    "regroup": Regroup,
+    "rebound": Rebound,
+    "takeover": Takeover,
+    "refused file": RefusedFile,
+    "unseen": Unseen,
     "finished": Finished,
     "end": End,
 }

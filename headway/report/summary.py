@@ -1,11 +1,13 @@
 """Turns a run directory into the summary of its run: how it ended, what it learned, what failed and where the time went."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from headway.report.costs import Cost, costs, kind_of
 from headway.report.directory import RunRecords, read_run
+from headway.report.events import Event, events
 from headway.report.history import Generation, generations, last
 from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused, Retired
 from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, from_json
@@ -13,11 +15,6 @@ from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, Ru
 RUNNING = "running"
 NOT_STARTED = "not started"
 SCRIPT = "script"
-
-# Each of these seconds is lost to a failure wherever it stands ...
-_LOST_ALWAYS = ("lost_recompute", "detect", "hang")
-# ... and each of these in a generation that starts because of one; in any other it is the price of a start.
-_LOST_IN_RECOVERY = ("restore", "restart", "rendezvous", "queue")
 
 
 class CurvePoint(NamedTuple):
@@ -40,6 +37,7 @@ class FailureSummary:
 
     wall: float
     generation: int
+    kind: str
     cause: str
     rank: int | None
     host: str | None
@@ -90,13 +88,16 @@ class Commit:
 
 @dataclass(frozen=True)
 class Span:
-    """The ledger of one generation, or of a wait between two attempts (generation 0): seconds by bucket; Unix times."""
+    """The ledger of one generation, or of a wait between two attempts (generation 0): seconds by bucket of the `slots` nodes that compute,
+    beside `spares` idle ones; Unix times."""
 
     generation: int
     attempt: int
     start: float
     end: float
     buckets: Mapping[str, float]
+    slots: int = 1
+    spares: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class RunSummary:
     `verdict` is `running` or `not started` while the newest attempt has none; `exit_code` is then None. `steps` is the highest
     completed step that stands. `wall_s` is the time that the ledger covers, first start to last end, or without a ledger the time
     between submission and the last record; `goodput` is productive seconds over `wall_s`, None without a ledger. `lost_s` is what
-    the failures cost. `tokens_per_s` is over the steps that stand. Times of day are Unix seconds.
+    the failures cost, `costs` the same by kind. `tokens_per_s` is over the steps that stand. Times of day are Unix seconds.
     """
 
     run: str
@@ -137,6 +138,8 @@ class RunSummary:
     wall_s: float
     goodput: float | None
     lost_s: float | None
+    costs: tuple[Cost, ...]
+    events: tuple[Event, ...]
     tokens_per_s: float | None
     hashes: Mapping[str, str] | None
 
@@ -144,6 +147,22 @@ class RunSummary:
     def not_recorded_s(self) -> float:
         """Seconds of `wall_s` that no bucket of the ledger holds."""
         return max(0.0, self.wall_s - sum(self.buckets.values()))
+
+    @property
+    def ettr(self) -> float | None:
+        """The effective training time ratio: productive seconds over all but those in the queue; `goodput` counts these too."""
+        running_s = self.wall_s - self.buckets.get("queue", 0.0)
+        return None if self.goodput is None or running_s <= 0 else self.buckets.get("productive", 0.0) / running_s
+
+    @property
+    def spare_idle_s(self) -> float:
+        """Node-seconds that spares stood by."""
+        return sum(span.spares * (span.end - span.start) for span in self.spans)
+
+    @property
+    def node_s(self) -> float:
+        """Node-seconds of the ledger: of the nodes that compute and of the spares."""
+        return sum((span.slots + span.spares) * (span.end - span.start) for span in self.spans)
 
 
 def summarize(directory: Path) -> RunSummary:
@@ -153,6 +172,7 @@ def summarize(directory: Path) -> RunSummary:
     handle = records.handle
     standing = _standing_lines(history)
     failures = tuple(_failures(history))
+    cost = costs(records.ledger, history, [(failure.kind, failure.recovered_s) for failure in failures])
     ending = _ending(records, history)
     walls = (handle.submitted_at, *_walls(records))
     wall_s = _wall_s(records.ledger, walls)
@@ -181,14 +201,20 @@ def summarize(directory: Path) -> RunSummary:
         failures=failures,
         refused=tuple(_refused(history)),
         commits=tuple(_commits(history)),
-        spans=tuple(Span(line.generation, line.attempt, line.start, line.end, line.buckets) for line in records.ledger),
+        spans=tuple(_span(line) for line in records.ledger),
         buckets=buckets,
         wall_s=wall_s,
         goodput=buckets.get("productive", 0.0) / wall_s if records.ledger and wall_s > 0 else None,
-        lost_s=_lost_s(records.ledger, history, failures),
+        lost_s=_lost_s(cost),
+        costs=cost,
+        events=tuple(events(history)),
         tokens_per_s=_tokens_per_s(standing),
         hashes=_hashes(history),
     )
+
+
+def _span(line: LedgerLine) -> Span:
+    return Span(line.generation, line.attempt, line.start, line.end, line.buckets, line.slots, line.spares)
 
 
 def _planned_steps(directory: Path, records: RunRecords) -> int | None:
@@ -284,6 +310,7 @@ def _failure(failure: Failure, generation: Generation, later: Sequence[Generatio
     return FailureSummary(
         wall=failure.wall,
         generation=generation.number,
+        kind=kind_of(failure),
         cause=failure.cause,
         rank=failure.rank,
         host=failure.host,
@@ -324,33 +351,9 @@ def _recovered_s(failure: Failure, later: Sequence[Generation]) -> float | None:
     return max(0.0, first.wall - failure.wall) if first else None
 
 
-def _lost_s(ledger: Sequence[LedgerLine], history: Sequence[Generation], failures: Sequence[FailureSummary]) -> float | None:
-    """Seconds that the failures cost: by the ledger, or without one the sum of their recoveries."""
-    if not failures:
-        return 0.0
-    if ledger:
-        recovering = {generation.number for generation in _recovering(history)} | {0}
-        opening = {generation.attempt: generation.number for generation in reversed(history)}
-        waited_for = {attempt for attempt, number in opening.items() if number in recovering}
-        return sum(
-            _lost_in(line, line.generation in recovering) for line in ledger if line.generation or line.attempt in waited_for
-        )
-    recoveries = [failure.recovered_s for failure in failures if failure.recovered_s is not None]
-    return sum(recoveries) if len(recoveries) == len(failures) else None
-
-
-def _recovering(history: Sequence[Generation]) -> Iterator[Generation]:
-    """The generations that start because of a failure: the next one, and on until one gets its state."""
-    recovering = False
-    for generation in history:
-        if recovering:
-            yield generation
-        recovering = bool(generation.failures) or (recovering and not generation.loaded)
-
-
-def _lost_in(line: LedgerLine, recovering: bool) -> float:
-    names: Iterable[str] = (*_LOST_ALWAYS, *(_LOST_IN_RECOVERY if recovering else ()))
-    return sum(line.buckets.get(name, 0.0) for name in names)
+def _lost_s(cost: Sequence[Cost]) -> float | None:
+    known = [each.seconds for each in cost if each.seconds is not None]
+    return sum(known) if len(known) == len(cost) else None
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def _named_rows(summary: RunSummary, bars: bool) -> Iterator[tuple[str, Renderab
     if summary.trainer == SCRIPT and summary.spec_hash:  # one that was typed as torchrun has printed right here
         yield "output", _text(f"attempts/{summary.attempts - 1}/logs/SLOT/RANK.log")
     yield from _titled("failures", summary.failures, _failure)
+    yield from _titled("events", summary.events, lambda event: _text(event.text))
     yield "goodput", _text(_goodput(summary))
     if summary.buckets:
         yield "", _bucket_table(summary, bars)
@@ -88,7 +89,15 @@ def _failure(failure: FailureSummary) -> Text:
 def _goodput(summary: RunSummary) -> str:
     if summary.goodput is None:
         return "not known: no generation has closed its ledger"
-    return f"{units.share(summary.goodput)} of {wording.goodput_base(summary)}"
+    return f"{units.share(summary.goodput)} of {wording.goodput_base(summary)}{_spares(summary)}"
+
+
+def _spares(summary: RunSummary) -> str:
+    """`; spares stood by for 30.0 s, 33.3 % of all nodes' time`."""
+    if not summary.spare_idle_s:
+        return ""
+    share = units.share(summary.spare_idle_s / summary.node_s)
+    return f"; spares stood by for {units.seconds(summary.spare_idle_s)}, {share} of all nodes' time"
 
 
 def _bucket_table(summary: RunSummary, bars: bool) -> Table:

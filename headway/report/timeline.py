@@ -4,11 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headway.report import units
 from headway.report.buckets import NOT_RECORDED, Bucket, bucket
+from headway.report.events import Event
 from headway.report.markup import Markup, element
 from headway.report.summary import RunSummary, Span
 
 LONGEST = 60
-_READING = "Each row is one start of all ranks on the clock. Colours show how its seconds divide, not their order."
+MARKED = frozenset({"hang", "straggler", "lost", "rebound", "takeover", "regroup"})
+_READING = (
+    "Each row is one start of all ranks on the clock. Colours show how its seconds divide, not their order; ticks are events."
+)
 
 
 def timeline(summary: RunSummary) -> Markup:
@@ -17,9 +21,14 @@ def timeline(summary: RunSummary) -> Markup:
         return element("p", "No generation has closed its ledger.", class_="nothing")
     shown = summary.spans[-LONGEST:]
     start, end = min(span.start for span in shown), max(span.end for span in shown)
-    rows = (_row(span, start, max(end - start, 1e-9)) for span in shown)
+    rows = (_row(span, start, max(end - start, 1e-9), _marked(span, summary.events)) for span in shown)
     reading = element("p", _READING, class_="note")
     return element("div", reading, element("div", *rows, class_="timeline"), _clock_axis(start, end), _note(summary, len(shown)))
+
+
+def _marked(span: Span, happened: Sequence[Event]) -> list[Event]:
+    """The events that are drawn on the span's row: those within its time, so that each stands once."""
+    return [event for event in happened if event.kind in MARKED and span.start <= event.wall < span.end]
 
 
 def _note(summary: RunSummary, drawn: int) -> Markup | None:
@@ -63,19 +72,24 @@ def _legend_item(kind: Bucket, spent_s: float, whole_s: float) -> Markup:
     )
 
 
-def _row(span: Span, start: float, extent_s: float) -> Markup:
+def _row(span: Span, start: float, extent_s: float, marked: Sequence[Event]) -> Markup:
     length_s = max(span.end - span.start, 1e-9)
     left, width = 100 * (span.start - start) / extent_s, 100 * length_s / extent_s
     name = f"Generation {span.generation}" if span.generation else "Between two attempts"
-    label = f"{name}, {units.seconds(length_s)}: " + ", ".join(_told(span.buckets))
+    label = f"{name}, {units.seconds(length_s)}: " + ", ".join([*_told(span.buckets), *(event.text for event in marked)])
     strip = element(
         "div", *_segments(_spent(span.buckets), length_s), class_="bar", style=f"margin-left:{left:.3f}%;width:{width:.3f}%"
     )
     return element(
         "div",
         element("span", f"{span.generation or 'wait'}"),
-        element("div", strip, class_="track", role="img", aria_label=label),
+        element("div", strip, *(_mark(event, start, extent_s) for event in marked), class_="track", role="img", aria_label=label),
     )
+
+
+def _mark(event: Event, start: float, extent_s: float) -> Markup:
+    place = f"left:{100 * (event.wall - start) / extent_s:.3f}%"
+    return element("i", class_="mark", style=place, title=f"{event.kind}: {event.text}")
 
 
 def _told(buckets: Mapping[str, float]) -> Sequence[str]:

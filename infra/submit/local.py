@@ -1,4 +1,4 @@
-"""A planned job as processes of this machine: one supervisor a slot, and signals sent to its workers on request."""
+"""A planned job as processes of this machine: one supervisor a slot and spare, and signals sent to its workers on request."""
 
 import ctypes
 import importlib.util
@@ -36,7 +36,7 @@ class Kill:
 
 @dataclass
 class LocalRun:
-    """A run on this machine: its directory, the attempt, and one supervisor process a slot."""
+    """A run on this machine: its directory, the attempt, and one supervisor process a slot and spare."""
 
     directory: Path
     attempt: int
@@ -90,7 +90,7 @@ class LocalRun:
 
 
 def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
-    """Makes the run's directory, or enters `resume` again, and starts every slot here. Raises LocalError."""
+    """Makes the run's directory, or enters `resume` again, and starts every slot and spare here. Raises LocalError."""
     _check_machine(plan)
     stem = f"{plan.run_stem}-"
     name = _resumed(runs, plan, resume) if resume else f"{stem}{_next_number(runs, stem)}"
@@ -99,18 +99,18 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
         if resume:
             raise LocalError(f"run `{name}` was resumed by somebody else in this moment")
         name = f"{stem}{_next_number(runs, stem)}"
-    hosts = ",".join([LOOPBACK] * plan.slots)
+    hosts = ",".join([LOOPBACK] * plan.nodes)
     environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
     command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
     # In sessions of their own: an interrupt at the terminal comes to us, and we ask them to save and stop. No thread runs yet.
     own = {"env": environment, "start_new_session": True, "preexec_fn": ending_with_parent()}
-    supervisors = [subprocess.Popen([*command, str(slot)], **own) for slot in range(plan.slots)]  # type: ignore[call-overload]
+    supervisors = [subprocess.Popen([*command, str(node)], **own) for node in range(plan.nodes)]  # type: ignore[call-overload]
     return LocalRun(run_json.parent.parent.parent, attempt, supervisors, plan.procs_per_slot)
 
 
 def _check_machine(plan: JobPlan) -> None:
     if plan.backend == "nccl":
-        there, needed = len(list(Path("/dev").glob("nvidia[0-9]*"))), plan.world_size
+        there, needed = len(list(Path("/dev").glob("nvidia[0-9]*"))), plan.nodes * plan.gpus_per_slot
         if there < needed:
             raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
     if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:

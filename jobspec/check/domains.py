@@ -19,6 +19,7 @@ def check_domains(job: TrainingJob, group: NodeGroup, sizes: ModelSizes | None) 
     yield from _check_tensor(job, domains, sizes)
     yield from _check_experts(job, domains, sizes)
     yield from _check_replacement(job, group, domains)
+    yield from _check_spares(job, domains)
 
 
 def _check_tensor(job: TrainingJob, domains: Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
@@ -55,14 +56,30 @@ def _check_replacement(job: TrainingJob, group: NodeGroup, domains: Domains) -> 
     tp = job.layout.tp
     unit = domains.unit(tp)
     takes_all = job.nodes % domains.nodes == 0 and domains.nodes % unit == 0
-    if unit == 1 or not takes_all or max(group.spares, job.resilience.spares) >= domains.nodes:
+    if unit == 1 or not takes_all or group.spares >= domains.nodes or job.resilience.spares:
         return
     message = (
         f"a lost node costs its whole NVLink domain of {domains.nodes} nodes: groups of {tp} ranks span nodes, the job takes all nodes "
         "of each domain, and no domain is spare"
     )
-    hint = f"keep a domain free (`spares: {domains.nodes}` of the cluster's group), or a `tp` within a node: "
+    hint = (
+        f"keep a domain free (`spares: {domains.nodes}` of the cluster's group), hold nodes for one group of ranks "
+        f"(`resilience: {{spares: {unit}}}`), or a `tp` within a node: "
+    )
     yield Problem("HW416", JOB, ("layout", "tp"), message, hint + listed_numbers(divisors(domains.per_node)), Severity.WARNING)
+
+
+def _check_spares(job: TrainingJob, domains: Domains) -> Iterator[Problem]:
+    """Nodes whose ranks talk over NVLink are replaced together, by as many nodes of one domain."""
+    spares, unit = job.resilience.spares, domains.together(job.layout.tp, job.layout.ep)
+    if unit is None or not 0 < spares < unit:
+        return
+    message = (
+        f"`spares: {spares}` helps only where a spare lies in the lost node's NVLink domain by chance: groups of ranks fill {unit} nodes "
+        "of one domain, and move to another as a whole"
+    )
+    hint = f"hold a multiple of {unit}, or none"
+    yield Problem("HW713", JOB, ("resilience", "spares"), message, hint, Severity.WARNING)
 
 
 def _lacks_room(job: TrainingJob, domains: Domains, unit: int) -> bool:

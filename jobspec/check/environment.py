@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from headway.jobspec.plan import EnvVar, JobPlan
 from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.spec.job import TrainingJob
 
 # What the agent tells every rank (runner/agent/main.py), as torchrun does (docs.pytorch.org elastic/run, "Environment Variables"), and
 # what schedulers tell every process (Slurm: sbatch(1); Kubernetes: an indexed Job's completion index).
@@ -22,6 +23,7 @@ _PER_RANK = (
     "MASTER_PORT",
     "JOB_COMPLETION_INDEX",
 )
+_WEBHOOK = ("resilience", "notify", "webhook_env")
 _PREFIXES = ("TORCHELASTIC_", "HEADWAY_", "SLURM_")
 
 # CUDA: docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html; in containers:
@@ -56,6 +58,20 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
             yield Problem("HW418", JOB, ("environment", name), *found, at_key=True)
 
 
+def check_webhook(job: TrainingJob) -> Iterator[Problem]:
+    """The variable that holds a webhook's address: nobody else's, and no value of it in the spec."""
+    if job.resilience.notify is None:
+        return
+    name = job.resilience.notify.webhook_env
+    if name in job.environment:
+        message = f"`{name}` holds the address of a webhook (`resilience.notify`), which is a secret, and its value stands here"
+        hint = "take it out; set the variable where the job is submitted, or in the Secret that the rendered manifest names"
+        yield Problem("HW215", JOB, ("environment", name), message, hint, at_key=True)
+    elif _reserved(name) is not None:
+        message = f"`{name}` is a variable of the runner, the scheduler or the system, and holds no webhook's address"
+        yield Problem("HW418", JOB, _WEBHOOK, message, "use a variable of its own, for example `RUN_WEBHOOK`")
+
+
 def _reserved(name: str) -> tuple[str, str] | None:
     """Why no job may set the variable, and what to do; None where it may."""
     if name in _PER_RANK or name.startswith(_PREFIXES):
@@ -81,6 +97,10 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
             yield _taken(name, planned[name], f"the plan for `{plan.cluster}` sets `{name}`")
         elif (rival := _RIVALS.get(name)) in planned:
             yield _taken(name, planned[rival], f"`{name}` goes against `{rival}`, which the plan for `{plan.cluster}` sets")
+    webhook = plan.run.notify.webhook_env if plan.run.notify is not None else None
+    if webhook in planned and webhook not in plan.spec["environment"]:
+        message = f"the plan for `{plan.cluster}` sets `{webhook}` to `{planned[webhook].value}`, which is no webhook's address"
+        yield Problem("HW418", JOB, _WEBHOOK, message, "use a variable of its own, for example `RUN_WEBHOOK`")
 
 
 def _taken(name: str, planned: EnvVar, message: str) -> Problem:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.environment import check_names
+from headway.jobspec.check.environment import check_names, check_webhook
 from headway.jobspec.check.history import check_history
 from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
@@ -201,5 +201,6 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("limits",), _check_cost_limit),
     (("limits", "resilience"), _check_time),
     (("environment",), _check_names),
+    (("environment", "resilience"), check_webhook),
     (("mounts",), _check_mounts),
 )

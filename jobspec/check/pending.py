@@ -38,20 +38,10 @@ def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
                 yield Problem("HW214", JOB, path, message, row.hint)
 
 
-def _spares(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    if job.resilience.spares:
-        yield ("resilience", "spares"), f"`spares: {job.resilience.spares}`"
-
-
 def _corruption(job: TrainingJob) -> Iterator[tuple[Path, str]]:
     for name, value in job.resilience.corruption or ():
         if value is not None:
             yield ("resilience", "corruption", name), f"`corruption.{name}`"
-
-
-def _notify(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    if job.resilience.notify is not None:
-        yield ("resilience", "notify"), "`notify`"
 
 
 def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
@@ -60,21 +50,7 @@ def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
 
 
 _TABLE = (
-    _Pending(
-        ("resilience", "spares"),
-        "more than 0",
-        _spares,
-        "a lost node is replaced by the scheduler",
-        "leave it out; nodes that the cluster keeps free are `spares` of its group of nodes",
-    ),
     _Pending(("resilience", "corruption"), "", _corruption, "the runner verifies checkpoints, not steps", "leave it out"),
-    _Pending(
-        ("resilience", "notify"),
-        "",
-        _notify,
-        "the runner tells nobody",
-        "leave it out; the verdict is in the attempt's `verdict.json`",
-    ),
     _Pending(
         ("code", "commit"),
         "all but `HEAD`",

@@ -7,6 +7,7 @@ from headway.jobspec.check.domains import check_domains
 from headway.jobspec.check.layout import check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.check.tiers import check_reach
+from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
@@ -47,7 +48,8 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         message = (
             f"the job wants {job.nodes} nodes{own}, and the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
         )
-        yield Problem("HW403", JOB, ("nodes",), message, f"use at most {free} in all, or another cluster")
+        path: Path = ("nodes",) if job.nodes > free else ("resilience", "spares")
+        yield Problem("HW403", JOB, path, message, f"use at most {free} in all, or another cluster")
 
 
 def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:

@@ -205,7 +205,7 @@ def _decide_run(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: t
     kinds = {path: tiers[path[2]].kind for path in paths if path != _SPARES and isinstance(path[2], int)}
     run = _with_best_intervals(run, set(kinds.values()))
     intervals = {path: _interval(run, kind, spec.steps) for path, kind in kinds.items()}
-    return {path: intervals[path] if path in intervals else _spares(run) for path in paths}
+    return {path: intervals[path] if path in intervals else _spares(run, plan.segment_nodes or 1) for path in paths}
 
 
 def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
@@ -236,8 +236,12 @@ def _share(share: float) -> str:
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
-def _spares(run: Run) -> Decision:
-    return Decision(best_spares(run), "the fewest with which the job waits for a node less than 0.5 % of its time")
+def _spares(run: Run, together: int) -> Decision:
+    """`together` nodes of one NVLink domain are replaced together."""
+    reason = "the fewest with which the job waits for a node less than 0.5 % of its time"
+    if together > 1:
+        reason += f", in groups of {together} nodes of one NVLink domain"
+    return Decision(math.ceil(best_spares(run) / together) * together, reason)
 
 
 def _two_digits(number: float) -> int:

@@ -8,7 +8,8 @@ that some groups fill exactly: 16 of its 18, where groups of 8 ranks fill 2 node
 from dataclasses import dataclass
 from math import lcm
 
-from headway.jobspec.plan import GroupPlan
+from headway.jobspec.plan import ClusterPlan, GroupPlan
+from headway.runner.contract import Domain
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,30 @@ class Domains:
         full, rest = divmod(self.count, self.nodes)
         return (full * (self.nodes // unit) + rest // unit) * unit
 
+    def together(self, tp: int, ep: int) -> int | None:
+        """Nodes that groups of these sizes need of one domain together; `ep` counts where the domains hold such groups.
+
+        None where no group spans nodes, where a domain is one node, where it holds all nodes there are, and where the groups leave the
+        domains anyway.
+        """
+        if self.nodes == 1 or self.count <= self.nodes:
+            return None
+        for sizes in ((tp, ep), (tp,)):
+            if not self.are_crossed_by(*sizes):
+                unit = self.unit(*sizes)
+                return unit if unit > 1 else None
+        return None
+
+
+def domains_of(cluster: ClusterPlan, group: GroupPlan) -> tuple[Domain, ...]:
+    """The group's NVLink domains with those of their hosts that a document names; none of which it names no host."""
+    size = Domains(group.nvlink_domain, max(1, group.gpus), group.count).nodes
+    hosts: dict[int, list[str]] = {}
+    for node in cluster.nodes:
+        if node.group == group.name and node.host is not None:
+            hosts.setdefault(node.index // size, []).append(node.host)
+    return tuple(Domain(f"{group.name}-domain-{number + 1}", tuple(names)) for number, names in sorted(hosts.items()))
+
 
 def partner_segment(group: GroupPlan, slots: int, together: int | None) -> int:
     """How many slots in a row lie in one NVLink domain, where the job fills more than one; 1 where it does not.
@@ -50,14 +75,6 @@ def partner_segment(group: GroupPlan, slots: int, together: int | None) -> int:
 def segment_nodes(group: GroupPlan, tp: int, ep: int) -> int | None:
     """Nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
 
-    None where no group of ranks spans nodes, where a domain is one node, where it holds all nodes of the group, and where the ranks
-    leave the domains anyway.
+    None where that does not matter (`Domains.together`).
     """
-    domains = Domains(group.nvlink_domain, max(1, group.gpus), group.count)
-    if domains.nodes == 1 or group.count <= domains.nodes:
-        return None
-    for sizes in ((tp, ep), (tp,)):
-        if not domains.are_crossed_by(*sizes):
-            unit = domains.unit(*sizes)
-            return unit if unit > 1 else None
-    return None
+    return Domains(group.nvlink_domain, max(1, group.gpus), group.count).together(tp, ep)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan
-from headway.jobspec.resolve.domains import segment_nodes
+from headway.jobspec.resolve.domains import domains_of, segment_nodes
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.fingerprint import fingerprint, values_of, with_sizes
 from headway.jobspec.resolve.mesh import resolve_mesh
@@ -38,6 +38,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         cluster_hash=cluster.hash,
         group=group.name,
         slots=job.nodes,
+        spares=job.resilience.spares,
         procs_per_slot=group.procs,
         cpus_per_slot=group.cpus,
         gpus_per_slot=group.gpus,
@@ -53,7 +54,16 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         model=model,
         mounts=tuple(MountPlan(mount.source, mount.target or mount.source, mount.read_only) for mount in job.mounts),
         run=resolve_run(
-            job, group, mesh, spec_hash=spec_hash, together=together, peer_dscp=_peer_dscp(cluster), model=model, data=data
+            job,
+            group,
+            mesh,
+            spec_hash=spec_hash,
+            cluster=cluster.name,
+            together=together,
+            domains=domains_of(cluster, group) if together else (),
+            peer_dscp=_peer_dscp(cluster),
+            model=model,
+            data=data,
         ),
         spec=values,
     )

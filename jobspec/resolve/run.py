@@ -22,7 +22,9 @@ def resolve_run(
     mesh: contract.Mesh,
     *,
     spec_hash: str,
+    cluster: str,
     together: int | None,
+    domains: tuple[contract.Domain, ...],
     peer_dscp: int | None,
     model: ModelSizes | None,
     data: BaseModel | None,
@@ -30,7 +32,8 @@ def resolve_run(
     """The runner's configuration, with the options of the data as their owner filled them in; the trainer's come later.
 
     It has a model where the builtin trainer could build it; other trainers have models of their own. `together` are the nodes that must
-    come from one NVLink domain; `peer_dscp` marks copies of checkpoints.
+    come from one of the NVLink `domains`, whose hosts may be known; `peer_dscp` marks copies of checkpoints. Suspects are remembered by
+    the name of the `cluster`.
     """
     return contract.RunConfig(
         slots=job.nodes,
@@ -48,8 +51,14 @@ def resolve_run(
         checkpoint=contract.Checkpoint() if job.checkpoint is None else _checkpoint(job.checkpoint),
         history=resolve_history(job),
         restart=contract.Restart(**job.resilience.restart.model_dump()),
-        timeouts={**contract.DEFAULT_TIMEOUTS, **_timeouts(job.resilience.timeouts)},
+        timeouts=_timeouts(job.resilience.timeouts),
         grace_s=job.resilience.grace,
+        spares=job.resilience.spares,
+        notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
+        domains=domains,
+        segment_required=together is not None,
+        segment_slots=together or 1,
+        cluster=cluster,
         partner_segment=partner_segment(group, job.nodes, together),
         peer_dscp=peer_dscp,
     )
@@ -81,4 +90,6 @@ def _tier(tier: Tier, keep: int) -> contract.Tier:
 
 
 def _timeouts(timeouts: Timeouts) -> dict[str, contract.Timeout]:
-    return {section: contract.Timeout(seconds) for section, seconds in timeouts.model_dump().items()}
+    """The spec says how long at least; how much longer than usual a section may take is the runner's."""
+    said = timeouts.model_dump()
+    return {name: contract.Timeout(said[name], default.factor) for name, default in contract.DEFAULT_TIMEOUTS.items()}

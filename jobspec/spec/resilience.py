@@ -57,9 +57,24 @@ class Timeouts(Section):
     join: Seconds = Field(contract.DEFAULT_TIMEOUTS["join"].floor_s, gt=0, le=86400, examples=["10m"])
     """Until every node of the job has come up."""
     agent: Seconds = Field(contract.DEFAULT_TIMEOUTS["agent"].floor_s, ge=1, le=3600, examples=["30s"])
-    """A node that cannot be reached and does not come back."""
+    """A node that cannot be reached and does not come back, where nothing else speaks for its loss."""
+    replace: Seconds = Field(contract.DEFAULT_TIMEOUTS["replace"].floor_s, ge=0, le=86400, examples=["5m"])
+    """Until a node comes in place of a lost one, where no spare is left; `0s`: at once the scheduler replaces it, in a new attempt."""
+    start: Seconds = Field(contract.DEFAULT_TIMEOUTS["start"].floor_s, gt=0, le=86400, examples=["30m"])
+    """A rank before its first step without a sign of life. This and those below end what nothing else shows to hang, and all but
+    `start` and `collective` are longer where ten times the usual is."""
+    data: Seconds = Field(contract.DEFAULT_TIMEOUTS["data"].floor_s, gt=0, le=86400, examples=["15m"])
+    """A rank that waits for a batch."""
+    compute: Seconds = Field(contract.DEFAULT_TIMEOUTS["compute"].floor_s, gt=0, le=86400, examples=["15m"])
+    """A rank in a forward or backward pass, or an optimizer step."""
+    compile: Seconds = Field(contract.DEFAULT_TIMEOUTS["compile"].floor_s, gt=0, le=86400, examples=["1h"])
+    """A rank that compiles."""
     collective: Seconds = Field(contract.DEFAULT_TIMEOUTS["collective"].floor_s, ge=1, le=86400, examples=["10m"])
-    """One collective of the builtin trainer."""
+    """A rank in a collective; the builtin trainer gives it to torch.distributed too."""
+    checkpoint: Seconds = Field(contract.DEFAULT_TIMEOUTS["checkpoint"].floor_s, gt=0, le=86400, examples=["30m"])
+    """A rank that saves or loads a checkpoint."""
+    evaluation: Seconds = Field(contract.DEFAULT_TIMEOUTS["evaluation"].floor_s, gt=0, le=86400, examples=["1h"])
+    """A rank that evaluates."""
 
 
 class Corruption(Section):

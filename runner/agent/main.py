@@ -1,6 +1,7 @@
-"""A node's agent: joins the coordinator, has the supervisor start and end workers, and reports what becomes of them.
+"""A node's agent: finds the coordinator, has the supervisor start and end workers, and reports what becomes of them.
 
-It may die at any moment: everything it knows comes again from the supervisor's hello and the coordinator's messages.
+It may die at any moment: everything it knows comes again from the supervisor's hello and the coordinator's messages. Everything that it
+says is said again after the next join, so that nothing is lost with a connection.
 """
 
 import asyncio
@@ -11,19 +12,44 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.runner.agent import cgroup, devices, probe
+from headway.runner.agent.launch import command, make_folders
+from headway.runner.agent.standby import worth_importing
+from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
 from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json
-from headway.runner.messages import HANDSHAKE_S, MAX_LINE_BYTES, Channel, ChannelError, Message
+from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory, read_verdict
 
-BEAT_S = 0.5
+# 12,500 nodes that beat every 5 s keep one core of the coordinator a quarter busy (benchmarks/control_plane).
+BEAT_S, BEAT_NODES_PER_S = 0.5, 2500
 RECONNECT_S = 0.1
+LISTEN_AGAIN_S = 5.0
+# Without a coordinator for so long, a node starts one; the first node that can. Where there has been none yet, nodes are still booting.
+TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0, 10.0
 # After SIGTERM, which a script may want to clean up on; one in a collective does not hear it. Longer where it is given time to save.
 KILL_AFTER_S = 5.0
+# Of the grace that a scheduler gives: kept for ending by ourselves when no coordinator has decided.
+LEAVING_S = 1.0
+STANDBY_BYTES = 1 << 30
+STANDBY_AFTER_S = 20.0  # of a script that completes no steps
+STANDBY_MODULES = frozenset({"headway.runner.boot", "headway.runner.train.main"})
+DEVICES_FREE_S = 10.0
+# Until here a worker has not got to its own code.
+_BEGINNING = frozenset(SECTIONS.index(name) for name in ("start", "rendezvous", "restore"))
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the coordinator says that it listens."""
+
+    host: str
+    port: int
 
 
 @dataclass
@@ -35,13 +61,23 @@ class Agent:
     incarnation: int
     page: HeartbeatPage
     slot: int | None = None
+    generation: int = 0  # the newest that this node knows of
     port: int | None = None
     workers: dict[int, dict[str, Any]] = field(default_factory=dict)  # by rank, of the newest generation here
     events: list[dict[str, Any]] = field(default_factory=list)
-    killed: set[int] = field(default_factory=set)  # ranks that we were told to end
-    stopping: bool = False
-    _channel: Channel | None = None
-    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping_since: float | None = None  # monotonic
+    _link: Link | None = None
+    _met: bool = False  # a coordinator, at least once
+    _start_body: dict[str, Any] = field(default_factory=dict)
+    _began: float = 0.0  # when this generation's workers were all in their own code; 0 until then
+    _parked: int = -1  # the generation for whose next start standbys were asked for
+    _ends: list[dict[str, Any]] = field(default_factory=list)
+    _listened: float = 0.0
+    _coordinated: float = 0.0
+    _starting: asyncio.Task[None] | None = None
+    _cut: asyncio.Event = field(default_factory=asyncio.Event)
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -50,14 +86,20 @@ class Agent:
         self._from_supervisor, self._to_supervisor = await asyncio.open_unix_connection(
             sock=socket.socket(fileno=descriptor), limit=MAX_LINE_BYTES
         )
-        hello = json.loads(await self._from_supervisor.readline())
-        self.workers = {worker["rank"]: worker for worker in hello["workers"]}
-        self.events, self.stopping = hello["events"], hello["stopping"]
-        listening, meeting = asyncio.create_task(self._hear_supervisor()), asyncio.create_task(self._meet())
-        await asyncio.wait({listening, meeting}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (listening, meeting):
+        self._greet(json.loads(await self._from_supervisor.readline()))
+        works = (self._hear_supervisor(), self._meet(), self._keep_beating())
+        tasks = [asyncio.create_task(work) for work in works]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
             task.cancel()
         await self._to_supervisor.drain()
+
+    def _greet(self, hello: dict[str, Any]) -> None:
+        self.workers = {worker["rank"]: worker for worker in hello["workers"]}
+        self.generation = max((worker["generation"] for worker in self.workers.values()), default=0)
+        self.events, self.port = hello["events"], hello["port"]
+        if hello["stopping_s"] is not None:
+            self._asked_to_stop(time.monotonic() - hello["stopping_s"])
 
     def _ask(self, what: str, **fields: Any) -> None:
         self._to_supervisor.write(json.dumps({"what": what, **fields}).encode() + b"\n")
@@ -68,47 +110,134 @@ class Agent:
             match message["what"]:
                 case "listening":
                     self.port = message["port"]
-                    await self._beat()
+                    self._beat()
+                case "standbys":
+                    if self.slot == 0:
+                        self._say_evidence({"what": "note", "kind": "standby", "ready": message["ready"]})
+                case "spawned":
+                    self._spawned(message["workers"], message["cold"])
                 case "event":
                     self.events.append(message["event"])
-                    await self._report_event(message["event"])
+                    self._report_event(message["event"])
                 case "ended":
                     self.workers[message["worker"]["rank"]] = message["worker"]
-                    await self._report_end(message["worker"])
+                    self._report_end(message["worker"])
                 case "signal":
-                    self.stopping = True
-                    await self._send("evidence", {"what": "preempted"})
+                    self._asked_to_stop(time.monotonic())
+
+    def _spawned(self, workers: list[dict[str, Any]], cold: dict[str, str]) -> None:
+        self.workers = {worker["rank"]: worker for worker in workers}
+        ranks = sorted(worker["rank"] for worker in workers if worker["warm"])
+        if (ranks or cold) and self.slot == 0:  # every node of a job does the same, so one of them says it
+            self._say_evidence({"what": "note", "kind": "warm", "ranks": ranks, "cold": sorted(set(cold.values()))})
 
     def _exit(self, code: int) -> None:
+        self._over.set()
+        self._cut.set()
         self._ask("exit", code=code)
+
+    # --- being asked to stop ------------------------------------------------------------------------------------------
+
+    def _asked_to_stop(self, since: float) -> None:
+        """By the scheduler or a person. The coordinator decides; where none does, this node leaves before it is killed."""
+        if self.stopping_since is None:
+            self.stopping_since = since
+            left_s = since + self.config.grace_s - LEAVING_S - time.monotonic()
+            asyncio.get_running_loop().call_later(max(left_s, 0), self._leave)
+        self._say_stopping(self.stopping_since)
+
+    def _say_stopping(self, since: float) -> None:
+        self._say_evidence({"what": "preempted", "age_s": time.monotonic() - since})
+
+    def _leave(self) -> None:
+        if not self._over.is_set():
+            _say("the grace is over, and no coordinator has decided")
+            self._exit(Exit.PREEMPTED)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
     async def _meet(self) -> None:
-        """Stays connected; gives the node up when the coordinator cannot be reached for too long. Workers go on meanwhile."""
-        patience_s = self.config.timeouts["join"].floor_s
-        lost_at = time.monotonic()
-        while time.monotonic() - lost_at < patience_s:
-            try:
-                channel = await self._connect()
-            except (OSError, ValueError, ChannelError, TimeoutError):
-                if self._decided():
-                    return
-                await asyncio.sleep(RECONNECT_S)
-                continue
-            self._channel = channel
-            try:
-                await self._attend(channel)
-            except ChannelError as error:
-                _say(f"coordinator lost: {error}")
-            finally:
-                self._channel = None
-                channel.close()
-            if self._ended.is_set() or self._decided():
+        """Stays connected with whoever coordinates. Workers go on meanwhile."""
+        while (link := await self._find()) is not None:
+            self._join(link)
+            await self._cut.wait()
+            self._link = None
+            link.close()
+            if self._over.is_set() or self._decided():
                 return
-            lost_at, patience_s = time.monotonic(), self.config.timeouts["agent"].floor_s
-        _say(f"no coordinator for {patience_s:.0f} s")
-        self._exit(Exit.RETRY_ELSEWHERE)
+
+    async def _find(self) -> Link | None:
+        """A link with the coordinator; None when the attempt is over for this node."""
+        since = time.monotonic()
+        while not self._is_over_without(since):
+            if (address := self._address()) is not None and (link := await self._try(address, since)) is not None:
+                return link
+            await asyncio.sleep(RECONNECT_S)
+        return None
+
+    async def _try(self, address: Address, since: float) -> Link | None:
+        """One attempt to connect, given up as soon as another coordinator has published itself."""
+        assert self.config.run is not None  # noqa: S101  set when the run directory was made
+        self._cut.clear()
+        work = connect(
+            address.host, address.port, self.directory.secret(), self.config.run, self.incarnation, self._obey, self._lost
+        )
+        connecting = asyncio.create_task(work)
+        while not connecting.done():
+            await asyncio.wait({connecting}, timeout=RECONNECT_S)
+            if not connecting.done() and (self._address() != address or self._is_over_without(since)):
+                connecting.cancel()
+                await asyncio.wait({connecting})
+        try:
+            return connecting.result()
+        except (OSError, ValueError, ChannelError, asyncio.CancelledError):
+            return None
+
+    def _address(self) -> Address | None:
+        try:
+            record = json.loads(self.directory.coordinator.read_text())
+            return Address(record["host"], record["port"])
+        except (OSError, ValueError, KeyError):  # not there yet, or a network file system between two versions
+            return None
+
+    def _lost(self, _: Link, why: str) -> None:
+        if not self._over.is_set():
+            _say(f"coordinator lost: {why}")
+        self._cut.set()
+
+    def _is_over_without(self, since: float) -> bool:
+        """Whether a node that has no coordinator since then is done; where it is not, it may start one."""
+        if self._over.is_set() or self._decided():
+            return True
+        away_s = time.monotonic() - since
+        if away_s > self._patience_s() and self._silent_s() > self._patience_s():
+            _say(f"no coordinator for {self._patience_s():.0f} s")
+            self._exit(Exit.RETRY_ELSEWHERE)
+            return True
+        self._take_over(away_s)
+        return False
+
+    def _patience_s(self) -> float:
+        """A node that computes is missed by the others; one that does not is not."""
+        bound = self._met and self.slot is not None
+        return self.config.timeouts["agent" if bound else "join"].floor_s
+
+    def _silent_s(self) -> float:
+        """Since the last sign of life of a worker here; of a node without workers there is none."""
+        signs = [self.page.read(worker["local_rank"])["monotonic_ns"] for worker in self._running()]
+        return time.monotonic() - max(signs) / 1e9 if signs else float("inf")
+
+    def _take_over(self, away_s: float) -> None:
+        """Has the supervisor start a coordinator when no other node has done so for long enough."""
+        if os.environ.get("HEADWAY_SHARED_STORE") == "0":  # nobody else would find it, nor could it read the chain
+            return
+        patience_s = TAKEOVER_S + TAKEOVER_STEP_S * self.node
+        if not self._met and self._address() is None:
+            patience_s += FIRST_TAKEOVER_S
+        now = time.monotonic()
+        if away_s > patience_s and now - self._coordinated > TAKEOVER_AGAIN_S:
+            self._coordinated = now
+            self._ask("coordinate")
 
     def _decided(self) -> bool:
         """The attempt is over although no stop arrived: it was decided before this agent joined, or while it was cut off."""
@@ -116,89 +245,98 @@ class Agent:
             self._exit(verdict.exit_code)
         return verdict is not None
 
-    async def _connect(self) -> Channel:
-        address = json.loads(self.directory.coordinator.read_text())
-        async with asyncio.timeout(HANDSHAKE_S):
-            reader, writer = await asyncio.open_connection(address["host"], address["port"], limit=MAX_LINE_BYTES)
-        assert self.config.run is not None  # noqa: S101  set when the run directory was made
-        channel = Channel(reader, writer, self.directory.secret(), "agent", self.config.run, self.incarnation)
-        try:
-            await channel.handshake()
-        except ChannelError:
-            channel.close()
-            raise
-        return channel
-
-    async def _attend(self, channel: Channel) -> None:
-        """One connection: join, say again what may not have arrived, then beat and obey until it breaks or all is over."""
-        await channel.send("join", self._generation(), self.node, {"host": self.host, "running": self._running()})
-        for event in list(self.events):
-            await self._report_event(event)
-        for worker in list(self.workers.values()):
+    def _join(self, link: Link) -> None:
+        """Joins, and says again what may not have arrived."""
+        self._link, self._met = link, True
+        ranks = sorted(worker["rank"] for worker in self._running())
+        self._send("join", {"host": self.host, "domain": self._domain(), "running": ranks, "port": self.port})
+        for event in self.events:
+            self._report_event(event)
+        for worker in self.workers.values():
             if worker["ended"] is not None:
-                await self._report_end(worker)
-        if self.stopping:
-            await self._send("evidence", {"what": "preempted"})
-        beating = asyncio.create_task(self._keep_beating())
-        try:
-            while not self._ended.is_set():
-                self._obey(await channel.receive())
-        finally:
-            beating.cancel()
+                self._report_end(worker)
+        if self.stopping_since is not None:
+            self._say_stopping(self.stopping_since)
+        self._beat()
 
-    async def _send(self, kind: str, body: dict[str, Any]) -> None:
+    def _domain(self) -> str | None:
+        named = next((domain.name for domain in self.config.domains if self.host in domain.hosts), None)
+        return os.environ.get("HEADWAY_DOMAIN") or named
+
+    def _send(self, kind: str, body: Mapping[str, Any]) -> None:
         """Sends if somebody is there; what matters is said again after the next join."""
-        if self._channel is not None:
-            try:
-                await self._channel.send(kind, self._generation(), self.node, body)
-            except ChannelError:
-                return  # `_attend` notices the same on its next receive
+        if self._link is not None:
+            self._link.send(kind, self.generation, self.node, body)
+
+    # --- what is reported ---------------------------------------------------------------------------------------------
 
     async def _keep_beating(self) -> None:
+        nodes = self.config.slots + self.config.spares
         while True:
-            await self._beat()
-            await asyncio.sleep(BEAT_S)
+            self._beat()
+            self._park()
+            if self.port is None and time.monotonic() - self._listened > LISTEN_AGAIN_S:
+                self._listened = time.monotonic()
+                self._ask("listen")
+            await asyncio.sleep(max(BEAT_S, nodes / BEAT_NODES_PER_S))
 
-    async def _beat(self) -> None:
-        ranks = {rank: self._heartbeat(worker) for rank, worker in self.workers.items() if worker["ended"] is None}
-        await self._send("beat", {"port": self.port, "ranks": ranks})
+    def _beat(self) -> None:
+        ranks = {worker["rank"]: self._heartbeat(worker["local_rank"]) for worker in self._running()}
+        self._send("beat", {"port": self.port, "ranks": ranks})
 
-    def _heartbeat(self, worker: dict[str, Any]) -> dict[str, Any]:
-        words = self.page.read(worker["local_rank"])
-        age_s = (time.monotonic_ns() - words["monotonic_ns"]) / 1e9 if words["monotonic_ns"] else None
-        return {"step": words["step"], "section": SECTIONS[words["section"]], "age_s": age_s}
+    def _heartbeat(self, local_rank: int) -> list[Any]:
+        """Step, section, pulse, seconds since the last sign of life, seconds of its own."""
+        words = self.page.read(local_rank)
+        age_s = round((time.monotonic_ns() - words["monotonic_ns"]) / 1e9, 3) if words["monotonic_ns"] else None
+        own_s = round(words["own_ns"] / 1e9, 6) if words["own_ns"] else None
+        return [words["step"], words["section"], words["pulse"], age_s, own_s]
 
-    async def _report_event(self, event: dict[str, Any]) -> None:
-        await self._send("committed" if event["what"] == "committed" else "evidence", event)
+    def _report_event(self, event: dict[str, Any]) -> None:
+        self._send("committed" if event["what"] == "committed" else "evidence", event)
 
-    async def _report_end(self, worker: dict[str, Any]) -> None:
-        facts = {key: worker[key] for key in ("rank", "generation", "code")}
+    def _say_evidence(self, body: dict[str, Any]) -> None:
+        self._send("evidence", body)
+
+    def _report_end(self, worker: dict[str, Any]) -> None:
+        """With all others that end in this turn of the loop, in one message."""
+        facts = {key: worker[key] for key in ("rank", "code", "asked", "oom")}
         step = self.page.read(worker["local_rank"])["step"]
-        await self._send("exited", {**facts, "how": worker["ended"], "asked": worker["rank"] in self.killed, "step": step})
+        if not self._ends:
+            asyncio.get_running_loop().call_soon(self._report_ends)
+        self._ends.append({**facts, "how": worker["ended"], "step": step})
 
-    def _generation(self) -> int:
-        return max((worker["generation"] for worker in self.workers.values()), default=0)
+    def _report_ends(self) -> None:
+        ends, self._ends = self._ends, []
+        self._send("exited", {"exits": ends})
 
-    def _running(self) -> list[int]:
-        return sorted(rank for rank, worker in self.workers.items() if worker["ended"] is None)
+    def _running(self) -> list[dict[str, Any]]:
+        return [worker for worker in self.workers.values() if worker["ended"] is None]
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _obey(self, message: Message) -> None:
+    def _obey(self, _: Link, message: Message) -> None:
         match message.kind:
             case "assign":
                 self.slot = message.body["slot"]
-                if self.slot == 0 and self.port is None:
-                    self._ask("listen")
+                if self.slot is None:
+                    self._idle()
             case "start":
                 self._start(message.generation, message.body)
             case "save":
                 for local_rank in range(self.config.procs_per_slot):
                     self.page.write(local_rank, save_request=1)
             case "survey":
-                self._surveying = asyncio.create_task(self._survey())
+                self._spin(self._survey())
+            case "probe":
+                self._spin(self._probe(message.body["ranks"]))
             case "stop":
                 self._stop(message)
+
+    def _spin(self, work: Any) -> None:
+        """Does something beside; what it raises goes to this process's log."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _survey(self) -> None:
         """Says which captures the keeper of this node holds; none when it cannot be asked."""
@@ -208,80 +346,138 @@ class Agent:
         except KeeperError as error:
             _say(str(error))
             holdings = []
-        await self._send("evidence", {"what": "held", "holdings": [asdict(holding) for holding in holdings]})
+        self._say_evidence({"what": "held", "holdings": [asdict(holding) for holding in holdings]})
+
+    async def _probe(self, ranks: list[int] | None) -> None:
+        """Looks at the processes of some ranks, or of all that run here."""
+        asked = {worker["rank"]: worker["pid"] for worker in self._running() if worker.get("pid")}
+        asked = {rank: pid for rank, pid in asked.items() if ranks is None or rank in ranks}
+        generation = self.generation
+        found = await probe.look(asked, self._stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+        if generation == self.generation:
+            self._say_evidence({"what": "probe", "ranks": {rank: asdict(seen) for rank, seen in found.items()}})
+
+    def _stacks(self, rank: int) -> Path:
+        return self.directory.attempt_directory / "evidence" / f"stacks-{rank}.txt"
+
+    # --- starting and ending workers ----------------------------------------------------------------------------------
 
     def _start(self, generation: int, body: dict[str, Any]) -> None:
-        assert self.slot is not None  # noqa: S101  assign comes first on every connection
-        if generation <= self._generation():
+        """Starts this node's part of a generation; a node without a slot in it is a spare."""
+        if generation <= self.generation:
             return
-        self.workers, self.killed, self.events = {}, set(), []
-        spawned = []
+        dead = [worker["pid"] for worker in self.workers.values() if worker.get("pid")]
+        self.generation, self._start_body, self._began = generation, body, 0.0
+        self.slot = slot_of(self.node, body)
+        if self.slot is None:
+            self._idle()
+            return
+        self.workers, self.events, self._ends = {}, [], []
+        orders = []
         for local_rank in range(self.config.procs_per_slot):
-            rank = self.slot * self.config.procs_per_slot + local_rank
-            self.page.write(local_rank, pid=0, generation=generation, step=0, section=0, monotonic_ns=0, save_request=0)
-            command = _command(self.config, self.directory, self.slot, local_rank, generation, body)
-            spawned.append({"rank": rank, "local_rank": local_rank, "hosts_store": rank == 0, **command})
-            self.workers[rank] = {"rank": rank, "local_rank": local_rank, "generation": generation, "ended": None, "code": None}
-        self._ask("spawn", generation=generation, workers=spawned)  # in one message: all of them start, or none
-        if self.slot == 0:
-            self.port = None
-            self._ask("listen")
+            self.page.write(
+                local_rank, pid=0, generation=generation, step=0, section=0, monotonic_ns=0, save_request=0, pulse=0, own_ns=0
+            )
+            orders.append(self._order(self.slot, local_rank, body))
+            place = {"rank": orders[-1]["rank"], "local_rank": local_rank, "generation": generation}
+            self.workers[place["rank"]] = {**place, "pid": 0, "ended": None, "code": None, "asked": False, "oom": False}
+        self._starting = asyncio.create_task(self._spawn(generation, orders, dead))
+
+    async def _spawn(self, generation: int, orders: list[dict[str, Any]], dead: list[int]) -> None:
+        """Asks for all workers in one message: all of them start, or none. What the dead ones held is free before."""
+        await devices.until_free(dead, DEVICES_FREE_S)
+        self._ask("spawn", generation=generation, workers=orders)
+
+    def _order(self, slot: int, local_rank: int, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What the supervisor is to run for one rank."""
+        order = command(self.config, self.directory, slot, local_rank, self.generation, body, os.environ)
+        rank = slot * self.config.procs_per_slot + local_rank
+        self._stacks(rank).parent.mkdir(exist_ok=True)
+        make_folders(order)
+        own = {"HEADWAY_STACKS": str(self._stacks(rank)), "HEADWAY_MODULES": str(self._modules(self.node))}
+        return {**order, "rank": rank, "local_rank": local_rank, "environment": {**order["environment"], **own}}
+
+    def _idle(self) -> None:
+        """A node that computes nothing: what still runs here has been replaced elsewhere."""
+        if self._running():
+            self._kill(self.generation)
+        self._park()
 
     def _stop(self, message: Message) -> None:
-        running = self._running()
-        self.killed.update(running)
-        if self.config.trainer.kind == "script":
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            for worker in self.workers.values():
+                worker.update(ended="not started", code=-signal.SIGKILL, asked=True)
+                self._report_end(worker)
+        elif self.config.trainer.kind == "script":
             self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
             patience_s = message.body.get("grace_s", KILL_AFTER_S)
             asyncio.get_running_loop().call_later(patience_s, self._kill, message.generation)
         else:
             self._kill(message.generation)
         if (code := message.body.get("exit_code")) is not None:
-            self._ended.set()
             self._exit(code)
 
     def _kill(self, generation: int) -> None:
         self._ask("kill", generation=generation, signal=int(signal.SIGKILL))
 
+    # --- standbys -----------------------------------------------------------------------------------------------------
 
-def _command(
-    config: RunConfig, directory: RunDirectory, slot: int, local_rank: int, generation: int, start: dict[str, Any]
-) -> dict[str, Any]:
-    """What the supervisor is to run for one rank: argv, the environment beside its own, and where output goes."""
-    rank = slot * config.procs_per_slot + local_rank
-    torchrun = {  # torchrun's own contract: docs.pytorch.org elastic/run, "Environment Variables"
-        "RANK": rank,
-        "LOCAL_RANK": local_rank,
-        "WORLD_SIZE": config.world_size,
-        "LOCAL_WORLD_SIZE": config.procs_per_slot,
-        "GROUP_RANK": slot,
-        "GROUP_WORLD_SIZE": config.slots,
-        "ROLE_NAME": "default",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": config.world_size,
-        "MASTER_ADDR": start["master_addr"],
-        "MASTER_PORT": start["master_port"],
-        "TORCHELASTIC_RESTART_COUNT": start["restarts"],
-        "TORCHELASTIC_MAX_RESTARTS": config.restart.budget,
-        "TORCHELASTIC_RUN_ID": config.run,
-        # Rank 0 hosts the store on the socket that its supervisor opened, before any script code runs (runner/worker.py).
-        "TORCHELASTIC_USE_AGENT_STORE": True,
-    }
-    own = {
-        "HEADWAY_RUN_JSON": directory.run_json,
-        "HEADWAY_ATTEMPT": directory.attempt,
-        "HEADWAY_GENERATION": generation,
-        "HEADWAY_BASE": json.dumps(start["base"]),
-    }
-    if (partner := start.get("partner")) is not None:  # the node whose keeper holds copies of this node's captures
-        own["HEADWAY_PARTNER"] = directory.keeper(partner)
-    if config.trainer.kind == "script":
-        argv = [sys.executable, "-u", "-m", "headway.runner.boot", *config.trainer.options["argv"]]
-    else:
-        argv = [sys.executable, "-u", "-m", "headway.runner.train.main"]
-    # What was typed as torchrun prints where it was typed.
-    log = str(directory.log(slot, rank)) if config.trainer.options.get("logs", config.trainer.kind != "script") else None
-    return {"argv": argv, "environment": {name: str(value) for name, value in {**torchrun, **own}.items()}, "log": log}
+    def _park(self) -> None:
+        """Has standbys made for the next generation, once this one's workers need the processors no more than usual."""
+        if self._parked == self.generation or self._over.is_set() or not self._may_park():
+            return
+        self._parked = self.generation
+        orders = [self._standby_order(local_rank) for local_rank in range(self.config.procs_per_slot)]
+        if any(not _is_ours(order["argv"]) for order in orders):
+            return
+        if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
+            _say("no standbys: too little memory is free")
+            return
+        self._ask("standby", workers=orders, modules=self._modules_worth())
+
+    def _may_park(self) -> bool:
+        if self.slot is None:
+            return self._met
+        words = [self.page.read(worker["local_rank"]) for worker in self._running()]
+        if len(words) < self.config.procs_per_slot or any(each["section"] in _BEGINNING for each in words):
+            return False
+        self._began = self._began or time.monotonic()
+        base = self._start_body.get("base") if self.config.trainer.kind != "script" else None
+        first = base["step"] if base else 0
+        return all(each["step"] > first for each in words) or time.monotonic() - self._began > STANDBY_AFTER_S
+
+    def _standby_order(self, local_rank: int) -> dict[str, Any]:
+        """As for a worker of the next generation, as far as that is known now."""
+        body = self._start_body or {"base": None, "master_addr": "", "master_port": 0, "restarts": 0}
+        order = self._order(self.slot or 0, local_rank, body)
+        if self.slot is None:
+            order["environment"] = {name: text for name, text in order["environment"].items() if name not in OF_A_RANK}
+        return order
+
+    def _modules(self, node: int) -> Path:
+        """Where the first worker of a node lists what it has imported."""
+        return self.directory.attempt_directory / f"modules-{node}.json"
+
+    def _modules_worth(self) -> list[str]:
+        paths = [self._modules(self.node), *sorted(self.directory.attempt_directory.glob("modules-*.json"))]
+        for path in paths:
+            try:
+                return worth_importing(json.loads(path.read_text()), of_any_rank=self.slot is None)
+            except (OSError, ValueError):
+                continue
+        return worth_importing([], of_any_rank=True)
+
+
+def slot_of(node: int, body: Mapping[str, Any]) -> int | None:
+    """The slot that a start binds to this node: slot i to node i but where `moved` says otherwise."""
+    bound = {slot: slot for slot in range(body["slots"])} | dict(body.get("moved", []))
+    return next((slot for slot, other in bound.items() if other == node), None)
+
+
+def _is_ours(argv: list[str]) -> bool:
+    """Whether a worker is a module of ours in this Python, which a standby can become."""
+    return argv[:3] == [sys.executable, "-u", "-m"] and argv[3] in STANDBY_MODULES
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_TGKILL = {"x86_64": 234, "aarch64": 131}  # linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -17,31 +18,52 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str], pass_fds: Iterable[int] = (), log: Path | None = None) -> int:
-    """Starts `argv` in a session of its own and returns its pid. Output goes to `log`, or where ours goes.
+def spawn(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    pass_fds: Iterable[int] = (),
+    log: Path | None = None,
+    errors: Path | None = None,
+    cpus: Iterable[int] | None = None,
+) -> int:
+    """Starts `argv` in a session of its own and returns its pid. Output is appended to `log`, stderr to `errors`; without a file, it goes
+    where ours goes. `cpus` are those that it may run on.
 
     The child carries PDEATHSIG, which fires when the forking thread ends: so only a single-threaded process may call this.
     """
     parent = os.getpid()
-    output = None
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    led, leads = os.pipe2(os.O_CLOEXEC)
+    opened = {standard: open_log(path) for standard, path in ((1, log), (2, errors)) if path is not None}
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        _become(argv, environment, pass_fds, output, parent)
-    if output is not None:
-        os.close(output)
+        _become(argv, environment, pass_fds, opened, cpus, parent, leads)
+    for descriptor in (leads, *opened.values()):
+        os.close(descriptor)
+    os.read(led, 1)  # from here on `kill_group` finds the session
+    os.close(led)
     return pid
 
 
+def open_log(path: Path) -> int:
+    """A descriptor that appends to `path`, whose folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
 def _become(
-    argv: Sequence[str], environment: Mapping[str, str], pass_fds: Iterable[int], output: int | None, parent: int
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    pass_fds: Iterable[int],
+    opened: Mapping[int, int],
+    cpus: Iterable[int] | None,
+    parent: int,
+    leads: int,
 ) -> None:
     """The child's side of `spawn`; never returns."""
     try:
         os.setsid()
+        os.close(leads)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before PDEATHSIG was set
             os._exit(127)
@@ -49,9 +71,10 @@ def _become(
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if output is not None:
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+        for standard, descriptor in opened.items():
+            os.dup2(descriptor, standard)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
         for descriptor in pass_fds:
             os.set_inheritable(descriptor, True)
         os.execvpe(argv[0], list(argv), dict(environment))
@@ -70,9 +93,30 @@ def kill_group(pid: int, number: signal.Signals) -> None:
         return
 
 
-def children() -> list[int]:
-    """The living and unreaped children of this process (proc(5); single-threaded callers only)."""
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+def signal_main_thread(pid: int, number: int) -> bool:
+    """Signals the main thread of a process that handles the signal; False when there is none such: others would die of it."""
+    if not catches(pid, number):
+        return False
+    return bool(_libc.syscall(_TGKILL[os.uname().machine], pid, pid, number) == 0)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal (proc(5), SigCgt)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def children(pid: int | None = None) -> list[int]:
+    """The living and unreaped children of a process's main thread, ours by default (proc(5)); none of a process that is gone."""
+    pid = os.getpid() if pid is None else pid
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def describe_status(status: int) -> str:

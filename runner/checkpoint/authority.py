@@ -97,11 +97,16 @@ def say_retired(worker: "workers.Worker", checkpoints: Sequence[CheckpointId]) -
 def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:
     """The authority of the job that this process is a worker of, and its tiers: `otherwise`, where it has none.
 
-    Raises RuntimeError where there is no job.
+    Raises RuntimeError where there is no job, and where its nodes have no store in common.
     """
     worker = workers.current()
     if worker is None:
         raise RuntimeError("this process is not a worker of headway: say which directory the checkpoints are in")
+    if os.environ.get("HEADWAY_SHARED_STORE") == "0":
+        raise RuntimeError(
+            "the nodes of this run share no store, and a checkpoint's files would lie on several: "
+            "set HEADWAY_RUNS to a folder that all nodes see, or say which directory the checkpoints are in"
+        )
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
     checkpoint = config.checkpoint if config.checkpoint.tiers else otherwise

@@ -1,8 +1,14 @@
 """Why a generation ended: what was seen of it -> one cause with a fingerprint that is the same when the same happens again."""
 
-from collections.abc import Mapping
+import builtins
+import re
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+
+from headway.runner.contract import Exit
+from headway.runner.health.watch import Hang
 
 
 class Kind(StrEnum):
@@ -43,7 +49,11 @@ class Raised:
 
 @dataclass(frozen=True)
 class Cause:
-    """`fingerprint` has no ranks, addresses, sizes or times in it, so that two failures of one origin have the same."""
+    """`fingerprint` has no ranks, addresses, sizes or times in it, so that two failures of one origin have the same.
+
+    `outside`: something else than the job's own code and data ended it, so that the same again at the same step is chance. `final`: every
+    further start would end like this one.
+    """
 
     kind: Kind
     fingerprint: str
@@ -52,9 +62,214 @@ class Cause:
     node: int | None
     host: str | None
     step: int
+    sample: int | None = None
+    outside: bool = False
+    final: bool = False
 
 
-def cause_of(exits: list[Ended], raised: Mapping[int, Raised], hosts: Mapping[int, str]) -> Cause:
+NODE_LOST = "node lost"  # how the ranks of a node ended that was given up
+STARTED_ANEW = "its node started anew"  # how those ended whose node came back without them
+
+
+class Order(IntEnum):
+    """How close an end is to the first cause: when several ranks end, the lowest of these began it."""
+
+    NODE_GONE = 0
+    KERNEL_OOM = 1
+    SIGNAL = 2
+    SAID_FINAL = 3
+    OWN_EXCEPTION = 4
+    ABORTED = 5  # NCCL's watchdog aborts a process that has lost its peer, as a failed assertion does
+    EXIT_CODE = 6
+    OWN_EXCEPTION_WHILE_STOPPING = 7
+    PEER_GONE = 8
+    AGREED = 9  # codes that ranks reach together: who disagreed is the cause
+    ASKED = 10
+
+
+def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mapping[int, str], *, script: bool = False) -> Cause:
     """The first cause among the ends of a generation's ranks: what was not asked for before what was, a signal before an exit code, an
-    error of its own before one that says that a peer has gone. `hosts` is node -> host name."""
-    raise NotImplementedError
+    error of its own before one that says that a peer has gone. `hosts` is node -> host name. Exit codes of a `script` mean nothing of
+    ours. Raises ValueError without an end."""
+    candidates = [end for end in exits if end.code != 0] or exits
+    first = min(candidates, key=lambda end: _order(end, raised.get(end.rank), script=script))
+    error = raised.get(first.rank) if first.code > 0 else None
+    kind = _kind(first, error, script=script)
+    outside = _is_from_outside(first, kind)
+    step = error.step if error is not None and error.step is not None else max(end.step for end in exits)
+    return Cause(
+        kind,
+        _fingerprint(kind, first, error),
+        f"{first.how}: {error.text}" if error else first.how,
+        first.rank,
+        first.node,
+        hosts.get(first.node),
+        step,
+        sample=error.sample if error else None,
+        outside=outside,
+        final=first.code == Exit.STOP and not script,
+    )
+
+
+def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:
+    """A generation that was ended because it went no further. `nodes` is rank -> node index; without culprits nobody's node is named."""
+    rank = min(hang.ranks, default=None)
+    node = None if rank is None else nodes.get(rank)
+    text = f"no sign of life for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
+    where = f"hang: {hang.section}"
+    return Cause(Kind.HANG, where, text, rank, node, None if node is None else hosts.get(node), step)
+
+
+def lost(node: int, host: str | None, why: str, step: int) -> Cause:
+    """A node that was given up while none of its ranks ran."""
+    return Cause(
+        Kind.NODE_LOST, str(Kind.NODE_LOST), f"node {host or node} was lost: {why}", None, node, host, step, outside=True
+    )
+
+
+# --- which end came first ---------------------------------------------------------------------------------------------
+
+_AGREED = frozenset({Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
+
+
+def _order(end: Ended, error: Raised | None, *, script: bool) -> tuple[int, bool]:
+    """Among ends that are equally close, one whose kind is known by name goes first."""
+    own = error is not None and not says_a_peer_is_gone(error)
+    if own and error is not None and end.asked and end.code > 0 and not _is_a_way_to_leave(error):
+        return Order.OWN_EXCEPTION_WHILE_STOPPING, False
+    named = own and error is not None and kind_of(error) in (Kind.OUT_OF_MEMORY, Kind.NAN, Kind.STORAGE)
+    return _order_of_unasked(end, error, own=own, script=script) if not end.asked else Order.ASKED, not named
+
+
+def _order_of_unasked(end: Ended, error: Raised | None, *, own: bool, script: bool) -> Order:
+    if is_node_gone(end.how):
+        return Order.NODE_GONE
+    if end.oom:
+        return Order.KERNEL_OOM
+    if end.code < 0:
+        return Order.ABORTED if end.code == -signal.SIGABRT else Order.SIGNAL
+    if not script and end.code == Exit.STOP:
+        return Order.SAID_FINAL
+    if not script and end.code in _AGREED:
+        return Order.AGREED
+    if error is None:
+        return Order.EXIT_CODE
+    return Order.OWN_EXCEPTION if own else Order.PEER_GONE
+
+
+def is_node_gone(how: str) -> bool:
+    """Whether a rank ended because its node did."""
+    return how.startswith((NODE_LOST, STARTED_ANEW))
+
+
+def _is_a_way_to_leave(error: Raised) -> bool:
+    """What a process that is told to stop raises for that."""
+    return _name(error) in ("KeyboardInterrupt", "SystemExit", "SIGTERMException", "SignalException")
+
+
+# --- what kind it is --------------------------------------------------------------------------------------------------
+
+# What gloo, NCCL, TCPStore and our own collectives say on the ranks that are left: texts of torch 2.13.0
+# (torch/csrc/distributed/c10d/{ProcessGroupNCCL,TCPStore,socket}.cpp) and of its gloo (gloo/transport/tcp/pair.cc).
+_PEER_GONE = re.compile(
+    r"connection closed by peer|connection reset by peer|connection refused|broken pipe|connection was closed|recvvalue failed"
+    r"|timed out waiting \d+ ?ms for|application timeout caused pair closure|connect(?:full)?mesh failed|failed to connect"
+    r"|watchdog caught collective operation timeout|ncclremoteerror|remote process exited or there was a network error"
+    r"|nccl communicator (?:was|has been) aborted|ncclsystemerror|wait timeout after \d+ ?ms|failed to recv, got 0 bytes"
+    r"|unable to (?:read from|write to) socket",
+    re.IGNORECASE,
+)
+_PEER_TYPES = frozenset({"PeerError", "DistNetworkError", "DistStoreError"})
+_NO_MEMORY = re.compile(
+    r"(?:CUDA|HIP|XPU) out of memory|CUBLAS_STATUS_ALLOC_FAILED|can't allocate memory|Cannot allocate memory|\[Errno 12\]"
+)
+# ENOSPC, EDQUOT, EIO, EROFS, ESTALE, EREMOTEIO, ENXIO, ENOTCONN (a FUSE mount whose process died): errno(3), Linux numbers.
+_STORAGE = re.compile(
+    r"\[Errno (?:28|122|5|30|116|121|6|107)\]|No space left on device|Stale file handle|Input/output error|Disk quota exceeded"
+    r"|Transport endpoint is not connected|Read-only file system|PytorchStreamWriter failed"
+)
+_DEVICE = re.compile(
+    r"\b(?:CUDA|HIP|NCCL|cuDNN|CUBLAS|CUSOLVER|NVML)\w* (?:error|failure)|CUDNN_STATUS|CUBLAS_STATUS|uncorrectable ECC"
+)
+_CHILD = re.compile(
+    r"DataLoader worker \(pid.*\) (?:is killed by|exited unexpectedly)"
+)  # torch/utils/data/dataloader.py, torch/csrc/DataLoader.cpp
+_NAN = re.compile(r"returned nan values in its \d+th output")  # torch's anomaly mode (torch/csrc/autograd/engine.cpp)
+
+
+def says_a_peer_is_gone(error: Raised) -> bool:
+    """Whether the exception is what a rank raises that has lost another one, which then is nearer to the first cause."""
+    return _name(error) in _PEER_TYPES or _PEER_GONE.search(error.text) is not None
+
+
+def kind_of(error: Raised) -> Kind:
+    """What the exception of a rank says about its origin."""
+    name, text = _name(error), f"{error.type}: {error.text}"
+    if name in ("OutOfMemoryError", "MemoryError", "NoMemoryError") or _NO_MEMORY.search(text):
+        return Kind.OUT_OF_MEMORY
+    if name in ("NonFiniteError", "FloatingPointError") or _NAN.search(text):
+        return Kind.NAN
+    if name in ("StoreError", "ObjectError", "ChainError") or _STORAGE.search(text):
+        return Kind.STORAGE
+    if says_a_peer_is_gone(error) or _is_from_the_device(name, text) or _is_from_the_system(name) or _CHILD.search(text):
+        return Kind.CRASH
+    return Kind.USER_ERROR
+
+
+def _is_from_the_device(name: str, text: str) -> bool:
+    """A device-side assertion is raised by the script's own values; every other device error may be the device's."""
+    return "device-side assert" not in text and (name == "AcceleratorError" or _DEVICE.search(text) is not None)
+
+
+def _is_from_the_system(name: str) -> bool:
+    """OSError and its kin: files, processes and connections, which may be there the next time."""
+    found = getattr(builtins, name, None)
+    return isinstance(found, type) and issubclass(found, OSError)
+
+
+def _name(error: Raised) -> str:
+    return error.type.rpartition(".")[2]
+
+
+_FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
+
+
+def _kind(end: Ended, error: Raised | None, *, script: bool) -> Kind:
+    if is_node_gone(end.how):
+        return Kind.NODE_LOST
+    if end.oom:
+        return Kind.OUT_OF_MEMORY
+    if end.code == -signal.SIGTERM or (end.code == Exit.PREEMPTED and not script):
+        return Kind.PREEMPTION
+    if end.code == Exit.STOP and not script:
+        return Kind.USER_ERROR
+    return kind_of(error) if error is not None else Kind.CRASH
+
+
+def _is_from_outside(end: Ended, kind: Kind) -> bool:
+    """Signals that a process does not raise against itself, and what happens to nodes and to stores."""
+    by_signal = -end.code in _FROM_OUTSIDE and not end.oom
+    return by_signal or kind in (Kind.NODE_LOST, Kind.PREEMPTION, Kind.STORAGE)
+
+
+# --- the same again ---------------------------------------------------------------------------------------------------
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_PATH = re.compile(r"(?:/[\w.@+-]+){2,}")
+_NUMBER = re.compile(r"\b0x[0-9a-f]+\b|\d[\d.,:]*", re.IGNORECASE)
+_FINGERPRINT_CHARACTERS = 120
+
+
+def _fingerprint(kind: Kind, end: Ended, error: Raised | None) -> str:
+    if is_node_gone(end.how):
+        return str(kind)
+    if error is None:
+        return f"{kind}: {end.how}"
+    return f"{kind}: {_name(error)} at {error.at or '?'}: {unspecific(error.text)}"
+
+
+def unspecific(text: str) -> str:
+    """The text without numbers, addresses, paths and what it quotes: what is left is the same for all ranks and times."""
+    for pattern in (_QUOTED, _PATH, _NUMBER):
+        text = pattern.sub("*", text)
+    return " ".join(text.split())[:_FINGERPRINT_CHARACTERS]

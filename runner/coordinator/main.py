@@ -1,339 +1,381 @@
 """The coordinator's process: connects the state machine to agents, to the chain, and to the journal that people read."""
 
 import asyncio
-import json
+import contextlib
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from headway.runner.checkpoint.chain import (
-    Base,
-    Chain,
-    ChainError,
-    Claim,
-    End,
-    MovedError,
-    Record,
-    SupersededError,
-    claims_without_commit,
-    history_entries,
-    lineage,
-    newest_base,
-    newest_claim,
-    newest_held_base,
-)
-from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.checkpoint.chain import Chain, ChainError, Claim, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Exit, RunConfig, Verdict, from_json, to_json
-from headway.runner.coordinator.state import (
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json
+from headway.runner.coordinator.books import Books
+from headway.runner.coordinator.claiming import claim
+from headway.runner.coordinator.entrance import Entrance
+from headway.runner.coordinator.events import (
     Action,
-    Beat,
+    Broadcast,
     Claimed,
     ClaimRefused,
-    Coordinator,
+    Drop,
     Event,
-    Exited,
     Finish,
     Joined,
     Lost,
     MakeClaim,
     Note,
-    Said,
     Send,
     Tick,
 )
-from headway.runner.goodput.ledger import Account, StepTime, account
-from headway.runner.lines import append_line, cut_torn_line, read_lines
-from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
+from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
+from headway.runner.coordinator.notify import Notifier
+from headway.runner.coordinator.reading import event_of
+from headway.runner.coordinator.state import Coordinator
+from headway.runner.coordinator.tensorboard import open_follower
+from headway.runner.coordinator.term import Term
+from headway.runner.goodput.ledger import Seen
+from headway.runner.health.watch import Watch
+from headway.runner.lines import read_lines
+from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
 from headway.runner.rundir import RunDirectory, read_verdict
-from headway.runner.train.history import carried_out, limit, refusal
 
-TICK_S = 1.0
-SEND_S = 5.0  # for an agent that does not read: it is as good as gone, and the others must not wait for it
+TICK_S = 0.1
+NODES_A_TICK = 50_000  # nodes looked through in a second of ticks at most: with many, the ticks are fewer
+RETRY_S = 1.0
+WATCH_TERM_S = 1.0
+EXPORT_S = 1.0
 
-
-def _event(message: Message) -> Event:
-    """A message as the event it reports."""
-    body, node = message.body, message.node
-    match message.kind:
-        case "join":
-            return Joined(node, body["host"], message.generation, tuple(body["running"]))
-        case "beat":
-            return Beat(node, body["port"], {int(rank): words["step"] for rank, words in body["ranks"].items()})
-        case "exited":
-            facts = {key: body[key] for key in ("generation", "rank", "code", "how", "asked", "step")}
-            return Exited(node=node, **facts)
-        case "evidence" | "committed":
-            return Said(node, message.generation, body)
-    raise ChannelError(f"an agent does not send {message.kind!r}")
+T = TypeVar("T")
 
 
-@dataclass
 class Server:
-    config: RunConfig
-    directory: RunDirectory
-    host: str
-    chain: Chain
-    machine: Coordinator
-    _channels: dict[int, Channel] = field(default_factory=dict)
-    # One event is dealt with whole before the next; with it, the connection that it came by.
-    _inbox: asyncio.Queue[tuple[Event, Channel | None]] = field(default_factory=asyncio.Queue)
-    _over: bool = False
-    _accounted: int = 0  # the newest generation whose ledger is closed
-    _metrics_read: int = 0
-    _best_step: int = 0
+    """Serves one attempt until it has ended or a newer coordinator has taken over.
 
-    def __post_init__(self) -> None:
-        self._accounted_until = self._open_ledger()
+    Whatever waits for the store runs in one other thread, in order, so that a store that hangs holds up neither beats nor orders.
+    """
+
+    def __init__(
+        self, config: RunConfig, directory: RunDirectory, host: str, node: int, chain: Chain, machine: Coordinator
+    ) -> None:
+        assert config.run is not None  # noqa: S101  set when the run directory was made
+        self._config, self._directory, self._host, self._node, self._run = config, directory, host, node, config.run
+        self._chain, self._machine = chain, machine
+        self._books = Books(config, directory)
+        self._entrance = Entrance(config, directory)
+        self._notifier = Notifier(config, os.environ, directory.attempt, str(directory.root))
+        self._exporter = open_exporter(config.metrics_port, os.environ, config.run)
+        self._follower = open_follower(directory.metrics, os.environ, config.run)
+        self._links: dict[int, Link] = {}
+        self._inbox: deque[Event] = deque()
+        self._busy = False
+        self._held: list[Action] | None = None  # what is to be done once a line or the verdict is written
+        self._seen = Seen()
+        self._error: BaseException | None = None
+        self._store = ThreadPoolExecutor(1, "store")
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Runs until the attempt has ended and the agents know."""
-        server = await asyncio.start_server(self._accept, self.host, self.config.ports.coordinator, limit=MAX_LINE_BYTES)
-        port = server.sockets[0].getsockname()[1]
-        write_atomic(self.directory.coordinator, json.dumps({"host": self.host, "port": port}).encode() + b"\n")
-        ticking = asyncio.create_task(self._tick())
-        while not self._over:
-            event, channel = await self._inbox.get()
-            if self._is_current(event, channel):
-                for action in self.machine.handle(event, time.monotonic()):
-                    await self._do(action)
-        ticking.cancel()
-        server.close()
-        for channel in self._channels.values():
-            channel.close()
+        """Returns when the attempt has ended and the agents know, or when somebody else is in charge."""
+        self._over = asyncio.Event()
+        self._term = await self._in_store(partial(Term.take, self._directory, self._node, self._host))
+        self._listener = await self._listen()
+        try:
+            if await self._in_store(partial(self._term.publish, self._host, self._listener.port)):
+                self._begin()
+                await self._over.wait()
+            await flush(self._links.values())
+        finally:
+            self._close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._store.shutdown()
+        self._part()
+        if self._error is not None:
+            raise self._error
+
+    def _begin(self) -> None:
+        if self._term.number > 1:
+            self._take_over()
+        self._spawn(self._tick())
+        self._spawn(self._watch_term())
+        if self._exporter is not None:
+            self._spawn(self._export())
+
+    def _close(self) -> None:
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        for link in self._links.values():
+            link.close()
+
+    def _part(self) -> None:
+        """Lets who hears of the run hear its end."""
+        self._notifier.close()
+        for hearer in (self._exporter, self._follower):
+            if hearer is not None:
+                hearer.close()
+
+    async def _listen(self) -> Listener:
+        secret, port = self._directory.secret(), self._config.ports.coordinator
+        try:
+            return await listen(self._host, port, secret, self._run, self._heard, self._lost)
+        except OSError as error:
+            if port == 0:
+                raise
+            print(f"{self._host}:{port} cannot be had, so another port is taken: {error}", file=sys.stderr, flush=True)
+            return await listen(self._host, 0, secret, self._run, self._heard, self._lost)
+
+    def _take_over(self) -> None:
+        facts = {"term": self._term.number, "node": self._node, "host": self._host}
+        self._note(Note("takeover", self._machine.generation.number, facts))
+
+    # --- time ---------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
+        interval_s = max(TICK_S, (self._config.slots + self._config.spares) / NODES_A_TICK)
         while True:
-            await asyncio.sleep(TICK_S)
-            self._inbox.put_nowait((Tick(), None))
+            await asyncio.sleep(interval_s)
+            self._take(Tick())
 
-    def _is_current(self, event: Event, channel: Channel | None) -> bool:
-        """A node has one connection: that of its last join that was dealt with. The end of an older one means nothing."""
-        match event:
-            case Joined(node):
-                assert channel is not None  # noqa: S101  only a connection joins
-                self._channels[node] = channel
-            case Lost(node):
-                if self._channels.get(node) is not channel:
-                    return False
-                del self._channels[node]
-        return True
+    async def _watch_term(self) -> None:
+        """Ends this coordinator when another has followed it; then it tells nobody anything."""
+        while True:
+            await asyncio.sleep(WATCH_TERM_S)
+            with contextlib.suppress(OSError):  # a store that is away says nothing; its next answer will
+                if await self._in_store(self._term.is_over):
+                    self._replaced()
+                    return
+                if not await self._in_store(partial(self._term.is_published, self._host, self._listener.port)):
+                    await self._in_store(partial(self._term.publish, self._host, self._listener.port))
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One agent's connection, until it breaks. Whoever does not know the secret never gets as far as an event."""
-        assert self.config.run is not None  # noqa: S101  set when the run directory was made
-        channel = Channel(reader, writer, self.directory.secret(), "coordinator", self.config.run, 0)
-        node = None
+    async def _export(self) -> None:
+        assert self._exporter is not None  # noqa: S101  only started where there is one
+        while True:
+            machine, loss = self._machine, None
+            with contextlib.suppress(OSError):
+                loss = await self._in_store(partial(newest_loss, self._directory.metrics))
+            heard_at = [member.heard_at for member in machine.roster.members.values() if not member.lost]
+            self._exporter.show(
+                Snapshot(
+                    machine.generation.number,
+                    machine.policy.restarts,
+                    machine.best_step,
+                    loss,
+                    machine.committed_step,
+                    max(0.0, time.monotonic() - min(heard_at)) if heard_at else None,
+                    seconds=dict(self._books.seconds),
+                    nodes=machine.roster.states(),
+                )
+            )
+            await asyncio.sleep(EXPORT_S)
+
+    def _replaced(self) -> None:
+        print(f"term {self._term.number} has been followed by another coordinator's", file=sys.stderr, flush=True)
+        self._held = []  # nobody is told anything any more
+        self._over.set()
+
+    # --- agents -------------------------------------------------------------------------------------------------------
+
+    def _heard(self, link: Link, message: Message) -> None:
+        if message.kind == "enter":
+            self._spawn(self._admit(link, message.body))
+            return
+        event = event_of(message)
+        if isinstance(event, Joined):
+            self._connected(link, event.node)
+        elif link.data != message.node:
+            raise ChannelError(f"a message of node {message.node} on the connection of node {link.data}")
+        if self._links.get(message.node) is link:
+            self._take(event)
+
+    def _connected(self, link: Link, node: int) -> None:
+        """A node has one connection: that of its last join."""
+        link.data, before = node, self._links.get(node)
+        self._links[node] = link
+        if before is not None and before is not link:
+            before.close()
+
+    def _lost(self, link: Link, _: str) -> None:
+        if link.data is not None and self._links.get(link.data) is link:
+            del self._links[link.data]
+            self._take(Lost(link.data))
+
+    async def _admit(self, link: Link, body: Mapping[str, Any]) -> None:
         try:
-            await channel.handshake()
-            while True:
-                message = await channel.receive()
-                node = message.node
-                self._inbox.put_nowait((_event(message), channel))
-        except ChannelError as error:
-            if node is not None:
-                self._inbox.put_nowait((Lost(node), channel))
-            else:
-                print(f"refused a connection: {error}", file=sys.stderr, flush=True)
-        except asyncio.CancelledError:
-            return  # the attempt is over
-        finally:
-            channel.close()
+            answer = await self._in_store(partial(self._entrance.admit, body))
+        except (OSError, TypeError, ValueError) as error:
+            answer = {"refused": f"{error}"}
+        link.send("entered", self._machine.generation.number, answer.get("node", -1), answer)
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
-    async def _do(self, action: Action) -> None:
+    def _take(self, event: Event) -> None:
+        """One event is dealt with whole before the next."""
+        self._inbox.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._inbox:
+                for action in self._machine.handle(self._inbox.popleft(), time.monotonic()):
+                    self._do(action)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._busy = False
+        if self._machine.generation.best_step > (self._seen.steps[-1][0] if self._seen.steps else 0):
+            self._seen.add(self._machine.generation.best_step, time.time())
+
+    def _do(self, action: Action) -> None:
+        if self._held is not None:
+            self._held.append(action)
+            return
         match action:
             case Send(node, kind, generation, body):
-                await self._send(node, kind, generation, body)
-            case Note(kind, body):
-                self._note(kind, body)
+                if (link := self._links.get(node)) is not None:
+                    link.send(kind, generation, node, body)
+            case Broadcast(kind, generation, body):
+                broadcast([(link, node) for node, link in self._links.items()], kind, generation, body)
+            case Drop(node):
+                if (link := self._links.pop(node, None)) is not None:
+                    link.close()
+            case Note("start"):  # a coordinator after us must know of it before any agent does
+                self._held = []
+                self._spawn(self._go_on_after(self._note(action)))
+            case Note():
+                self._note(action)
             case MakeClaim():
                 self._account()
-                self._claiming = asyncio.create_task(self._claim_when_possible(action))
+                self._spawn(self._claim(action))
             case Finish():
-                self._finish(action)
-                self._over = True
+                self._account()
+                self._held = []
+                self._spawn(self._finish(action))
 
-    async def _claim_when_possible(self, wanted: MakeClaim) -> None:
+    async def _go_on_after(self, written: "Future[None]") -> None:
+        await asyncio.wrap_future(written)
+        if self._over.is_set() or self._held is None:
+            return
+        held, self._held = self._held, None
+        for action in held:
+            self._do(action)
+
+    async def _claim(self, wanted: MakeClaim) -> None:
         """Claims; while the store cannot be used, tries again for as long as a lost agent would be waited for."""
-        until = time.monotonic() + self.config.timeouts["agent"].floor_s
+        until = time.monotonic() + self._config.timeouts.get("agent", DEFAULT_TIMEOUTS["agent"]).floor_s
         while True:
             try:
-                event = self._claim(wanted)
+                event = await self._in_store(partial(self._claim_in_charge, wanted))
                 break
             except OSError as error:
                 print(f"the chain cannot be used: {error}", file=sys.stderr, flush=True)
                 if time.monotonic() > until:
                     event = ClaimRefused(Exit.RETRY_ELSEWHERE, f"the store cannot be used: {error}")
                     break
-                await asyncio.sleep(TICK_S)
-        self._inbox.put_nowait((event, None))
+                await asyncio.sleep(RETRY_S)
+        if event is None:
+            self._replaced()
+        else:
+            self._seen = Seen()
+            self._take(event)
 
-    async def _send(self, node: int, kind: str, generation: int, body: dict[str, Any]) -> None:
-        if (channel := self._channels.get(node)) is not None:
-            try:
-                async with asyncio.timeout(SEND_S):
-                    await channel.send(kind, generation, node, body)
-            except (ChannelError, TimeoutError):
-                channel.close()  # its reader sees the same and says Lost
+    def _claim_in_charge(self, wanted: MakeClaim) -> Claimed | ClaimRefused | None:
+        """None where another coordinator is in charge."""
+        return None if self._term.is_over() else claim(self._chain, self._config, self._directory, wanted)
 
-    def _claim(self, wanted: MakeClaim) -> Event:
-        history = self.config.history
-        try:
-            while True:
-                records = self.chain.read()
-                # A new run takes the line of steps that its spec ends up with from its beginning.
-                done = history_entries(records) if newest_claim(records) else carried_out(history)
-                standing = {committed.step for committed in lineage(records) if committed.tiers}
-                if (why := refusal(history, done, standing)) is not None:
-                    return ClaimRefused(Exit.UNVERIFIED, why)
-                back_to = limit(history, done)
-                base = _base(records, wanted, back_to)
-                if base is None and back_to != 0 and (why := _why_not_from_scratch(records, self.directory.checkpoints)):
-                    return ClaimRefused(Exit.UNVERIFIED, why)
-                try:
-                    record = self.chain.claim(
-                        base,
-                        self.directory.attempt,
-                        f"coordinator on {socket.gethostname()}",
-                        history_entries=max(done, carried_out(history)),
-                        rolled_back=back_to is not None,
-                    )
-                    break
-                except MovedError:  # the generation before was still writing
-                    continue
-        except ChainError as error:
-            return ClaimRefused(Exit.UNVERIFIED, str(error))
-        except SupersededError as error:
-            return ClaimRefused(Exit.SUPERSEDED, str(error))
-        return Claimed(record.generation, base, claims_without_commit(self.chain.read()))
+    async def _finish(self, action: Finish) -> None:
+        """The verdict is written before anybody is told; the first one stands."""
+        generation = self._machine.generation.number
+        with contextlib.suppress(OSError):
+            if await self._in_store(self._term.is_over):
+                self._replaced()
+                return
+        verdict = await self._in_store(partial(self._books.decide, action, generation, self._chain))
+        self._notifier.verdict(verdict)
+        self._held = None
+        self._do(Broadcast("stop", generation, {"exit_code": verdict.exit_code}))
+        self._over.set()
 
-    # --- what stays ---------------------------------------------------------------------------------------------------
+    # --- the other thread ---------------------------------------------------------------------------------------------
 
-    def _note(self, kind: str, body: dict[str, Any]) -> None:
-        number = self.machine.generation.number
-        facts = {key: value for key, value in body.items() if key != "what"}
-        # `refused` brings a generation of its own: the one that saved the checkpoint.
-        line = {"kind": kind, "generation": number, "attempt": self.directory.attempt, **facts}
-        path = self.directory.journal(number)
-        try:
-            if any(line == {key: value for key, value in known.items() if key != "wall"} for known, _ in read_lines(path)):
-                return  # an agent says again, after each connection, what may not have arrived
-            append_line(path, {"wall": time.time(), **line})
-        except OSError as error:  # the journal is for people; the run does not depend on it
-            print(f"{path}: {error}", file=sys.stderr, flush=True)
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._store, work)
 
-    def _finish(self, action: Finish) -> None:
-        self._account()
-        failure, generation = action.failure, self.machine.generation.number
-        assert self.config.run is not None  # noqa: S101
-        verdict = Verdict(
-            run=self.config.run,
-            attempt=self.directory.attempt,
-            generation=generation,
-            verdict=action.exit_code.name.lower(),
-            cause=action.cause,
-            exit_code=int(action.exit_code),
-            rank=failure.rank if failure else None,
-            node=failure.node if failure else None,
-            suspects=(failure.node,) if failure and failure.node is not None and action.exit_code is Exit.RETRY_ELSEWHERE else (),
-            step=action.step,
-            committed_step=action.committed_step,
-        )
-        write_atomic(self.directory.verdict, to_json(verdict, indent=2).encode() + b"\n")
-        if action.exit_code is Exit.COMPLETED:
-            try:
-                self.chain.append(End(verdict.verdict), generation, self.directory.attempt, "coordinator")
-            except (ChainError, SupersededError) as error:
-                print(f"the end of the run could not be recorded: {error}", file=sys.stderr, flush=True)
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the process: its supervisor starts the next one, which finds all there is on the chain."""
+        self._error = self._error or error
+        self._over.set()
+
+    def _note(self, note: Note) -> "Future[None]":
+        line = self._books.line(note, time.time())
+        written = self._store.submit(self._books.note, note.generation, line)
+        self._notifier.journal(line)
+        if note.kind == "failure" and self._machine.failure is not None:
+            self._store.submit(self._books.strike, self._machine.failure, line["wall"])
+        return written
 
     def _account(self) -> None:
         """Closes the ledger of the generation that has just ended."""
-        generation, now = self.machine.generation.number, time.time()
-        if generation <= self._accounted:
-            return
-        self._accounted = generation
-        try:
-            steps = list(self._new_steps(generation))
-            journal = [line for line, _ in read_lines(self.directory.journal(generation))]
-        except OSError as error:  # its seconds then stand in the next generation's account
-            print(f"generation {generation} is missing in the ledger: {error}", file=sys.stderr, flush=True)
-            return
-        closed = account(self._accounted_until, now, journal, steps, self._best_step)
-        self._best_step = max([self._best_step, *(step.step for step in steps)])
-        self._accounted_until = now
-        self._write_ledger(generation, closed)
-
-    def _write_ledger(self, generation: int, closed: Account) -> None:
-        line = {"schema": "headway.ledger/1", "attempt": self.directory.attempt, "generation": generation, **asdict(closed)}
-        try:
-            append_line(self.directory.ledger, line)
-        except OSError as error:
-            print(f"{self.directory.ledger}: {error}", file=sys.stderr, flush=True)
-
-    def _open_ledger(self) -> float:
-        """Where this coordinator's accounting begins; the time between two attempts was spent in the queue."""
-        lines = [line for line, _ in read_lines(self.directory.ledger)]
-        if lines and lines[-1]["attempt"] == self.directory.attempt:
-            self._accounted = lines[-1]["generation"]
-            return float(lines[-1]["end"])
-        began = self.directory.run_json.stat().st_mtime
-        if lines:
-            before = min(float(lines[-1]["end"]), began)
-            self._write_ledger(0, Account(before, began, {"queue": began - before}))
-        return began
-
-    def _new_steps(self, generation: int) -> Iterator[StepTime]:
-        """Steps written to metrics.jsonl since the last call, of this generation only."""
-        for line, read in read_lines(self.directory.metrics, self._metrics_read):
-            self._metrics_read = read
-            if line["generation"] == generation:
-                yield StepTime(line["step"], line["step_s"], line["save_s"])
-            else:
-                self._best_step = max(self._best_step, line["step"])
+        roster = self._machine.roster
+        slots = len(roster.slots) or self._config.slots
+        spares = max(0, len(roster.members) - slots)
+        generation = self._machine.generation.number
+        self._store.submit(self._books.account, generation, time.time(), list(self._seen.steps), slots, spares)
 
 
-def _base(records: list[Record], wanted: MakeClaim, back_to: int | None) -> Base | None:
-    """What the next generation starts from: the newest of what is committed and what the nodes hold in memory, or, where the history goes
-    back, the committed checkpoint of just that step."""
-    if back_to == 0:
-        return None
-    stored = newest_base(records, wanted.refused, back_to)
-    if back_to is not None:
-        return stored if stored is not None and stored.step == back_to else None
-    held = newest_held_base(records, wanted.held, wanted.refused)
-    return max((base for base in (stored, held) if base is not None), key=lambda base: base.step, default=None)
+def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordinator:
+    """The state machine as the chain and the journal say: new, or going on with what an earlier coordinator of this attempt has claimed."""
 
+    def watch(ranks: int, timeouts: Mapping[str, Any], now_s: float) -> Watch:
+        return Watch(ranks, timeouts, now_s, config.mesh.pp)
 
-def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
-    """Step 0 is only right for a run that has never saved."""
-    if lineage(records):
-        return "checkpoints were committed, and none of those that count verifies"
-    if not records and any(checkpoints.glob("step-*")):
-        return f"{checkpoints} holds checkpoints, and the chain is empty: a person must look"
-    return ""
-
-
-def _machine(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordinator:
-    """The state machine as the chain says: new, or going on with what an earlier coordinator of this attempt has claimed."""
     try:
         records = chain.read()
     except ChainError:
         records = []  # the first claim meets the same error and ends the attempt with it
     newest, committed = newest_claim(records), newest_base(records)
     if newest is None or newest.attempt != directory.attempt or not isinstance(newest.entry, Claim):
-        return Coordinator(config, 0, time.monotonic())
-    journals = [read_lines(path) for path in directory.journal(0).parent.iterdir()]
-    restarts = sum(line["kind"] == "failure" and line["attempt"] == directory.attempt for lines in journals for line, _ in lines)
-    at = committed.step if committed else None
-    return Coordinator(config, newest.generation, time.monotonic(), newest.entry.base, at, restarts)
+        return Coordinator(config, 0, time.monotonic(), watch=watch)
+    lines = _journal_of(directory)
+    starts = [line for line in lines if line["kind"] == "start" and "moved" in line]
+    return Coordinator(
+        config,
+        newest.generation,
+        time.monotonic(),
+        newest.entry.base,
+        committed.step if committed else None,
+        sum(line["kind"] == "failure" for line in lines),
+        _slots_of(starts[-1]) if starts else None,
+        hosts={entry["node"]: entry["host"] for start in starts for entry in start["nodes"]},
+        started=bool(starts) and starts[-1]["generation"] == newest.generation,
+        watch=watch,
+    )
+
+
+def _journal_of(directory: RunDirectory) -> list[dict[str, Any]]:
+    """All lines of this attempt, generation by generation."""
+    paths = sorted(directory.journal(0).parent.glob("*.jsonl"))
+    return [line for path in paths for line, _ in read_lines(path) if line.get("attempt") == directory.attempt]
+
+
+def _slots_of(start: Mapping[str, Any]) -> dict[int, int]:
+    return {slot: slot for slot in range(start["slots"])} | dict(start["moved"])
 
 
 def main() -> None:
@@ -344,12 +386,11 @@ def main() -> None:
     directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))
     assert config.run is not None  # noqa: S101
     chain = Chain(PosixStore(directory.chain), config.run)
-    for path in (directory.ledger, *directory.journal(0).parent.iterdir()):
-        cut_torn_line(path)
     if read_verdict(directory) is not None:  # an earlier coordinator has decided; agents find the verdict themselves
         return
-    machine = _machine(config, chain, directory)
-    asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], chain, machine).serve())
+    machine = rebuilt(config, chain, directory)
+    node = int(os.environ.get("HEADWAY_NODE", "0"))
+    asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], node, chain, machine).serve())
 
 
 if __name__ == "__main__":

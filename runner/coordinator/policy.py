@@ -1,9 +1,13 @@
 """What follows from a failure: go on here, go on without a suspect, or stop. Pure; the coordinator holds one for an attempt."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.runner.contract import Exit, Restart
-from headway.runner.coordinator.causes import Cause
+from headway.runner.coordinator.causes import Cause, Kind
+
+NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts
 
 
 @dataclass(frozen=True)
@@ -16,21 +20,125 @@ class Decision:
 
 
 class Policy:
-    """The restart budget, what has failed so far, and whom it speaks against."""
+    """The restart budget, what has failed so far, and whom it speaks against.
 
-    def __init__(self, restart: Restart, *, script: bool, restarts: int = 0) -> None:
-        """`restarts` have been used up by an earlier coordinator of this attempt."""
-        raise NotImplementedError
+    With a budget that is never refilled nothing is judged: each failure but a node's loss costs one restart, as under torchrun.
+    """
+
+    def __init__(self, restart: Restart, *, script: bool, restarts: int = 0, batch_samples: int | None = None) -> None:
+        """`restarts` have been used up by an earlier coordinator of this attempt. `batch_samples` are those of one optimizer step."""
+        self._restart = restart
+        self._is_script = script
+        self._batch_samples = batch_samples
+        self._judges = restart.refill_steps < NEVER_REFILLED
+        self._budget = max(0, restart.budget - restarts)
+        self._restarts = restarts
+        self._toward_refill = 0  # new steps that have not given a restart back yet
+        self._fruitless = 0  # failures in a row without a new step
+        self._is_further = False  # whether there were new steps since the last failure
+        self._failures: list[Cause] = []
 
     @property
     def restarts(self) -> int:
         """Failures of this attempt after which it went on."""
-        raise NotImplementedError
+        return self._restarts
+
+    @property
+    def budget(self) -> int:
+        """Restarts that are left."""
+        return self._budget
 
     def progressed(self, new_steps: int) -> None:
         """So many steps were completed that no generation had reached before: gives restarts back."""
-        raise NotImplementedError
+        if new_steps <= 0:
+            return
+        self._fruitless, self._is_further = 0, True
+        refilled, self._toward_refill = divmod(self._toward_refill + new_steps, self._restart.refill_steps)
+        self._budget = min(self._restart.budget, self._budget + refilled)
 
     def failed(self, cause: Cause, *, spare_nodes: int) -> Decision:
-        """A generation has failed. A node that was lost or that spares can replace costs no restart of the budget's."""
-        raise NotImplementedError
+        """A generation has failed, and `progressed` knows its new steps. A node that was lost or that spares can replace costs no restart
+        of the budget's."""
+        self._failures.append(cause)
+        is_further, self._is_further = self._is_further, False
+        if cause.final:
+            return Decision(Exit.STOP, cause.text)
+        if cause.kind is Kind.NODE_LOST and (spare_nodes or not self._judges):
+            return self._go_on("its node is replaced, which costs no restart")
+        if self._judges and (why := self._hopeless(cause)):
+            return Decision(Exit.STOP, why)
+        if self._judges and cause.node is not None and spare_nodes and (why := self._speaks_against_node(cause)):
+            return self._go_on(why, (cause.node,))
+        return self._charged(cause, is_further)
+
+    def _go_on(self, why: str, exclude: tuple[int, ...] = ()) -> Decision:
+        self._restarts += 1
+        return Decision(None, why, exclude)
+
+    def _charged(self, cause: Cause, is_further: bool) -> Decision:
+        """Goes on at the cost of a restart, or ends the attempt."""
+        self._fruitless += not is_further
+        if self._judges and self._fruitless >= self._restart.no_progress:
+            why = f"{self._fruitless} failures in a row without a new step; the last: {cause.text}"
+            return Decision(Exit.STOP, why)
+        if self._budget <= 0:
+            why = f"no restart left in the budget of {self._restart.budget}; {cause.text}"
+            return Decision(Exit.STOP if self._is_script else Exit.RETRY_ELSEWHERE, why)
+        self._budget -= 1
+        return self._go_on(f"{self._budget} of {self._restart.budget} restarts left")
+
+    # --- what the same again says -------------------------------------------------------------------------------------
+
+    def _hopeless(self, cause: Cause) -> str | None:
+        """Why a further start would end the same way; None while it may not."""
+        if cause.outside:
+            return None
+        same = [each for each in self._failures if (each.fingerprint, each.step) == (cause.fingerprint, cause.step)]
+        if len(same) < self._times_enough(cause, same):
+            return None
+        when = f"at step {cause.step:,}" if cause.step else "before the first step"
+        return f"{_times(same)} {when}: {cause.text}; {self._advice(cause)}"
+
+    def _times_enough(self, cause: Cause, same: Sequence[Cause]) -> int:
+        """How often the same must happen at the same step until it is no chance.
+
+        Twice where a fresh start was tried already (memory, which a fresh process had whole; a value that was computed again; an
+        exception before the first step) or where another node saw it too, else three times. A script counts its steps from each of
+        its starts, so the same number may well be progress, and is told apart from that only by the third time.
+        """
+        if self._is_script and cause.step:
+            return 3
+        if cause.kind in (Kind.OUT_OF_MEMORY, Kind.NAN) or (cause.kind is Kind.USER_ERROR and not cause.step):
+            return 2
+        return 2 if len({each.node for each in same}) > 1 else 3
+
+    def _advice(self, cause: Cause) -> str:
+        """What a person can do about what every start meets."""
+        if cause.kind is Kind.OUT_OF_MEMORY:
+            return "a fresh process had all the memory there is: use less (a smaller micro batch, more sharding, recomputation)"
+        if not cause.step or self._is_script:
+            return "the same would happen again: correct the script or its data"
+        sample = "" if cause.sample is None else f" (from sample {cause.sample:,})"
+        skip = "..." if self._batch_samples is None else str(self._batch_samples)
+        entry = f"{{from_step: {cause.step}, skip_samples: {skip}}}"
+        return f"it is the batch{sample} or the code; to leave the batch out, add to `history`: {entry}"
+
+    def _speaks_against_node(self, cause: Cause) -> str | None:
+        """Why the node that failed should be left out: twice at other steps it is a suspect; twice at one step another node can tell the
+        node from the batch."""
+        if cause.kind not in (Kind.CRASH, Kind.HANG, Kind.USER_ERROR):
+            return None
+        before = [each for each in self._failures[:-1] if each.node == cause.node and each.kind is not Kind.PREEMPTION]
+        who = cause.host or f"node {cause.node}"
+        if any(each.step != cause.step for each in before if each.kind in (Kind.CRASH, Kind.HANG, Kind.NODE_LOST)):
+            return f"{who} has failed at different steps: a spare takes its place"
+        if any((each.fingerprint, each.step) == (cause.fingerprint, cause.step) for each in before) and not cause.outside:
+            return f"{who} has failed twice at step {cause.step:,}: a spare shows whether it is the node or the batch"
+        return None
+
+
+def _times(same: Sequence[Cause]) -> str:
+    """`the same failure 3 times on 2 nodes (a, b)`."""
+    names = sorted({each.host or f"node {each.node}" for each in same if each.node is not None})
+    where = f" on {len(names)} nodes ({', '.join(names)})" if len(names) > 1 else ""
+    return f"the same failure {len(same)} times{where}"

@@ -2,13 +2,13 @@
 
     gathering -> claiming -> running -> stopping -> surveying -> claiming ... -> ended
 
-All nodes join; a claim on the chain makes a generation; its workers run from the claim's base; when one fails all are stopped, and
-either the next generation is claimed, from what the nodes still hold in memory or from what was committed, or the attempt ends with a
-verdict. A coordinator that comes back finds the generation running
-at every node and goes on with it.
+Nodes join and slots are bound to them; a claim on the chain makes a generation; its workers run from the claim's base; when one fails
+all are stopped, and either the next generation is claimed, from what the nodes still hold in memory or from what was committed, or
+the attempt ends with a verdict. A node that does not answer is given up only where something else speaks for its death. A
+coordinator that comes back presumes that the newest generation runs where it was bound, and goes on with it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -17,123 +17,36 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import Exit, RunConfig, bind, partner_of
-
-# --- events: what happened --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Joined:
-    node: int
-    host: str
-    generation: int
-    running: tuple[int, ...]  # ranks
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The connection to a node's agent ended. Its workers may well go on."""
-
-    node: int
-
-
-@dataclass(frozen=True)
-class Beat:
-    node: int
-    port: int | None
-    steps: dict[int, int]  # rank -> completed optimizer steps
-
-
-@dataclass(frozen=True)
-class Exited:
-    node: int
-    generation: int
-    rank: int
-    code: int
-    how: str
-    asked: bool  # we had told it to
-    step: int
-
-
-@dataclass(frozen=True)
-class Said:
-    """Evidence from a worker or an agent."""
-
-    node: int
-    generation: int
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """The claim stands. `idle` generations in a row, this one included, have committed nothing."""
-
-    generation: int
-    base: Base | None
-    idle: int
-
-
-@dataclass(frozen=True)
-class ClaimRefused:
-    """No claim: somebody else's is newer, or checkpoints exist and none is left that verifies."""
-
-    exit_code: Exit
-    cause: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time passes."""
-
-
-Event = Joined | Lost | Beat | Exited | Said | Claimed | ClaimRefused | Tick
-
-# --- actions: what to do ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Send:
-    node: int
-    kind: str
-    generation: int
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class MakeClaim:
-    """Claim the next generation from the newest checkpoint that is not refused in its tier. `held`: what all ranks have in memory, with
-    the hash of its manifest."""
-
-    refused: frozenset[tuple[CheckpointId, str]]
-    held: Mapping[CheckpointId, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Note:
-    """A line for the journal of the current generation."""
-
-    kind: str
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The attempt is over."""
-
-    exit_code: Exit
-    cause: str
-    failure: "Failure | None"
-    step: int
-    committed_step: int | None
-
-
-Action = Send | MakeClaim | Note | Finish
-
-# --- state ------------------------------------------------------------------------------------------------------------
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout
+from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, hung
+from headway.runner.coordinator.events import (
+    Action,
+    Beat,
+    Broadcast,
+    Claimed,
+    ClaimRefused,
+    Drop,
+    Event,
+    Exited,
+    Finish,
+    Joined,
+    Lost,
+    MakeClaim,
+    Note,
+    Probed,
+    Said,
+    Send,
+    Tick,
+)
+from headway.runner.coordinator.policy import Policy
+from headway.runner.coordinator.roster import Roster
+from headway.runner.coordinator.vitals import Vitals
+from headway.runner.health.watch import Hang, Watch
 
 
 class Phase(Enum):
-    GATHERING = "gathering"
+    GATHERING = "gathering"  # nodes join until the slots can be bound
+    REPLACING = "replacing"  # too few nodes are left; another may come
     SURVEYING = "surveying"
     CLAIMING = "claiming"
     RUNNING = "running"
@@ -142,38 +55,25 @@ class Phase(Enum):
 
 
 @dataclass
-class Member:
-    host: str
-    generation: int  # the newest that its agent knew when it joined
-    heard_at: float  # when its agent last said anything: a node may vanish without ending its connection
-    port: int | None = None
-    lost_at: float | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The first cause of a generation's end, as far as it is known."""
-
-    cause: str
-    rank: int | None
-    node: int | None
-    host: str | None
-    step: int
-
-
-@dataclass
 class Generation:
-    """One gang start: what it began from and what has become of its ranks."""
+    """One gang start: what it began from and what has become of its ranks. `order` is what its agents were told, for one that missed it."""
 
     number: int
     base: Base | None
-    alive: set[int]
+    world_size: int = 0
+    alive: set[int] = field(default_factory=set)
     started: bool = False
+    known: bool = False  # an agent was told to start it, or has spoken of it
+    order: Mapping[str, Any] | None = None
     loaded: set[int] = field(default_factory=set)
-    exits: list[Exited] = field(default_factory=list)
-    errors: dict[int, str] = field(default_factory=dict)  # rank -> last line of its exception
-    refused: list[dict[str, Any]] = field(default_factory=list)
+    exits: list[Ended] = field(default_factory=list)
+    failed_nodes: set[int] = field(default_factory=set)  # where a rank has ended without being told to
+    raised: dict[int, Raised] = field(default_factory=dict)
+    refused: list[Mapping[str, Any]] = field(default_factory=list)
     committed: set[int] = field(default_factory=set)
+    best_step: int = 0
+    hang: Hang | None = None
+    regroups: bool = False  # it ends so that the next one can be larger
 
 
 # Exit codes that all ranks reach by agreement: nobody needs to be stopped, and what the others still have to say is wanted.
@@ -182,6 +82,16 @@ _TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUP
 
 SURVEY_S = 5.0  # for the nodes to say what their keepers hold; one that does not is taken to hold nothing
 GRACE_SHARE = 0.7  # of the grace, for a save that all ranks agree on; the rest is for ending what hangs
+LAST_SHARE = 0.9  # of the grace: then the attempt ends, whatever still runs
+LAST_CALL_S = 30.0  # for further nodes once as many as are needed have joined: torchrun's own (last_call_timeout)
+SILENT_S = 3.0  # without a word from a node on an open connection
+ENDED_S, QUIET_S = (
+    1.0,
+    2.0,
+)  # how long a node is unreachable, where its connection ended, where it is silent, and what else speaks for it
+NODES_LISTED = 256  # with their hosts in the journal; of more, those that have moved
+REJOIN_S = 5.0  # for all nodes to come to a new coordinator; at least three beats, where they beat seldom
+STALL_S = 2.0  # between two ticks: whoever was not heard in it was not listened to
 
 
 class Coordinator:
@@ -195,21 +105,30 @@ class Coordinator:
         base: Base | None = None,
         committed_step: int | None = None,
         restarts: int = 0,
+        slots: Mapping[int, int] | None = None,
+        *,
+        hosts: Mapping[int, str] | None = None,
+        started: bool = False,
+        watch: Callable[[int, Mapping[str, Timeout], float], Watch] = Watch,
     ) -> None:
-        """`newest_generation` and its `base` are what the chain says of this attempt; 0 and None when it has claimed nothing."""
+        """`newest_generation` and its `base` are what the chain says of this attempt, `slots` (slot -> node), `hosts` (by node) and
+        `started` what the journal says of that generation; 0 and None when there is none."""
         self.config = config
         self.phase = Phase.GATHERING
-        self.members: dict[int, Member] = {}
-        self.slots: dict[int, int] = {}  # slot -> node
-        self.generation = Generation(newest_generation, base, set())
+        self.roster = Roster(config)
+        self.generation = Generation(newest_generation, base)
         self.refused: set[tuple[CheckpointId, str]] = set()
         self.holdings: dict[int, list[dict[str, Any]]] = {}  # node -> what its keeper holds, as far as it was asked and has said
-        self.budget = max(0, config.restart.budget - restarts)
-        self.restarts = restarts
-        self.fruitless = 0  # failures in a row without a new step
+        self.policy = Policy(
+            config.restart,
+            script=config.trainer.kind == "script",
+            restarts=restarts,
+            batch_samples=config.batch.global_sequences if config.batch else None,
+        )
+        self.vitals = Vitals(config, now_s)
+        self.watch: Watch | None = None
         self.best_step = 0
         self.reached = 0  # the furthest step before a failure
-        self.toward_refill = 0  # new steps that have not given a restart back yet
         self.committed_step = committed_step
         self.preempting = False
         self.verdict: Exit | None = None
@@ -218,149 +137,380 @@ class Coordinator:
         self._is_script = config.trainer.kind == "script"
         self._together = frozenset({Exit.COMPLETED}) if self._is_script else _TOGETHER
         self._keeps_copies = not {"memory", "peer"}.isdisjoint(tier.kind for tier in config.checkpoint.tiers)
-        self._began_s = self._now_s = self._asked_s = now_s
+        self._make_watch = watch
+        self._timeouts = {**DEFAULT_TIMEOUTS, **config.timeouts}
+        self._phase_s = self._now_s = self._ticked_s = now_s  # when the phase began; now; the last tick
+        self._enough_s: float | None = None  # when as many nodes had joined as are needed
         self._preempted_s: float | None = None
-        self._early: list[Exited] = []  # ends that were reported before all nodes had joined
+        self._adopting = False
+        self._claim_stands = False  # the newest generation is a claim of this coordinator's
+        self._gave_up: set[int] = set()  # nodes that were lost since the last start
+        self.failure: Cause | None = None  # since the last start
         self._out: list[Action] = []
+        if slots:
+            self.roster.presume(slots, hosts or {}, now_s)
+            if started:
+                self._presume_running()
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         self._out, self._now_s = [], now_s
-        if isinstance(event, Beat | Exited | Said) and event.node in self.members:
-            self.members[event.node].heard_at = now_s
+        if isinstance(event, Beat | Exited | Said | Probed) and (member := self.roster.members.get(event.node)) is not None:
+            member.heard_at = now_s
+            member.generation = max(member.generation, event.generation)
+            self.generation.known |= event.generation == self.generation.number
         if self.phase is not Phase.ENDED:
-            match event:
-                case Joined():
-                    self._joined(event)
-                case Lost(node):
-                    if node in self.members:
-                        self.members[node].lost_at = now_s
-                case Beat():
-                    self._beat(event)
-                case Exited():
-                    self._exited(event)
-                case Said():
-                    self._said(event)
-                case Claimed():
-                    self._claimed(event)
-                case ClaimRefused(exit_code, cause):
-                    self._end(exit_code, cause)
-                case Tick():
-                    self._tick(now_s)
+            self._dispatch(event)
         return self._out
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Beat():
+                self._beat(event)
+            case Joined():
+                self._joined(event)
+            case Lost(node):
+                self.roster.disconnected(node, self._now_s)
+            case Exited():
+                self._exited(event)
+            case Said():
+                self._said(event)
+            case Probed():
+                if self.watch is not None and event.generation == self.generation.number:
+                    self.watch.probed(event.ranks, self._now_s)
+            case Claimed():
+                self._claimed(event)
+            case ClaimRefused(exit_code, cause):
+                self._end(exit_code, cause)
+            case Tick():
+                self._tick()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self._phase_s = phase, self._now_s
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
+    def _presume_running(self) -> None:
+        """The newest generation was started: until its nodes say otherwise, it runs."""
+        self.phase, self._adopting = Phase.RUNNING, True
+        self.generation.started = True
+        self.generation.world_size = self.roster.world_size
+        self.generation.alive = set(range(self.generation.world_size))
+        self._watch_generation()
+
     def _joined(self, event: Joined) -> None:
-        self.members[event.node] = Member(event.host, event.generation, self._now_s)
-        if event.running and event.generation != self.generation.number:
+        if event.generation > self.generation.number and event.running and self.generation.number:
+            return  # a newer coordinator has started it: the chain will say so, and nothing of ours counts there
+        before = self.roster.members.get(event.node)
+        self.roster.joined(event, self._now_s)
+        is_bound, is_newest = event.node in self.roster.slot_of, event.generation == self.generation.number
+        self.generation.known |= is_newest
+        if event.running and not (is_newest and is_bound and self.generation.started and not (before and before.lost)):
             self._out.append(Send(event.node, "stop", event.generation, {}))
-        if event.generation < self.generation.number and self.generation.started:
-            self._restarted(event.node)
-        if len(self.members) < self.config.slots:
-            return
-        if not self.slots:
-            binding = bind(self.config.slots, dict.fromkeys(self.members))
-            self.slots = dict(binding.nodes) if binding else {}
-        for slot, node in self.slots.items():
-            if node == event.node or self.phase is Phase.GATHERING:
-                self._out.append(Send(node, "assign", self.generation.number, {"slot": slot}))
         if self.phase is Phase.GATHERING:
-            self._all_there()
-        elif event.node in self.slots.values():
-            self._say_again(event.node)
+            self._gather()
+            return
+        self._assign(event.node)
+        if self.phase is Phase.REPLACING:
+            self._go_on()
+        elif is_bound:
+            self._welcome_back(event, None if before is None else before.generation)
+        elif self._could_be_larger():
+            self.generation.regroups = True
+            self._note("regroup", {"node": event.node, "host": event.host})
+            self._stop_workers()
 
-    def _say_again(self, node: int) -> None:
-        """What the node has missed if it was said while its connection was broken."""
-        if self.phase is Phase.SURVEYING and node not in self.holdings:
-            self._out.append(Send(node, "survey", self.generation.number, {}))
+    def _assign(self, node: int) -> None:
+        body = {"slot": self.roster.slot_of.get(node), "world": len(self.roster.slots), "moved": self.roster.moved}
+        self._out.append(Send(node, "assign", self.generation.number, body))
+
+    def _welcome_back(self, event: Joined, knew: int | None) -> None:
+        """A node with a slot is connected again: what it has missed is said again; what it has lost counts as ended. `knew`: the newest
+        generation that it had spoken of before."""
+        if self.generation.started and event.generation < self.generation.number:
+            never_told = knew is not None and knew < self.generation.number
+            if never_told and self.phase is Phase.RUNNING and self.generation.order is not None:
+                self._start_again(event.node, self.generation.order)
+            else:
+                self._ended_with_node(event.node, STARTED_ANEW)
+        if self.phase is Phase.SURVEYING and event.node not in self.holdings:
+            self._out.append(Send(event.node, "survey", self.generation.number, {}))
         if self.phase is Phase.STOPPING:
-            self._out.append(Send(node, "stop", self.generation.number, self._stop_body()))
+            self._out.append(Send(event.node, "stop", self.generation.number, self._stop_body()))
         elif self.phase is Phase.RUNNING and self.generation.started and self.preempting:
-            self._out.append(Send(node, "save", self.generation.number, {}))
+            self._out.append(Send(event.node, "save", self.generation.number, {}))
+        elif self.phase is Phase.RUNNING and not self.generation.started:
+            self._start()
+        self._adopt(event)
 
-    def _restarted(self, node: int) -> None:
-        """A node came back without its workers: they are gone, and nobody else will say so."""
-        for rank in sorted(self._ranks(node) & self.generation.alive):
-            self._exited(Exited(node, self.generation.number, rank, -9, "its node started anew", asked=False, step=0))
+    def _start_again(self, node: int, order: Mapping[str, Any]) -> None:
+        """The order to start got lost with the connection that it was sent on."""
+        if node == self.roster.slots[0]:
+            self.roster.members[node].lends_port()
+        self._out.append(Send(node, "start", self.generation.number, order))
 
-    def _ranks(self, node: int) -> set[int]:
-        procs = self.config.procs_per_slot
-        return {slot * procs + i for slot, at in self.slots.items() if at == node for i in range(procs)}
+    def _adopt(self, event: Joined) -> None:
+        """The generation of a coordinator before us runs everywhere, once all nodes have said so."""
+        if set(event.running) != set(self.roster.ranks(event.node)):
+            self._adopting = False
+        if self._adopting and not self.roster.away and self.phase is Phase.RUNNING:
+            self._adopting = False
+            self._note("adopted", {})
+
+    def _could_be_larger(self) -> bool:
+        running = self.phase is Phase.RUNNING and self.generation.started and not self.preempting
+        return running and len(self.roster.slots) < self.config.slots and self.roster.can_grow()
+
+    def _ended_with_node(self, node: int, how: str) -> None:
+        """The node's ranks are gone, and nobody else will say so."""
+        step = self.generation.best_step
+        ranks = sorted(self.generation.alive.intersection(self.roster.ranks(node)))
+        self._ended([Ended(rank, node, -9, how, asked=False, step=step) for rank in ranks])
+
+    # --- slots and their nodes ----------------------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Binds the slots once each one's own node is there; after the last call, whatever can be bound. A coordinator before us may
+        have bound them, and then nothing runs that is waited for."""
+        if self.roster.slots:
+            self._all_there()
+        if self.phase is not Phase.GATHERING or len(self.roster.members) < self.roster.least_slots:
+            return
+        if self._enough_s is None and self.roster.can_bind():
+            self._enough_s = self._now_s
+        called = self._enough_s is not None and self._now_s - self._enough_s >= self._timeout("last_call", LAST_CALL_S)
+        if called or (len(self.roster.members) >= self.config.slots and self.roster.is_at_home()):
+            self._all_there()
 
     def _all_there(self) -> None:
-        """Goes on with a generation that is known everywhere; otherwise ends what runs of it and claims the next.
-
-        A node that knows the generation reports the end of each of its ranks, so until then a rank counts as alive.
-        """
-        self.generation.alive = {rank for node in self._knowing() for rank in self._ranks(node)}
-        self.generation.started = bool(self.generation.alive)
-        if not self.generation.alive:
-            self._claim()
+        if not self._note_moves():  # some of those that were enough have gone again
+            self._enough_s = None
             return
-        self.phase = Phase.RUNNING
-        if len(self.generation.alive) == self.config.world_size:
-            self._note("adopted", {})
-        else:
-            self._stop_workers()
-        for event in self._early:
-            self._exited(event)
-        if self.preempting and self.phase is Phase.RUNNING:
-            self._save_or_stop()
+        for node in self.roster.members:
+            self._assign(node)
+        self._next_generation()
 
-    def _knowing(self) -> list[int]:
-        """The nodes that joined with workers of the newest generation, running or ended: a coordinator before us started it."""
-        return [node for node, member in self.members.items() if 0 < self.generation.number == member.generation]
+    def _note_moves(self) -> bool:
+        """Binds the slots; False where too few nodes are left."""
+        first = not self.roster.slots
+        moved = self.roster.bind()
+        if moved is None:
+            return False
+        for move in moved:
+            if not first or move.slot != move.node:
+                body = {"slot": move.slot, "from": move.before, "to": move.node, "outside": move.outside}
+                self._note("rebound", {**body, "host": self.roster.host(move.node)})
+        return True
+
+    def _go_on(self) -> None:
+        """The next generation, or the start of the one that was claimed, on the nodes that are there; waits for one where they are too
+        few."""
+        if not self._note_moves():
+            if self.phase is not Phase.REPLACING:
+                self._enter(Phase.REPLACING)
+                self._tick_replacing()
+        elif self._claim_stands and not self.generation.started:
+            self._enter(Phase.RUNNING)
+            self._start()
+        else:
+            self._next_generation()
+
+    # --- signs of life ------------------------------------------------------------------------------------------------
 
     def _beat(self, event: Beat) -> None:
-        if event.node in self.members:
-            self.members[event.node].port = event.port
-        self.best_step = max([self.best_step, *event.steps.values()])
-        if self.phase is Phase.RUNNING and not self.generation.started:
-            self._start()
-
-    def _tick(self, now_s: float) -> None:
-        joined, patience_s = len(self.members), self.config.timeouts["join"].floor_s
-        if self.phase is Phase.GATHERING and joined < self.config.slots and now_s - self._began_s > patience_s:
-            silent = sorted(set(range(self.config.slots)) - self.members.keys())
-            self._end(Exit.RETRY_ELSEWHERE, f"{joined} of {self.config.slots} nodes joined; silent: {silent}", node=silent[0])
+        member = self.roster.members.get(event.node)
+        if member is None:
             return
-        if self._preempted_s is not None and now_s - self._preempted_s > GRACE_SHARE * self.config.grace_s:
-            self._preempted_s = None
-            if self.phase is Phase.RUNNING:  # a rank cannot save; what is committed stands
-                self._stop_workers()
-        if self.phase is Phase.SURVEYING and now_s - self._asked_s > SURVEY_S:
+        member.listens_at(event.port)
+        if not self.generation.started:
+            if self.phase is Phase.RUNNING:
+                self._start()
+            return
+        if event.generation != self.generation.number or event.node not in self.roster.slot_of or self.watch is None:
+            return
+        self.vitals.beat(event.ranks, self._now_s)
+        self.watch.beat(event.ranks, self._now_s)
+        self.generation.best_step = max(self.generation.best_step, self.vitals.step)
+        self.best_step = max(self.best_step, self.generation.best_step)
+
+    def _tick(self) -> None:
+        if (stalled_s := self._now_s - self._ticked_s) > STALL_S:
+            self._slept(stalled_s)
+        self._ticked_s = self._now_s
+        match self.phase:
+            case Phase.GATHERING:
+                self._tick_gathering()
+            case Phase.REPLACING:
+                self._tick_replacing()
+            case Phase.SURVEYING if self._now_s - self._phase_s > SURVEY_S:
+                self._make_claim()
+        self._tick_preempted()
+        if self.phase not in (Phase.ENDED, Phase.GATHERING, Phase.REPLACING):
+            self._tick_nodes()
+        if self.phase is Phase.RUNNING and self.generation.started:
+            self._tick_watch()
+
+    def _slept(self, stalled_s: float) -> None:
+        """This process was stopped or starved: what was not heard meanwhile says nothing."""
+        self.vitals.slept(stalled_s)
+        for member in self.roster.members.values():
+            member.heard_at = self._now_s if member.connected else member.heard_at
+
+    def _tick_gathering(self) -> None:
+        self._gather()
+        joined, patience_s = len(self.roster.members), self._timeout("join")
+        if self.phase is Phase.GATHERING and self._now_s - self._phase_s > patience_s:
+            silent = sorted(set(range(self.config.slots)) - {n for n, m in self.roster.members.items() if m.connected})
+            node = silent[0] if silent else None
+            self._give_up(f"{joined} of {self.config.slots} nodes joined; silent: {silent}", node, silent)
+
+    def _tick_replacing(self) -> None:
+        if self._now_s - self._phase_s >= self._timeout("replace"):
+            node = min(self._gave_up, default=None)
+            self._give_up("too few nodes are left", node, self._gave_up)
+
+    def _give_up(self, why: str, node: int | None, suspects: Iterable[int]) -> None:
+        """Nodes are missing, and none has come in their place."""
+        if self.failure is None:
+            fingerprint = str(Kind.NODE_LOST)
+            self._note_failure(Cause(Kind.NODE_LOST, fingerprint, why, None, node, self.roster.host(node), self.best_step))
+        assert self.failure is not None  # noqa: S101  noted just now, if not before
+        self._end(Exit.RETRY_ELSEWHERE, self.failure.text, self.failure, tuple(sorted(suspects)))
+
+    def _tick_preempted(self) -> None:
+        if self._preempted_s is None or self.phase is Phase.ENDED:
+            return
+        spent_s = self._now_s - self._preempted_s
+        if spent_s > LAST_SHARE * self.config.grace_s:
+            self._end(Exit.PREEMPTED, "asked to stop")
+        elif spent_s > GRACE_SHARE * self.config.grace_s and self.phase is Phase.RUNNING:
+            self._stop_workers()  # a rank cannot save; what is committed stands
+
+    # --- nodes that are lost ------------------------------------------------------------------------------------------
+
+    def _tick_nodes(self) -> None:
+        for node, since_s in self._unreachable():
+            if (why := self._why_lost(node, since_s)) is not None:
+                self._lose(node, why)
+
+    def _unreachable(self) -> list[tuple[int, float]]:
+        """Nodes with a slot that cannot be reached, and since when; none while nobody can be: then this coordinator is cut off."""
+        found, heard = [], False
+        for node, member in self.roster.members.items():
+            silent = member.connected and self._now_s - member.heard_at > max(SILENT_S, 3 * self.vitals.beat_s)
+            heard = heard or (member.connected and not silent)
+            if node in self.roster.slot_of and not member.lost and (silent or not member.connected):
+                found.append((node, member.heard_at if member.gone_at is None else member.gone_at))
+        return found if heard else []
+
+    def _why_lost(self, node: int, since_s: float) -> str | None:
+        """Why the node is given up; None while it may come back. It never is while steps go on."""
+        gone_s, ended = self._now_s - since_s, self.roster.members[node].gone_at is not None
+        if self._adopting and self.roster.members[node].presumed:
+            return self._why_not_back(node, gone_s)
+        how = "its connection ended" if ended else "it fell silent"
+        enough_s = ENDED_S if ended else SILENT_S
+        if self.generation.started and self.phase in (Phase.RUNNING, Phase.STOPPING):
+            running = self.phase is Phase.RUNNING
+            if self.generation.failed_nodes - {node} and gone_s > enough_s:
+                return f"{how}, and ranks elsewhere have ended"
+            if (
+                running
+                and self.vitals.is_training
+                and gone_s > enough_s
+                and self.vitals.quiet_s(self._now_s) > self._quiet_s(ended)
+            ):
+                return f"{how}, and no rank anywhere goes on"
+            if running and self.vitals.moved_since(since_s) and self.vitals.quiet_s(self._now_s) <= self._timeout("agent"):
+                return None
+        elif gone_s > QUIET_S and self.roster.spares():
+            return f"{how}, and a spare is there"
+        patience_s = self._timeout("agent")
+        return f"{how}, and it has not come back for {patience_s:.0f} s" if gone_s > patience_s else None
+
+    def _why_not_back(self, node: int, gone_s: float) -> str | None:
+        """Of a node that the coordinator before us knew, and that has not found this one yet."""
+        if self.generation.failed_nodes - {node} and gone_s > max(ENDED_S, 2 * self.vitals.beat_s):
+            return "it has not come to this coordinator, and ranks elsewhere have ended"
+        patience_s = max(REJOIN_S, 3 * self.vitals.beat_s)
+        if gone_s > patience_s and self.vitals.quiet_s(self._now_s) > patience_s:
+            return f"it has not come to this coordinator for {patience_s:.0f} s, and no rank anywhere goes on"
+        return None
+
+    def _quiet_s(self, ended: bool) -> float:
+        return max(ENDED_S if ended else QUIET_S, self.vitals.usual_quiet_s)
+
+    def _lose(self, node: int, why: str) -> None:
+        if self.phase is Phase.ENDED:
+            return
+        self._note("lost", {"node": node, "host": self.roster.host(node), "why": why})
+        if self.roster.members[node].gone_at is None:
+            self._out.append(Drop(node))
+        self.roster.lose(node)
+        self._gave_up.add(node)
+        if self.generation.started and self.phase in (Phase.RUNNING, Phase.STOPPING):
+            self._ended_with_node(node, f"{NODE_LOST}: {why}")
+        elif self.phase is Phase.RUNNING:  # claimed, and not started yet
+            self._go_on()
+        elif self.phase is Phase.SURVEYING and self._all_have_said():
             self._make_claim()
-        for node, member in self.members.items():
-            silent_s = None if self.phase is Phase.GATHERING else member.heard_at
-            since_s = silent_s if member.lost_at is None else member.lost_at
-            if since_s is not None and now_s - since_s > self.config.timeouts["agent"].floor_s:
-                self._end(Exit.RETRY_ELSEWHERE, f"node {member.host} was lost", node=node)
-                return
+
+    # --- hangs and stragglers -----------------------------------------------------------------------------------------
+
+    def _watch_generation(self) -> None:
+        base_step = self.generation.base.step if self.generation.base is not None and not self._is_script else 0
+        self.vitals.begin(self._now_s, base_step, adopted=self._adopting)
+        self.watch = self._make_watch(self.generation.world_size, self._timeouts, self._now_s)
+
+    def _tick_watch(self) -> None:
+        if self.watch is None:
+            return
+        findings = self.watch.tick(self._now_s)
+        for found in findings.stragglers:
+            node = self.roster.node_of(found.rank)
+            self._note("straggler", {**vars(found), "node": node, "host": self.roster.host(node)})
+        self._probe(findings.probe)
+        if findings.hang is not None:
+            self._hangs(findings.hang)
+
+    def _probe(self, ranks: Iterable[int]) -> None:
+        by_node: dict[int, list[int]] = {}
+        for rank in sorted(ranks):
+            by_node.setdefault(self.roster.node_of(rank), []).append(rank)
+        self._out += [Send(node, "probe", self.generation.number, {"ranks": each}) for node, each in by_node.items()]
+
+    def _hangs(self, hang: Hang) -> None:
+        self.generation.hang = hang
+        self._note("hang", {**vars(hang), "ranks": list(hang.ranks)})
+        self._stop_workers()
 
     # --- a generation -------------------------------------------------------------------------------------------------
 
-    def _claim(self) -> None:
+    def _next_generation(self) -> None:
         """Claims the next generation; before it, where captures are kept in memory, asks what is left of the one that ended."""
         if not self._keeps_copies or self.generation.number == 0:
             self._make_claim()
             return
-        self.phase, self.holdings, self._asked_s = Phase.SURVEYING, {}, self._now_s
+        self.holdings = {}
+        self._enter(Phase.SURVEYING)
         self._tell_all("survey", {})
 
     def _held(self, node: int, holdings: list[dict[str, Any]]) -> None:
         if self.phase is Phase.SURVEYING:
             self.holdings[node] = holdings
-            if self.holdings.keys() >= set(self.slots.values()):
+            if self._all_have_said():
                 self._make_claim()
 
+    def _all_have_said(self) -> bool:
+        return all(node in self.holdings or self.roster.members[node].lost for node in self.roster.slot_of)
+
     def _make_claim(self) -> None:
-        self.phase = Phase.CLAIMING
+        self._enter(Phase.CLAIMING)
         whole = whole_captures(self.config, self.holdings.values())
         held = {checkpoint: hashed for checkpoint, hashed in whole.items() if (checkpoint, "memory") not in self.refused}
         self._out.append(MakeClaim(frozenset(self.refused), held))
 
     def _claimed(self, event: Claimed) -> None:
-        self.generation = Generation(event.generation, event.base, set())
+        self.generation, self._claim_stands, self.watch = Generation(event.generation, event.base), True, None
         self.committed_step = event.base.step if event.base else None
         base = {"step": event.base.step, "generation": event.base.generation, "tier": event.base.tier} if event.base else None
         self._note("claim", {"base": base})
@@ -369,45 +519,55 @@ class Coordinator:
         if saves and event.idle > self.config.restart.no_progress + self.config.restart.budget:
             self._end(Exit.STOP, f"{event.idle - 1} generations in a row have saved nothing")
             return
-        self.phase = Phase.RUNNING
+        if any(self.roster.members[node].lost for node in self.roster.away):
+            self._go_on()
+            return
+        self._enter(Phase.RUNNING)
         self._start()
 
     def _start(self) -> None:
         """Starts every slot, once all are connected and slot 0's node has opened the socket of this generation's rendezvous store."""
-        first = self.members[self.slots[0]]
-        connected = all(self.members[node].lost_at is None for node in self.slots.values())
-        if first.port is None or not connected or self.generation.started:
+        first = self.roster.members[self.roster.slots[0]]
+        if first.port is None or self.roster.away or self.generation.started:
             return
         base = self.generation.base
-        body = {
+        moved = self.roster.moved
+        hosts = {node: self.roster.host(node) for node in (self.roster.slots[0], *(node for _, node in moved))}
+        order = {
             "base": vars(base) if base else None,
+            "slots": len(self.roster.slots),
+            "moved": moved,
+            "hosts": {str(node): host for node, host in hosts.items()},
             "master_addr": first.host,
             "master_port": first.port,
-            "restarts": self.restarts,
+            "restarts": self.policy.restarts,
         }
-        first.port = None
-        self.generation.started = True
-        self.generation.alive = set(range(self.config.world_size))
-        nodes = [{"slot": slot, "node": node, "host": self.members[node].host} for slot, node in self.slots.items()]
-        self._note("start", {"nodes": nodes, "world_size": self.config.world_size})
-        for slot, node in self.slots.items():
-            self._out.append(Send(node, "start", self.generation.number, {**body, "partner": self._partner(slot)}))
+        first.lends_port()
+        self.generation.started, self.generation.known, self.generation.order = True, True, order
+        self.generation.world_size = self.roster.world_size
+        self.generation.alive = set(range(self.generation.world_size))
+        self._gave_up, self.failure, self._adopting = set(), None, False
+        self._watch_generation()
+        self._note_start(moved)
+        self._tell_all("start", order)
         if self.preempting:
             self._tell_all("save", {})
 
-    def _partner(self, slot: int) -> int | None:
-        """The node that holds copies of the slot's captures, where the job keeps such."""
-        if not any(tier.kind == "peer" for tier in self.config.checkpoint.tiers):
-            return None
-        partner = partner_of(slot, self.config.slots, self.config.partner_segment)
-        return None if partner is None else self.slots[partner]
+    def _note_start(self, moved: list[list[int]]) -> None:
+        """The line that a coordinator after us learns the binding from; a few nodes are listed for people too."""
+        listed = self.roster.slots.items() if len(self.roster.slots) <= NODES_LISTED else [(slot, node) for slot, node in moved]
+        nodes = [{"slot": slot, "node": node, "host": self.roster.host(node)} for slot, node in listed]
+        facts = {"slots": len(self.roster.slots), "moved": moved, "world_size": self.generation.world_size}
+        self._note("start", {"nodes": nodes, **facts, "restarts": self.policy.restarts})
 
     def _said(self, event: Said) -> None:
         what = event.body["what"]
         if what == "preempted":
-            self._preempt()
+            self._preempt(float(event.body.get("age_s") or 0.0))
         elif what == "held":
             self._held(event.node, event.body["holdings"])
+        elif what == "note":
+            self._note(event.body["kind"], {"node": event.node, **event.body})
         elif event.generation == self.generation.number:
             match what:
                 case "loaded":
@@ -417,43 +577,52 @@ class Coordinator:
                 case "refused":
                     self._refused(event.body)
                 case "exception":
-                    self.generation.errors[event.body["rank"]] = event.body["text"]
+                    self._raised(event.body)
                 case "section" | "finished" | "retired" | "waited":
                     self._note(what, event.body)
 
-    def _loaded(self, body: dict[str, Any]) -> None:
+    def _raised(self, body: Mapping[str, Any]) -> None:
+        known = {name: body.get(name) for name in ("at", "step", "sample")}
+        self.generation.raised[body["rank"]] = Raised(body.get("type", ""), body["text"], **known)
+
+    def _loaded(self, body: Mapping[str, Any]) -> None:
         if body["rank"] not in self.generation.loaded:
             self.generation.loaded.add(body["rank"])
-            if len(self.generation.loaded) == self.config.world_size:
+            if len(self.generation.loaded) == self.generation.world_size:
                 self._note("loaded", {"step": body["step"]})
 
-    def _committed(self, body: dict[str, Any]) -> None:
+    def _committed(self, body: Mapping[str, Any]) -> None:
         if body["step"] not in self.generation.committed:
             self.generation.committed.add(body["step"])
             self.committed_step = max(self.committed_step or 0, body["step"])
             self._note("committed", body)
 
-    def _refused(self, body: dict[str, Any]) -> None:
+    def _refused(self, body: Mapping[str, Any]) -> None:
         """A checkpoint failed verification: its generation's base, which the next claim then leaves out."""
         if body not in self.generation.refused:
             self.generation.refused.append(body)
             self.refused.add((CheckpointId(body["step"], body["generation"]), body["tier"]))
             self._note("refused", body)
 
-    def _preempt(self) -> None:
+    # --- asked to stop ------------------------------------------------------------------------------------------------
+
+    def _preempt(self, age_s: float) -> None:
+        """`age_s`: how long ago the agent was signalled, where it could not say so at once."""
         if self.preempting:
             return
         self.preempting = True
-        self._preempted_s = self._now_s
+        self._preempted_s = self._now_s - age_s
         self._note("preempted", {})
         if self.phase is Phase.RUNNING and self.generation.alive:
             self._save_or_stop()
-        elif self.phase is not Phase.STOPPING and not (self.phase is Phase.GATHERING and self._knowing()):
+        elif self.phase is not Phase.STOPPING:
             self._end(Exit.PREEMPTED, "asked to stop")
 
     def _save_or_stop(self) -> None:
-        """A script is not known to hear "save"; the builtin trainer saves at the end of its step and exits."""
-        if self.config.trainer.kind == "script":
+        """A script is not known to hear "save"; the builtin trainer saves at the end of its step and exits, unless it has not yet begun:
+        then there is nothing to save."""
+        has_begun = self._adopting or len(self.generation.loaded) == self.generation.world_size
+        if self._is_script or not has_begun:
             self._stop_workers()
         else:
             self._tell_all("save", {})
@@ -461,103 +630,106 @@ class Coordinator:
     # --- how a generation ends ----------------------------------------------------------------------------------------
 
     def _exited(self, event: Exited) -> None:
-        if self.phase is Phase.GATHERING:
-            self._early.append(event)
-            return
-        if event.generation != self.generation.number or event.rank not in self.generation.alive:
-            return
-        self.generation.alive.discard(event.rank)
-        self.generation.exits.append(event)
-        self.best_step = max(self.best_step, event.step)
-        if self.phase is Phase.RUNNING and event.code not in self._together and self.generation.alive:
+        if event.generation == self.generation.number and event.node in self.roster.slot_of:
+            self._ended(event.exits)
+
+    def _ended(self, exits: Iterable[Ended]) -> None:
+        new = [each for each in exits if each.rank in self.generation.alive]
+        for each in new:
+            self.generation.alive.discard(each.rank)
+            self.generation.exits.append(each)
+            self.generation.best_step = max(self.generation.best_step, each.step)
+            if not each.asked and each.code not in self._together:
+                self.generation.failed_nodes.add(each.node)
+        self.best_step = max(self.best_step, self.generation.best_step)
+        if self.watch is not None:
+            self.watch.ended(each.rank for each in new)
+        failed = any(each.code not in self._together for each in new)
+        if self.phase is Phase.RUNNING and failed and self.generation.alive:
             self._stop_workers()
-        if not self.generation.alive and self.phase in (Phase.RUNNING, Phase.STOPPING):
+        if new and not self.generation.alive and self.phase in (Phase.RUNNING, Phase.STOPPING):
             self._generation_over()
 
     def _stop_workers(self) -> None:
-        self.phase = Phase.STOPPING
+        self._enter(Phase.STOPPING)
         self._tell_all("stop", self._stop_body())
 
     def _stop_body(self) -> dict[str, Any]:
-        """How long a script may take to save by itself when it is the run that is asked to stop."""
-        return {"grace_s": GRACE_SHARE * self.config.grace_s} if self._is_script and self.preempting else {}
+        """How long a script may take to save by itself when it is the run that is asked to stop; one that hangs has nothing to save."""
+        if self._is_script and self._preempted_s is not None:
+            return {"grace_s": max(0.0, GRACE_SHARE * self.config.grace_s - (self._now_s - self._preempted_s))}
+        return {"grace_s": 0.0} if self.generation.hang is not None else {}
 
     def _generation_over(self) -> None:
-        codes = {event.code for event in self.generation.exits}
+        codes = {each.code for each in self.generation.exits}
         if codes == {0} and not (self.preempting and self._is_script):  # a script may well end with 0 when it is told to stop
             self._end(Exit.COMPLETED, "all ranks finished")
         elif Exit.SUPERSEDED in codes & self._together:
             self._end(Exit.SUPERSEDED, "a newer generation has claimed the run")
         elif self.preempting:
             self._end(Exit.PREEMPTED, "asked to stop")
-        elif self.generation.refused:
-            self._claim()
-        elif Exit.STOP in codes and not self._is_script:
-            failure = self._failure(next(event for event in self.generation.exits if event.code == Exit.STOP))
-            self._note("failure", vars(failure))
-            self._end(Exit.STOP, failure.cause, failure)
+        elif (
+            self.generation.refused
+            or not self.generation.known
+            or (self.generation.regroups and not self.generation.failed_nodes)
+        ):
+            self._go_on()
         else:
-            self._failed(self._first_cause())
+            self._decide(self._cause())
 
-    def _failed(self, failure: Failure) -> None:
-        self._note("failure", vars(failure))
-        new = self._new_steps(failure)
-        self.fruitless = 0 if new else self.fruitless + 1
-        refilled, self.toward_refill = divmod(self.toward_refill + new, self.config.restart.refill_steps)
-        self.budget = min(self.config.restart.budget, self.budget + refilled)
-        if self.fruitless >= self.config.restart.no_progress:
-            self._end(Exit.STOP, f"{self.fruitless} failures in a row without a new step; the last: {failure.cause}", failure)
-        elif self.budget <= 0:
-            self._end(
-                self._exhausted(), f"no restart left in the budget of {self.config.restart.budget}; {failure.cause}", failure
-            )
-        else:
-            self.budget -= 1
-            self.restarts += 1
-            self._claim()
+    def _cause(self) -> Cause:
+        hosts = {node: member.host for node, member in self.roster.members.items()}
+        if (hang := self.generation.hang) is not None:
+            nodes = {rank: self.roster.node_of(rank) for rank in hang.ranks}
+            return hung(hang, nodes, hosts, self.generation.best_step)
+        return cause_of(self.generation.exits, self.generation.raised, hosts, script=self._is_script)
 
-    def _new_steps(self, failure: Failure) -> int:
+    def _decide(self, cause: Cause) -> None:
+        """What follows from a failure: the next generation, perhaps without a suspect, or the verdict."""
+        self._note_failure(cause)
+        self.policy.progressed(self._new_steps(cause))
+        decision = self.policy.failed(cause, spare_nodes=self.roster.spares())
+        if decision.verdict is not None:
+            suspects = () if cause.node is None or decision.verdict is not Exit.RETRY_ELSEWHERE else (cause.node,)
+            self._end(decision.verdict, decision.why, cause, suspects)
+            return
+        for node in decision.exclude:
+            self.roster.members[node].excluded = True
+            self._note("excluded", {"node": node, "host": self.roster.host(node), "why": decision.why})
+        self._go_on()
+
+    def _new_steps(self, cause: Cause) -> int:
         """Steps that no generation before had reached. A script's own count begins anew with each start, so all of its steps count."""
-        if self.config.trainer.kind == "script":
-            return failure.step
+        if self._is_script:
+            return self.generation.best_step
         before = max(self.reached, self.generation.base.step if self.generation.base else 0)
-        self.reached = max(before, failure.step)
+        self.reached = max(before, cause.step, self.generation.best_step)
         return self.reached - before
 
-    def _exhausted(self) -> Exit:
-        return Exit.STOP if self.config.trainer.kind == "script" else Exit.RETRY_ELSEWHERE
+    def _note_failure(self, cause: Cause) -> None:
+        self.failure = cause
+        facts = {"fingerprint": cause.fingerprint, "cause": cause.text, "rank": cause.rank, "node": cause.node}
+        where = {"host": cause.host, "step": cause.step, "sample": cause.sample}
+        self._note("failure", {"cause_kind": str(cause.kind), **facts, **where})
 
-    def _first_cause(self) -> Failure:
-        """What was not asked for, a signal before an exit code: a rank that lost its peer fails too, and sometimes says so first.
-
-        A code that ranks reach by agreement comes last: who disagreed is the cause.
-        """
-        own = [e for e in self.generation.exits if not e.asked and e.code != 0] or self.generation.exits
-        return self._failure(min(own, key=lambda event: (event.code >= 0, event.code in self._together)))
-
-    def _failure(self, first: Exited) -> Failure:
-        member = self.members.get(first.node)
-        error = self.generation.errors.get(first.rank)
-        cause = f"{first.how}: {error}" if error and first.code > 0 else first.how
-        step = max(event.step for event in self.generation.exits)
-        return Failure(cause, first.rank, first.node, member.host if member else None, step)
-
-    def _end(self, exit_code: Exit, cause: str, failure: Failure | None = None, node: int | None = None) -> None:
-        if failure is None and node is not None:
-            host = self.members[node].host if node in self.members else None
-            failure = Failure(cause, None, node, host, self.best_step)
-            self._note("failure", vars(failure))
-        self.phase, self.verdict, self.cause = Phase.ENDED, exit_code, cause
+    def _end(self, exit_code: Exit, cause: str, failure: Cause | None = None, suspects: tuple[int, ...] = ()) -> None:
+        self._enter(Phase.ENDED)
+        self.verdict, self.cause = exit_code, cause
         self._note("end", {"verdict": exit_code.name.lower(), "exit_code": int(exit_code), "cause": cause})
-        self._out.append(Finish(exit_code, cause, failure, self.best_step, self.committed_step))
-        for member in self.members:
-            self._out.append(Send(member, "stop", self.generation.number, {"exit_code": int(exit_code)}))
+        self._out.append(Finish(exit_code, cause, failure, suspects, self.best_step, self.committed_step))
+        self._tell_all("stop", {"exit_code": int(exit_code)})
 
-    def _tell_all(self, kind: str, body: dict[str, Any]) -> None:
-        self._out += [Send(node, kind, self.generation.number, body) for node in self.slots.values()]
+    # --- ways to speak ------------------------------------------------------------------------------------------------
 
-    def _note(self, kind: str, body: dict[str, Any]) -> None:
-        self._out.append(Note(kind, body))
+    def _tell_all(self, kind: str, body: Mapping[str, Any]) -> None:
+        self._out.append(Broadcast(kind, self.generation.number, body))
+
+    def _note(self, kind: str, body: Mapping[str, Any]) -> None:
+        self._out.append(Note(kind, self.generation.number, body))
+
+    def _timeout(self, name: str, otherwise: float = 0.0) -> float:
+        timeout = self._timeouts.get(name)
+        return otherwise if timeout is None else timeout.floor_s
 
 
 def whole_captures(config: RunConfig, holdings: Iterable[Iterable[Mapping[str, Any]]]) -> dict[CheckpointId, str]:
@@ -569,7 +741,7 @@ def whole_captures(config: RunConfig, holdings: Iterable[Iterable[Mapping[str, A
             parts.setdefault(checkpoint, {})[capture["rank"]] = capture["part_xxh3_128"]
     found = {}
     for checkpoint, by_rank in parts.items():
-        if by_rank.keys() == set(range(config.world_size)) and config.run is not None:
+        if by_rank.keys() == set(range(config.mesh.world_size)) and config.run is not None:
             manifest = memory_manifest(config.run, checkpoint, config.mesh, [by_rank[rank] for rank in sorted(by_rank)])
             found[checkpoint] = xxhash.xxh3_128_hexdigest(manifest)
     return found

@@ -1,13 +1,37 @@
 """Who has stopped: heartbeats and probes of all ranks in, suspicion and culprits out; no I/O and no clock of its own.
 
 A rank that gives no sign of life is suspected early, which costs nothing but a probe of its process. It is named as hung only when what
-the probes show speaks for it (`Hang.why`), or when its section's timeout has passed.
+the probes show speaks for it (`Hang.why`), or when its section's timeout has passed. What is not heard is no evidence: heartbeats that
+stop coming say something about a network or a node, which is the coordinator's business.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headway.runner.contract import Timeout
+from headway.runner.health import culprits
+from headway.runner.health.culprits import Standing
+from headway.runner.health.quantiles import Quantiles
+from headway.runner.health.stragglers import Straggler, Stragglers
+from headway.runner.health.timeouts import SHARE, SectionTimeouts
+
+__all__ = ["Findings", "Hang", "Probe", "RankBeat", "Straggler", "Watch"]
+
+# A proven hang is to be named within BOUND_S of the last sign of life, or BOUND_FACTOR times what is usual between two where that is
+# longer. Suspicion begins early enough for two probes within that; heartbeats need only reach as far as they can be there in time.
+BOUND_S, BOUND_FACTOR = 2.0, 5.0
+_SUSPECT, _KNOWN, _NAME = 0.375, 0.6, 0.8  # of the bound
+PROBES_APART_S, _PROBES_APART_MOST_S = 0.5, 60.0
+_ENOUGH_GAPS = 20  # before that it is not known what is usual, and only a stopped process counts as proof
+_PROBE_ALL = 1024  # ranks; of more, those that may be in the way and a sample, another one each time
+_SAMPLE = 64
+# What the probe itself costs the process: a handler that writes its stack to a file.
+_PROBE_CPU_S, _PROBE_CPU_SHARE, _PROBE_IO_BYTES = 0.02, 0.02, 64 * 1024
+_TRAINING = frozenset({"data", "compute", "collective", "script"})
+_USUAL_FOR_S = 1.0  # p99 is computed again after that
+_JUDGE_S_A_RANK = 2e-5  # looking at all ranks takes 2 us each, so that it takes a tenth of a core at most
 
 
 @dataclass(frozen=True)
@@ -26,13 +50,15 @@ class RankBeat:
 class Probe:
     """A look at a rank's process from outside. `state` is proc(5)'s letter; `cpu_s` and `io_bytes` are totals of the process and what it
     has started; `stack` is the main thread's, innermost frame first, each `file:line function`, empty where it could not be had; `where`
-    says what that stack is in: one of contract.SECTIONS, or null."""
+    says what that stack is in: one of contract.SECTIONS, or null. `waits_on` is the kernel function that the main thread sleeps in
+    (/proc/PID/wchan), null where that is not shown."""
 
     state: str
     cpu_s: float
     io_bytes: int
     stack: tuple[str, ...] = ()
     where: str | None = None
+    waits_on: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,15 +72,6 @@ class Hang:
 
 
 @dataclass(frozen=True)
-class Straggler:
-    """A rank whose own time per step has been `ratio` times the others' median over the last windows."""
-
-    rank: int
-    ratio: float
-    own_step_s: float
-
-
-@dataclass(frozen=True)
 class Findings:
     """`probe`: ranks whose processes should be looked at now; `stragglers`: those found since the last call."""
 
@@ -63,24 +80,229 @@ class Findings:
     stragglers: tuple[Straggler, ...] = ()
 
 
-class Watch:
-    """One generation under watch. Times are seconds of any monotonic clock, the same for all calls."""
+@dataclass(slots=True)
+class _Rank:
+    """`sign_s` is its last sign of life, `looked_s` when its agent last looked at its page, both on the watch's clock."""
 
-    def __init__(self, ranks: int, timeouts: Mapping[str, Timeout], now_s: float) -> None:
-        raise NotImplementedError
+    step: int
+    section: str
+    pulse: int
+    age_s: float
+    sign_s: float
+    looked_s: float
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The newest probe of a rank, since when its stack has been the same, and since when it has done nothing beside."""
+
+    probe: Probe
+    at_s: float
+    held_s: float
+    idle_from: Probe
+    idle_s: float
+
+
+class Watch:
+    """One generation under watch. Times are seconds of any monotonic clock, the same for all calls.
+
+    `tick` wants to be called every 0.1 s; it looks at single ranks only while nobody moves.
+    """
+
+    def __init__(self, ranks: int, timeouts: Mapping[str, Timeout], now_s: float, stages: int = 1) -> None:
+        """`stages`: pipeline stages, the outermost axis of the ranks."""
+        self._total, self._began_s, self._moved_s = ranks, now_s, now_s
+        self._ranks: dict[int, _Rank] = {}
+        self._ended: set[int] = set()
+        self._furthest = 0
+        self._timeouts, self._gaps = SectionTimeouts(timeouts), Quantiles()
+        self._usual_s, self._usual_until_s = 0.0, -math.inf
+        self._overdue: set[int] = set()  # silent beyond their timeouts, but for those that wait in a collective
+        self._looks: dict[int, _Look] = {}
+        self._asked_s, self._asked, self._judged_s = -math.inf, 0, -math.inf
+        self._busy_s = now_s  # when a script that has done no step was last seen to use CPU or do I/O
+        self._stragglers = Stragglers(ranks, stages)
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
         """Heartbeats of one node's ranks."""
-        raise NotImplementedError
+        for rank, beat in ranks.items():
+            self._beat(rank, beat, now_s)
+
+    def ended(self, ranks: Iterable[int]) -> None:
+        """These ranks have ended: nothing more is expected of them."""
+        for rank in ranks:
+            self._ended.add(rank)
+            self._ranks.pop(rank, None)
+            self._overdue.discard(rank)
+            self._looks.pop(rank, None)
 
     def probed(self, ranks: Mapping[int, Probe], now_s: float) -> None:
         """Probes of one node's ranks."""
-        raise NotImplementedError
-
-    def tick(self, now_s: float) -> Findings:
-        """What the coordinator should do now."""
-        raise NotImplementedError
+        for rank, probe in ranks.items():
+            before = self._looks.get(rank)
+            self._looks[rank] = look = _look(probe, now_s, before)
+            if before is not None and look.idle_s == now_s:
+                self._busy_s = now_s
 
     def moved_since(self, then_s: float) -> bool:
         """Whether any rank has given a sign of life since."""
-        raise NotImplementedError
+        return self._moved_s > then_s
+
+    def _beat(self, rank: int, beat: RankBeat, now_s: float) -> None:
+        if rank in self._ended:
+            return
+        age_s = now_s - self._began_s if beat.age_s is None else beat.age_s
+        each = self._ranks.get(rank)
+        if each is None:
+            self._ranks[rank] = each = _Rank(beat.step, beat.section, beat.pulse, age_s, now_s - age_s, now_s)
+            self._moved(now_s - age_s)
+        elif beat.pulse != each.pulse or beat.step != each.step or beat.section != each.section or age_s < each.age_s:
+            self._sign(each, beat, age_s, now_s)
+            self._overdue.discard(rank)
+        else:  # a message that came late made the sign of life look younger than it is
+            each.sign_s, each.age_s = min(each.sign_s, now_s - age_s), age_s
+            if age_s > BOUND_S and each.section != "collective" and age_s > self._timeouts.limit_s(each.section, each.step):
+                self._overdue.add(rank)
+        each.looked_s = each.sign_s + age_s
+        if beat.own_s is not None:
+            self._stragglers.saw(rank, beat.step, beat.own_s, now_s, training=beat.section in _TRAINING)
+
+    def _sign(self, each: _Rank, beat: RankBeat, age_s: float, now_s: float) -> None:
+        """A sign of life: how long it took is at least what the heartbeat before showed, and on average since that."""
+        sign_s = now_s - age_s
+        gap_s = max((sign_s - each.sign_s) / max(beat.pulse - each.pulse, 1), each.age_s)
+        if each.step:  # what comes before the first step, and that step itself, are not usual
+            self._gaps.add(gap_s)
+        self._timeouts.saw(each.section, gap_s)
+        each.step, each.section, each.pulse, each.age_s, each.sign_s = beat.step, beat.section, beat.pulse, age_s, sign_s
+        self._furthest = max(self._furthest, beat.step)
+        self._moved(sign_s)
+
+    def _moved(self, sign_s: float) -> None:
+        if sign_s > self._moved_s:
+            self._moved_s = sign_s
+            if self._looks:
+                self._looks = {}
+            self._asked_s, self._asked = -math.inf, 0
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> Findings:
+        """What the coordinator should do now."""
+        stragglers = self._stragglers.found()
+        silent_s, bound_s = now_s - self._moved_s, self._bound_s(now_s)
+        if silent_s < _SUSPECT * bound_s:
+            return Findings(hang=self._left_behind(now_s), stragglers=stragglers)
+        hang = None
+        if silent_s >= _NAME * bound_s and now_s >= self._judged_s + len(self._ranks) * _JUDGE_S_A_RANK:
+            self._judged_s = now_s
+            hang = self._proven(now_s, bound_s) or self._timed_out(now_s)
+        return Findings(self._to_probe(now_s, silent_s), hang or self._left_behind(now_s), stragglers)
+
+    def _bound_s(self, now_s: float) -> float:
+        """Within which a proven hang is named."""
+        if now_s >= self._usual_until_s:
+            self._usual_s, self._usual_until_s = self._gaps.at(SHARE), now_s + _USUAL_FOR_S
+            self._timeouts.renew()
+        return max(BOUND_S, BOUND_FACTOR * self._usual_s)
+
+    def _proven(self, now_s: float, bound_s: float) -> Hang | None:
+        """A hang that two probes prove, of a generation all of whose ranks are known not to have moved."""
+        if not self._all_silent_for(_KNOWN * bound_s):
+            return None
+        # Of more ranks than can be probed at once, those that were, and those whose heartbeats say that they wait.
+        few = len(self._ranks) <= _PROBE_ALL
+        found = culprits.proven([s for s in self._standings() if few or s.rank in self._looks or s.section == "collective"])
+        if found is None:
+            return None
+        ranks, why = found
+        if len(self._gaps) < _ENOUGH_GAPS and not all(self._looks[rank].probe.state in "TZ" for rank in ranks):
+            return None
+        return self._hang(ranks, now_s, why)
+
+    def _timed_out(self, now_s: float) -> Hang | None:
+        """Nobody has moved for longer than the timeout of any section that could explain it: who waits is explained by who works."""
+        if not self._ranks:
+            return None
+        standings = list(self._standings())
+        working = [each for each in standings if each.section != "collective"] or standings
+        longest = max(working, key=lambda each: self._timeouts.limit_s(each.section, each.step))
+        limit_s = self._timeouts.limit_s(longest.section, longest.step)
+        unbounded = longest.section == "script" and longest.step == 0 and self._busy_s > now_s - limit_s
+        if unbounded or not self._all_silent_for(limit_s):
+            return None
+        ranks = culprits.outliers(standings)
+        why = f"no rank has given a sign of life for longer than the timeout of `{longest.section}`, {limit_s:.0f} s"
+        return self._hang(ranks, now_s, why, longest.section)
+
+    def _left_behind(self, now_s: float) -> Hang | None:
+        """Ranks that are silent beyond their timeout while the others have gone on without them: two steps ahead, nobody waits for them."""
+        ranks = tuple(sorted(rank for rank in self._overdue if self._is_left_behind(self._ranks[rank])))
+        if not ranks:
+            return None
+        first = self._ranks[ranks[0]]
+        limit_s = self._timeouts.limit_s(first.section, first.step)
+        return self._hang(ranks, now_s, f"silent for longer than the timeout of `{first.section}`, {limit_s:.0f} s; others go on")
+
+    def _is_left_behind(self, each: _Rank) -> bool:
+        return 0 < each.step <= self._furthest - 2
+
+    def _hang(self, ranks: tuple[int, ...], now_s: float, why: str, section: str = "") -> Hang:
+        since_s = min((self._ranks[rank].sign_s for rank in ranks), default=self._moved_s)
+        if ranks:
+            where = self._looks[ranks[0]].probe.where if ranks[0] in self._looks else None
+            section = where or self._ranks[ranks[0]].section
+        return Hang(ranks, section, now_s - since_s, why)
+
+    def _all_silent_for(self, seconds: float) -> bool:
+        """Whether every rank that has not ended was looked at `seconds` or more after the last sign of life of any."""
+        if len(self._ranks) + len(self._ended) < self._total:
+            return False
+        return all(each.looked_s - self._moved_s >= seconds - 1e-6 for each in self._ranks.values())
+
+    def _standings(self) -> Iterator[Standing]:
+        """Where each rank stands, by its probes or, where there is none, by its heartbeats."""
+        for rank, each in self._ranks.items():
+            look = self._looks.get(rank)
+            yield Standing(rank, each.step, each.section) if look is None else _standing(rank, each, look)
+
+    # --- probes -------------------------------------------------------------------------------------------------------
+
+    def _to_probe(self, now_s: float, silent_s: float) -> frozenset[int]:
+        """The ranks to look at, every PROBES_APART_S at first, and more rarely the longer the silence lasts."""
+        if now_s - self._asked_s < min(max(PROBES_APART_S, silent_s / 10), _PROBES_APART_MOST_S) - 1e-6:
+            return frozenset()
+        self._asked_s, self._asked = now_s, self._asked + 1
+        if len(self._ranks) <= _PROBE_ALL:
+            return frozenset(self._ranks)
+        return frozenset([*self._in_the_way(), *self._sampled()])
+
+    def _in_the_way(self) -> Iterator[int]:
+        """Those that were found to do something else than wait, then those that may, by their heartbeats."""
+        suspects = [rank for rank, look in self._looks.items() if look.probe.state in "TZ" or look.probe.where != "collective"]
+        others = [rank for rank, each in self._ranks.items() if each.section != "collective" and rank not in self._looks]
+        yield from (suspects + others)[: _PROBE_ALL - _SAMPLE]
+
+    def _sampled(self) -> list[int]:
+        ranks = list(self._ranks)
+        stride = len(ranks) // _SAMPLE
+        return ranks[self._asked % stride :: stride][:_SAMPLE]
+
+
+def _look(probe: Probe, now_s: float, before: _Look | None) -> _Look:
+    if before is None or probe.stack != before.probe.stack or probe.state != before.probe.state:
+        return _Look(probe, now_s, now_s, probe, now_s)
+    since = before.idle_from
+    cpu_s, span_s = probe.cpu_s - since.cpu_s, now_s - before.idle_s
+    idle = cpu_s <= _PROBE_CPU_S + _PROBE_CPU_SHARE * span_s and probe.io_bytes - since.io_bytes <= _PROBE_IO_BYTES
+    return _Look(probe, now_s, before.held_s, since if idle else probe, before.idle_s if idle else now_s)
+
+
+def _standing(rank: int, each: _Rank, look: _Look) -> Standing:
+    held = look.at_s - look.held_s >= PROBES_APART_S - 1e-6
+    idle = look.at_s - look.idle_s >= PROBES_APART_S - 1e-6
+    probe = look.probe
+    standing = Standing(rank, each.step, probe.where or each.section, probe.stack, held=held, waits_on=probe.waits_on)
+    return dataclasses.replace(standing, stopped=held and probe.state in "TZ", idle=idle and probe.state == "S")

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 import traceback
@@ -20,6 +22,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from headway.runner.boot.hooks import prepare_signs
+from headway.runner.boot.signs import Signs, in_section, show_signs, write_modules
+from headway.runner.boot.unseen import carefully
 from headway.runner.checkpoint.authority import place_of, say_outcome, say_refused, say_retired
 from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
 from headway.runner.checkpoint.format import RefusedError, UnfitError
@@ -36,7 +41,7 @@ from headway.runner.train.data import Corpus, DataError, open_corpus
 from headway.runner.train.history import at, position
 from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
-from headway.runner.train.rng import seed_all
+from headway.runner.train.rng import restore_rng, rng_state, seed_all
 from headway.runner.train.sampler import sample_at
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker, host_store
@@ -59,11 +64,25 @@ class Job:
         return cls(config, config.model, config.batch, config.optimizer, config.steps)
 
 
+class NonFiniteError(Exception):
+    """The loss or its gradient is not a number, twice from the same batch."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all ranks know of a step before it is applied: the mean loss, the gradient's norm, and whether all are to save and stop."""
+
+    loss: float
+    norm: float
+    finite: bool
+    stop: bool
+
+
 class Trainer:
     """One rank's training loop."""
 
-    def __init__(self, worker: Worker, job: Job) -> None:
-        self.worker, self.job = worker, job
+    def __init__(self, worker: Worker, job: Job, signs: Signs) -> None:
+        self.worker, self.job, self.signs = worker, job, signs
         self.directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
         self.device = _device(job.config.backend, worker.local_rank)
         self.ranks = Ranks(worker.rank, worker.world_size)
@@ -76,6 +95,7 @@ class Trainer:
         self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect)
         self.schedule = Schedule(checkpoint.tiers, time.monotonic())
         self._blocked_s = 0.0  # for a save since the last step
+        self._stepped = False
         self.state = self._build()
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
@@ -113,7 +133,7 @@ class Trainer:
                 self._wait()
                 return Exit.PREEMPTED
         self._wait()
-        self.worker.section("finish")
+        self.signs.base("finish")
         hashes = self.state.hashes(self.ranks)
         if self.worker.rank == 0:
             self.worker.say("finished", step=self.state.step, hashes=hashes)
@@ -129,7 +149,8 @@ class Trainer:
         base = self.worker.base
         if base is not None:
             try:
-                self.state.restore(open_base(self.place, base, self.ranks, self.connect), self.ranks)
+                with in_section("restore"):
+                    self.state.restore(open_base(self.place, base, self.ranks, self.connect), self.ranks)
             except RefusedError as error:
                 say_refused(self.worker, base, error)
                 raise
@@ -141,27 +162,68 @@ class Trainer:
 
     def _step(self) -> bool:
         """One optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
-        job, state, model = Job.of(at(self.job.config, self.state.step)), self.state, self.state.model
-        assert isinstance(model, FSDPModule)  # noqa: S101
-        model.train()
-        rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
-        state.consumed.position = position(self.job.config, state.step)
-        loss = torch.zeros((), device=self.device)
-        for index in range(rounds):
-            model.set_requires_gradient_sync(index == rounds - 1)
-            part = self._loss(self._micro_batch(job.batch, index)) / rounds
-            torch.autograd.backward(part)
-            loss += part.detach()
+        job, state = Job.of(at(self.job.config, self.state.step)), self.state
+        state.consumed.position = self.worker.sample = position(self.job.config, state.step)
+        agreed = self._gradients(job)
         set_hyperparameters(state.optimizer, job.optimizer, state.step, job.steps)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.consumed.position += job.batch.global_sequences
         state.step += 1
-        mean_loss, stop = self._agree(float(loss))
         self.worker.completed(state.step)
-        self._write_metrics(job, mean_loss, float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
-        return stop
+        if not self._stepped:
+            self._stepped = True
+            carefully(write_modules, self.worker)
+        self._write_metrics(job, agreed)
+        return agreed.stop
+
+    def _gradients(self, job: Job) -> Agreed:
+        """Leaves the clipped gradients of the batch. What is not finite is computed again, once, from the same batch.
+
+        Finite then, it was the hardware's or the network's passing fault, and the step counts. Raises NonFiniteError on all ranks.
+        """
+        state = self.state
+        digest, generators = state.consumed.digest, rng_state(self.device) if job.model.dropout else None
+        agreed, found = self._attempt(job)
+        if agreed.finite:
+            return agreed
+        state.consumed.digest = digest
+        state.optimizer.zero_grad()
+        if generators is not None:
+            restore_rng(generators, self.device)
+        again, found_again = self._attempt(job)
+        if not again.finite:
+            raise NonFiniteError(
+                f"{found_again} in step {state.step + 1}, as at the first try ({found}); the step was not applied"
+            )
+        if self.worker.rank == 0:
+            self.worker.say("note", kind="transient", step=state.step + 1, sample=self.worker.sample, found=found)
+        return again
+
+    def _attempt(self, job: Job) -> tuple[Agreed, str]:
+        """Forward and backward over the batch; what all ranks agree on, and what was not finite, if anything."""
+        model = self.state.model
+        assert isinstance(model, FSDPModule)  # noqa: S101
+        model.train()
+        rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
+        loss = torch.zeros((), device=self.device)
+        for index in range(rounds):
+            model.set_requires_gradient_sync(index == rounds - 1)
+            with in_section("data"):
+                tokens = self._micro_batch(job.batch, index)
+            part = self._loss(tokens) / rounds
+            torch.autograd.backward(part)
+            loss += part.detach()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
+        value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        agreed = self._agree(float(loss), value)
+        return agreed, "" if agreed.finite else self._not_finite(float(loss), value)
+
+    def _not_finite(self, loss: float, norm: float) -> str:
+        """Whose loss it was, or that all losses are finite and only the gradient is not. Collective."""
+        losses = [struct.unpack("<d", said)[0] for said in self.ranks.gather(struct.pack("<d", loss))]
+        ranks = [f"{value} on rank {rank}" for rank, value in enumerate(losses) if not math.isfinite(value)]
+        return f"loss {', '.join(ranks)}" if ranks else f"gradient norm {norm}, every loss finite"
 
     def _micro_batch(self, batch: Batch, index: int) -> torch.Tensor:
         """(micro, sequence + 1) tokens: this rank's share of round `index`."""
@@ -178,19 +240,21 @@ class Trainer:
         logits = self.state.model(tokens[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
-    def _agree(self, loss: float) -> tuple[float, bool]:
-        """The mean loss of all ranks, and whether any was asked to save and stop: so all act on it at the same step.
+    def _agree(self, loss: float, norm: float) -> Agreed:
+        """What all ranks act on at the same step: whether loss and gradient are finite everywhere, and whether any was asked to stop.
 
         Which tiers are due goes by the first rank's clock. Raises SupersededError on all ranks when one has seen a newer claim.
         """
         now = time.monotonic()
         late = [first and self.worker.rank == 0 for first in self.schedule.late(now)]
-        told = torch.tensor([loss, self.worker.save_requested(), self.saver.superseded, *late], dtype=torch.float64)
+        bad = not (math.isfinite(loss) and math.isfinite(norm))
+        flags = [bad, self.worker.save_requested(), self.saver.superseded, *late]
+        told = torch.tensor([loss, *flags], dtype=torch.float64)
         dist.all_reduce(told)
-        if told[2] > 0:
+        if told[3] > 0:
             raise SupersededError("a newer generation has claimed the run")
-        self._due = self.schedule.due(self.state.step, [bool(flag > 0) for flag in told[3:]], now)
-        return float(told[0]) / self.worker.world_size, bool(told[1] > 0)
+        self._due = self.schedule.due(self.state.step + 1, [bool(flag > 0) for flag in told[4:]], now)
+        return Agreed(float(told[0]) / self.worker.world_size, norm, not told[1] > 0, bool(told[2] > 0))
 
     # --- what stays ---------------------------------------------------------------------------------------------------
 
@@ -203,12 +267,11 @@ class Trainer:
 
     def _save(self, tiers: set[str]) -> None:
         """Copies the state; the rest happens beside the next steps."""
-        self.worker.section("save")
         began = time.monotonic()
-        self.saver.save(self.state.step, self._to_save(), tiers)
+        with in_section("save"):
+            self.saver.save(self.state.step, self._to_save(), tiers)
         self._clock = time.monotonic()
         self._blocked_s += self._clock - began
-        self.worker.section("compute")
 
     def _report(self) -> None:
         """Says what has become of saves. That a newer generation has claimed the run is agreed on after the next step."""
@@ -217,10 +280,10 @@ class Trainer:
 
     def _wait(self) -> None:
         """Until every save has ended. Raises SupersededError on all ranks."""
-        self.worker.section("save")
         began = time.monotonic()
-        self.saver.wait_quietly()
-        self.ranks.together(self._report_all)
+        with in_section("save"):
+            self.saver.wait_quietly()
+            self.ranks.together(self._report_all)
         if self.worker.rank == 0:
             self.worker.say("waited", seconds=time.monotonic() - began)
 
@@ -229,7 +292,7 @@ class Trainer:
             say_outcome(self.worker, outcome)
         say_retired(self.worker, self.saver.retired())
 
-    def _write_metrics(self, job: Job, loss: float, grad_norm: float) -> None:
+    def _write_metrics(self, job: Job, agreed: Agreed) -> None:
         now, tokens = time.monotonic(), job.batch.global_sequences * job.batch.sequence_length
         step_s, self._clock = now - self._clock, now
         save_s, self._blocked_s = self._blocked_s, 0.0
@@ -241,8 +304,8 @@ class Trainer:
             time.time(),
             now,
             **who,
-            loss=loss,
-            grad_norm=grad_norm,
+            loss=agreed.loss,
+            grad_norm=agreed.norm,
             tokens=tokens,
             step_s=step_s,
             memory_bytes=memory,
@@ -254,7 +317,7 @@ class Trainer:
             print(f"step {self.state.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
 
     def _section(self, name: str) -> None:
-        self.worker.section(name)
+        self.signs.base(name)
         if self.worker.rank == 0:
             self.worker.say("section", name=name)
 
@@ -266,27 +329,27 @@ def _device(backend: str, local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _join(worker: Worker, config: RunConfig) -> None:
-    worker.section("rendezvous")
+def _join(worker: Worker, signs: Signs, config: RunConfig) -> None:
+    signs.base("rendezvous")
     if worker.rank == 0:
         worker.say("section", name="rendezvous")
     backend = "cpu:gloo,cuda:nccl" if config.backend == "nccl" else config.backend
     dist.init_process_group(backend, timeout=timedelta(seconds=config.timeouts["collective"].floor_s))
 
 
-def train(worker: Worker) -> Exit:
+def train(worker: Worker, signs: Signs) -> Exit:
     """One generation of the builtin trainer on this rank."""
     config = from_json(RunConfig, Path(worker.run_json).read_text())
-    _join(worker, config)
+    _join(worker, signs, config)
     try:
-        return Trainer(worker, Job.of(config)).run()
+        return Trainer(worker, Job.of(config), signs).run()
     except SupersededError:
         return Exit.SUPERSEDED
     except (RefusedError, PeerError) as error:
         print(error, file=sys.stderr)
         return Exit.UNVERIFIED
     except (DataError, UnfitError) as error:  # every rank sees the same, and so would every further start
-        worker.say("exception", text=str(error))
+        worker.raised(error)
         print(error, file=sys.stderr)
         return Exit.STOP
 
@@ -296,14 +359,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker = Worker.from_environment()
     worker.section("start")
+    prepare_signs()
     torch.use_deterministic_algorithms(True)
     store = host_store(worker)
     code = 1
     try:
-        code = int(train(worker))
+        code = int(train(worker, show_signs(worker, "start")))
     except Exception as error:
         traceback.print_exc()
-        worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
+        worker.raised(error)
     sys.stdout.flush()
     sys.stderr.flush()
     del store

@@ -285,7 +285,7 @@ def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_p
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads((tmp_path / "problems.json").read_text()) == {
         "schema": "headway.problems/1",
-        "documents": 3,
+        "documents": 5,
         "problems": [],
     }
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step, wa
 pytestmark = pytest.mark.slow
 
 AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.main"
-KEEPER = "headway.runner.checkpoint.keeper"
+KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
 
 def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path: Path) -> None:
@@ -81,6 +82,57 @@ def test_losing_agent_and_coordinator_restarts_no_worker(uninterrupted: Run, tmp
     assert len(run.journal("claim")) == 1
     assert run.steps() == list(range(1, 61))
     assert run.hashes() == uninterrupted.hashes()
+
+
+# Trains until it has been started again, then twenty steps more; it sleeps, so that standbys find the processors free.
+SLEEPY = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+again, steps = os.environ["TORCHELASTIC_RESTART_COUNT"] == "1", 0
+while not again or steps < 20:
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    steps += 1
+    time.sleep(0.05)
+print("ended", dist.get_rank(), sys.argv[1:], os.environ["RANK"], flush=True)
+"""
+
+
+def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLEEPY)
+    command = (
+        "torchrun",
+        "--nproc-per-node",
+        "2",
+        "--redirects",
+        "3",
+        "--log-dir",
+        tmp_path / "logs",
+        tmp_path / "train.py",
+        "x y",
+    )
+    with going(*command, runs=tmp_path / "runs") as launcher:
+        wait_until(lambda: bool(notes(tmp_path, "standby")), "two standbys that have imported everything")
+        run = only_run(tmp_path / "runs")
+        parked = {p.pid for p in companions(run.directory, STANDBY)}
+        worker(run.directory, rank=1).kill()
+        wait_until(lambda: bool(notes(tmp_path, "warm")), "warm workers")
+        becoming = {p.pid for p in processes_of(run.directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
+        assert launcher.wait(LIMIT_S) == 0
+    assert notes(tmp_path, "warm")[0]["ranks"] == [0, 1]
+    assert becoming == parked
+    printed = sorted(path.read_text() for path in (tmp_path / "logs").glob("*/attempt_1/*/stdout.log"))
+    assert printed == ["ended 0 ['x y'] 0\n", "ended 1 ['x y'] 1\n"]
+    assert processes_of(run.directory) == []
+
+
+def notes(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """What agents have noted in the journal of the only run below `folder`, once there is one."""
+    return [line for path in folder.glob("runs/*/handle.json") for line in Run(path.parent).journal(kind)]
 
 
 def test_a_run_asked_to_stop_saves_and_is_resumed_without_losing_a_step(uninterrupted: Run, tmp_path: Path) -> None:

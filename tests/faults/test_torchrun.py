@@ -139,9 +139,8 @@ def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
     ("words", "named"),
     [
         (["--no-such-flag", "x.py"], "--no-such-flag"),
-        (["--tee", "3", "x.py"], "--tee"),
-        (["--nnodes", "2", SCRIPT], "--nnodes 2"),
-        (["--nnodes", "1:4", SCRIPT], "--nnodes 1:4"),
+        (["--nnodes", "2", "--rdzv-backend", "etcd", SCRIPT], "--rdzv-backend etcd"),
+        (["--event-log-handler", "console", SCRIPT], "--event-log-handler console"),
         (["--nproc-per-node", "0", SCRIPT], "--nproc-per-node 0"),
         (["no-such-script.py"], "no file `no-such-script.py`"),
     ],

@@ -117,7 +117,7 @@ def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_writte
 
 
 REFUSED = [
-    ("TrainingJob: `resilience`", "spares", "**Not yet** (more than 0): a lost node is replaced by the scheduler."),
+    ("TrainingJob: `code`", "commit", "**Not yet** (all but `HEAD`): what runs is what lies where the job is submitted."),
     ("TrainingJob: `resilience`", "corruption", "**Not yet**: the runner verifies checkpoints, not steps."),
     ("TrainingJob: `resilience.corruption`", "replay", "**Not yet**: the runner verifies checkpoints, not steps."),
     ("Cluster", "health", "**Not yet**: no node is checked or taken out."),

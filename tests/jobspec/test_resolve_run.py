@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from headway.cli.documents import load_job_plan
-from headway.jobspec.plan import GroupPlan
+from headway.jobspec.plan import GroupPlan, JobPlan
 from headway.jobspec.resolve.domains import partner_segment
 from headway.jobspec.resolve.qos import resolve_qos
 from headway.jobspec.spec.fabric import TrafficClass
-from headway.runner.contract import Change, Checkpoint, RunConfig, Tier
+from headway.runner.contract import DEFAULT_TIMEOUTS, Change, Checkpoint, Domain, Notify, RunConfig, Tier, Timeout
 from headway.runner.train.history import at
 
 CLUSTER = """\
@@ -112,3 +112,66 @@ def test_slots_that_may_be_lost_together_are_those_of_one_nvlink_domain(
     gpus = 4 if domain == 72 else 8 if domain else 0
     group = GroupPlan("gpu", count, 64, max(1, gpus), "any" if gpus else None, gpus, (), nvlink_domain=domain)
     assert partner_segment(group, slots, together) == segment
+
+
+# --- spares, domains, limits of time ------------------------------------------------------------------------------------------------
+
+RACKS = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: racks
+scheduler: {kind: slurm, options: {topology: block}}
+nodes:
+  - {group: rack, count: 6, cpus: 8, gpu: GB200-186, gpus: 4, nvlink_domain: 12, imex: true, arch: aarch64, nics: [a], HOSTS}
+fabrics:
+  - {name: rails, role: scale_out, transport: infiniband}
+storage:
+  - {name: runs, kind: posix, path: /scratch/runs, shared: true}
+"""
+LARGE = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: case
+cluster: racks
+nodes: 2
+trainer: {kind: script, options: {argv: [train.py, "{layout.tp}", "{model.preset}"]}}
+model: {preset: llama-3.1-8b}
+"""
+
+
+def planned(folder: Path, more: str, hosts: str = "hosts: [n1, n2, n3, n4, n5, n6]") -> JobPlan:
+    (folder / "cluster.yaml").write_text(RACKS.replace("HOSTS", hosts))
+    (folder / "job.yaml").write_text(LARGE + more)
+    found = load_job_plan(folder / "job.yaml")
+    assert found is not None
+    return found.plan
+
+
+def test_spares_are_nodes_of_the_plan_and_no_ranks(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "resilience: {spares: 2}\n")
+    assert (plan.slots, plan.spares, plan.nodes, plan.world_size, len(plan.ranks)) == (2, 2, 4, 8, 8)
+    assert (plan.run.slots, plan.run.spares) == (2, 2)
+
+
+def test_the_runner_is_told_the_domains_of_groups_over_nodes_as_far_as_a_document_names_their_hosts(tmp_path: Path) -> None:
+    run = planned(tmp_path, "layout: {tp: 8}\n").run
+    assert (run.segment_required, run.segment_slots) == (True, 2)
+    assert run.domains == (Domain("rack-domain-1", ("n1", "n2", "n3")), Domain("rack-domain-2", ("n4", "n5", "n6")))
+    assert planned(tmp_path, "layout: {tp: 8}\n", hosts="").run.domains == ()
+
+
+def test_a_group_within_a_node_needs_no_domain(tmp_path: Path) -> None:
+    run = planned(tmp_path, "layout: {tp: 4}\n").run
+    assert (run.segment_required, run.segment_slots, run.domains) == (False, 1, ())
+
+
+def test_what_is_said_of_a_section_is_the_floor_of_its_limit_and_all_else_is_the_runners(tmp_path: Path) -> None:
+    run = planned(tmp_path, "resilience: {timeouts: {compile: 2h, replace: 5m, agent: 40s}}\n").run
+    said = {"compile": Timeout(7200.0, 10.0), "replace": Timeout(300.0), "agent": Timeout(40.0)}
+    assert run.timeouts == {**DEFAULT_TIMEOUTS, **said}
+
+
+def test_suspects_belong_to_the_cluster_and_the_webhook_is_told_by_the_name_of_its_variable(tmp_path: Path) -> None:
+    run = planned(tmp_path, "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n").run
+    assert (run.cluster, run.notify) == ("racks", Notify("RUN_WEBHOOK"))
+    assert planned(tmp_path, "").run.notify is None

@@ -29,6 +29,7 @@ class RunDirectory:
         self.attempt = 0
         self.step = 0
         self.world_size = world_size
+        self._nodes = {"slots": 1, "spares": 0}
         self._opened_at = self.clock
         self._buckets: dict[str, float] = {}
         self._noise = random.Random(7)
@@ -59,11 +60,11 @@ class RunDirectory:
         if load:
             self.journal("loaded", step=self.step)
 
-    def train(self, to_step: int, every: int = 10, n_bytes: int = 3_400_000) -> None:
-        """Steps to `to_step`, commits a checkpoint after every `every` steps."""
+    def train(self, to_step: int, every: int = 10, n_bytes: int = 3_400_000, again_to: int = 0) -> None:
+        """Steps to `to_step`, commits a checkpoint after every `every` steps; those up to `again_to` are done again."""
         lines = []
         while self.step < to_step:
-            self.spend("productive", STEP_S)
+            self.spend("lost_recompute" if self.step < again_to else "productive", STEP_S)
             self.step += 1
             lines.append(self.metrics_line(loss_at(self.step) + self._noise.gauss(0, 0.03)))
             if self.step % every == 0:
@@ -83,14 +84,19 @@ class RunDirectory:
         }
 
     def fail(
-        self, cause: str = "killed by SIGKILL", rank: int | None = 1, host: str | None = "localhost", back_to: int = 0
+        self,
+        cause: str = "killed by SIGKILL",
+        rank: int | None = 1,
+        host: str | None = "localhost",
+        back_to: int = 0,
+        kind: str | None = None,
     ) -> None:
         """A failure noticed after 0.5 s; the steps after `back_to` turn from productive into lost."""
         self.spend("detect", 0.5)
-        self.journal("failure", cause=cause, rank=rank, node=0, host=host, step=self.step)
+        self.journal("failure", cause=cause, cause_kind=kind, rank=rank, node=0, host=host, step=self.step)
         lost_s = STEP_S * (self.step - back_to)
         self._buckets["productive"] = self._buckets.get("productive", 0.0) - lost_s
-        self._buckets["lost_recompute"] = lost_s
+        self._buckets["lost_recompute"] = self._buckets.get("lost_recompute", 0.0) + lost_s
         self.close()
 
     def refuse(self, step: int, generation: int, reason: str = "chunk 3 of `layers.0.attention.wq`: xxh3_128 differs") -> None:
@@ -111,8 +117,13 @@ class RunDirectory:
     def close(self) -> None:
         """The generation's ledger line."""
         who = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": self.generation}
-        self.append("ledger.jsonl", [who | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets}])
+        nodes = {} if self._nodes == {"slots": 1, "spares": 0} else self._nodes
+        self.append("ledger.jsonl", [who | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets} | nodes])
         self._opened_at, self._buckets = self.clock, {}
+
+    def gang(self, slots: int, spares: int) -> None:
+        """From here on so many nodes compute, and so many stand by."""
+        self._nodes = {"slots": slots, "spares": spares}
 
     def spend(self, bucket: str, seconds: float) -> None:
         self.clock += seconds
@@ -181,6 +192,31 @@ def two_failures_and_a_refusal(path: Path) -> RunDirectory:
     run.close()
     run.begin(base=(20, 1), hosts=("n1", "n3"), restart=0.25, restore=0.5)
     run.train(40)
+    run.finish()
+    return run
+
+
+def hang_and_lost_node(path: Path) -> RunDirectory:
+    """Two nodes and a spare: rank 1 hangs after step 12, back to 10; after step 14 node n2 is lost, and the spare n3 takes its slot."""
+    run = RunDirectory(path, planned=20, world_size=4)
+    run.spend("queue", 3.0)
+    run.gang(slots=2, spares=1)
+    run.begin(hosts=("n1", "n2"))
+    run.train(12)
+    run.spend("hang", 3.0)
+    why = "its process is stopped (state T)"
+    run.journal("hang", ranks=[1], section="compute", silent_s=3.0, why=why, evidence=["attempts/0/evidence/stacks-1.txt"])
+    run.fail("no sign of life for 3.0 s in compute", back_to=12, kind="hang")
+    run.begin(base=(10, 1), hosts=("n1", "n2"), restart=0.5)
+    run.journal("straggler", rank=3, ratio=1.5, own_step_s=0.75, node=1, host="n2")
+    run.train(14, again_to=12)
+    run.journal("lost", node=1, host="n2", why="its connection ended")
+    run.fail("node lost: its connection ended", rank=2, host="n2", back_to=14, kind="node lost")
+    run.gang(slots=2, spares=0)
+    run.journal("rebound", **{"slot": 1, "from": 1, "to": 2, "outside": False, "host": "n3"})
+    run.begin(base=(10, 1), hosts=("n1", "n3"), restart=1.0, rendezvous=0.7)
+    run.train(20, again_to=14)
+    run.journal("unseen", calls=["no optimizer of torch has stepped"])
     run.finish()
     return run
 

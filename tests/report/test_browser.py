@@ -66,6 +66,7 @@ def test_the_page_loads_nothing_and_nothing_complains(browser: Browser, page: Pa
 def test_hovering_over_the_curve_names_the_nearest_step(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.evaluate("document.querySelector('.tip').hidden") is True
+    browser.evaluate("document.querySelector('.frame').scrollIntoView()")
     left, width, top = (browser.evaluate(f"{FRAME}.{name}") for name in ("left", "width", "top"))
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + width * (25 - 1) / 39, y=top + 20)
     loss = next(point.loss for point in summarize(page.parent / "run").curve if point.step == 25 and point.stands)

@@ -21,7 +21,7 @@ def test_a_run_under_headway_runs_gets_its_page_and_the_block(runs: Path, capsys
     build.one_failure(runs / "run")
     assert headway_report("run") == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1] == "lost 6.5 s in 1 failure (killed by SIGKILL, rank 1)"
+    assert out.splitlines()[-1] == "lost 6.5 s in 1 failure: 1 crash 6.5 s (killed by SIGKILL, rank 1; ETTR 0.690)"
     assert err == f"report: {runs / 'run' / 'report.html'}\n"
     assert (runs / "run" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
 

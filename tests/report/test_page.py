@@ -171,3 +171,15 @@ def test_a_plain_string_is_escaped_and_markup_is_not() -> None:
 def test_a_style_that_would_end_early_is_refused() -> None:
     with pytest.raises(ValueError, match="must not hold"):
         raw("style", "a{}</style>")
+
+
+def test_costs_events_and_marks_are_on_the_page(runs: Path) -> None:
+    build.hang_and_lost_node(runs / "run")
+    page = render_page(summarize(runs / "run"))
+    costs = page.split('aria-label="What failures cost, by cause"')[1].split("</table>")[0]
+    assert re.findall(r"<td>([^<]*)</td>", costs)[:4] == ["hang", "1", "5.0 s", "20.7 %"]
+    events = page.split("<h2>Events</h2>")[1].split("</section>")[0]
+    assert "<code>attempts/0/evidence/stacks-1.txt</code>" in events
+    marks = re.findall(r'class="mark" style="left:([\d.]+)%" title="([a-z ]+):', page)
+    assert [kind for _, kind in marks] == ["hang", "straggler", "lost", "rebound"]
+    assert [float(left) for left, _ in marks] == sorted(float(left) for left, _ in marks)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.report.directory import RunError
 from headway.report.summary import NOT_STARTED, RUNNING, summarize
 
 from . import run_directory as build
@@ -246,3 +247,52 @@ def test_whatever_fails_each_step_stands_once_and_lost_steps_are_those_taken_bac
     assert sorted(point.step for point in found.curve if point.stands) == list(range(1, found.steps + 1))
     assert sum(failure.lost_steps or 0 for failure in found.failures) == sum(not point.stands for point in found.curve)
     assert len(found.failures) == len(reached)
+
+
+def test_costs_are_told_apart_by_cause_and_sum_to_what_failures_cost(runs: Path) -> None:
+    build.hang_and_lost_node(runs / "run")
+    found = summarize(runs / "run")
+    # hang: 3.0 of silence, 0.5 until all had ended, two steps again, 0.5 to start; node lost: 0.5, four steps again, 1.7 to start
+    assert [(cost.kind, cost.count) for cost in found.costs] == [("hang", 1), ("node lost", 1)]
+    assert [cost.seconds for cost in found.costs] == pytest.approx([3.0 + 0.5 + 2 * STEP_S + 0.5, 0.5 + 4 * STEP_S + 1.7])
+    assert found.lost_s == pytest.approx(9.2)
+    assert [failure.kind for failure in found.failures] == ["hang", "node lost"]
+
+
+def test_a_kind_that_is_not_told_is_a_crash(runs: Path) -> None:
+    build.two_failures_and_a_refusal(runs / "run")
+    assert [(cost.kind, cost.count) for cost in summarize(runs / "run").costs] == [("crash", 2)]
+
+
+def test_seconds_of_spares_are_beside_the_wall_time(runs: Path) -> None:
+    build.hang_and_lost_node(runs / "run")
+    found = summarize(runs / "run")
+    assert sum(found.buckets.values()) == pytest.approx(found.wall_s)
+    with_spare = [span for span in found.spans if span.spares]
+    assert found.spare_idle_s == pytest.approx(sum(span.end - span.start for span in with_spare))
+    assert found.node_s == pytest.approx(2 * found.wall_s + found.spare_idle_s)
+
+
+def test_the_ratio_without_the_queue_is_of_the_time_since_the_start(runs: Path) -> None:
+    build.hang_and_lost_node(runs / "run")
+    found = summarize(runs / "run")
+    assert found.goodput == pytest.approx(found.buckets["productive"] / found.wall_s)
+    assert found.ettr == pytest.approx(found.buckets["productive"] / (found.wall_s - 3.0))
+
+
+def test_events_stand_in_their_generations_in_words(runs: Path) -> None:
+    build.hang_and_lost_node(runs / "run")
+    assert [(event.generation, event.kind, event.text) for event in summarize(runs / "run").events] == [
+        (1, "hang", "rank 1 hung in compute for 3.0 s: its process is stopped (state T)"),
+        (2, "straggler", "rank 3 on n2 needs 1.50 times the others' time for a step (0.75 s)"),
+        (2, "lost", "n2 (node 1) was lost: its connection ended"),
+        (2, "rebound", "slot 1 runs on n3 (node 2), in place of node 1"),
+        (3, "unseen", "not seen from outside: no optimizer of torch has stepped"),
+    ]
+
+
+def test_a_journal_line_of_a_known_kind_without_what_it_needs_is_named(runs: Path) -> None:
+    run = build.one_failure(runs / "run")
+    run.journal("hang", section="compute")
+    with pytest.raises(RunError, match=r"000002.jsonl:\d+: `ranks`: Field required"):
+        summarize(runs / "run")

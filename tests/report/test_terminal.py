@@ -30,7 +30,7 @@ def test_one_failure_takes_one_line_with_its_cost(runs: Path) -> None:
         in lines
     )
     assert "goodput      69.0 % of 29.0 s" in lines
-    assert lines[-1] == "lost 6.5 s in 1 failure (killed by SIGKILL, rank 1)"
+    assert lines[-1] == "lost 6.5 s in 1 failure: 1 crash 6.5 s (killed by SIGKILL, rank 1; ETTR 0.690)"
 
 
 def test_refused_checkpoints_and_hashes_are_named(runs: Path) -> None:
@@ -42,16 +42,18 @@ def test_refused_checkpoints_and_hashes_are_named(runs: Path) -> None:
 
 def test_a_run_without_failure_lost_nothing(runs: Path) -> None:
     build.clean_run(runs / "run")
-    assert printed(runs / "run").splitlines()[-1] == "nothing lost: no failure"
+    assert printed(runs / "run").splitlines()[-1] == "nothing lost: no failure (ETTR 0.889)"
 
 
 def test_a_failure_that_ended_the_run_says_so_and_a_restart_without_steps_too(runs: Path) -> None:
     build.never_trained(runs / "run")
-    text = printed(runs / "run")
+    text = printed(runs / "run", width=200)
     assert text.startswith("run  stop: the user's error, or no progress (exit code 83)\n")
     assert "exited with code 1, rank 0 on localhost after 0 steps since its start: restarted as generation 2" in text
     assert "exited with code 1, rank 0 on localhost after 0 steps since its start: not resumed" in text
-    assert text.splitlines()[-1].endswith("; lost at least 4.5 s in 3 failures (exited with code 1, rank 0)")
+    assert text.splitlines()[-1].endswith(
+        "; lost at least 4.5 s in 3 failures: 3 crash 4.5 s (exited with code 1, rank 0; ETTR 0.000)"
+    )
     assert text.splitlines()[-1].startswith("stop: the user's error, or no progress (exit code 83)")
 
 
@@ -136,7 +138,9 @@ def test_many_different_failures_are_summed_up_by_cause(runs: Path) -> None:
         run.fail(cause, rank=number)
     told = " ".join(printed(runs / "run", width=400).splitlines()[-1].split())
     told = told.split("(")[1]
-    assert told == f"killed by SIGKILL: 3 times; no heartbeat for 30 s: 2 times; {'x' * 77}...: 1 time; 1 other cause)"
+    assert (
+        told == f"killed by SIGKILL: 3 times; no heartbeat for 30 s: 2 times; {'x' * 77}...: 1 time; 1 other cause; ETTR 0.000)"
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -145,3 +149,15 @@ def test_a_run_that_has_not_started_reads_well(runs: Path, encoding: str) -> Non
     text = printed(runs / "run", encoding=encoding)
     assert "run  not started: no generation has claimed the run" in text
     assert "none recorded; 0 of 40 steps" in text
+
+
+def test_events_and_idle_spares_have_their_rows(runs: Path) -> None:
+    build.hang_and_lost_node(runs / "run")
+    text = " ".join(printed(runs / "run", width=160).split())
+    assert "events rank 1 hung in compute for 3.0 s: its process is stopped (state T)" in text
+    assert "n2 (node 1) was lost: its connection ended slot 1 runs on n3 (node 2), in place of node 1" in text
+    assert "; spares stood by for 17.2 s, 26.3 % of all nodes' time" in text
+    assert text.endswith(
+        "lost 9.2 s in 2 failures: 1 hang 5.0 s, 1 node lost 4.2 s (no sign of life for 3.0 s in compute, rank 1;"
+        " node lost: its connection ended, rank 2; ETTR 0.472, with queue 0.413)"
+    )

@@ -158,14 +158,93 @@ def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
     assert all(0 <= place[axis] < getattr(mesh, axis) for place in places for axis in mesh.axes)
 
 
+domains = st.sampled_from(["a", "b", "c", None])
+
+
+@st.composite
+def bindings(draw: st.DrawFn) -> tuple[int, dict[int, str | None], dict[int, int], int]:
+    """Slots, live nodes with their domains, what is held already, slots of a segment."""
+    slots, segment = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    live = draw(st.dictionaries(st.integers(0, 20), domains, max_size=18))
+    nodes = draw(st.permutations(range(21)))
+    held = draw(st.sets(st.integers(0, slots - 1)))
+    return slots, live, dict(zip(sorted(held), nodes, strict=False)), segment
+
+
 @settings(deadline=None)
-@given(st.sets(st.integers(0, 1000), max_size=20), st.integers(0, 20))
-def test_bind_gives_the_lowest_nodes_in_order_or_says_how_many_are_missing(nodes: set[int], slots: int) -> None:
-    if len(nodes) < slots:
-        with pytest.raises(ValueError, match=f"{slots} slots need as many nodes, and only {len(nodes)} are there"):
-            bind(slots, list(nodes))
+@given(bindings())
+def test_bind_gives_each_slot_a_live_node_of_its_own_and_moves_none_that_lives(
+    case: tuple[int, dict[int, str | None], dict[int, int], int],
+) -> None:
+    slots, live, held, segment = case
+    binding = bind(slots, live, held, segment)
+    if len(live) < slots:
+        assert binding is None
         return
-    assert bind(slots, list(nodes)) == {slot: node for slot, node in enumerate(sorted(nodes)) if slot < slots}
+    assert binding is not None
+    assert list(binding.nodes) == list(range(slots))
+    assert len({*binding.nodes.values()} & live.keys()) == slots
+    assert all(binding.nodes[slot] == node for slot, node in held.items() if node in live)
+
+
+@settings(deadline=None)
+@given(bindings())
+def test_what_bind_lists_as_outside_was_bound_anew_and_shares_no_domain_with_the_rest(
+    case: tuple[int, dict[int, str | None], dict[int, int], int],
+) -> None:
+    slots, live, held, size = case
+    binding = bind(slots, live, held, size)
+    for slot in binding.outside if binding else ():
+        assert binding is not None
+        assert held.get(slot) not in live
+        segment = range(slot // size * size, min(slot // size * size + size, slots))
+        assert any(live[binding.nodes[other]] != live[binding.nodes[slot]] for other in segment)
+
+
+@settings(deadline=None)
+@given(bindings())
+def test_a_required_segment_is_bound_whole_into_one_domain(case: tuple[int, dict[int, str | None], dict[int, int], int]) -> None:
+    slots, live, held, size = case
+    binding = bind(slots, live, held, size, required=True)
+    if binding is None:
+        return
+    assert binding.outside == ()
+    assert len({*binding.nodes.values()} & live.keys()) == slots
+    for first in range(0, slots, size):
+        segment = range(first, min(first + size, slots))
+        assert len({live[binding.nodes[slot]] for slot in segment}) == 1
+        if {held.get(slot) for slot in segment} <= live.keys() and len({live[held[slot]] for slot in segment}) == 1:
+            assert [binding.nodes[slot] for slot in segment] == [held[slot] for slot in segment]
+
+
+@settings(deadline=None)
+@given(bindings())
+def test_required_segments_are_bound_whenever_the_domains_have_room(
+    case: tuple[int, dict[int, str | None], dict[int, int], int],
+) -> None:
+    slots, live, _, size = case
+    full, rest = divmod(slots, size)
+    counts = [list(live.values()).count(domain) for domain in set(live.values())]
+    room = sum(count // size for count in counts)
+    possible = room > full or (room == full and any(count % size >= rest for count in (*counts, 0)))
+    assert (bind(slots, live, None, size, required=True) is not None) == possible
+
+
+def test_without_domains_slot_i_is_bound_to_the_ith_lowest_node() -> None:
+    binding = bind(3, dict.fromkeys((9, 4, 7, 2)))
+    assert binding is not None
+    assert (binding.nodes, binding.outside) == ({0: 2, 1: 4, 2: 7}, ())
+
+
+def test_a_spare_of_the_segments_domain_comes_before_a_lower_one_elsewhere() -> None:
+    live = {0: "a", 2: "b", 3: "b", 4: "c", 5: "a"}
+    binding = bind(4, live, {0: 0, 2: 2, 3: 3}, 2)
+    assert binding is not None
+    assert (binding.nodes[1], binding.outside) == (5, ())
+    del live[5]
+    binding = bind(4, live, {0: 0, 2: 2, 3: 3}, 2)
+    assert binding is not None
+    assert (binding.nodes[1], binding.outside) == (4, (1,))
 
 
 # --- the heartbeat page -----------------------------------------------------------------------------------------------
@@ -182,8 +261,8 @@ def test_ranks_of_a_heartbeat_page_do_not_touch_each_other() -> None:
         "section": 5,
         "monotonic_ns": 5,
         "save_request": 1,
-        "reserved_6": 0,
-        "reserved_7": 0,
+        "pulse": 0,
+        "own_ns": 0,
     }
     assert set(page.read(0).values()) == set(page.read(2).values()) == {0}
 

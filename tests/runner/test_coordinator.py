@@ -1,6 +1,6 @@
 """The coordinator's decisions, one at a time: what it does when nodes join and are lost, when ranks end, and when it comes back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,15 +9,15 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import Checkpoint, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
-from headway.runner.coordinator.state import (
-    GRACE_SHARE,
-    SURVEY_S,
+from headway.runner.contract import Checkpoint, Domain, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
+from headway.runner.coordinator.causes import Ended, Kind
+from headway.runner.coordinator.events import (
     Action,
     Beat,
+    Broadcast,
     Claimed,
     ClaimRefused,
-    Coordinator,
+    Drop,
     Event,
     Exited,
     Finish,
@@ -25,11 +25,25 @@ from headway.runner.coordinator.state import (
     Lost,
     MakeClaim,
     Note,
-    Phase,
+    Probed,
     Said,
     Send,
     Tick,
 )
+from headway.runner.coordinator.state import (
+    ENDED_S,
+    GRACE_SHARE,
+    LAST_CALL_S,
+    LAST_SHARE,
+    QUIET_S,
+    REJOIN_S,
+    SILENT_S,
+    STALL_S,
+    SURVEY_S,
+    Coordinator,
+    Phase,
+)
+from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
 
 JOIN_S, AGENT_S = 60.0, 5.0
 BASE = Base(20, 1, "ab")
@@ -44,16 +58,26 @@ def config(kind: str = "builtin", slots: int = 2, procs: int = 2, **restart: int
         spec_hash="",
         checkpoint=Checkpoint((Tier("disk", 10),)),
         restart=Restart(**restart),
-        timeouts={"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S)},
+        timeouts={"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(0.0)},
     )
 
 
 class Bench:
     """A coordinator with its clock. `do` handles events and returns what the last one led to."""
 
-    def __init__(self, settings: RunConfig | None = None, newest: int = 0) -> None:
+    def __init__(
+        self,
+        settings: RunConfig | None = None,
+        newest: int = 0,
+        slots: Mapping[int, int] | None = None,
+        watch: type[Watch] = Watch,
+    ) -> None:
+        """With `newest` a coordinator before this one had started that generation, bound as `slots` says, else slot i to node i."""
         self.config = settings or config()
-        self.machine = Coordinator(self.config, newest, now_s=0.0)
+        bound = slots or {i: i for i in range(self.config.slots)}
+        self.machine = Coordinator(
+            self.config, newest, now_s=0.0, slots=bound if newest else None, started=bool(newest), watch=watch
+        )
         self.now_s = 0.0
         self.actions: list[Action] = []
 
@@ -63,6 +87,28 @@ class Bench:
             found = self.machine.handle(event, self.now_s)
             self.actions += found
         return found
+
+    def pass_time(self, seconds: float, *hearing: int, step_s: float = 0.5, step: int | None = None) -> list[Action]:
+        """Time passes in ticks, with a beat of each of the nodes `hearing` before each; ranks show `step`, at work until now, or, where
+        there is none, no sign of life since the last one that they have shown."""
+        found: list[Action] = []
+        until = self.now_s + seconds
+        while self.now_s < until - 1e-9:
+            self.now_s = min(until, self.now_s + step_s)
+            for node in hearing:
+                found += self.do(self.beat(node, step))
+            found += self.do(Tick())
+        return found
+
+    def beat(self, node: int, step: int | None = None, section: str = "compute") -> Beat:
+        """Of all ranks of the node."""
+        if step is not None:
+            self._sign = self.now_s, step
+        signed_at, at_step = self._sign
+        seen = RankBeat(at_step, section, at_step, self.now_s - signed_at)
+        return Beat(node, self.generation, 4100 + node, dict.fromkeys(self.machine.roster.ranks(node), seen))
+
+    _sign = (0.0, 0)  # when the last sign of life was, and at which step
 
     @property
     def generation(self) -> int:
@@ -78,13 +124,22 @@ class Bench:
         """Claims the next generation and starts it."""
         if self.machine.phase is Phase.GATHERING:
             self.join_all()
-        self.do(Claimed(self.generation + 1, base, 1), Beat(0, 4000, {}))
+        self.do(Claimed(self.generation + 1, base, 1))
+        if not self.machine.generation.started:
+            first = self.machine.roster.slots[0]
+            self.do(Beat(first, self.generation - 1, 5000 + self.generation, {}))
         assert self.machine.generation.started
         return self
 
+    def loaded(self) -> "Bench":
+        """All ranks have loaded: they train."""
+        for rank in range(self.machine.generation.world_size):
+            self.do(Said(self.machine.roster.node_of(rank), self.generation, {"what": "loaded", "rank": rank, "step": 0}))
+        return self
+
     def end(self, rank: int, code: int, step: int = 0, asked: bool = False, generation: int | None = None) -> list[Action]:
-        node, how = rank // self.config.procs_per_slot, f"killed by {-code}" if code < 0 else f"exit code {code}"
-        return self.do(Exited(node, generation or self.generation, rank, code, how, asked, step))
+        node, how = self.machine.roster.node_of(rank), f"killed by {-code}" if code < 0 else f"exit code {code}"
+        return self.do(Exited(node, generation or self.generation, (Ended(rank, node, code, how, asked, step),)))
 
     def end_all(self, codes: Sequence[int], step: int = 0) -> list[Action]:
         found: list[Action] = []
@@ -102,13 +157,22 @@ class Bench:
     def notes(self) -> list[str]:
         return [action.kind for action in self.actions if isinstance(action, Note)]
 
+    def note(self, kind: str) -> Mapping[str, Any]:
+        (found,) = [action for action in self.actions if isinstance(action, Note) and action.kind == kind]
+        return found.body
 
-def joined(node: int, generation: int = 0, running: Sequence[int] = ()) -> Joined:
-    return Joined(node, f"host-{node}", generation, tuple(running))
+
+def joined(node: int, generation: int = 0, running: Sequence[int] = (), domain: str | None = None) -> Joined:
+    return Joined(node, f"host-{node}", generation, tuple(running), domain, 4000 + node)
+
+
+def told(actions: Sequence[Action], kind: str) -> list[Mapping[str, Any]]:
+    """What all agents were told of `kind`."""
+    return [action.body for action in actions if isinstance(action, Broadcast) and action.kind == kind]
 
 
 def sent(actions: Sequence[Action], kind: str) -> list[int]:
-    """The nodes that were told `kind`."""
+    """The nodes that were told `kind` by themselves."""
     return [action.node for action in actions if isinstance(action, Send) and action.kind == kind]
 
 
@@ -121,37 +185,56 @@ def claims(actions: Sequence[Action]) -> int:
 
 def test_nothing_is_claimed_before_all_nodes_have_joined() -> None:
     bench = Bench()
-    assert bench.do(joined(1), Tick(), Beat(1, None, {})) == []
-    assert bench.do(joined(0)) == [Send(0, "assign", 0, {"slot": 0}), Send(1, "assign", 0, {"slot": 1}), MakeClaim(frozenset())]
+    assert bench.do(joined(1), Tick(), Beat(1, 0, None, {})) == []
+    assigned = [Send(node, "assign", 0, {"slot": slot, "world": 2, "moved": []}) for slot, node in ((1, 1), (0, 0))]
+    assert bench.do(joined(0)) == [*assigned, MakeClaim(frozenset())]
 
 
-def test_the_start_names_base_and_rendezvous_and_waits_for_the_port() -> None:
+def test_the_start_is_one_message_with_base_binding_and_rendezvous() -> None:
     bench = Bench()
     bench.join_all()
-    assert sent(bench.do(Claimed(3, BASE, 1)), "start") == []
-    assert sent(bench.do(Beat(1, 5000, {})), "start") == []
-    starts = [action for action in bench.do(Beat(0, 4000, {})) if isinstance(action, Send)]
-    body = {"base": vars(BASE), "master_addr": "host-0", "master_port": 4000, "restarts": 0, "partner": None}
-    assert starts == [Send(0, "start", 3, body), Send(1, "start", 3, body)]
-    assert bench.do(Beat(0, 4000, {})) == []
+    actions = bench.do(Claimed(3, BASE, 1))
+    where = {"hosts": {"0": "host-0"}, "master_addr": "host-0", "master_port": 4000}
+    body = {"base": vars(BASE), "slots": 2, "moved": [], **where, "restarts": 0}
+    assert actions[-1] == Broadcast("start", 3, body)
+    assert bench.note("start") == {
+        "nodes": [{"slot": 0, "node": 0, "host": "host-0"}, {"slot": 1, "node": 1, "host": "host-1"}],
+        "slots": 2,
+        "moved": [],
+        "world_size": 4,
+        "restarts": 0,
+    }
+    assert bench.do(Beat(0, 3, 4001, {})) == []
+
+
+def test_the_start_waits_for_a_port_that_no_rendezvous_has_used() -> None:
+    bench = Bench().started()
+    bench.end_all([-9, 1, 1, 1])
+    assert told(bench.do(Claimed(2, None, 1)), "start") == []
+    assert told(bench.do(Beat(0, 1, 4000, {})), "start") == [], "sent before the agent had opened another"
+    assert told(bench.do(Beat(1, 1, 4001, {})), "start") == [], "of another node"
+    (body,) = told(bench.do(Beat(0, 1, 4002, {})), "start")
+    assert (body["master_port"], body["restarts"]) == (4002, 1)
 
 
 def test_a_generation_starts_only_while_all_nodes_are_connected() -> None:
     bench = Bench()
     bench.join_all()
-    bench.do(Claimed(1, None, 1), Lost(1))
-    assert sent(bench.do(Beat(0, 4000, {})), "start") == []
-    bench.do(joined(1))
-    assert sent(bench.do(Beat(0, 4000, {})), "start") == [0, 1]
+    assert told(bench.do(Lost(1), Claimed(1, None, 1)), "start") == []
+    assert told(bench.do(Beat(0, 0, 4000, {})), "start") == []
+    assert len(told(bench.do(joined(1)), "start")) == 1
 
 
-def test_a_port_from_before_a_reconnect_is_not_used() -> None:
-    bench = Bench()
-    bench.join_all()
-    bench.do(Beat(0, 4000, {}), joined(0))
-    assert sent(bench.do(Claimed(1, None, 1)), "start") == []
-    actions = bench.do(Beat(0, 4001, {}))
-    assert [action.body["master_port"] for action in actions if isinstance(action, Send)] == [4001, 4001]
+def test_a_node_that_the_start_has_not_reached_is_told_again() -> None:
+    bench = Bench().started()
+    order = told(bench.actions, "start")[0]
+    assert bench.do(Lost(0), joined(0)) == [
+        Send(0, "assign", 1, {"slot": 0, "world": 2, "moved": []}),
+        Send(0, "start", 1, order),
+    ]
+    bench.do(Beat(0, 1, 4100, {}))
+    assert sent(bench.do(Lost(0), joined(0)), "start") == [], "it had begun, and came back without its workers"
+    assert bench.machine.phase is Phase.STOPPING
 
 
 def test_a_refused_claim_ends_the_attempt() -> None:
@@ -160,6 +243,304 @@ def test_a_refused_claim_ends_the_attempt() -> None:
         bench.join_all()
         bench.do(ClaimRefused(code, "because"))
         assert (bench.finish().exit_code, bench.finish().cause) == (code, "because")
+
+
+# --- slots and their nodes --------------------------------------------------------------------------------------------
+
+
+def with_spare(**more: Any) -> Bench:
+    """Two slots on three nodes, the first generation started, and its steps seen."""
+    bench = Bench(replace(config(), spares=1, **more))
+    bench.do(joined(2))
+    bench.started()
+    bench.pass_time(1.0, 0, 1, 2, step=5)
+    return bench
+
+
+def test_a_spare_is_assigned_no_slot_and_starts_nothing() -> None:
+    bench = with_spare()
+    assert Send(2, "assign", 0, {"slot": None, "world": 2, "moved": []}) in bench.actions
+    assert bench.machine.generation.world_size == 4
+
+
+def test_a_lost_nodes_slot_goes_to_the_spare_and_costs_no_restart() -> None:
+    bench = with_spare(restart=Restart(budget=0))
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, -9, asked=True)
+    actions = bench.pass_time(ENDED_S + 0.5, 0, 2)
+    assert claims(actions) == 1
+    assert bench.note("lost") == {"node": 1, "host": "host-1", "why": "its connection ended, and ranks elsewhere have ended"}
+    assert bench.note("rebound") == {"slot": 1, "from": 1, "to": 2, "outside": False, "host": "host-2"}
+    assert (bench.note("failure")["cause_kind"], bench.note("failure")["node"]) == ("node lost", 1)
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["moved"], body["hosts"]) == ([[1, 2]], {"0": "host-0", "2": "host-2"})
+    assert bench.machine.roster.ranks(2) == range(2, 4)
+
+
+def test_the_node_of_slot_0_can_be_replaced_too() -> None:
+    bench = with_spare()
+    bench.do(Lost(0))
+    for rank in (2, 3):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2)
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["moved"], body["master_addr"], body["master_port"]) == ([[0, 2]], "host-2", 4102)
+
+
+def test_a_spare_of_the_same_domain_comes_first_and_another_is_said_to_be_outside() -> None:
+    domains = (Domain("a", ("host-0", "host-1", "host-3")), Domain("b", ("host-2",)))
+    for spares, expected in (((2, 3), (3, False)), ((2,), (2, True))):
+        bench = Bench(replace(config(), spares=len(spares), domains=domains, partner_segment=2))
+        bench.do(*(joined(node) for node in spares))
+        bench.started()
+        bench.do(Lost(1))
+        bench.end(0, 1)
+        bench.end(1, 1)
+        bench.pass_time(ENDED_S + 0.5, 0, *spares)
+        assert (bench.note("rebound")["to"], bench.note("rebound")["outside"]) == expected
+
+
+def test_with_fewer_slots_allowed_the_run_goes_on_with_those_that_are_left() -> None:
+    bench = Bench(replace(config("script", slots=3), min_slots=1)).started()
+    bench.do(Lost(0))
+    for rank in (2, 3, 4, 5):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2)
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["slots"], body["moved"]) == (2, [[0, 2]])
+    assert sorted(bench.machine.roster.slots.values()) == [1, 2]
+    assert (bench.machine.generation.world_size, bench.machine.generation.alive) == (4, {0, 1, 2, 3})
+
+
+def test_a_node_that_joins_a_smaller_run_makes_it_larger_at_no_cost() -> None:
+    bench = Bench(replace(config("script", slots=2, budget=0), min_slots=1))
+    bench.do(joined(0))
+    bench.pass_time(LAST_CALL_S, 0)
+    bench.do(Claimed(1, None, 1))
+    assert (bench.machine.generation.started, bench.machine.generation.world_size) == (True, 2)
+    assert len(told(bench.do(joined(1)), "stop")) == 1
+    bench.end(0, -15, asked=True)
+    assert claims(bench.end(1, -15, asked=True)) == 1
+    (body,) = told(bench.do(Claimed(2, None, 1), Beat(0, 1, 4500, {})), "start")
+    assert (body["slots"], body["restarts"]) == (2, 0)
+
+
+def test_what_can_be_bound_is_bound_after_the_last_call() -> None:
+    bench = Bench(replace(config(), spares=1))
+    bench.do(joined(0), joined(2))
+    assert claims(bench.pass_time(LAST_CALL_S - 1, 0, 2)) == 0
+    assert claims(bench.pass_time(1, 0, 2)) == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 2}
+
+
+def test_without_a_spare_a_node_is_waited_for_and_the_run_goes_on_with_it() -> None:
+    timeouts = {"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(100.0)}
+    bench = Bench(replace(config(), timeouts=timeouts)).started()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(50.0, 0)
+    assert bench.machine.phase is Phase.REPLACING
+    assert claims(bench.do(joined(7))) == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 7}
+
+
+def test_without_a_spare_and_nobody_to_wait_for_the_attempt_ends_with_the_node_as_suspect() -> None:
+    bench = Bench().started()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(ENDED_S + 0.5, 0)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert bench.notes().count("failure") == 1
+
+
+def test_a_node_that_comes_back_after_it_was_replaced_ends_its_workers_and_is_a_spare() -> None:
+    bench = with_spare()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(ENDED_S + 0.5, 0, 2)
+    bench.do(Claimed(2, None, 1), Beat(0, 1, 4200, {}))
+    actions = bench.do(joined(1, 1, (2, 3)))
+    assert actions == [Send(1, "stop", 1, {}), Send(1, "assign", 2, {"slot": None, "world": 2, "moved": [[1, 2]]})]
+    assert bench.do(Exited(1, 1, (Ended(2, 1, -9, "killed", True, 9),))) == []
+    assert (bench.machine.phase, len(bench.machine.generation.alive)) == (Phase.RUNNING, 4)
+    assert bench.machine.roster.spares() == 1
+
+
+def test_a_suspect_is_left_out_where_a_spare_is_there() -> None:
+    bench = with_spare(restart=Restart(budget=9, no_progress=9))
+    for step, spare_port in ((10, 4300), (30, 4301)):
+        bench.end(2, -9, step=step)
+        for rank in (0, 1, 3):
+            bench.end(rank, -9, step=step, asked=True)
+        if step == 10:
+            bench.do(Claimed(2, None, 1), Beat(0, 1, spare_port, {}))
+            bench.pass_time(1.0, 0, 1, 2, step=20)
+    assert bench.note("excluded")["node"] == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 2}
+
+
+# --- nodes that are lost, and those that are not ----------------------------------------------------------------------
+
+
+def trains(settings: RunConfig | None = None) -> Bench:
+    """Two nodes that have completed steps, a second apart."""
+    bench = Bench(settings).started()
+    for step in (1, 2):
+        bench.pass_time(1.0, 0, 1, step=step)
+    return bench
+
+
+def test_while_steps_go_on_an_unreachable_node_is_never_lost() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    for step in range(3, 300):
+        bench.pass_time(1.0, 0, step=step)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+    bench.do(joined(1, 1, (2, 3)))
+    bench.pass_time(2.0, 0, 1, step=300)
+    assert (bench.machine.phase, sent(bench.actions, "stop"), told(bench.actions, "stop")) == (Phase.RUNNING, [], [])
+
+
+def test_a_node_whose_connection_ended_is_lost_once_the_others_stand_still_for_longer_than_usual() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    assert not told(bench.pass_time(ENDED_S, 0), "stop")
+    bench.pass_time(3.0, 0)
+    assert bench.note("lost")["why"] == "its connection ended, and no rank anywhere goes on"
+    for rank in (0, 1):
+        bench.end(rank, -9, asked=True)
+    failure = bench.note("failure")
+    assert (failure["cause_kind"], failure["node"], failure["host"]) == ("node lost", 1, "host-1")
+
+
+def test_slow_steps_are_no_sign_of_a_nodes_death() -> None:
+    bench = Bench().started()
+    for step in (1, 2, 3):
+        bench.pass_time(0.5, 0, 1, step=step)
+        bench.pass_time(9.5, 0, 1)
+    bench.do(Lost(1))
+    bench.pass_time(AGENT_S, 0)
+    assert bench.machine.phase is Phase.RUNNING
+    bench.do(joined(1, 1, (2, 3)))
+    bench.pass_time(30.0, 0, 1)
+    assert bench.notes().count("lost") == 0
+
+
+def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended() -> None:
+    bench = trains()
+    actions = bench.pass_time(SILENT_S + QUIET_S, 0)
+    assert Drop(1) in actions
+    assert bench.note("lost")["why"] == "it fell silent, and no rank anywhere goes on"
+
+
+def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
+    bench = Bench().started()
+    for _ in range(8):
+        bench.now_s += 0.5
+        bench.do(bench.beat(0, section="restore"), bench.beat(1, section="restore"), Tick())
+    bench.do(Lost(1))
+    for _ in range(int(2 * AGENT_S)):
+        bench.now_s += 0.5
+        bench.do(bench.beat(0, section="restore"), Tick())
+    assert bench.notes().count("lost") == 0
+    bench.now_s += 0.5
+    bench.do(bench.beat(0, section="restore"), Tick())
+    assert bench.note("lost")["why"] == "its connection ended, and it has not come back for 5 s"
+
+
+def test_a_coordinator_that_hears_nobody_gives_up_nobody() -> None:
+    bench = trains()
+    bench.do(Lost(0), Lost(1))
+    bench.pass_time(1000.0, step_s=5.0)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+
+
+def test_a_coordinator_that_was_stopped_itself_has_lost_nobody() -> None:
+    bench = trains()
+    bench.now_s += 100 * STALL_S
+    bench.do(Tick())
+    bench.pass_time(QUIET_S - 0.5, 0, 1)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+
+
+def test_a_node_that_vanishes_while_nothing_runs_is_replaced_by_a_spare() -> None:
+    bench = with_spare()
+    bench.end_all([-9, 1, 1, 1])
+    bench.do(Lost(1))
+    bench.pass_time(QUIET_S + 0.5, 0, 2)
+    assert bench.machine.phase is Phase.CLAIMING
+    assert told(bench.do(Claimed(2, None, 1)), "start")[0]["moved"] == [[1, 2]]
+
+
+def test_a_node_that_is_lost_after_the_claim_does_not_cost_the_claim() -> None:
+    bench = with_spare()
+    bench.end_all([-9, 1, 1, 1])
+    bench.do(Lost(1), Claimed(2, None, 1))
+    actions = bench.pass_time(QUIET_S + 0.5, 0, 2)
+    assert (claims(actions), told(actions, "start")[0]["moved"], bench.generation) == (0, [[1, 2]], 2)
+
+
+# --- hangs and stragglers ---------------------------------------------------------------------------------------------
+
+
+class Script(Watch):
+    """A watch whose findings are given, one a tick."""
+
+    findings: list[Findings]
+    probes: list[Mapping[int, Probe]]
+
+    def __init__(self, ranks: int, timeouts: Mapping[str, Timeout], now_s: float, stages: int = 1) -> None:
+        super().__init__(ranks, timeouts, now_s, stages)
+        self.probes = []
+
+    def tick(self, now_s: float) -> Findings:
+        return self.findings.pop(0) if self.findings else Findings()
+
+    def probed(self, ranks: Mapping[int, Probe], now_s: float) -> None:
+        self.probes.append(ranks)
+
+
+def watched(*findings: Findings, **more: Any) -> Bench:
+    class Watching(Script):
+        pass
+
+    Watching.findings = list(findings)
+    return Bench(replace(config(**more), grace_s=10.0), watch=Watching).started()
+
+
+def test_suspected_ranks_are_probed_where_they_run() -> None:
+    bench = watched(Findings(probe=frozenset({1, 2, 3})))
+    actions = bench.do(Tick())
+    assert actions == [Send(0, "probe", 1, {"ranks": [1]}), Send(1, "probe", 1, {"ranks": [2, 3]})]
+    seen = {2: Probe("T", 1.0, 0)}
+    bench.do(Probed(1, 1, seen), Probed(1, 0, {3: Probe("T", 1.0, 0)}))
+    assert isinstance(bench.machine.watch, Script)
+    assert bench.machine.watch.probes == [seen]
+
+
+def test_a_hang_ends_the_generation_and_names_the_culprits_node() -> None:
+    hang = Hang((3,), "compute", 4.0, "its process is stopped")
+    bench = watched(Findings(hang=hang), budget=0)
+    assert told(bench.do(Tick()), "stop") == [{"grace_s": 0.0}]
+    assert bench.note("hang") == {**vars(hang), "ranks": [3]}
+    for rank in range(4):
+        bench.end(rank, -9, asked=True)
+    failure = bench.finish().failure
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.node) == (Kind.HANG, 3, 1)
+    assert bench.finish().cause.endswith("no sign of life for 4.0 s in compute: its process is stopped")
+
+
+def test_a_straggler_is_noted_and_nothing_else() -> None:
+    bench = watched(Findings(stragglers=(Straggler(2, 1.5, 0.3),)))
+    bench.do(Tick())
+    assert bench.note("straggler") == {"rank": 2, "ratio": 1.5, "own_step_s": 0.3, "node": 1, "host": "host-1"}
+    assert bench.machine.phase is Phase.RUNNING
 
 
 # --- how a generation ends --------------------------------------------------------------------------------------------
@@ -171,15 +552,22 @@ def test_all_ranks_that_finish_complete_the_run_and_all_agents_are_told_once() -
         assert bench.end(rank, 0, step=50) == []
     actions = bench.end(3, 0, step=50)
     assert (bench.finish().exit_code, bench.finish().step, bench.finish().failure) == (Exit.COMPLETED, 50, None)
-    assert [action.body for action in actions if isinstance(action, Send)] == [{"exit_code": 0}] * 2
+    assert told(actions, "stop") == [{"exit_code": 0}]
     assert bench.end(3, 0) == bench.join_all() == bench.do(Tick()) == []
 
 
 def test_the_first_failure_stops_all_and_the_next_generation_waits_for_all_to_end() -> None:
     bench = Bench().started()
-    assert sent(bench.end(1, 1), "stop") == [0, 1]
+    assert told(bench.end(1, 1), "stop") == [{}]
     assert bench.end(0, -15, asked=True) == bench.end(2, -15, asked=True) == []
     assert claims(bench.end(3, -9, asked=True)) == 1
+
+
+def test_ends_that_are_reported_together_are_one_event() -> None:
+    bench = Bench().started()
+    ends = tuple(Ended(rank, 0, -9, "killed by 9", False, 7) for rank in (0, 1))
+    assert len(told(bench.do(Exited(0, 1, ends)), "stop")) == 1
+    assert bench.machine.generation.alive == {2, 3}
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 1, 2, 3), (3, 2, 0, 1)])
@@ -189,7 +577,7 @@ def test_the_killed_rank_is_named_even_when_a_peers_error_arrives_first(order: t
         bench.end(rank, -9 if rank == 1 else 1, step=7)
     failure = bench.finish().failure
     assert failure is not None
-    assert (failure.rank, failure.node, failure.host, failure.cause, failure.step) == (1, 0, "host-0", "killed by 9", 7)
+    assert (failure.rank, failure.node, failure.host, failure.text, failure.step) == (1, 0, "host-0", "killed by 9", 7)
 
 
 def test_a_rank_that_we_ended_is_not_the_cause() -> None:
@@ -198,14 +586,14 @@ def test_a_rank_that_we_ended_is_not_the_cause() -> None:
     bench.end_all([1, -15, 0, -15])
     failure = bench.finish().failure
     assert failure is not None
-    assert (failure.rank, failure.cause) == (1, "killed by 15")
+    assert (failure.rank, failure.text) == (1, "killed by 15")
 
 
 def test_whoever_disagreed_is_the_cause_and_not_who_noticed_it() -> None:
     """A rank whose data has changed fails by itself; its peers leave by the code that they reach together."""
     bench = Bench(config(budget=0)).started(BASE)
     bench.end(0, Exit.UNVERIFIED)
-    bench.say("exception", rank=1, text="ValueError: the data has changed")
+    bench.say("exception", rank=1, text="ValueError: the data has changed", type="ValueError")
     bench.end(1, 1)
     bench.end(2, Exit.UNVERIFIED)
     bench.end(3, Exit.UNVERIFIED)
@@ -214,7 +602,7 @@ def test_whoever_disagreed_is_the_cause_and_not_who_noticed_it() -> None:
 
 def test_codes_that_ranks_reach_together_stop_nobody() -> None:
     for code in (Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED):
-        assert sent(Bench().started().end(0, code), "stop") == []
+        assert told(Bench().started().end(0, code), "stop") == []
 
 
 def test_a_superseded_generation_ends_the_attempt_with_85() -> None:
@@ -242,6 +630,12 @@ def test_evidence_of_an_earlier_generation_does_not_count() -> None:
     assert bench.machine.committed_step is None
 
 
+def test_what_an_agent_notes_is_in_the_journal() -> None:
+    bench = Bench().started()
+    bench.do(Said(1, 1, {"what": "note", "kind": "refused file", "path": "last.ckpt"}))
+    assert bench.note("refused file") == {"node": 1, "what": "note", "kind": "refused file", "path": "last.ckpt"}
+
+
 # --- refused bases ----------------------------------------------------------------------------------------------------
 
 
@@ -252,7 +646,7 @@ def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged(
     bench.say("refused", rank=3, **facts)
     actions = bench.end_all([Exit.UNVERIFIED] * 4)
     assert actions == [MakeClaim(frozenset({(CheckpointId(20, 1), "disk")}))]
-    assert (bench.machine.budget, bench.machine.restarts) == (1, 0)
+    assert (bench.machine.policy.budget, bench.machine.policy.restarts) == (1, 0)
     assert bench.notes().count("refused") == 1
     older = Base(10, 1, "cd")
     bench.started(older)
@@ -295,7 +689,7 @@ def test_nothing_is_asked_before_the_first_generation_or_where_no_tier_is_in_mem
 
 def test_the_claim_knows_what_every_rank_has_in_memory_wherever_it_lies() -> None:
     bench = failed()
-    assert sent(bench.actions, "survey") == [0, 1]
+    assert told(bench.actions, "survey") == [{}]
     assert bench.do(held(0, holding(0), holding(1), holding(2), holding(2, step=26))) == []
     claim = claimed(bench.do(held(1, holding(3), holding(0))))
     assert list(claim.held) == [WHOLE]
@@ -313,11 +707,24 @@ def test_a_node_that_does_not_answer_holds_nothing() -> None:
     bench = failed()
     bench.do(held(0, holding(0), holding(1)))
     bench.now_s = SURVEY_S
-    bench.do(Beat(0, 4000, {}), Beat(1, None, {}))
+    bench.do(Beat(0, 1, 4000, {}), Beat(1, 1, None, {}))
     assert bench.do(Tick()) == []
     bench.now_s += 0.1
     assert claimed(bench.do(Tick())).held == {}
     assert bench.do(held(1, holding(2), holding(3))) == []
+
+
+def test_a_node_that_is_lost_is_not_waited_for_and_its_partners_copies_count() -> None:
+    bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", spares=1))
+    bench.do(joined(2))
+    bench.started()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(ENDED_S + 0.5, 0, 2)
+    assert bench.machine.phase is Phase.SURVEYING
+    assert bench.do(held(0, *(holding(rank) for rank in range(4)))) == [], "the spare may hold some too"
+    assert list(claimed(bench.do(held(2))).held) == [WHOLE]
 
 
 def test_a_node_that_comes_back_is_asked_again() -> None:
@@ -337,39 +744,37 @@ def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() 
     assert (claim.refused, claim.held) == (frozenset({(WHOLE, "memory")}), {})
 
 
-def test_each_slot_is_told_who_holds_its_copies() -> None:
-    peers = replace(TWO_TIERS, tiers=(*TWO_TIERS.tiers, Tier("peer", 4)))
-    bench = Bench(replace(config(slots=3), checkpoint=peers, run="run-1")).started()
-    starts = [action for action in bench.actions if isinstance(action, Send) and action.kind == "start"]
-    partners = {start.node: start.body["partner"] for start in starts}
-    assert sorted(partners.values()) == [0, 1, 2]
-    assert all(node != partner for node, partner in partners.items())
-
-
 # --- preemption -------------------------------------------------------------------------------------------------------
 
 
-def preempted(node: int = 1) -> Said:
-    return Said(node, 0, {"what": "preempted"})
+def preempted(node: int = 1, generation: int = 0, **facts: Any) -> Said:
+    return Said(node, generation, {"what": "preempted", **facts})
 
 
 def test_the_builtin_trainer_saves_and_the_attempt_ends_with_82() -> None:
-    bench = Bench().started()
-    assert sent(bench.do(preempted()), "save") == [0, 1]
+    bench = Bench().started().loaded()
+    assert told(bench.do(preempted()), "save") == [{}]
     assert bench.do(preempted(0)) == []
     bench.end_all([Exit.PREEMPTED] * 4, step=30)
     assert (bench.finish().exit_code, bench.finish().step) == (Exit.PREEMPTED, 30)
 
 
+def test_ranks_that_have_not_loaded_yet_have_nothing_to_save_and_are_ended() -> None:
+    bench = Bench().started()
+    assert (told(bench.do(preempted()), "stop"), told(bench.actions, "save")) == ([{}], [])
+    bench.end_all([-9] * 4)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
 def test_a_script_is_stopped_and_the_attempt_ends_with_82() -> None:
     bench = Bench(config("script")).started()
-    assert sent(bench.do(preempted()), "stop") == [0, 1]
+    assert len(told(bench.do(preempted()), "stop")) == 1
     bench.end_all([-15] * 4)
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
 def test_a_crash_while_saving_still_ends_with_82() -> None:
-    bench = Bench().started()
+    bench = Bench().started().loaded()
     bench.do(preempted())
     bench.end_all([-9, 1, 1, 1])
     assert bench.finish().exit_code is Exit.PREEMPTED
@@ -384,22 +789,28 @@ def test_a_base_refused_during_preemption_starts_nothing_more() -> None:
 
 
 def test_a_run_that_finishes_while_preempted_is_complete() -> None:
-    bench = Bench().started()
+    bench = Bench().started().loaded()
     bench.do(preempted())
     bench.end_all([0] * 4)
     assert bench.finish().exit_code is Exit.COMPLETED
 
 
 def test_preemption_while_nothing_runs_ends_the_attempt_at_once() -> None:
-    gathering, claiming, waiting = Bench(), Bench(), Bench()
+    gathering, claiming, waiting, surveying = Bench(), Bench(), Bench(), failed()
     gathering.do(joined(0))
     claiming.join_all()
     waiting.join_all()
-    waiting.do(Claimed(1, None, 1))
-    for bench in (gathering, claiming, waiting):
+    waiting.do(Lost(0), Claimed(1, None, 1))
+    for bench in (gathering, claiming, waiting, surveying):
         bench.do(preempted())
         assert bench.finish().exit_code is Exit.PREEMPTED
-        assert bench.do(Claimed(1, None, 1), Beat(0, 4000, {})) == []
+        assert bench.do(Claimed(bench.generation + 1, None, 1), Beat(0, 0, 4000, {})) == []
+
+
+def test_a_spare_that_is_asked_to_stop_stops_the_run() -> None:
+    bench = with_spare()
+    bench.loaded()
+    assert told(bench.do(preempted(2)), "save") == [{}]
 
 
 def test_preemption_while_stopping_starts_no_other_generation() -> None:
@@ -408,6 +819,47 @@ def test_preemption_while_stopping_starts_no_other_generation() -> None:
     bench.do(preempted())
     bench.end_all([1, 1, 1, 1])
     assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_save_that_cannot_happen_ends_within_the_grace() -> None:
+    bench = Bench().started().loaded()
+    bench.do(preempted(0))
+    grace_s = bench.config.grace_s
+    assert told(bench.pass_time(GRACE_SHARE * grace_s, 0, 1, step=1), "stop") == []
+    assert told(bench.pass_time(0.5, 0, 1, step=1), "stop") == [{}]
+    for rank in range(4):
+        bench.end(rank, -9, asked=True)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_ranks_that_nothing_ends_do_not_outlast_the_grace() -> None:
+    bench = Bench(config("script")).started()
+    bench.do(preempted(0))
+    bench.pass_time(LAST_SHARE * bench.config.grace_s + 0.5, 0, 1)
+    assert (bench.finish().exit_code, told(bench.actions, "stop")[-1]) == (Exit.PREEMPTED, {"exit_code": 82})
+
+
+def test_the_grace_counts_from_the_signal_and_not_from_when_it_was_heard() -> None:
+    bench = Bench(replace(config("script"), grace_s=100.0)).started()
+    (body,) = told(bench.do(preempted(0, age_s=30.0)), "stop")
+    assert body == {"grace_s": pytest.approx(GRACE_SHARE * 100.0 - 30.0)}
+
+
+def test_a_script_that_ends_with_0_when_told_to_stop_was_preempted_all_the_same() -> None:
+    bench = Bench(replace(config(), trainer=Trainer("script", {"argv": ["x.py"]}), checkpoint=Checkpoint())).started()
+    bench.do(preempted(0))
+    bench.end_all([0, 0, 0, 0])
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop() -> None:
+    settings = replace(config(kind="script"), grace_s=100.0)
+    asked, failing = Bench(settings).started(), Bench(settings).started()
+    asked.do(preempted(0, 1))
+    failing.end(0, 1)
+    grace_s = GRACE_SHARE * 100.0
+    assert (told(asked.actions, "stop"), told(failing.actions, "stop")) == ([{"grace_s": grace_s}], [{}])
+    assert Send(1, "stop", 1, {"grace_s": grace_s}) in asked.do(Lost(1), joined(1, 1, (2, 3))), "the same to one that comes back"
 
 
 # --- budget and progress ----------------------------------------------------------------------------------------------
@@ -419,7 +871,7 @@ def test_restarts_end_with_the_budget(kind: str, code: Exit) -> None:
     for step in (10, 20, 30):
         bench.started()
         bench.end_all([-9, 1, 1, 1], step=step)
-    assert (bench.finish().exit_code, bench.machine.restarts, bench.generation) == (code, 2, 3)
+    assert (bench.finish().exit_code, bench.machine.policy.restarts, bench.generation) == (code, 2, 3)
     assert "no restart left in the budget of 2" in bench.finish().cause
 
 
@@ -431,7 +883,7 @@ def test_new_steps_give_restarts_back_and_none_beyond_the_budget() -> None:
     assert (bench.finish().exit_code, bench.generation) == (Exit.RETRY_ELSEWHERE, 3)
     rich = Bench(config(budget=2, refill_steps=10)).started()
     rich.end_all([-9, 1, 1, 1], step=1000)
-    assert rich.machine.budget == 1
+    assert rich.machine.policy.budget == 1
 
 
 def test_steps_done_again_give_nothing_back() -> None:
@@ -445,14 +897,14 @@ def test_steps_done_again_give_nothing_back() -> None:
 def test_steps_up_to_the_base_are_no_progress() -> None:
     bench = Bench(config(budget=9, refill_steps=10, no_progress=1)).started(BASE)
     bench.end_all([-9, 1, 1, 1], step=BASE.step)
-    assert (bench.finish().exit_code, bench.machine.budget) == (Exit.STOP, 9)
+    assert (bench.finish().exit_code, bench.machine.policy.budget) == (Exit.STOP, 9)
 
 
 def test_failures_in_a_row_without_a_new_step_stop_the_run() -> None:
     bench = Bench(config(budget=99, no_progress=2))
     for step in (5, 5, 6, 6, 3):
         bench.started()
-        bench.end_all([1, 1, 1, 1], step=step)
+        bench.end_all([-9, 1, 1, 1], step=step)
     assert (bench.finish().exit_code, bench.generation) == (Exit.STOP, 5)
     assert "2 failures in a row without a new step" in bench.finish().cause
 
@@ -461,10 +913,10 @@ def test_a_scripts_steps_begin_anew_with_each_start() -> None:
     bench = Bench(config("script", budget=9, no_progress=2))
     for step in (5, 3, 0, 2, 0):
         bench.started()
-        bench.end_all([1, 1, 1, 1], step=step)
+        bench.end_all([-9, 1, 1, 1], step=step)
     assert bench.machine.phase is Phase.CLAIMING
     bench.started()
-    bench.end_all([1, 1, 1, 1], step=0)
+    bench.end_all([-9, 1, 1, 1], step=0)
     assert bench.finish().exit_code is Exit.STOP
 
 
@@ -479,88 +931,6 @@ def test_generations_that_save_nothing_end_the_run_across_attempts() -> None:
     assert (other.finish().exit_code, other.finish().cause) == (Exit.STOP, "5 generations in a row have saved nothing")
 
 
-# --- nodes that are lost ----------------------------------------------------------------------------------------------
-
-
-def test_a_node_that_never_joins_is_named() -> None:
-    bench = Bench(config(slots=3))
-    bench.do(joined(0), joined(2))
-    bench.now_s = JOIN_S
-    assert bench.do(Tick()) == []
-    bench.now_s = JOIN_S + 1
-    bench.do(Tick())
-    finish = bench.finish()
-    assert finish.exit_code is Exit.RETRY_ELSEWHERE
-    assert finish.failure is not None
-    assert (finish.failure.node, finish.cause) == (1, "2 of 3 nodes joined; silent: [1]")
-
-
-def test_there_is_one_verdict_when_a_node_is_lost_and_another_never_joins() -> None:
-    bench = Bench()
-    bench.do(joined(0), Lost(0))
-    bench.now_s = JOIN_S + 1
-    bench.do(Tick())
-    assert "silent: [1]" in bench.finish().cause
-
-
-def test_a_lost_node_has_its_time_to_come_back() -> None:
-    bench = Bench().started()
-    bench.do(Lost(1))
-    bench.now_s = AGENT_S
-    assert bench.do(Beat(0, None, {}), Tick()) == []
-    bench.do(joined(1, 1, (2, 3)))
-    bench.now_s = 10 * AGENT_S
-    assert bench.do(Beat(0, None, {}), Beat(1, None, {}), Tick()) == []
-    assert bench.machine.phase is Phase.RUNNING
-
-
-def test_a_node_that_stays_lost_is_suspected() -> None:
-    bench = Bench().started()
-    bench.do(Lost(1))
-    bench.now_s = AGENT_S + 1
-    bench.do(Beat(0, None, {}), Tick())
-    finish = bench.finish()
-    assert (finish.exit_code, finish.cause) == (Exit.RETRY_ELSEWHERE, "node host-1 was lost")
-    assert finish.failure is not None
-    assert (finish.failure.node, finish.failure.rank) == (1, None)
-    assert bench.do(Tick()) == []
-
-
-def test_a_node_that_falls_silent_on_an_open_connection_is_suspected_too() -> None:
-    bench = Bench().started()
-    bench.now_s = AGENT_S + 1
-    bench.do(Beat(0, None, {}), Tick())
-    assert (bench.finish().exit_code, bench.finish().cause) == (Exit.RETRY_ELSEWHERE, "node host-1 was lost")
-
-
-def test_a_save_that_cannot_happen_ends_within_the_grace() -> None:
-    bench = Bench().started()
-    bench.do(Said(0, 1, {"what": "preempted"}))
-    bench.now_s = GRACE_SHARE * bench.machine.config.grace_s + 1
-    assert sent(bench.do(Beat(0, None, {}), Beat(1, None, {}), Tick()), "stop")[:2] == [0, 1]
-    for rank in range(4):
-        bench.end(rank, -9, asked=True)
-    assert bench.finish().exit_code is Exit.PREEMPTED
-
-
-def test_a_script_that_ends_with_0_when_told_to_stop_was_preempted_all_the_same() -> None:
-    bench = Bench(replace(config(), trainer=Trainer("script", {"argv": ["x.py"]}), checkpoint=Checkpoint())).started()
-    bench.do(Said(0, 1, {"what": "preempted"}))
-    bench.end_all([0, 0, 0, 0])
-    assert bench.finish().exit_code is Exit.PREEMPTED
-
-
-def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop() -> None:
-    settings = replace(config(kind="script"), grace_s=100.0)
-    asked, failed = Bench(settings).started(), Bench(settings).started()
-    asked.do(Said(0, 1, {"what": "preempted"}))
-    failed.end(0, 1)
-    grace_s = GRACE_SHARE * 100.0
-    assert [a.body for a in asked.actions if isinstance(a, Send) and a.kind == "stop"] == [{"grace_s": grace_s}] * 2
-    assert [a.body for a in failed.actions if isinstance(a, Send) and a.kind == "stop"] == [{}] * 2
-    assert Send(1, "stop", 1, {"grace_s": grace_s}) in asked.do(Lost(1), joined(1, 1, (2, 3))), "the same to one that comes back"
-
-
 def test_a_script_is_not_expected_to_commit() -> None:
     for kind, verdict in (("builtin", Exit.STOP), ("script", None)):
         bench = Bench(config(kind=kind))
@@ -572,41 +942,67 @@ def test_a_script_is_not_expected_to_commit() -> None:
 def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None:
     bench = Bench().started()
     bench.end(2, 1)
-    assert sent(bench.end(0, Exit.STOP), "stop") == []
+    assert told(bench.end(0, Exit.STOP), "stop") == []
     bench.end(1, -9, asked=True)
     bench.end(3, -9, asked=True)
     finish = bench.finish()
     assert (finish.exit_code, finish.failure and finish.failure.rank) == (Exit.STOP, 0)
 
 
+# --- connections that break -------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_never_joins_is_named() -> None:
+    bench = Bench(config(slots=3))
+    bench.do(joined(0), joined(2))
+    assert bench.pass_time(JOIN_S, 0, 2) == []
+    bench.pass_time(1.0, 0, 2)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert finish.failure is not None
+    assert (finish.failure.node, finish.cause) == (1, "2 of 3 nodes joined; silent: [1]")
+
+
+def test_there_is_one_verdict_when_a_node_is_lost_and_another_never_joins() -> None:
+    bench = Bench()
+    bench.do(joined(0), Lost(0))
+    bench.pass_time(JOIN_S + 1)
+    assert "silent: [0, 1]" in bench.finish().cause
+
+
 def test_a_connection_that_breaks_and_comes_back_stops_nothing() -> None:
     bench = Bench().started()
+    bench.do(Beat(0, 1, None, {}), Beat(1, 1, None, {}))
     actions = bench.do(Lost(0), Lost(1), joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
-    assert actions == [Send(1, "assign", 1, {"slot": 1})]
+    assert actions == [Send(1, "assign", 1, {"slot": 1, "world": 2, "moved": []})]
 
 
 def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> None:
     bench = Bench().started()
-    assert sent(bench.do(joined(1)), "stop")[:2] == [0, 1]
+    bench.do(Beat(1, 1, None, {}))
+    assert len(told(bench.do(joined(1)), "stop")) == 1
     actions = [*bench.end(0, -15, asked=True), *bench.end(1, -15, asked=True)]
     assert claims(actions) == 1
-    (failure,) = [action for action in bench.actions if isinstance(action, Note) and action.kind == "failure"]
-    assert (failure.body["node"], failure.body["cause"]) == (1, "its node started anew")
+    assert (bench.note("failure")["node"], bench.note("failure")["cause"]) == (1, "its node started anew")
 
 
 def test_workers_of_another_generation_are_stopped() -> None:
     bench = Bench()
     bench.join_all()
-    bench.do(Claimed(4, None, 1))
-    actions = bench.do(joined(1, 3, (2, 3)))
-    assert Send(1, "stop", 3, {}) in actions
+    bench.do(Lost(1), Claimed(4, None, 1))
+    assert Send(1, "stop", 3, {}) in bench.do(joined(1, 3, (2, 3)))
+
+
+def test_workers_of_a_newer_generation_are_somebody_elses() -> None:
+    bench = Bench().started()
+    assert bench.do(Lost(1), joined(1, 2, (2, 3))) == []
 
 
 def test_a_stop_or_a_save_that_was_missed_is_said_again() -> None:
     stopping = Bench().started()
     stopping.end(0, 1)
     assert sent(stopping.do(Lost(1), joined(1, 1, (2, 3))), "stop") == [1]
-    saving = Bench().started()
+    saving = Bench().started().loaded()
     saving.do(preempted(0))
     assert sent(saving.do(Lost(1), joined(1, 1, (2, 3))), "save") == [1]
 
@@ -617,26 +1013,62 @@ def test_a_stop_or_a_save_that_was_missed_is_said_again() -> None:
 def test_it_adopts_a_generation_that_runs_everywhere() -> None:
     bench = Bench(newest=3)
     bench.join_all(generation=3, running=True)
-    assert sent(bench.actions, "stop") == sent(bench.actions, "start") == []
+    assert (sent(bench.actions, "stop"), told(bench.actions, "start")) == ([], [])
     assert claims(bench.actions) == 0
     assert (bench.notes(), bench.machine.phase) == (["adopted"], Phase.RUNNING)
-    bench.do(Beat(0, 4000, {0: 8, 1: 8}), Beat(1, None, {2: 8, 3: 8}))
-    assert sent(bench.actions, "start") == []
+    bench.pass_time(1.0, 0, 1, step=8)
+    assert told(bench.actions, "start") == []
     bench.end_all([0] * 4, step=9)
     assert (bench.finish().exit_code, bench.finish().step) == (Exit.COMPLETED, 9)
+
+
+def test_it_adopts_a_binding_that_has_moved() -> None:
+    bench = Bench(replace(config(), spares=1), newest=3, slots={0: 0, 1: 2})
+    bench.do(joined(0, 3, (0, 1)), joined(2, 3, (2, 3)), joined(1))
+    assert bench.notes() == ["adopted"]
+    assert Send(1, "assign", 3, {"slot": None, "world": 2, "moved": [[1, 2]]}) in bench.actions
+
+
+def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:
+    """The first node took its coordinator with it; the spare's supervisor has started this one."""
+    bench = Bench(replace(config(), spares=1), newest=3)
+    bench.do(joined(2), joined(1, 3, (2, 3)))
+    for rank in (2, 3):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2)
+    assert bench.note("lost")["node"] == 0
+    assert told(bench.do(Claimed(4, None, 1)), "start")[0]["moved"] == [[0, 2]]
+
+
+def test_nodes_have_time_to_come_to_a_new_coordinator_unless_ranks_have_ended() -> None:
+    bench = Bench(replace(config(), spares=1), newest=3)
+    bench.do(joined(2), joined(1, 3, (2, 3)))
+    bench.pass_time(REJOIN_S - 0.5, 2)
+    assert bench.notes() == []
+    bench.do(joined(0, 3, (0, 1)))
+    assert bench.notes() == ["adopted"]
+
+
+def test_a_node_that_does_not_come_to_a_new_coordinator_is_lost_where_nobody_goes_on() -> None:
+    """The node of all slots took its coordinator with it."""
+    bench = Bench(replace(config(slots=1), spares=1), newest=3, slots={0: 0})
+    bench.do(joined(1))
+    bench.pass_time(REJOIN_S + 1.0, 1)
+    assert bench.note("lost")["node"] == 0
+    assert claims(bench.actions) == 1
 
 
 def test_what_was_reported_before_all_had_joined_counts() -> None:
     """Rank 1 was killed while the coordinator was away; its node is the first to come back."""
     bench = Bench(config(budget=0), newest=3)
     bench.do(joined(0, 3, (0,)))
-    bench.end(1, -9)
-    assert sent(bench.do(joined(1, 3, (2, 3))), "stop") == [0, 1]
+    assert len(told(bench.end(1, -9), "stop")) == 1
+    assert sent(bench.do(joined(1, 3, (2, 3))), "stop") == [1]
     bench.end(0, 1)
     bench.end_all([1, 1, 1, 1])
     failure = bench.finish().failure
     assert failure is not None
-    assert (failure.rank, failure.cause) == (1, "killed by 9")
+    assert (failure.rank, failure.text) == (1, "killed by 9")
 
 
 def test_a_run_that_finished_meanwhile_is_complete_and_starts_nothing() -> None:
@@ -649,37 +1081,42 @@ def test_a_run_that_finished_meanwhile_is_complete_and_starts_nothing() -> None:
     bench.end(3, 0)
     assert bench.finish().exit_code is Exit.COMPLETED
     assert claims(bench.actions) == 0
+    assert "adopted" not in bench.notes()
 
 
 def test_a_generation_that_one_node_does_not_know_is_ended_everywhere() -> None:
     for other in (0, 2):
         bench = Bench(newest=3)
-        bench.do(joined(1, other))
-        assert sent(bench.do(joined(0, 3, (0, 1))), "stop") == [0, 1]
+        bench.do(joined(0, 3, (0, 1)))
+        assert len(told(bench.do(joined(1, other)), "stop")) == 1
         assert claims(bench.actions) == 0
         bench.end(0, -15, asked=True)
         assert claims(bench.end(1, -15, asked=True)) == 1
 
 
-def test_a_claim_that_was_never_started_is_followed_by_the_next() -> None:
-    bench = Bench(newest=3)
+def test_a_start_that_reached_nobody_is_followed_by_the_next_and_costs_nothing() -> None:
+    bench = Bench(config(budget=0), newest=3)
     assert claims(bench.join_all(generation=2)) == 1
 
 
-def test_preemption_waits_for_the_nodes_that_may_still_run() -> None:
+def test_a_claim_that_was_never_started_is_followed_by_the_next_on_the_same_nodes() -> None:
+    machine = Coordinator(replace(config(), spares=1), 3, 0.0, slots={0: 0, 1: 2}, started=False)
+    actions = machine.handle(joined(0, 2), 0.0)
+    assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
+
+
+def test_preemption_reaches_the_nodes_that_come_back_later() -> None:
     bench = Bench(newest=3)
-    bench.do(joined(0, 3, (0, 1)), Said(0, 3, {"what": "preempted"}))
-    assert bench.machine.phase is Phase.GATHERING
-    assert sent(bench.do(joined(1, 3, (2, 3))), "save") == [0, 1]
+    bench.do(joined(0, 3, (0, 1)))
+    assert told(bench.do(preempted(0, 3)), "save") == [{}]
+    assert sent(bench.do(joined(1, 3, (2, 3))), "save") == [1]
     bench.end_all([Exit.PREEMPTED] * 4)
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
 def test_what_is_said_again_is_noted_once() -> None:
-    bench = Bench().started()
+    bench = Bench().started().loaded().loaded()
     for _ in range(2):
-        for rank in range(4):
-            bench.say("loaded", rank=rank, step=0)
         bench.say("committed", step=10, bytes=1, save_s=0.1)
     assert bench.notes().count("loaded") == bench.notes().count("committed") == 1
     assert bench.machine.committed_step == 10

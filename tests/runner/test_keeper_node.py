@@ -16,7 +16,7 @@ import pytest
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import Checkpoint as CheckpointConfig
 from headway.runner.contract import Mesh, RunConfig, Tier, Trainer
-from headway.runner.messages import MAX_LINE_BYTES, Channel, ChannelError, Message
+from headway.runner.messages import Link, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
 from tests.runner.keepers import WAIT_S, gone, until
 
@@ -111,26 +111,19 @@ class Coordinator:
         self.left = asyncio.Event()
 
     async def __aenter__(self) -> "Coordinator":
-        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_LINE_BYTES)
-        address = {"host": "127.0.0.1", "port": self.server.sockets[0].getsockname()[1]}
-        write_atomic(self.directory.coordinator, json.dumps(address).encode())
+        secret = self.directory.secret()
+        self.listener = await listen("127.0.0.1", 0, secret, NAME, self._heard, lambda _, __: self.left.set())
+        write_atomic(self.directory.coordinator, json.dumps({"host": "127.0.0.1", "port": self.listener.port}).encode())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.channel.send("stop", 1, 1, {"exit_code": 0})
+        self.link.send("stop", 1, 1, {"exit_code": 0})
         await asyncio.wait_for(self.left.wait(), WAIT_S)
-        self.server.close()
+        self.listener.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.channel = Channel(reader, writer, self.directory.secret(), "coordinator", NAME, 0)
-        try:
-            await self.channel.handshake()
-            while True:
-                self.heard.put_nowait(await self.channel.receive())
-        except ChannelError:  # the agent has hung up
-            writer.close()
-            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-            self.left.set()
+    def _heard(self, link: Link, message: Message) -> None:
+        self.link = link
+        self.heard.put_nowait(message)
 
     async def hear(self, kind: str, what: str | None = None) -> dict[str, Any]:
         """The body of the next such message."""
@@ -154,20 +147,23 @@ with Rank(node, node.hello(generation=4)) as rank:
 
 
 def test_an_agent_tells_what_its_keeper_holds_and_workers_who_their_partner_is(tmp_path: Path) -> None:
-    directory = opened(tmp_path, PARTNERED, checkpoint=CheckpointConfig((Tier("memory", 1), Tier("peer", 1))))
+    tiers = CheckpointConfig((Tier("memory", 1), Tier("peer", 1)))
+    directory = opened(tmp_path, PARTNERED, slots=2, mesh=Mesh(dp_replicate=2), checkpoint=tiers)
 
     async def scenario() -> list[dict[str, Any]]:
         async with Coordinator(directory) as coordinator:
             await coordinator.hear("join")
-            await coordinator.channel.send("survey", 0, 1, {})
+            coordinator.link.send("survey", 0, 1, {})
             answers = [await coordinator.hear("evidence", "held")]
-            await coordinator.channel.send("assign", 0, 1, {"slot": 0})
+            coordinator.link.send("assign", 0, 1, {"slot": 1, "world": 2, "moved": []})
             while (port := (await coordinator.hear("beat"))["port"]) is None:
                 continue
-            start = {"base": None, "master_addr": "127.0.0.1", "master_port": port, "restarts": 0, "partner": 0}
-            await coordinator.channel.send("start", 4, 1, start)
+            hosts = {"0": "127.0.0.1"}
+            where = {"master_addr": "127.0.0.1", "master_port": port, "hosts": hosts}
+            start = {"base": None, "slots": 2, "moved": [], "restarts": 0, **where}
+            coordinator.link.send("start", 4, 1, start)
             await coordinator.hear("exited")
-            await coordinator.channel.send("survey", 4, 1, {})
+            coordinator.link.send("survey", 4, 1, {})
             answers.append(await coordinator.hear("evidence", "held"))
             return answers
 

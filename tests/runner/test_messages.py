@@ -1,8 +1,10 @@
-"""Channels over real loopback sockets: what one side sends the other receives, and a stranger's line never becomes a Message."""
+"""Links over real loopback sockets: what one side sends the other hears, and a stranger's line never becomes a Message."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,49 +12,88 @@ from typing import Any
 import pytest
 
 from headway.runner import messages
-from headway.runner.messages import CHALLENGE_BYTES, Channel, ChannelError, Message, Side
+from headway.runner.messages import (
+    CHALLENGE_BYTES,
+    FIRST_LINE_BYTES,
+    MAX_LINE_BYTES,
+    ChannelError,
+    Link,
+    Listener,
+    Message,
+    Refusals,
+    Side,
+    broadcast,
+    connect,
+    flush,
+    listen,
+)
 
-SECRET, RUN, LIMIT = b"k" * 32, "run-1", 1 << 16
+SECRET, RUN, HOST = b"k" * 32, "run-1", "127.0.0.1"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
-class Coordinator:
-    """A listening coordinator that receives until its peer is refused."""
+class End:
+    """One end of links: what it hears, and how its links end."""
 
-    port: int
-    received: list[Message] = field(default_factory=list)
+    heard: list[Message] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    said: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    def hear(self, link: Link, message: Message) -> None:
+        if link not in self.links:
+            self.links.append(link)
+        self.heard.append(message)
+        self.said.put_nowait(message)
+
+    def lose(self, link: Link, why: str) -> None:
+        assert link.closed
+        self.lost.put_nowait(why)
+
+    async def next(self) -> Message:
+        return await asyncio.wait_for(self.said.get(), 20)
+
+    async def end(self) -> str:
+        return await asyncio.wait_for(self.lost.get(), 20)
+
+
+@dataclass
+class Coordinator(End):
+    """A listening coordinator."""
+
+    port: int = 0
     refusals: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    channels: asyncio.Queue[Channel] = field(default_factory=asyncio.Queue)
-
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel = Channel(reader, writer, SECRET, "coordinator", RUN, 0)
-        try:
-            await channel.handshake()
-            self.channels.put_nowait(channel)
-            while True:
-                self.received.append(await channel.receive())
-        except ChannelError as error:
-            self.refusals.put_nowait(str(error))
-        finally:
-            channel.close()
 
     async def refusal(self) -> str:
         return await asyncio.wait_for(self.refusals.get(), 20)
 
 
+class Recorded(Refusals):
+    def __init__(self, into: asyncio.Queue[str]) -> None:
+        self._into = into
+
+    def say(self, peer: Any, why: str) -> None:
+        self._into.put_nowait(why)
+
+
 @asynccontextmanager
 async def listening() -> AsyncIterator[Coordinator]:
-    coordinator = Coordinator(0)
-    server = await asyncio.start_server(coordinator.accept, "127.0.0.1", 0, limit=LIMIT)
-    coordinator.port = server.sockets[0].getsockname()[1]
-    async with server:
+    coordinator = Coordinator()
+    listener = await listen(HOST, 0, SECRET, RUN, coordinator.hear, coordinator.lose)
+    listener.refusals = Recorded(coordinator.refusals)
+    coordinator.port = listener.port
+    try:
         yield coordinator
+    finally:
+        listener.close()
+        for link in coordinator.links:
+            link.close()
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Streams]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LIMIT)
+async def streams(port: int) -> AsyncIterator[Streams]:
+    reader, writer = await asyncio.open_connection(HOST, port)
     try:
         yield reader, writer
     finally:
@@ -61,36 +102,64 @@ async def connected(port: int) -> AsyncIterator[Streams]:
 
 
 @asynccontextmanager
-async def agent(port: int, secret: bytes = SECRET, run: str = RUN, side: Side = "agent") -> AsyncIterator[Channel]:
-    async with connected(port) as (reader, writer):
-        channel = Channel(reader, writer, secret, side, run, 3)
-        await channel.handshake()
-        yield channel
+async def agent(port: int, end: End | None = None, secret: bytes = SECRET, run: str = RUN) -> AsyncIterator[Link]:
+    end = end or End()
+    link = await connect(HOST, port, secret, run, 3, end.hear, end.lose)
+    try:
+        yield link
+    finally:
+        link.close()
 
 
-def line_of(channel: Channel, side: Side, **changes: Any) -> bytes:
-    """An authentic line of this channel, with some fields changed before it was signed."""
-    fields = {"run": RUN, "generation": 1, "node": 0, "incarnation": 0, "seq": 0, "kind": "beat", "body": {}}
-    raw = json.dumps({**fields, **changes}).encode()
-    return channel._mac(side, raw).encode() + b" " + raw + b"\n"
+@dataclass
+class Stranger:
+    """Speaks the protocol byte by byte."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    covered: dict[Side, bytes]
+
+    def line(self, raw: bytes, side: Side = "agent", secret: bytes = SECRET) -> bytes:
+        return messages._mac(secret, self.covered[side] + raw) + b" " + raw + b"\n"
+
+    def message(self, side: Side = "agent", secret: bytes = SECRET, **changes: Any) -> bytes:
+        """An authentic line, with some fields changed before it was signed."""
+        fields = {"run": RUN, "generation": 1, "node": 0, "incarnation": 0, "seq": 0, "kind": "beat", "body": {}}
+        return self.line(json.dumps({**fields, **changes}).encode(), side, secret)
 
 
-def refused(attack: Callable[[Coordinator, Channel], Awaitable[None]]) -> str:
-    """Runs `attack` on an authentic agent's channel; returns why the coordinator closed it. Nothing may have been received."""
+@asynccontextmanager
+async def stranger(port: int) -> AsyncIterator[Stranger]:
+    async with streams(port) as (reader, writer):
+        mine = b"\x07" * CHALLENGE_BYTES
+        writer.write(mine.hex().encode() + b"\n")
+        theirs = bytes.fromhex((await reader.readline()).decode())
+        covered: dict[Side, bytes] = {
+            "agent": b"agent\0" + mine + theirs,
+            "coordinator": b"coordinator\0" + mine + theirs,
+        }
+        assert json.loads((await reader.readline()).partition(b" ")[2])["kind"] == "welcome"
+        yield Stranger(reader, writer, covered)
+
+
+def refused(attack: Callable[[Stranger], bytes], heard: int = 0) -> str:
+    """Sends what `attack` says on a connection; returns why the coordinator ended it. An honest agent beside it goes on."""
 
     async def scenario() -> str:
-        async with listening() as coordinator, agent(coordinator.port) as channel:
-            await attack(coordinator, channel)
+        async with listening() as coordinator, agent(coordinator.port) as honest, stranger(coordinator.port) as other:
+            honest.send("join", 1, 9, {})
+            await coordinator.next()
+            other.writer.write(attack(other))
             reason = await coordinator.refusal()
-            assert coordinator.received == []
+            assert await asyncio.wait_for(other.reader.read(), 20) == b""
+            honest.send("beat", 1, 9, {})
+            while (await coordinator.next()).node != 9:
+                pass
+            assert [message.kind for message in coordinator.heard if message.node == 9] == ["join", "beat"]
+            assert len(coordinator.heard) == 2 + heard
             return reason
 
     return asyncio.run(scenario())
-
-
-async def write(channel: Channel, line: bytes) -> None:
-    channel._writer.write(line)
-    await channel._writer.drain()
 
 
 # --- what works -------------------------------------------------------------------------------------------------------
@@ -98,28 +167,194 @@ async def write(channel: Channel, line: bytes) -> None:
 
 def test_messages_arrive_in_order_in_both_directions() -> None:
     async def scenario() -> tuple[list[Message], Message]:
-        async with listening() as coordinator, agent(coordinator.port) as channel:
+        ours = End()
+        async with listening() as coordinator, agent(coordinator.port, ours) as link:
             for number in range(5):
-                await channel.send("beat", 2, 7, {"number": number, "text": "é\n"})
-            theirs = await asyncio.wait_for(coordinator.channels.get(), 20)
-            await theirs.send("start", 3, 7, {"base": None})
-            answer = await channel.receive()
-            channel.close()
-            assert "connection lost" in await coordinator.refusal()
-            return coordinator.received, answer
+                link.send("beat", 2, 7, {"number": number, "text": "é\n"})
+            for _ in range(5):
+                await coordinator.next()
+            coordinator.links[0].send("start", 3, 7, {"base": None})
+            answer = await ours.next()
+            link.close()
+            assert await coordinator.end() == "the peer has ended the connection"
+            assert await ours.end() == "closed here"
+            return coordinator.heard, answer
 
     received, answer = asyncio.run(scenario())
     assert received == [Message(RUN, 2, 7, 3, n, "beat", {"number": n, "text": "é\n"}) for n in range(5)]
-    assert answer == Message(RUN, 3, 7, 0, 0, "start", {"base": None})
+    assert answer == Message(RUN, 3, 7, 0, 1, "start", {"base": None})
 
 
-def test_a_closed_connection_ends_the_peers_wait() -> None:
+def test_a_long_message_arrives_whole_and_the_next_one_after_it() -> None:
+    text = "a" * (MAX_LINE_BYTES - 200)
+
     async def scenario() -> None:
-        async with listening() as coordinator, agent(coordinator.port) as channel:
-            theirs = await asyncio.wait_for(coordinator.channels.get(), 20)
-            theirs.close()
-            with pytest.raises(ChannelError, match="connection lost"):
-                await channel.receive()
+        async with listening() as coordinator, agent(coordinator.port) as link:
+            link.send("join", 0, 0, {})
+            link.send("evidence", 0, 0, {"text": text})
+            link.send("beat", 0, 0, {})
+            await flush([link])
+            assert link.unsent_bytes == 0
+            assert [(await coordinator.next()).body for _ in range(3)] == [{}, {"text": text}, {}]
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_the_peer_would_refuse_is_left_out_and_the_next_arrives(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        async with listening() as coordinator, agent(coordinator.port) as link:
+            link.send("join", 0, 0, {})
+            link.send("evidence", 0, 0, {"text": "a" * MAX_LINE_BYTES})
+            link.send("beat", 0, 0, {})
+            assert [(await coordinator.next()).kind for _ in range(2)] == ["join", "beat"]
+
+    asyncio.run(scenario())
+    assert capsys.readouterr().err.startswith("a message 'evidence' of 4194")
+
+
+def test_a_broadcast_reaches_every_link_with_its_own_node_and_number() -> None:
+    async def scenario() -> None:
+        ends = [End() for _ in range(3)]
+        async with listening() as coordinator:
+            agents = [await connect(HOST, coordinator.port, SECRET, RUN, 0, end.hear, end.lose) for end in ends]
+            for node, link in enumerate(agents):
+                link.send("join", 0, node, {})
+                assert (await coordinator.next()).node == node
+            coordinator.links[1].send("assign", 0, 1, {})
+            broadcast(zip(coordinator.links, range(3), strict=True), "start", 4, {"slots": 3})
+            await ends[1].next()
+            heard = [await end.next() for end in ends]
+            assert heard == [Message(RUN, 4, node, 0, 1 + (node == 1), "start", {"slots": 3}) for node in range(3)]
+            for link in agents:
+                link.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_link_that_ends_is_said_to_be_lost_once_and_takes_no_more() -> None:
+    async def scenario() -> None:
+        ours = End()
+        async with listening() as coordinator, agent(coordinator.port, ours) as link:
+            link.send("join", 0, 0, {})
+            await coordinator.next()
+            coordinator.links[0].close()
+            assert ours.lost.empty()
+            assert await ours.end() == "the peer has ended the connection"
+            assert await coordinator.end() == "closed here"
+            link.send("beat", 0, 0, {})
+            link.close()
+            coordinator.links[0].close()
+            await asyncio.sleep(0)
+            assert (link.closed, ours.lost.empty(), coordinator.lost.empty()) == (True, True, True)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_sent_before_a_close_still_arrives() -> None:
+    async def scenario() -> None:
+        async with listening() as coordinator, agent(coordinator.port) as link:
+            link.send("join", 0, 0, {})
+            sent = 0
+            while not link.unsent_bytes:
+                link.send("evidence", 0, 0, {"text": "a" * (MAX_LINE_BYTES - 200)})
+                sent += 1
+            link.close()
+            assert [(await coordinator.next()).kind for _ in range(1 + sent)] == ["join", *sent * ["evidence"]]
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_may_refuse_a_message_and_only_that_connection_ends() -> None:
+    async def scenario() -> None:
+        ends = End()
+
+        def hear(link: Link, message: Message) -> None:
+            if message.node == 1:
+                raise ChannelError("node 1 does not belong here")
+            ends.hear(link, message)
+
+        listener = await listen(HOST, 0, SECRET, RUN, hear, ends.lose)
+        async with agent(listener.port) as honest, agent(listener.port) as other:
+            honest.send("join", 0, 0, {})
+            await ends.next()
+            other.send("join", 0, 1, {})
+            other.send("beat", 0, 0, {})
+            assert await ends.end() == "node 1 does not belong here"
+            honest.send("beat", 0, 0, {})
+            assert (await ends.next()).kind == "beat"
+            assert len(ends.heard) == 2
+        listener.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_host_may_be_a_name() -> None:
+    async def scenario() -> None:
+        end = End()
+        listener = await listen("localhost", 0, SECRET, RUN, end.hear, end.lose)
+        link = await connect("localhost", listener.port, SECRET, RUN, 0, end.hear, end.lose)
+        link.send("join", 0, 0, {})
+        assert (await end.next()).kind == "join"
+        link.close()
+        listener.close()
+        await end.end()
+        await end.end()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server((HOST, 0)) as sock:
+        port = sock.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        asyncio.run(connect(HOST, port, SECRET, RUN, 0, End().hear, End().lose))
+
+
+# --- peers that do not read -------------------------------------------------------------------------------------------
+
+
+async def _deaf(listener: Listener, end: End) -> tuple[Link, socket.socket]:
+    """A link of the coordinator's whose peer never reads again."""
+    link = await connect(HOST, listener.port, SECRET, RUN, 0, End().hear, End().lose)
+    link.send("join", 0, 0, {})
+    await end.next()
+    sock: socket.socket = link._socket
+    asyncio.get_running_loop().remove_reader(sock.fileno())
+    return end.links[-1], sock
+
+
+def test_a_peer_that_does_not_read_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "SEND_S", 0.05)
+
+    async def scenario() -> str:
+        end = End()
+        listener = await listen(HOST, 0, SECRET, RUN, end.hear, end.lose)
+        link, sock = await _deaf(listener, end)
+        while not link.unsent_bytes:
+            link.send("start", 1, 0, {"text": "a" * (1 << 20)})
+        why = await end.end()
+        assert link.closed
+        listener.close()
+        sock.close()
+        return why
+
+    assert asyncio.run(scenario()) == "the peer has not read up for 0.05 s"
+
+
+def test_what_waits_for_a_peer_that_does_not_read_is_bounded() -> None:
+    async def scenario() -> None:
+        end = End()
+        listener = await listen(HOST, 0, SECRET, RUN, end.hear, end.lose)
+        link, sock = await _deaf(listener, end)
+        most = 0
+        for _ in range(100):
+            link.send("start", 1, 0, {"text": "a" * (1 << 20)})
+            most = max(most, link.unsent_bytes)
+        assert link.closed
+        assert most <= messages.MAX_UNSENT_BYTES + (1 << 20) + 4096
+        assert (await end.end()).endswith("bytes unread")
+        listener.close()
+        sock.close()
 
     asyncio.run(scenario())
 
@@ -127,29 +362,20 @@ def test_a_closed_connection_ends_the_peers_wait() -> None:
 # --- strangers --------------------------------------------------------------------------------------------------------
 
 
-def stranger(secret: bytes = SECRET, run: str = RUN, side: Side = "agent") -> str:
-    """What the coordinator says of a peer that speaks the protocol with this secret, run and direction."""
-
-    async def scenario() -> str:
-        async with listening() as coordinator, agent(coordinator.port, secret, run, side) as channel:
-            await channel.send("join", 0, 0, {"host": "here", "running": []})
-            reason = await coordinator.refusal()
-            assert coordinator.received == []
-            return reason
-
-    return asyncio.run(scenario())
-
-
 def test_another_secret_is_refused() -> None:
-    assert "mac" in stranger(secret=b"x" * 32)
+    assert "mac" in refused(lambda other: other.message(secret=b"x" * 32))
 
 
 def test_another_run_with_the_same_secret_is_refused() -> None:
-    assert "'run-2'" in stranger(run="run-2")
+    assert "'run-2'" in refused(lambda other: other.message(run="run-2"))
 
 
 def test_a_peer_that_plays_our_own_part_is_refused() -> None:
-    assert "mac" in stranger(side="coordinator")
+    assert "mac" in refused(lambda other: other.message("coordinator", kind="start"))
+
+
+def test_a_kind_of_the_other_direction_is_refused() -> None:
+    assert refused(lambda other: other.message(kind="start")) == "unexpected message 'start' number 0 of run 'run-1'"
 
 
 @pytest.mark.parametrize(
@@ -160,73 +386,170 @@ def test_a_peer_that_plays_our_own_part_is_refused() -> None:
         b"zz\n",
         b"ab" * (CHALLENGE_BYTES - 1) + b"\n",
         b"ab" * (CHALLENGE_BYTES + 1) + b"\n",
+        b"ab " * 10 + b"ab\n",
         "é".encode() + b"\n",
         b"\x80\n",
-        b"a" * (2 * LIMIT),
-        b"",
+        b"a" * 33,
+        b"a" * (1 << 20),
     ],
-    ids=["http", "empty", "not hex", "short", "long", "not ascii", "not utf-8", "no end", "closed at once"],
+    ids=["http", "empty", "not hex", "short", "long", "spaced", "not ascii", "not utf-8", "no end", "no end for long"],
 )
 def test_whoever_sends_no_challenge_is_refused(first: bytes) -> None:
     async def scenario() -> str:
-        async with listening() as coordinator, connected(coordinator.port) as (_, writer):
+        async with listening() as coordinator, streams(coordinator.port) as (_, writer):
             writer.write(first)
-            writer.write_eof()
-            reason = await coordinator.refusal()
-            assert coordinator.received == []
-            return reason
+            return await coordinator.refusal()
 
-    assert "no handshake" in asyncio.run(scenario())
+    reason = asyncio.run(scenario())
+    assert "no handshake" in reason or reason == "a line of more than 32 bytes"
+
+
+def test_a_stranger_is_granted_no_long_line_before_it_has_proven_anything() -> None:
+    assert refused(lambda other: b"a" * (FIRST_LINE_BYTES + 1)) == "a line of more than 4096 bytes"
+    assert refused(lambda other: other.message(body={"text": "a" * FIRST_LINE_BYTES})) == "a line of more than 4096 bytes"
+
+
+def test_an_agent_is_granted_no_line_beyond_the_limit() -> None:
+    long = {"text": "a" * MAX_LINE_BYTES}
+    reason = refused(lambda other: other.message() + other.message(seq=1, body=long), heard=1)
+    assert reason == f"a line of more than {MAX_LINE_BYTES} bytes"
 
 
 def test_a_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
 
     async def scenario() -> str:
-        async with listening() as coordinator, connected(coordinator.port):
+        async with listening() as coordinator, streams(coordinator.port):
             return await coordinator.refusal()
 
-    assert "no handshake" in asyncio.run(scenario())
+    assert asyncio.run(scenario()) == "nothing authentic within 0.05 s"
+
+
+def test_a_peer_that_proves_nothing_after_its_challenge_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
+
+    async def scenario() -> str:
+        async with listening() as coordinator, stranger(coordinator.port):
+            return await coordinator.refusal()
+
+    assert asyncio.run(scenario()) == "nothing authentic within 0.05 s"
+
+
+def test_an_agent_gives_up_who_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else may listen where a coordinator did before."""
+    monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
+
+    async def scenario() -> None:
+        with socket.create_server((HOST, 0)) as silent, pytest.raises(ChannelError, match="no handshake with 127"):
+            await connect(HOST, silent.getsockname()[1], SECRET, RUN, 0, End().hear, End().lose)
+
+        async def challenge_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"ab" * CHALLENGE_BYTES + b"\n")
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(challenge_only, HOST, 0)
+        async with server:
+            with pytest.raises(ChannelError, match=r"within 0[.]05 s"):
+                await connect(HOST, server.sockets[0].getsockname()[1], SECRET, RUN, 0, End().hear, End().lose)
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_refuses_who_sends_no_challenge() -> None:
+    async def http(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(http, HOST, 0)
+        async with server:
+            with pytest.raises(ChannelError, match="no challenge of 16 bytes"):
+                await connect(HOST, server.sockets[0].getsockname()[1], SECRET, RUN, 0, End().hear, End().lose)
+
+    asyncio.run(scenario())
+
+
+def test_of_too_many_connections_that_prove_nothing_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "HALF_OPEN", 3)
+
+    async def scenario() -> None:
+        async with listening() as coordinator:
+            writers = []
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection(HOST, coordinator.port)
+                await reader.readline()
+                writers.append((reader, writer))
+            for reader, _ in writers[:2]:
+                assert await coordinator.refusal() == "3 newer connections have proven nothing either"
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+            async with agent(coordinator.port) as honest:
+                honest.send("join", 0, 0, {})
+                assert (await coordinator.next()).kind == "join"
+            for _, writer in writers:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_of_refusals_is_one_line_a_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    refusals = Refusals()
+    for _ in range(1000):
+        refusals.say("1.2.3.4:5", "no")
+    clock[0] += messages.SAY_S
+    refusals.say("1.2.3.4:6", "no")
+    assert capsys.readouterr().err.splitlines() == [
+        "refused a connection with 1.2.3.4:5: no",
+        "refused a connection with 1.2.3.4:6: no (and 999 others since the last such line)",
+    ]
 
 
 # --- lines that were authentic somewhere else -------------------------------------------------------------------------
 
 
 def test_a_line_replayed_on_another_connection_is_refused() -> None:
-    async def attack(coordinator: Coordinator, channel: Channel) -> None:
-        async with agent(coordinator.port) as other:
-            line = line_of(other, "agent")
-        assert "connection lost" in await coordinator.refusal()  # the other one has left
-        await write(channel, line)
+    async def scenario() -> None:
+        async with listening() as coordinator:
+            async with stranger(coordinator.port) as other:
+                line = other.message()
+                other.writer.write(line)
+                await coordinator.next()
+            async with stranger(coordinator.port) as another:
+                another.writer.write(line)
+                assert "mac" in await coordinator.refusal()
+            assert len(coordinator.heard) == 1
 
-    assert "mac" in refused(attack)
+    asyncio.run(scenario())
 
 
 def test_a_line_replayed_on_the_same_connection_is_refused() -> None:
-    async def scenario() -> tuple[int, str]:
-        async with listening() as coordinator, agent(coordinator.port) as channel:
-            line = line_of(channel, "agent")
-            await write(channel, line + line)
-            return len(coordinator.received), await coordinator.refusal()
-
-    _, reason = asyncio.run(scenario())
+    reason = refused(lambda other: 2 * other.message(), heard=1)
     assert reason == "unexpected message 'beat' number 0 of run 'run-1'"
 
 
 def test_a_line_sent_back_to_its_sender_is_refused() -> None:
-    """A man in the middle echoes everything, the challenge too."""
+    """An echo returns the coordinator's challenge, and then its own `welcome` and whatever else it says."""
 
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            writer.write(line)
-        writer.close()
+    async def scenario() -> str:
+        async with listening() as coordinator, streams(coordinator.port) as (reader, writer):
+            writer.write(await reader.readline())
+            writer.write(await reader.readline())
+            reason = await coordinator.refusal()
+            assert coordinator.heard == []
+            return reason
 
+    assert "mac" in asyncio.run(scenario())
+
+
+def test_a_coordinator_with_another_secret_is_none_of_ours() -> None:
     async def scenario() -> None:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        async with server, agent(server.sockets[0].getsockname()[1]) as channel:
-            await channel.send("beat", 1, 0, {})
+        end = End()
+        async with listening() as coordinator:
             with pytest.raises(ChannelError, match="mac"):
-                await channel.receive()
+                await connect(HOST, coordinator.port, b"x" * 32, RUN, 0, end.hear, end.lose)
+            assert (end.heard, end.lost.empty()) == ([], True)
 
     asyncio.run(scenario())
 
@@ -234,50 +557,42 @@ def test_a_line_sent_back_to_its_sender_is_refused() -> None:
 def test_every_changed_byte_of_a_line_is_refused() -> None:
     async def scenario() -> None:
         async with listening() as coordinator:
-            async with agent(coordinator.port) as channel:
-                length = len(line_of(channel, "agent"))
-            await coordinator.refusal()
+            async with stranger(coordinator.port) as other:
+                length = len(other.message())
             for at in range(length - 1):  # the last byte is the line's end
-                async with agent(coordinator.port) as channel:
-                    line = bytearray(line_of(channel, "agent"))
+                async with stranger(coordinator.port) as other:
+                    line = bytearray(other.message())
                     line[at] ^= 1
-                    await write(channel, bytes(line))
-                    channel._writer.write_eof()
+                    other.writer.write(bytes(line))
                     assert "mac" in await coordinator.refusal()
-            assert coordinator.received == []
+            assert coordinator.heard == []
 
     asyncio.run(scenario())
 
 
 def test_a_left_out_message_is_noticed() -> None:
-    async def attack(_: Coordinator, channel: Channel) -> None:
-        await write(channel, line_of(channel, "agent", seq=1))
-
-    assert "number 1" in refused(attack)
-
-
-def test_a_line_beyond_the_limit_is_refused() -> None:
-    async def attack(_: Coordinator, channel: Channel) -> None:
-        channel._writer.write(line_of(channel, "agent", body={"text": "a" * 2 * LIMIT}))
-
-    assert "connection lost" in refused(attack)
+    assert "number 1" in refused(lambda other: other.message(seq=1))
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"kind": "shell"}, {"kind": []}, {"extra": 1}, {"run": None}],
-    ids=["unknown kind", "kind of another type", "unknown field", "no run"],
+    [
+        {"kind": "shell"},
+        {"kind": []},
+        {"extra": 1},
+        {"run": None},
+        {"body": []},
+        {"generation": "1"},
+        {"generation": True},
+        {"node": 1.0},
+        {"incarnation": None},
+    ],
+    ids=str,
 )
 def test_an_authentic_line_that_is_no_message_is_refused(changes: dict[str, Any]) -> None:
-    async def attack(_: Coordinator, channel: Channel) -> None:
-        await write(channel, line_of(channel, "agent", **changes))
-
-    assert "message" in refused(attack)
+    assert "message" in refused(lambda other: other.message(**changes))
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"1", b"{", b'{"run": "run-1"}', b"\xff"])
+@pytest.mark.parametrize("raw", [b"", b"[]", b"1", b"{", b'{"run": "run-1"}', b"\xff", b"[" * 4000])
 def test_an_authentic_line_that_is_no_record_is_refused(raw: bytes) -> None:
-    async def attack(_: Coordinator, channel: Channel) -> None:
-        await write(channel, channel._mac("agent", raw).encode() + b" " + raw + b"\n")
-
-    assert "not a message" in refused(attack)
+    assert "not a message" in refused(lambda other: other.line(raw))

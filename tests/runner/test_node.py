@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.__main__ import await_own_name
+from headway.runner.__main__ import await_own_name, own_host
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import Exit, Mesh, RunConfig, Trainer, Verdict, to_json
 from headway.runner.rundir import RunDirectory, open_run
@@ -57,19 +57,51 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-# Found by every Python of the node at its start: its agent ends at once, each time.
-NO_AGENT = "import os, sys\nif 'headway.runner.agent.main' in sys.orig_argv:\n    os._exit(1)\n"
+# Found by every Python of the node at its start: its agent ends at once, each time; at the first one the run is decided elsewhere.
+NO_AGENT = """
+import os, sys
+if "headway.runner.agent.main" in sys.orig_argv:
+    if os.path.exists({decided!r}):
+        os.replace({decided!r}, {verdict!r})
+    os._exit(1)
+"""
+VERDICT = Verdict("case-0123abcd-1", 0, 1, "unverified", "decided before", int(Exit.UNVERIFIED))
 
 
 @pytest.mark.slow
 def test_the_verdict_is_what_a_node_ends_with_whatever_became_of_its_agent(
     directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_AGENT)
+    decided = tmp_path / "decided"
+    decided.write_text(to_json(VERDICT))
+    (tmp_path / "sitecustomize.py").write_text(NO_AGENT.format(decided=str(decided), verdict=str(directory.verdict)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    verdict = Verdict("case-0123abcd-1", 0, 1, "unverified", "decided before", int(Exit.UNVERIFIED))
-    write_atomic(directory.verdict, to_json(verdict).encode())
     with start(directory, "127.0.0.1") as process:
         said = process.communicate(timeout=60)[1]
     assert "headway.runner.agent.main: exit code 1, restart 21" in said, "which by itself ends with 81"
     assert process.returncode == Exit.UNVERIFIED
+
+
+@pytest.mark.slow
+def test_a_node_that_comes_when_all_is_decided_starts_nothing(directory: RunDirectory) -> None:
+    write_atomic(directory.verdict, to_json(VERDICT).encode())
+    with start(directory, "127.0.0.1") as process:
+        assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == Exit.UNVERIFIED
+    assert not directory.node(0).exists()
+
+
+@pytest.mark.parametrize(
+    ("node", "environment", "expected"),
+    [
+        (0, {}, ("127.0.0.1", "")),
+        (2, {"HEADWAY_NODES": "a,b,spare"}, ("spare", "")),
+        (7, {"HEADWAY_HOST": "late"}, ("late", "")),
+        (0, {"HEADWAY_NODES": "a"}, ("", "2 nodes are needed, and HEADWAY_NODES names 1")),
+        (3, {"HEADWAY_NODES": "a,b,c"}, ("", "this is node 3, and HEADWAY_NODES names 3, from 0 on")),
+    ],
+)
+def test_a_node_finds_its_host_in_what_the_scheduler_says(
+    node: int, environment: dict[str, str], expected: tuple[str, str]
+) -> None:
+    assert own_host(node, 1 if not environment else 2, environment) == expected

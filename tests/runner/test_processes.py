@@ -28,7 +28,7 @@ def finish(pid: int) -> str:
 
 def run_python(code: str, log: Path, **environment: str) -> str:
     """Spawns Python with `code`; returns how it ended. What it printed is in `log`."""
-    return finish(spawn([sys.executable, "-c", code], environment, log=log))
+    return finish(spawn([sys.executable, "-c", code], environment, log=log, errors=log))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -48,7 +48,7 @@ def gone(pid: int) -> bool:
 
 def test_a_child_leads_a_session_of_its_own(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    pid = spawn([sys.executable, "-c", "import os; print(os.getpid(), os.getsid(0), os.getpgid(0))"], {}, log=log)
+    pid = spawn([sys.executable, "-c", "import os; print(os.getpid(), os.getsid(0), os.getpgid(0))"], {}, log=log, errors=log)
     assert finish(pid) == "exit code 0"
     assert log.read_text() == f"{pid} {pid} {pid}\n"
     assert os.getsid(0) != pid
@@ -72,7 +72,7 @@ def test_only_the_named_descriptors_are_passed_on(tmp_path: Path) -> None:
     read, write = os.pipe2(os.O_CLOEXEC)
     log = tmp_path / "log"
     code = f"import os; os.write({write}, b'hello')\ntry: os.fstat({read})\nexcept OSError: print('closed')"
-    pid = spawn([sys.executable, "-c", code], {}, pass_fds=[write], log=log)
+    pid = spawn([sys.executable, "-c", code], {}, pass_fds=[write], log=log, errors=log)
     assert finish(pid) == "exit code 0"
     assert os.read(read, 10) == b"hello"
     assert log.read_text() == "closed\n"
@@ -91,7 +91,7 @@ def test_a_child_starts_with_default_signal_handlers(tmp_path: Path) -> None:
 
 def test_what_cannot_be_started_says_so_in_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert finish(spawn(["/no/such/program"], {}, log=log)) == "exit code 127"
+    assert finish(spawn(["/no/such/program"], {}, log=log, errors=log)) == "exit code 127"
     assert log.read_text().startswith("cannot start /no/such/program: ")
 
 
@@ -112,7 +112,7 @@ def test_the_end_of_a_process_in_words(code: str, words: str, tmp_path: Path) ->
 def test_a_group_is_killed_with_its_grandchildren(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = "import os, time\nprint(os.fork(), flush=True)\ntime.sleep(600)"
-    pid = spawn([sys.executable, "-c", code], {}, log=log)
+    pid = spawn([sys.executable, "-c", code], {}, log=log, errors=log)
     until(lambda: log.exists() and len(log.read_text().split()) == 2)
     grandchild = max(map(int, log.read_text().split()))
     kill_group(pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from headway.runner import rundir
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import ATTEMPT_TAKEN, Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
+from headway.runner.coordinator.suspects import Strike, file_of, record
 from headway.runner.rundir import RunDirectory, open_run, read_verdict, suspects
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
@@ -155,6 +157,14 @@ def test_suspects_are_the_union_over_all_attempts(tmp_path: Path, capsys: pytest
     assert suspects(attempts[2]) == ["b", "e", "f"]
     assert rundir.main(["suspects", str(attempts[3].run_json)]) == 0
     assert capsys.readouterr().out == "b,e,f,g\n"
+
+
+def test_hosts_that_keep_failing_on_the_cluster_are_suspects_of_every_run_there(tmp_path: Path) -> None:
+    directory = open_run(tmp_path, NAME, dataclasses.replace(CONFIG, cluster="small"), 0)
+    elsewhere = open_run(tmp_path, "job-0123abcd-9", CONFIG, 0)
+    for number, host in enumerate(("a", "a", "a", "b")):
+        record(file_of(tmp_path, "small"), Strike(time.time(), f"run-{number}", host, "node lost", "node lost", 1.0))
+    assert (suspects(directory), suspects(elsewhere)) == (["a"], [])
 
 
 def test_a_suspect_that_never_said_its_name_is_left_out(tmp_path: Path) -> None:

@@ -127,6 +127,25 @@ def test_a_job_is_one_pod_a_slot_and_restarts_as_a_whole(tmp_path: Path) -> None
     assert [(rule["action"], rule["onJobFailureReasons"]) for rule in failure["rules"]] == [("FailJobSet", ["PodFailurePolicy"])]
 
 
+def test_with_spares_a_killed_pod_comes_again_and_the_attempt_goes_on(tmp_path: Path) -> None:
+    spared = JOB.replace("nodes: 2", "nodes: 1").replace("{grace: 12.5s}", "{grace: 12.5s, spares: 1}")
+    text = manifest(tmp_path, LEAST, job=spared)
+    job = job_of(text)
+    assert (job["completions"], job["parallelism"], job["backoffLimit"]) == (2, 2, 0)
+    stop, killed, disrupted = job["podFailurePolicy"]["rules"]
+    assert stop["onExitCodes"]["values"] == [83, 84, 85]
+    assert (killed["action"], killed["onExitCodes"]["values"]) == ("Ignore", [134, 135, 137, 139])
+    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    assert len(objects(text)["ConfigMap"]["data"]["nodes"].splitlines()) == 2
+
+
+def test_the_address_of_a_webhook_comes_from_a_secret_that_may_be_absent(tmp_path: Path) -> None:
+    job = JOB.replace("{grace: 12.5s}", "{grace: 12.5s, notify: {webhook_env: RUN_WEBHOOK}}")
+    (variable,) = [each for each in container_of(manifest(tmp_path, LEAST, job=job))["env"] if each["name"] == "RUN_WEBHOOK"]
+    secret = {"name": "headway-webhooks", "key": "RUN_WEBHOOK", "optional": True}
+    assert variable == {"name": "RUN_WEBHOOK", "valueFrom": {"secretKeyRef": secret}}
+
+
 def test_all_objects_have_one_name_and_namespace(tmp_path: Path) -> None:
     found = objects(manifest(tmp_path, LEAST | {"namespace": "research"}))
     assert list(found) == ["ServiceAccount", "ConfigMap", "JobSet"]

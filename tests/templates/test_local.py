@@ -95,3 +95,16 @@ def test_a_signal_reaches_every_runner_and_the_script_waits_for_them(script: Pat
             time.sleep(0.02)
         process.send_signal(number)
         assert process.wait(30) == 82
+
+
+def test_a_spare_is_a_runner_and_a_node_more(script: Path) -> None:
+    job = (script.parent / "job.yaml").read_text().replace("nodes: 2", "nodes: 1").replace("{grace: 12.5s}", "{spares: 1}")
+    (script.parent / "job.yaml").write_text(job)
+    planned = load_job_plan(script.parent / "job.yaml")
+    assert planned is not None
+    script.write_text(next(text for path, text in planned.files().items() if path.suffix == ".sh"))
+    with started(script) as process:
+        assert process.wait(30) == 1
+    calls = (script.parent / "calls").read_text().splitlines()
+    assert [call[-1] for call in sorted(calls) if call.startswith("-m headway.runner ")] == ["0", "1"]
+    assert calls.count("nodes=127.0.0.1,127.0.0.1") == 2

@@ -379,3 +379,86 @@ def test_a_script_with_a_container_is_clean_for_shellcheck(tmp_path: Path) -> No
     script = rendered(tmp_path, f"{IMAGE}mounts: [{{source: /data/corpus}}]\n", PYXIS, "/scratch/runs")
     command = ["shellcheck", "--shell=bash", "--severity=style", "-"]
     assert subprocess.run(command, input=script, capture_output=True, text=True, check=False).stdout == ""
+
+
+# --- spares and webhooks ----------------------------------------------------------------------------------------------
+
+
+def with_resilience(folder: Path, more: str, nodes: int) -> str:
+    """The script of the job on so many of the cluster's two nodes, with more said of failures."""
+    (folder / "cluster.yaml").write_text(CLUSTER)
+    job = JOB.replace("nodes: 2", f"nodes: {nodes}").replace("{grace: 12.5s}", f"{{grace: 12.5s, {more}}}")
+    (folder / "job.yaml").write_text(job)
+    return script_of(folder)
+
+
+def in_blocks(folder: Path, more: str = "") -> None:
+    """A job whose groups of ranks fill two nodes, on racks that Slurm knows as blocks."""
+    text = RACK_JOB.replace("NODES", "32").replace("LAYOUT", "{tp: 8, pp: 4}")
+    (folder / "job.yaml").write_text(text + more)
+    (folder / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{topology: block}"))
+
+
+def script_of(folder: Path) -> str:
+    planned = load_job_plan(folder / "job.yaml")
+    assert planned is not None
+    (text,) = [text for path, text in planned.files().items() if path.suffix == ".sbatch"]
+    return text
+
+
+def test_a_spare_is_a_node_and_a_task_more_and_the_loss_of_a_node_ends_neither_job_nor_step(tmp_path: Path) -> None:
+    script = with_resilience(tmp_path, "spares: 1", nodes=1)
+    assert [each for each in directives(script) if each in ("--nodes=2", "--no-kill")] == ["--nodes=2", "--no-kill"]
+    _, calls = run(script, tmp_path)
+    assert calls[2].startswith(f"{SRUN} --no-kill --wait=0 python3 -m headway.runner ")
+
+
+@pytest.mark.parametrize(("more", "stays"), [("timeouts: {replace: 5m}", True), ("timeouts: {replace: 0s}", False)])
+def test_an_allocation_outlives_a_node_where_the_run_waits_for_another(more: str, stays: bool, tmp_path: Path) -> None:
+    script = with_resilience(tmp_path, more, nodes=2)
+    assert ("--no-kill" in directives(script), "--no-kill --wait=0" in script) == (stays, stays)
+
+
+@pytest.mark.parametrize(("variables", "told"), [({}, True), ({"RUN_WEBHOOK": "https://alerts.example.com/7"}, False)])
+def test_a_webhook_without_its_address_is_told_where_the_job_prints(
+    variables: dict[str, str], told: bool, tmp_path: Path
+) -> None:
+    script = with_resilience(tmp_path, "notify: {webhook_env: RUN_WEBHOOK}", nodes=2)
+    code, _ = run(f"exec 2>messages\n{script}", tmp_path, **variables)
+    assert code == 0
+    message = "RUN_WEBHOOK is not set: nobody will be told of failures\n"
+    assert (tmp_path / "messages").read_text() == (message if told else "")
+
+
+def test_a_container_gets_the_webhooks_address_in_place_of_one_of_its_image(tmp_path: Path) -> None:
+    more = f"code: {{image: registry.example.com/train@{DIGEST}}}\n"
+    assert "RUN_WEBHOOK" not in rendered(tmp_path, more, "containers: pyxis, ", runs="/runs")
+    notify = "12.5s, notify: {webhook_env: RUN_WEBHOOK}"
+    (tmp_path / "job.yaml").write_text((tmp_path / "job.yaml").read_text().replace("12.5s", notify))
+    assert "--container-env=HEADWAY_NODES,RUN_WEBHOOK," in script_of(tmp_path)
+
+
+@pytest.mark.parametrize(("spares", "codes"), [(0, []), (2, []), (3, ["HW428"]), (4, [])])
+def test_slurm_takes_nodes_and_spares_as_whole_segments_only(spares: int, codes: list[str], tmp_path: Path) -> None:
+    in_blocks(tmp_path, f"resilience: {{spares: {spares}}}\n")
+    assert [problem.code for problem in found(tmp_path) if problem.code.startswith("HW4")] == codes
+
+
+@pytest.mark.parametrize(
+    ("address", "pattern", "domain"),
+    [
+        ("b8.n1", "block.node", "b8"),
+        ("b8.n1.example.com", "block.node", "b8"),
+        ("s0.s1.n1", "switch.switch.node", ""),
+        ("n1", "node", ""),
+    ],
+)
+def test_a_node_in_a_block_knows_its_domain(address: str, pattern: str, domain: str, tmp_path: Path) -> None:
+    in_blocks(tmp_path)
+    script = script_of(tmp_path)
+    assert '  sh -c "$in_block" sh \\\n  python3 -m headway.runner ' in script
+    (line,) = [line for line in script.splitlines() if line.startswith("in_block=")]
+    command = f"{line}\nsh -c \"$in_block\" sh sh -c 'echo \"$HEADWAY_DOMAIN $1\"' sh 'a b'"
+    variables = {"PATH": os.environ["PATH"], "SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
+    done = subprocess.run(["bash", "-euc", command], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{domain} a b\n"

@@ -39,7 +39,7 @@ def _check_name(plan: JobPlan) -> Iterator[Problem]:
     if not re.match(r"[a-z]", plan.name):
         message = f"`{plan.name}` begins with a digit, and the names of a JobSet's pods must not (RFC 1035)"
         yield Problem("HW407", JOB, ("name",), message, "begin it with a letter")
-    over = len(host_name(plan, plan.slots - 1) + _RANDOM) - _LABEL_CHARACTERS
+    over = len(host_name(plan, plan.nodes - 1) + _RANDOM) - _LABEL_CHARACTERS
     if over > 0:
         message = f"the names of its pods would have {_LABEL_CHARACTERS + over} characters, and {_LABEL_CHARACTERS} are possible"
         yield Problem("HW407", JOB, ("name",), message, f"use at most {len(plan.name) - over} characters")

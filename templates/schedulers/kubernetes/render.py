@@ -21,6 +21,8 @@ SHM_PATH = "/dev/shm"
 # The ConfigMap's literal blocks stand below `data:` and a key.
 _INDENT = 4
 _REPLICATED_JOB = "node"
+# A Secret of the namespace whose keys are variables: the addresses of webhooks, which no file holds.
+_WEBHOOK_SECRET = "headway-webhooks"
 # After the workers' grace the agents, the supervisor and the kubelet need some seconds each.
 _TERMINATION_MARGIN_S = 30
 
@@ -44,7 +46,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         config_path=CONFIG_PATH,
         setup=[Shell(line) for line in options.setup],
     )
-    nodes = "".join(f"{host_name(plan, slot)}.{plan.run_stem}\n" for slot in range(plan.slots))
+    nodes = "".join(f"{host_name(plan, index)}.{plan.run_stem}\n" for index in range(plan.nodes))
     limits, mounts = _limits(options, plan), list(_mounts(options, plan))
     text = render_yaml(
         _MANIFEST,
@@ -62,6 +64,8 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         run_json=block(to_json(plan.run), _INDENT),
         spec_json=block(json_text(plan.kept_spec), _INDENT),
         image=plan.code["image"] or options.image,
+        webhook=None if plan.run.notify is None else plan.run.notify.webhook_env,
+        webhook_secret=_WEBHOOK_SECRET,
         environment=[_unexpanded(variable) for variable in plan.env],
         tolerations=[_toleration(toleration) for toleration in options.tolerations],
         identity=_given(runAsUser=options.user, runAsGroup=options.group),
@@ -77,9 +81,9 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
     return {PurePosixPath("kubernetes/job.yaml"): text}
 
 
-def host_name(plan: JobPlan, slot: int) -> str:
+def host_name(plan: JobPlan, index: int) -> str:
     """The pod's host name, as JobSet forms it: set, replicated job, index of the Job, index of the pod."""
-    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-{slot}"
+    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-{index}"
 
 
 def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:

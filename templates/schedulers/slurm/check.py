@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
@@ -71,7 +72,10 @@ def _check_directives(options: SlurmOptions) -> Iterator[Problem]:
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    if plan.segment_nodes is None or options.topology is not None:
+    if plan.segment_nodes is None:
+        return
+    if options.topology is not None:
+        yield from _check_whole_segments(plan, plan.segment_nodes)
         return
     layout = plan.spec["layout"]
     axis = "tp" if layout["tp"] > cluster.group(plan.group).gpus else "ep"
@@ -81,6 +85,17 @@ def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -
         "`scheduler.options`: the job then asks for segments"
     )
     yield Problem("HW425", JOB, ("layout", axis), message, hint, Severity.WARNING)
+
+
+def _check_whole_segments(plan: JobPlan, segment: int) -> Iterator[Problem]:
+    """The job's own nodes are whole segments, since they hold whole groups of ranks; spares need not be."""
+    if plan.nodes % segment:
+        message = (
+            f"{plan.slots} nodes and {plan.spares} spares are no multiple of the {segment} nodes that come from one NVLink domain "
+            "together, and Slurm takes `--segment` only where it divides the nodes"
+        )
+        nearest = listed_numbers([count - plan.slots for count in nearest_multiples(plan.nodes, segment)])
+        yield Problem("HW428", JOB, ("resilience", "spares"), message, f"the nearest numbers of spares are {nearest}")
 
 
 def _check_image(plan: JobPlan) -> Iterator[Problem]:

@@ -66,4 +66,6 @@ def _mounts(mounts: tuple[MountPlan, ...]) -> Iterator[str]:
 
 def _variables(plan: JobPlan) -> Iterator[str]:
     yield _NODES
+    if plan.run.notify is not None:
+        yield plan.run.notify.webhook_env
     yield from (variable.name for variable in plan.env)

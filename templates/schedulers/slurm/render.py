@@ -28,6 +28,8 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         run_json=Shell(to_json(plan.run)),
         spec_json=Shell(json_text(plan.kept_spec)),
         container=container_of(plan),
+        in_blocks=options.topology is not None and plan.segment_nodes is not None,
+        webhook=None if plan.run.notify is None else Shell(plan.run.notify.webhook_env),
         directives=[Shell(line) for line in options.directives],
     )
     return {PurePosixPath("slurm/job.sbatch"): text}

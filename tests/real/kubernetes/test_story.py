@@ -21,6 +21,7 @@ from .node import RealNodes
 pytestmark = pytest.mark.slow
 
 JOB = (Path(__file__).parents[3] / "examples/two-node-slurm/job.yaml").read_text()
+SPARED = JOB.replace("nodes: 2", "nodes: 1") + "\nresilience: {spares: 1}\n"
 STEPS = list(range(1, 31))
 END_S = 300  # two attempts, and the half minute in which the second node may still come back
 CPU_NODES = "nodes: [{group: cpu, count: 2, cpus: 1, procs: 1}]"
@@ -222,6 +223,37 @@ def test_any_other_failure_starts_the_next_attempt_of_the_same_run(
         for pod in second:
             end_pod(control_plane, pod, 0)
         assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
+
+
+def test_with_spares_a_killed_pod_comes_again_in_the_same_attempt(control_plane: ControlPlane, tmp_path: Path) -> None:
+    with control_plane.namespace() as namespace:
+        control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}, job=SPARED))
+        lost, other = pods_of(control_plane, namespace, 0)
+        end_pod(control_plane, lost, 137)
+        again = control_plane.wait(
+            "another pod of the same index",
+            lambda: [each for each in pods(control_plane, namespace) if each["metadata"]["name"] != other["metadata"]["name"]],
+            lambda found: any(each["metadata"]["uid"] != lost["metadata"]["uid"] for each in found),
+            LIMIT_S,
+        )
+        (new,) = [each for each in again if each["metadata"]["uid"] != lost["metadata"]["uid"]]
+        assert new["spec"]["hostname"] == lost["spec"]["hostname"]
+        for pod in (other, new):
+            end_pod(control_plane, pod, 0)
+        assert await_state(control_plane, namespace, "Completed")["restarts"] == 0
+
+
+def test_with_spares_too_a_verdict_ends_the_attempt_or_the_run(control_plane: ControlPlane, tmp_path: Path) -> None:
+    with control_plane.namespace() as namespace:
+        control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}, job=SPARED))
+        end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 82)
+        end_pod(control_plane, pods_of(control_plane, namespace, 1)[0], 83)
+        assert await_state(control_plane, namespace, "Failed")["restarts"] == 1
+
+
+def pods(plane: ControlPlane, namespace: str) -> list[Object]:
+    """All pods there, ended ones too."""
+    return plane.objects("pods", "-n", namespace)
 
 
 def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_plane: ControlPlane, tmp_path: Path) -> None:

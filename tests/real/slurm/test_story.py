@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import companions, processes_of, worker
+from tests.faults.processes import Process, companions, processes_of, worker
 from tests.faults.runs import LIMIT_S, Run, headway, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 STORY = Path(__file__).parents[3] / "examples/two-node-slurm"
 SCRIPT = STORY / "rendered/small-llama/two-cpu-nodes/slurm/job.sbatch"
 GPU_SCRIPT = STORY / "rendered/small-llama/two-h100-nodes/slurm/job.sbatch"
+SPARE_SCRIPT = STORY / "rendered/small-llama-spare/three-cpu-nodes/slurm/job.sbatch"
 STEPS = list(range(1, 31))
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 
@@ -82,6 +83,28 @@ def test_a_requeued_job_goes_on_as_a_further_attempt_of_the_same_run(
     assert run.hashes() == local.hashes()
     assert run.steps() == STEPS
     assert not companions(run.directory, "headway.runner")
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_inside_the_allocation(
+    each_slurm: SlurmCluster, local: Run, tmp_path: Path
+) -> None:
+    with SlurmCluster(Shape(nodes=3), each_slurm.programs) as slurm:
+        path = f"{Path(sys.executable).parent}:{slurm.env['PATH']}"
+        job = slurm.submit(SPARE_SCRIPT, env={"PATH": path, "HEADWAY_RUNS": str(tmp_path / "runs")}, cwd=tmp_path)
+        run = wait_for_step(tmp_path / "runs", 14)
+        _supervisor(run, node=1).kill()
+        run = _end(slurm, job, tmp_path)
+        assert slurm.job(job)["Restarts"] == "0"
+    (rebound,) = run.journal("rebound")
+    assert (rebound["slot"], rebound["from"], rebound["to"]) == (1, 1, 2)
+    assert run.hashes() == local.hashes()
+    assert sorted(set(run.steps())) == STEPS
+
+
+def _supervisor(run: Run, node: int) -> Process:
+    """The supervisor of the node with this index."""
+    (found,) = (each for each in companions(run.directory, "headway.runner") if each.environment["SLURM_NODEID"] == str(node))
+    return found
 
 
 def test_the_gpu_script_is_accepted_by_a_cluster_of_its_size_and_by_no_smaller_one(each_slurm: SlurmCluster) -> None:

@@ -1,6 +1,6 @@
 #!/bin/bash
 # own-script on two-ranks-here: 1 x 2 ranks on this machine.
-# Rendered by headway from spec d82882e3e2d99a0980c2e80dbce9c333f60fb05724435ddae592e4e16edbf274; edit the spec, not this file.
+# Rendered by headway from spec 4bc1a1ddceb6b9ba83a10918074f086ac02ec57c5a23315c5b8b16ffda481f32; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" own-script-d82882e3-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" own-script-4bc1a1dd-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -23,11 +23,16 @@ run_json=$(
     "host_memory_bytes": null,
     "tiers": [{"every_s": null, "every_steps": 10, "keep": 3, "kind": "disk", "url": null}]
   },
+  "cluster": "two-ranks-here",
   "data": null,
+  "domains": [],
   "grace_s": 30.0,
   "history": [],
   "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
+  "metrics_port": null,
+  "min_slots": null,
   "model": null,
+  "notify": null,
   "optimizer": {
     "beta1": 0.9,
     "beta2": 0.95,
@@ -46,14 +51,24 @@ run_json=$(
   "run": null,
   "schema": "headway.run/1",
   "seed": 1,
+  "segment_required": false,
+  "segment_slots": 1,
   "slots": 1,
-  "spec_hash": "d82882e3e2d99a0980c2e80dbce9c333f60fb05724435ddae592e4e16edbf274",
+  "spares": 0,
+  "spec_hash": "4bc1a1ddceb6b9ba83a10918074f086ac02ec57c5a23315c5b8b16ffda481f32",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
     "agent": {"factor": 1.0, "floor_s": 30.0},
+    "checkpoint": {"factor": 10.0, "floor_s": 1800.0},
     "collective": {"factor": 1.0, "floor_s": 600.0},
-    "join": {"factor": 1.0, "floor_s": 600.0}
+    "compile": {"factor": 10.0, "floor_s": 3600.0},
+    "compute": {"factor": 10.0, "floor_s": 900.0},
+    "data": {"factor": 10.0, "floor_s": 900.0},
+    "evaluation": {"factor": 10.0, "floor_s": 3600.0},
+    "join": {"factor": 1.0, "floor_s": 600.0},
+    "replace": {"factor": 1.0, "floor_s": 0.0},
+    "start": {"factor": 1.0, "floor_s": 1800.0}
   },
   "trainer": {
     "kind": "script",
@@ -129,7 +144,18 @@ RUN_JSON
     "notify": null,
     "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
     "spares": 0,
-    "timeouts": {"agent": 30.0, "collective": 600.0, "join": 600.0}
+    "timeouts": {
+      "agent": 30.0,
+      "checkpoint": 1800.0,
+      "collective": 600.0,
+      "compile": 3600.0,
+      "compute": 900.0,
+      "data": 900.0,
+      "evaluation": 3600.0,
+      "join": 600.0,
+      "replace": 0.0,
+      "start": 1800.0
+    }
   },
   "seed": 1,
   "steps": 60,

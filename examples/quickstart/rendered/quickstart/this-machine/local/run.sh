@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec 1a7c76c1275985dd33a6e4976f11025416827cbd97eed5e529e9a60b89b7266a; edit the spec, not this file.
+# Rendered by headway from spec 55ae2a06c10eec9be33a1c7960866e9ab05e906ea7bb8605e49d96d8e19fb6dd; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-1a7c76c1-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" quickstart-55ae2a06-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -23,10 +23,14 @@ run_json=$(
     "host_memory_bytes": null,
     "tiers": [{"every_s": null, "every_steps": 20, "keep": 3, "kind": "disk", "url": null}]
   },
+  "cluster": "this-machine",
   "data": {"kind": "python_stdlib", "options": {"limit_bytes": 8000000}},
+  "domains": [],
   "grace_s": 30.0,
   "history": [],
   "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
+  "metrics_port": null,
+  "min_slots": null,
   "model": {
     "dropout": 0.1,
     "ffn_hidden": 352,
@@ -39,6 +43,7 @@ run_json=$(
     "tie_embeddings": false,
     "vocab_size": 256
   },
+  "notify": null,
   "optimizer": {
     "beta1": 0.9,
     "beta2": 0.95,
@@ -57,14 +62,24 @@ run_json=$(
   "run": null,
   "schema": "headway.run/1",
   "seed": 1,
+  "segment_required": false,
+  "segment_slots": 1,
   "slots": 1,
-  "spec_hash": "1a7c76c1275985dd33a6e4976f11025416827cbd97eed5e529e9a60b89b7266a",
+  "spares": 0,
+  "spec_hash": "55ae2a06c10eec9be33a1c7960866e9ab05e906ea7bb8605e49d96d8e19fb6dd",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
     "agent": {"factor": 1.0, "floor_s": 30.0},
+    "checkpoint": {"factor": 10.0, "floor_s": 1800.0},
     "collective": {"factor": 1.0, "floor_s": 600.0},
-    "join": {"factor": 1.0, "floor_s": 600.0}
+    "compile": {"factor": 10.0, "floor_s": 3600.0},
+    "compute": {"factor": 10.0, "floor_s": 900.0},
+    "data": {"factor": 10.0, "floor_s": 900.0},
+    "evaluation": {"factor": 10.0, "floor_s": 3600.0},
+    "join": {"factor": 1.0, "floor_s": 600.0},
+    "replace": {"factor": 1.0, "floor_s": 0.0},
+    "start": {"factor": 1.0, "floor_s": 1800.0}
   },
   "trainer": {"kind": "builtin", "options": {}}
 }
@@ -146,7 +161,18 @@ RUN_JSON
     "notify": null,
     "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
     "spares": 0,
-    "timeouts": {"agent": 30.0, "collective": 600.0, "join": 600.0}
+    "timeouts": {
+      "agent": 30.0,
+      "checkpoint": 1800.0,
+      "collective": 600.0,
+      "compile": 3600.0,
+      "compute": 900.0,
+      "data": 900.0,
+      "evaluation": 3600.0,
+      "join": 600.0,
+      "replace": 0.0,
+      "start": 1800.0
+    }
   },
   "seed": 1,
   "steps": 160,

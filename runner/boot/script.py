@@ -1,7 +1,7 @@
 """Runs somebody's script, unchanged, as a worker: `python -m headway.runner.boot [-m] SCRIPT ARGS...`.
 
-Before the script's first line it hosts the generation's rendezvous store on rank 0 and counts optimizer steps for the heartbeat; the
-script finds torchrun's environment, its own argv and itself as `__main__`.
+Before the script's first line it hosts the generation's rendezvous store on rank 0, sets the hooks, and verifies what was saved last;
+the script finds torchrun's environment, its own argv and itself as `__main__`.
 """
 
 import atexit
@@ -13,26 +13,20 @@ import threading
 import traceback
 import types
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from headway.runner.worker import Worker, host_store, leave_store
+from headway.runner.boot import signs
+from headway.runner.boot.hooks import prepare
+from headway.runner.boot.saved import registry_of, verify_saved
+from headway.runner.boot.unseen import carefully, say_unseen, watch_for_steps
+from headway.runner.worker import Worker, host_store, leave_store, meet_store
 
-_RUNPY = "<frozen runpy>"
-
-
-class StepCounter:
-    """Counts the steps of the first optimizer that steps: one that steps beside it (a GAN's other half) is not a step of its own."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker, self._first, self._steps = worker, 0, 0
-
-    def __call__(self, optimizer: Any, *_: Any) -> None:
-        self._first = self._first or id(optimizer)
-        if id(optimizer) == self._first:
-            self._steps += 1
-            self._worker.completed(self._steps)
+_PASSED_OVER = (__file__, runpy.__file__, "<frozen runpy>")
+_VERIFIED = "headway/verified"  # in the store: the local ranks that have verified what was saved
+VERIFY_S = 600.0
 
 
 def run_script(argv: Sequence[str]) -> None:
@@ -88,41 +82,53 @@ def exit_code(reason: object) -> int:
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the script's own frames on."""
-    while (
-        trace is not None
-        and trace.tb_next is not None
-        and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, _RUNPY)
-    ):
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in _PASSED_OVER:
         trace = trace.tb_next
     return trace
+
+
+def verify_first(worker: Worker, store: Any) -> None:
+    """The first rank of each node verifies what was saved; all wait for it, or ranks would find different checkpoints."""
+    saved, nodes = registry_of(worker).exists(), worker.world_size // int(os.environ["LOCAL_WORLD_SIZE"])
+    if not saved and nodes == 1:  # of several nodes without a store in common, another one may have a registry
+        return
+    if saved and worker.local_rank == 0:
+        worker.section("restore")
+        carefully(verify_saved, worker)
+    meet_store(worker, store, _VERIFIED, timedelta(seconds=VERIFY_S))
 
 
 def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
+    prepare()
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
 
     store = host_store(worker)  # serves the other ranks for as long as this process lives
-    register_optimizer_step_post_hook(StepCounter(worker))
+    register_optimizer_step_post_hook(signs.StepCounter(signs.show_signs(worker, "script")))
     keep_process_groups()
+    verify_first(worker, store)
     worker.section("script")
     if worker.rank == 0:
         worker.say("section", name="script")
-    code = 0
-    try:
-        run_script(sys.argv[1:])
-    except SystemExit as left:
-        code = exit_code(left.code)
-        if isinstance(left.code, str):
-            worker.say("exception", text=left.code[:500])
-    except BaseException as error:
-        traceback.print_exception(type(error), error, own_frames(error.__traceback__))
-        worker.say("exception", text=f"{type(error).__name__}: {error}".splitlines()[0][:500])
-        code = 1
+        watch_for_steps()
+    code = run(worker)
+    say_unseen()
     if code == 0:
         leave_store(worker, store)
     leave(code)
 
 
-if __name__ == "__main__":
-    main()
+def run(worker: Worker) -> int:
+    """Runs the script; says what it raised and returns its exit code."""
+    try:
+        run_script(sys.argv[1:])
+    except SystemExit as left:
+        if isinstance(left.code, str):
+            worker.raised(left)
+        return exit_code(left.code)
+    except BaseException as error:
+        traceback.print_exception(type(error), error, own_frames(error.__traceback__))
+        worker.raised(error)
+        return 1
+    return 0

@@ -1,0 +1,62 @@
+"""torchrun's own rendezvous (c10d over TCPStore) as the peer: so many agents join it, all in one process, beside its store in another.
+
+Prints a JSON line: how long the agents took until each had its rank. Then they keep their rendezvous alive, until stdin ends.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+
+JOIN_S = 300
+_STACK_BYTES = 1 << 20
+
+
+def serve() -> None:
+    """The store, as torchrun keeps it on the node of `--rdzv-endpoint`, until stdin ends."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    print(store.port, flush=True)
+    sys.stdin.read()
+
+
+def join(port: int, agents: int) -> None:
+    ranks: list[int] = []
+    handlers: list[DynamicRendezvousHandler] = []
+    errors: list[BaseException] = []
+
+    def agent() -> None:
+        try:
+            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=JOIN_S))
+            backend = C10dRendezvousBackend(store, "fleet")
+            patience = RendezvousTimeout(join=timedelta(seconds=JOIN_S))
+            handler = DynamicRendezvousHandler.from_backend("fleet", store, backend, agents, agents, timeout=patience)
+            ranks.append(handler.next_rendezvous().rank)
+            handlers.append(handler)  # one that is gone keeps nothing alive
+        except Exception as error:
+            errors.append(error)
+
+    threading.stack_size(_STACK_BYTES)
+    threads = [threading.Thread(target=agent, daemon=True) for _ in range(agents)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took_s = time.monotonic() - began
+    complete = sorted(ranks) == list(range(agents))
+    print(json.dumps({"took_s": took_s, "complete": complete, "error": repr(errors[0]) if errors else ""}), flush=True)
+    sys.stdin.read()
+    os._exit(0)  # the handlers' own threads go on otherwise
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        join(int(sys.argv[2]), int(sys.argv[3]))

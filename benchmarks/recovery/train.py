@@ -1,0 +1,58 @@
+"""A data-parallel script as anybody has one: it saves its whole state once, loads it when it is started again, and says when steps ended.
+
+It knows nothing of headway and runs under any launcher that sets torchrun's environment.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH, LAYERS = 1024, 4  # 4.2 million parameters: 50 MB with AdamW's moments
+STEP_S = 0.05
+SAVED_AT = 5
+
+
+def network() -> nn.Module:
+    """The model of both sides of the comparison."""
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+
+
+def main() -> None:
+    """`FOLDER STEPS`: lines of `step, pid, monotonic seconds` go to FOLDER/steps-<rank>."""
+    folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    saved, step = folder / "state.pt", 0
+    if saved.exists():
+        state = torch.load(saved)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+    batch = torch.ones(1, WIDTH)
+    with (folder / f"steps-{dist.get_rank()}").open("a", buffering=1) as trace:
+        while step < steps and not (folder / "stop").exists():
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            trace.write(f"{step} {os.getpid()} {time.monotonic()}\n")
+            if step == SAVED_AT and not saved.exists():
+                if dist.get_rank() == 0:
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                    torch.save(state, folder / "state.part")
+                    (folder / "state.part").rename(saved)
+                dist.barrier()
+            time.sleep(STEP_S)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What ranks print into torchrun's log files, shown on the terminal while they do: torchrun's --tee."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any, TextIO
+
+POLL_S = 0.1  # as torch's own tail (multiprocessing/tail_log.py)
+STREAMS = {"stdout": 1, "stderr": 2}  # bits of torchrun's --tee
+NEWEST = 2  # folders of restarts that are read: the one before may still be written to while the next begins
+
+
+@dataclass
+class Tail:
+    """The whole lines that a file has grown by, each time it is asked."""
+
+    path: Path
+    _read: int = 0
+
+    def lines(self, *, whole: bool = True) -> list[str]:
+        """New lines; with `whole` false, what is left at the end without a newline too."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                found = file.read()
+        except FileNotFoundError:
+            return []
+        if whole:
+            found = found[: found.rfind(b"\n") + 1]
+        self._read += len(found)
+        *lines, rest = found.decode(errors="replace").split("\n")
+        return [f"{line}\n" for line in ([*lines, rest] if rest else lines)]
+
+
+@dataclass
+class Teed:
+    """`logs/attempt_<k>/<local rank>/{stdout,stderr}.log` of the ranks in `ranks` (local rank -> bits of STREAMS), followed."""
+
+    logs: Path
+    ranks: Mapping[int, int]
+    role: str
+    filters: Mapping[str, Sequence[str]]
+    _tails: dict[tuple[Path, int, str], Tail] = field(default_factory=dict)
+
+    def show(self, *, whole: bool = True) -> None:
+        """Shows what is new."""
+        for folder in sorted(self.logs.glob("attempt_*"), key=lambda path: int(path.name.split("_")[1]))[-NEWEST:]:
+            for local_rank, bits in self.ranks.items():
+                for stream in (name for name, bit in STREAMS.items() if bits & bit):
+                    self._show(folder, local_rank, stream, whole=whole)
+
+    def _show(self, folder: Path, local_rank: int, stream: str, *, whole: bool) -> None:
+        path = folder / str(local_rank) / f"{stream}.log"
+        tail = self._tails.setdefault((folder, local_rank, stream), Tail(path))
+        if not (lines := tail.lines(whole=whole)):
+            return
+        prefix = _prefix(self.role, local_rank, path.with_name("rank"))
+        target: TextIO = getattr(sys, stream)
+        target.writelines(prefix + line for line in lines)
+        target.flush()
+        if wanted := self.filters.get(stream):
+            with (folder / f"filtered_{stream}.log").open("a") as file:
+                file.writelines(prefix + line for line in lines if any(part in line for part in wanted))
+
+
+def _prefix(role: str, local_rank: int, rank_file: Path) -> str:
+    """What torchrun puts before a line; a template in the environment may name the rank too (local_elastic_agent.py)."""
+    template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+    if template is None:
+        return f"[{role}{local_rank}]:"
+    rank = rank_file.read_text() if rank_file.exists() else ""
+    return Template(template).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
+
+
+@contextmanager
+def following(terminal: Mapping[str, Any]) -> Iterator[None]:
+    """Shows what the ranks print while the block runs, and the rest at its end. Without --tee, nothing."""
+    if not terminal["logs"] or not terminal["teed"]:
+        yield
+        return
+    ranks = {int(rank): bits for rank, bits in terminal["teed"].items()}
+    teed, over = Teed(Path(terminal["logs"]), ranks, terminal["role"], terminal["filters"]), threading.Event()
+
+    def follow() -> None:
+        while not over.wait(POLL_S):
+            teed.show()
+
+    thread = threading.Thread(target=follow, name="teed", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        teed.show(whole=False)

@@ -1,0 +1,90 @@
+"""What happened in a run beside failures and saves, as sentences: hangs, stragglers, nodes lost and replaced, what nobody saw."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headway.report import units
+from headway.report.history import Generation
+from headway.report.records import (
+    Entry,
+    Excluded,
+    Hang,
+    LostNode,
+    Rebound,
+    RefusedFile,
+    Regroup,
+    Straggler,
+    Takeover,
+    Unseen,
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory."""
+
+    wall: float
+    generation: int
+    kind: str
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
+def events(history: Sequence[Generation]) -> Iterator[Event]:
+    """In the order of the journal."""
+    for generation in history:
+        for entry in generation.entries:
+            if (told := _told(entry)) is not None:
+                evidence = tuple(entry.evidence) if isinstance(entry, Hang) else ()
+                yield Event(entry.wall, generation.number, *told, evidence)
+
+
+def _told(entry: Entry) -> tuple[str, str] | None:
+    """The kind and the sentence; None for an entry that is shown elsewhere."""
+    match entry:
+        case Hang():
+            return "hang", _hang(entry)
+        case Straggler():
+            return "straggler", _straggler(entry)
+        case LostNode():
+            return "lost", f"{_host(entry.host, entry.node)} was lost: {entry.why}"
+        case Rebound():
+            return "rebound", _rebound(entry)
+        case Excluded():
+            return "excluded", f"{_host(entry.host, entry.node)} is left out: {entry.why}"
+        case Takeover():
+            return "takeover", f"node {entry.node} has taken over as coordinator (term {entry.term})"
+        case Regroup():
+            return "regroup", f"{_host(entry.host, entry.node)} has come: all ranks start again with it"
+        case RefusedFile():
+            return "refused file", f"{entry.path} is not what was saved ({entry.why}); it was renamed to {entry.now}"
+        case Unseen():
+            return "unseen", f"not seen from outside: {'; '.join(entry.calls)}"
+    return None
+
+
+def _hang(hang: Hang) -> str:
+    who = f"{_ranks(hang.ranks)} hung" if hang.ranks else "all ranks stood still, none of them alone"
+    return f"{who} in {hang.section} for {units.seconds(hang.silent_s)}: {hang.why}"
+
+
+def _ranks(ranks: Sequence[int], shown: int = 8) -> str:
+    more = f" and {len(ranks) - shown:,} more" if len(ranks) > shown else ""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:shown])) + more
+
+
+def _straggler(found: Straggler) -> str:
+    where = f" on {found.host}" if found.host else ""
+    return (
+        f"rank {found.rank}{where} needs {found.ratio:.2f} times the others' time for a step ({units.seconds(found.own_step_s)})"
+    )
+
+
+def _rebound(move: Rebound) -> str:
+    before = "" if move.before is None else f", in place of node {move.before}"
+    outside = "; it lies outside of the domain of its segment" if move.outside else ""
+    return f"slot {move.slot} runs on {_host(move.host, move.to)}{before}{outside}"
+
+
+def _host(host: str | None, node: int | None) -> str:
+    return f"{host} (node {node})" if host else f"node {node}"

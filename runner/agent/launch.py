@@ -1,0 +1,166 @@
+"""What a node starts for one rank: argv, torchrun's environment variables, and where its output goes."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from headway.runner.contract import RunConfig, partner_of
+from headway.runner.goodput.tracking import tracker_environment
+from headway.runner.rundir import RunDirectory
+
+STDOUT, STDERR = 1, 2  # bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """The flags of torchrun that decide how a worker is started (option `torchrun` of the trainer `script`).
+
+    `redirects` and `shown` go by local rank: which of stdout (1) and stderr (2) go to a file, and whose output the terminal shows, of
+    what does not go to a file. `shown` null: everybody's.
+    """
+
+    python: bool = True
+    role: str = "default"
+    max_restarts: int = 0
+    redirects: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[int, ...] | None = None
+    virtual_local_rank: bool = False
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Torchrun | None":
+        """None for what was not started by `headway torchrun`."""
+        given = config.trainer.options.get("torchrun")
+        return None if given is None else cls(**{**given, "shown": None if given["shown"] is None else tuple(given["shown"])})
+
+
+def command(
+    config: RunConfig,
+    directory: RunDirectory,
+    slot: int,
+    local_rank: int,
+    generation: int,
+    start: Mapping[str, Any],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """One rank's order to the supervisor: `{argv, environment, stdout, stderr, hosts_store, cpus}`.
+
+    `start` is the body of the coordinator's message, `environment` the supervisor's own, which the order's is put on top of. `stdout` and
+    `stderr` are paths, null for where the supervisor's go. `cpus` are those that the rank is bound to, null for all.
+    """
+    given = Torchrun.of(config)
+    rank = slot * config.procs_per_slot + local_rank
+    known = {
+        **_torchrun_environment(config, slot, local_rank, start, given),
+        **_own_environment(config, directory, local_rank, slot, generation, start),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
+        **tracker_environment(directory, rank, environment),
+    }
+    if given is None:
+        logged = config.trainer.options.get("logs", config.trainer.kind != "script")
+        stdout = stderr = str(directory.log(slot, rank)) if logged else None
+    else:
+        known |= _device(local_rank, environment) if given.virtual_local_rank else {}
+        folder = log_folder(environment, start["restarts"], local_rank)
+        known["TORCHELASTIC_ERROR_FILE"] = "" if folder is None else folder / "error.json"
+        stdout, stderr = (_stream(bit, given, local_rank, folder) for bit in (STDOUT, STDERR))
+    return {
+        "argv": _argv(config, local_rank, given, environment),
+        "environment": {name: str(value) for name, value in known.items()},
+        "stdout": stdout,
+        "stderr": stderr,
+        "hosts_store": rank == 0 and (given is None or given.python),
+        "cpus": json.loads(environment.get("HEADWAY_CPUS", "{}")).get(str(local_rank)),
+    }
+
+
+def _torchrun_environment(
+    config: RunConfig, slot: int, local_rank: int, start: Mapping[str, Any], given: Torchrun | None
+) -> dict[str, Any]:
+    """torchrun's own contract: docs.pytorch.org elastic/run, "Environment Variables"."""
+    procs, slots = config.procs_per_slot, start.get("slots", config.slots)
+    rank = slot * procs + local_rank
+    return {
+        "RANK": rank,
+        "LOCAL_RANK": 0 if given is not None and given.virtual_local_rank else local_rank,
+        "WORLD_SIZE": slots * procs,
+        "LOCAL_WORLD_SIZE": procs,
+        "GROUP_RANK": slot,
+        "GROUP_WORLD_SIZE": slots,
+        "ROLE_NAME": "default" if given is None else given.role,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": slots * procs,
+        "MASTER_ADDR": start["master_addr"],
+        "MASTER_PORT": start["master_port"],
+        "TORCHELASTIC_RESTART_COUNT": start["restarts"],
+        "TORCHELASTIC_MAX_RESTARTS": config.restart.budget if given is None else given.max_restarts,
+        "TORCHELASTIC_RUN_ID": config.run,
+        # Rank 0 hosts the store on the socket that its supervisor opened, before any script code runs (runner/worker.py); a program
+        # that is not run by our Python hosts it by itself on the port, which is free by then.
+        "TORCHELASTIC_USE_AGENT_STORE": given is None or given.python,
+    }
+
+
+def _own_environment(
+    config: RunConfig, directory: RunDirectory, local_rank: int, slot: int, generation: int, start: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = {
+        "HEADWAY_RUN_JSON": directory.run_json,
+        "HEADWAY_ATTEMPT": directory.attempt,
+        "HEADWAY_GENERATION": generation,
+        "HEADWAY_LOCAL_RANK": local_rank,
+        "HEADWAY_BASE": json.dumps(start["base"]),
+    }
+    partner = partner_node(config, slot, start)
+    return own if partner is None else {**own, "HEADWAY_PARTNER": directory.keeper(partner)}
+
+
+def partner_node(config: RunConfig, slot: int, start: Mapping[str, Any]) -> int | None:
+    """The node whose keeper holds copies of this slot's captures; null where the job keeps none."""
+    slots = start.get("slots", config.slots)
+    partner = partner_of(slot, slots, config.partner_segment) if config.checkpoint.has("peer") else None
+    return None if partner is None else dict(start.get("moved", [])).get(partner, partner)
+
+
+def _device(local_rank: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """--virtual-local-rank: each rank sees its own device as number 0."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": str(local_rank) if visible is None else visible.split(",")[local_rank].strip()}
+
+
+def log_folder(environment: Mapping[str, str], restarts: int, local_rank: int) -> Path | None:
+    """Where torchrun's default logs specs put a rank's files; None with --log-dir /dev/null, or without logs."""
+    logs = environment.get("HEADWAY_LOGS")
+    return Path(logs) / f"attempt_{restarts}" / str(local_rank) if logs else None
+
+
+def _stream(bit: int, given: Torchrun, local_rank: int, folder: Path | None) -> str | None:
+    if given.redirects.get(str(local_rank), 0) & bit:
+        return "/dev/null" if folder is None else str(folder / ("stdout.log" if bit == STDOUT else "stderr.log"))
+    return None if given.shown is None or local_rank in given.shown else "/dev/null"
+
+
+def _argv(config: RunConfig, local_rank: int, given: Torchrun | None, environment: Mapping[str, str]) -> list[str]:
+    if config.trainer.kind != "script":
+        return [sys.executable, "-u", "-m", "headway.runner.train.main"]
+    words: list[str] = config.trainer.options["argv"]
+    if given is None:
+        return [sys.executable, "-u", "-m", "headway.runner.boot", *words]
+    # torchrun puts the local rank into arguments (torch/distributed/elastic/utils/api.py, `macros`).
+    words = [Template(word).safe_substitute(local_rank=local_rank) for word in words]
+    if not given.python:
+        return words
+    return [environment.get("PYTHON_EXEC", sys.executable), "-u", "-m", "headway.runner.boot", *words]
+
+
+def make_folders(order: Mapping[str, Any]) -> None:
+    """The directories that an order's files are to lie in; for torchrun's, with the rank for whoever shows them."""
+    for path in (order["stdout"], order["stderr"]):
+        if path:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    if path := order["environment"].get("TORCHELASTIC_ERROR_FILE"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).with_name("rank").write_text(order["environment"]["RANK"])

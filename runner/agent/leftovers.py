@@ -1,0 +1,85 @@
+"""Files in /dev/shm that dead workers left behind: found by who had them open, removed when nobody has.
+
+NCCL, torch's data loaders and others unlink theirs at an orderly end only, and a killed worker has none.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Set
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")  # only files that a worker of ours has open are looked at
+Inode = tuple[int, int]  # device, number: the same file under any name
+_MAPPED = re.compile(rb"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) ([1-9]\d*) ", re.MULTILINE)  # proc(5), maps
+
+
+def shared_memory_of(pids: Iterable[int]) -> set[Inode]:
+    """The files of ours in /dev/shm that these processes and their descendants have open or mapped."""
+    ours = {inode for inode, _ in _files()}
+    return {inode for pid in pids for inode in _held(pid, ours)} if ours else set()
+
+
+def remove_unused(inodes: Set[Inode]) -> list[str]:
+    """Unlinks those of the files that no living process has open or mapped; returns their names."""
+    if not inodes:
+        return []
+    held = {inode for entry in Path("/proc").glob("[0-9]*") for inode in _open_in(int(entry.name))}
+    unused = [path for inode, path in _files() if inode in inodes - held]
+    for path in unused:
+        path.unlink(missing_ok=True)
+    return sorted(path.name for path in unused)
+
+
+def _files() -> list[tuple[Inode, Path]]:
+    """Regular files in /dev/shm that belong to this user."""
+    found = []
+    try:
+        entries = list(os.scandir(SHARED_MEMORY))
+    except OSError:
+        return []
+    for entry in entries:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue  # it has just been removed
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+            found.append(((status.st_dev, status.st_ino), Path(entry.path)))
+    return found
+
+
+def _held(pid: int, ours: Set[Inode]) -> set[Inode]:
+    held = _open_in(pid) & ours
+    for child in _descendants(pid):
+        held |= _open_in(child) & ours
+    return held
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            below = [int(child) for child in path.read_text().split()]
+        except OSError:
+            continue
+        found += below + [further for child in below for further in _descendants(child)]
+    return found
+
+
+def _open_in(pid: int) -> set[Inode]:
+    """What a process has mapped or open; nothing where that cannot be seen: then it is not of this user, or gone."""
+    found: set[Inode] = set()
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_bytes()
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return found
+    for major, minor, number in _MAPPED.findall(maps):
+        found.add((os.makedev(int(major, 16), int(minor, 16)), int(number)))
+    for descriptor in descriptors:
+        try:
+            status = descriptor.stat()
+        except OSError:
+            continue
+        found.add((status.st_dev, status.st_ino))
+    return found

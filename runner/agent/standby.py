@@ -1,0 +1,229 @@
+"""A worker that has not been told yet which: imports what the job's workers import, waits for an order, and becomes that worker.
+
+What differs from a process that was started afresh is only what it has imported before: environment, arguments, output, `__main__` and
+even /proc/<pid>/environ and cmdline are the worker's. It never touches a device.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.runner.agent.warm import OF_ANY_RANK, ORDERS_FD, READY, ROOM, TAKEN, WANTED_FD
+
+# Every worker needs these before its first step; the first optimizer that is made imports torch._dynamo.
+ALWAYS = ("torch", "torch.distributed", "torch._dynamo")
+# Libraries that a standby imports where the first generation's worker has; what a script brings itself is run by the script only.
+LIBRARIES = frozenset(
+    {
+        "accelerate",
+        "datasets",
+        "einops",
+        "filelock",
+        "fsspec",
+        "headway",
+        "huggingface_hub",
+        "lightning",
+        "lightning_fabric",
+        "lightning_utilities",
+        "numpy",
+        "packaging",
+        "pandas",
+        "peft",
+        "psutil",
+        "pyarrow",
+        "pytorch_lightning",
+        "regex",
+        "requests",
+        "safetensors",
+        "scipy",
+        "tokenizers",
+        "torch",
+        "torchmetrics",
+        "torchvision",
+        "tqdm",
+        "transformers",
+        "yaml",
+    }
+)
+IMPORTING_NICENESS = 10
+# Where the kernel groups processes by session, niceness counts between groups only, and anybody may set and reset that (sched(7)).
+AUTOGROUP = Path("/proc/self/autogroup")
+AUTOGROUP_AGAIN_S = 0.1  # the kernel takes no second change sooner (linux kernel/sched/autogroup.c)
+HAS_A_DEVICE = 3  # exit code
+_ARGUMENTS, _ENVIRONMENT = 48, 50  # fields of proc(5) stat, from 1: where each begins; where it ends is the next field
+
+
+def worth_importing(names: Sequence[str], *, of_any_rank: bool) -> list[str]:
+    """What a standby imports where a worker has imported `names`; one that does not know its rank yet takes fewer of them."""
+    packages = OF_ANY_RANK if of_any_rank else LIBRARIES
+    return [*ALWAYS, *(name for name in names if name.partition(".")[0] in packages)]
+
+
+def warm_up(module: str, names: Sequence[str]) -> None:
+    """Imports what `python -m module` will, and `names`. What cannot be imported is left to the worker."""
+    for name in (module, *names):
+        with contextlib.suppress(Exception):
+            imported = importlib.import_module(name)
+            if name == module and hasattr(imported, "prepare"):
+                imported.prepare()  # hooks that must be there before libraries give the hooked functions names of their own
+    forget(module)
+
+
+def forget(module: str) -> None:
+    """Drops a module that will run as `__main__`, which `python -m` does not find imported either. A package stays."""
+    found = sys.modules.get(module)
+    if found is None or hasattr(found, "__path__"):
+        return
+    del sys.modules[module]
+    parent, _, name = module.rpartition(".")
+    if hasattr(sys.modules.get(parent), name):
+        delattr(sys.modules[parent], name)
+
+
+def holds_a_device() -> bool:
+    """Whether an import has made a device context, which would keep memory from the worker that still runs."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+@contextlib.contextmanager
+def less_important() -> Iterator[None]:
+    """Gives way to the workers that compute; only where the kernel lets this process come back to its own niceness."""
+    own, comes_back = os.getpriority(os.PRIO_PROCESS, 0), niceness_comes_back()
+    group_be(IMPORTING_NICENESS)
+    if comes_back:
+        os.setpriority(os.PRIO_PROCESS, 0, own + IMPORTING_NICENESS)
+    try:
+        yield
+    finally:
+        group_be(0)
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), own)
+
+
+def group_be(niceness: int) -> None:
+    """Sets the niceness of this session's scheduling group, where there are such groups."""
+    for _ in range(3):
+        try:
+            AUTOGROUP.write_text(str(niceness))
+        except BlockingIOError:
+            time.sleep(AUTOGROUP_AGAIN_S)
+        except OSError:
+            return
+        else:
+            return
+
+
+def niceness_comes_back() -> bool:
+    """Whether a thread that made itself less important may undo that: it needs CAP_SYS_NICE or RLIMIT_NICE (setpriority(2))."""
+    came_back = []
+
+    def try_it() -> None:
+        thread = threading.get_native_id()
+        own = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, own + 1)
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, thread, own)
+            came_back.append(True)
+
+    trial = threading.Thread(target=try_it)
+    trial.start()
+    trial.join()
+    return bool(came_back)
+
+
+def receive(orders: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The order and its descriptors. Raises EOFError when the supervisor has gone.
+
+    CPython 3.11's `socket.recv_fds` drops its flags, and the descriptors would be inherited by every child: so recvmsg.
+    """
+    size = socket.CMSG_SPACE(16 * 4)
+    data, rights, _, _ = orders.recvmsg(16, size, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise EOFError
+    descriptors = [
+        int.from_bytes(content[place : place + 4], sys.byteorder)
+        for _, _, content in rights
+        for place in range(0, len(content) - len(content) % 4, 4)
+    ]
+    with os.fdopen(descriptors.pop(0), "rb") as file:
+        order: dict[str, Any] = json.load(file)
+    return order, descriptors
+
+
+def become(order: dict[str, Any], descriptors: Sequence[int]) -> str:
+    """Turns this process into the ordered worker, but for running it; returns the module to run."""
+    for standard, descriptor in zip((1, 2), descriptors[:2], strict=True):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    named = {name: str(fd) for name, fd in zip(order["descriptors"], descriptors[2:], strict=True)}
+    os.environ.clear()
+    os.environ.update(order["environment"] | named)
+    argv = order["argv"]
+    module = argv.index("-m") + 1
+    show(argv, dict(os.environ))
+    sys.orig_argv[:] = argv
+    sys.argv[:] = ["-m", *argv[module + 1 :]]  # runpy sets the first one to the file of the module
+    return str(argv[module])
+
+
+def show(argv: Sequence[str], environment: dict[str, str]) -> None:
+    """Writes the worker's arguments and what is new in its environment where the kernel shows them (proc(5), cmdline and environ)."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments, arguments_end, start, end = (
+        int(fields[number - 3 + more]) for number in (_ARGUMENTS, _ENVIRONMENT) for more in (0, 1)
+    )
+    if not all((arguments, arguments_end, start, end)):
+        return
+    write(arguments, arguments_end, "\0".join(argv))
+    before = ctypes.string_at(start, end - start)
+    room = before.find(f"\0{ROOM}=".encode()) + 1
+    if room:
+        known = set(before[:room].decode(errors="surrogateescape").split("\0"))
+        new = [f"{name}={value}" for name, value in environment.items() if f"{name}={value}" not in known]
+        write(start + room, end, "\0".join(new))
+
+
+def write(start: int, end: int, text: str) -> None:
+    """Fills the bytes of memory from `start` up to `end` with text and zeros; what has no room is cut."""
+    data = os.fsencode(text)[: end - start - 1]
+    ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
+
+
+def main() -> None:
+    orders, wanted = (int(os.environ.pop(name)) for name in (ORDERS_FD, WANTED_FD))
+    with os.fdopen(wanted, "rb") as file:
+        wants = json.load(file)
+    listening = socket.socket(fileno=orders)
+    listening.set_inheritable(False)
+    os.environ.update(wants["environment"])
+    with less_important():
+        warm_up(wants["argv"][wants["argv"].index("-m") + 1], wants["modules"])
+        gc.collect()
+    if holds_a_device():
+        sys.exit(HAS_A_DEVICE)
+    try:
+        listening.send(READY)
+        order, descriptors = receive(listening)
+    except (EOFError, OSError):
+        return
+    listening.send(TAKEN)
+    listening.close()
+    module = become(order, descriptors)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Warm standbys as their supervisor holds them: one process a local rank that has imported everything and waits for an order.
+
+An order goes into a memfd and comes with the worker's descriptors in one datagram (SCM_RIGHTS), so that a standby that does not read
+can never block who orders. A standby that is dead, not ready, of another environment or silent is killed, and costs nothing else.
+"""
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.runner.agent.processes import kill_group, spawn
+
+READY, TAKEN = b"ready", b"taken"
+ORDERS_FD, WANTED_FD = "HEADWAY_ORDERS_FD", "HEADWAY_WANTED_FD"
+# Room behind the environment of a standby's start, in which it shows the worker's own (proc(5), environ), as a fresh process would.
+ROOM, ROOM_BYTES = "HEADWAY_ROOM", 8192
+# A standby waits in recvmsg: it answers within a millisecond unless it is stopped or the machine has stalled.
+ANSWER_S = 1.0
+# What differs between two generations of a rank; and what, beside that, between two ranks: libraries may read it when they are imported.
+OF_A_GENERATION = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"})
+OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"})
+# Packages that read nothing of a rank's own when they are imported; a standby that has only these may become any rank.
+OF_ANY_RANK = frozenset({"headway", "numpy", "torch"})
+
+
+@dataclass
+class Standby:
+    """`environment` is what the imports have seen; `libraries`: they went beyond OF_ANY_RANK; `ready`: it has imported everything."""
+
+    pid: int
+    orders: socket.socket
+    environment: Mapping[str, str]
+    libraries: bool
+    ready: bool = False
+
+    def hear(self) -> bool:
+        """Reads what it has said; False when it has ended."""
+        try:
+            said = self.orders.recv(len(READY), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.ready = self.ready or said == READY
+        return bool(said)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A worker to become: the module and its arguments, the whole environment, and descriptors by the variable that names them."""
+
+    local_rank: int
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    descriptors: Mapping[str, int]
+    stdout: int
+    stderr: int
+
+
+def start_standby(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    companion: Mapping[str, str],
+    modules: Sequence[str],
+    cpus: Iterable[int] | None = None,
+) -> Standby:
+    """Starts a standby for workers that run `argv` under `environment`; `modules` are imported beside what every worker imports.
+
+    `companion` is the environment that the process itself starts with, the same for all processes of the node.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wanted = memfd("headway-standby", {"argv": list(argv), "environment": dict(environment), "modules": list(modules)})
+    descriptors = {ORDERS_FD: theirs.fileno(), WANTED_FD: wanted}
+    started_with = {**companion, **{name: str(fd) for name, fd in descriptors.items()}, ROOM: "x" * ROOM_BYTES}
+    room = "." * sum(len(word) + 1 for word in argv)
+    command = [sys.executable, "-u", "-m", "headway.runner.agent.standby", room]
+    nowhere = Path(os.devnull)
+    pid = spawn(command, started_with, descriptors.values(), nowhere, nowhere, cpus)
+    theirs.close()
+    os.close(wanted)
+    return Standby(pid, ours, environment, any(name.partition(".")[0] not in OF_ANY_RANK for name in modules))
+
+
+def hand_over(orders: Sequence[tuple[Standby, Order]]) -> tuple[dict[int, int], dict[int, str]]:
+    """Makes workers of standbys: local rank -> pid of those that have taken their order, and why the others, which are killed, have not."""
+    refused = {order.local_rank: _unfit(standby, order) or _unsent(standby, order) for standby, order in orders}
+    until = time.monotonic() + ANSWER_S
+    taken = {}
+    for standby, order in orders:
+        if not refused[order.local_rank] and _answers(standby, until):
+            taken[order.local_rank] = standby.pid
+        else:
+            kill_group(standby.pid, signal.SIGKILL)
+        standby.orders.close()
+    return taken, {rank: why or "it did not answer" for rank, why in refused.items() if rank not in taken}
+
+
+def memfd(name: str, content: Mapping[str, Any]) -> int:
+    """A file without a name that holds `content` as JSON, read from its beginning."""
+    descriptor = os.memfd_create(name)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(json.dumps(content).encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _unfit(standby: Standby, order: Order) -> str:
+    """Why a standby cannot become what is ordered: it is not there yet, or what it has imported it would import otherwise now."""
+    if not standby.hear():
+        return "it has ended"
+    if not standby.ready:
+        return "it was still importing"
+    of_its_own = OF_A_GENERATION | (frozenset() if standby.libraries else OF_A_RANK)
+    before, now = standby.environment, order.environment
+    changed = {name for name in {*before, *now} - of_its_own if before.get(name) != now.get(name)}
+    named = sorted(name for name in changed if not name.startswith("HEADWAY_"))
+    return f"the environment differs: {', '.join(named)}" if named else ""
+
+
+def _unsent(standby: Standby, order: Order) -> str:
+    """Sends the order; why that was not possible."""
+    names = list(order.descriptors)
+    content = memfd("headway-order", {"argv": list(order.argv), "environment": dict(order.environment), "descriptors": names})
+    passed = array.array("i", [content, order.stdout, order.stderr, *order.descriptors.values()])
+    try:
+        standby.orders.sendmsg([b"order"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], socket.MSG_DONTWAIT)
+    except OSError as error:
+        return str(error)
+    finally:
+        os.close(content)
+    return ""
+
+
+def _answers(standby: Standby, until: float) -> bool:
+    ready, _, _ = select.select([standby.orders], [], [], max(until - time.monotonic(), 0))
+    try:
+        return bool(ready) and standby.orders.recv(len(TAKEN), socket.MSG_DONTWAIT) == TAKEN
+    except OSError:
+        return False

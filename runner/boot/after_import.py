@@ -1,0 +1,49 @@
+"""Calls a function right after a module has been imported by whomever, or at once if it has been."""
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from headway.runner.boot.unseen import carefully
+
+_waiting: dict[str, Callable[[ModuleType], None]] = {}
+
+
+def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
+    """`change(module)` once `name` is imported. What it raises is said and stops nobody."""
+    if (module := sys.modules.get(name)) is not None:
+        carefully(change, module)
+        return
+    _waiting[name] = change
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what the other finders find, and has its loader call back."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in _waiting:
+            return None
+        change = _waiting.pop(name)
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                _call_back(spec.loader, change)
+                return spec
+        return None
+
+
+def _call_back(loader: importlib.abc.Loader, change: Callable[[ModuleType], None]) -> None:
+    """A loader is made for each module, so that its method may be replaced."""
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        carefully(change, module)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -1,0 +1,171 @@
+"""Hooks of torch.save, torch.load, safetensors and Lightning: a checksum beside each file saved, and no damaged file loaded.
+
+What is saved is written by the original functions, and not changed. Files in memory, and such as are no files, are left alone.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headway.runner import worker as workers
+from headway.runner.boot import saved
+from headway.runner.boot.sidecar import file_of, sidecar_of, sweep, write_sidecar
+from headway.runner.boot.signs import in_section
+from headway.runner.boot.unseen import carefully
+
+_verified: dict[Path, tuple[int, int]] = {}  # length and time of what was found good
+
+
+def path_of(file: Any) -> Path | None:
+    """The path behind what a save or load was given: a path, an open file, or fsspec's local one; None for anything else."""
+    name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None) or getattr(file, "path", None)
+    if isinstance(name, bytes) or not isinstance(name, str | os.PathLike):
+        return None
+    path = Path(os.fspath(name))
+    return path if path.is_file() else None
+
+
+def keep_checksum(file: Any) -> None:
+    """Puts the checksum beside what has just been saved to `file`, and notes it for the run."""
+    worker = workers.current()
+    if worker is None:
+        return
+    if callable(flush := getattr(file, "flush", None)):
+        flush()
+    if (path := path_of(file)) is None:
+        return
+    write_sidecar(path, os.environ.get("TORCHELASTIC_RUN_ID"), worker.generation, worker.step)
+    sweep(path.parent)
+    saved.record(path, saved.FILE)
+
+
+def verify_before_use(file: Any) -> None:
+    """Raises DamagedFileError, with both checksums, for a file that is not what was saved, after renaming it."""
+    path = path_of(file)
+    if path is None or not sidecar_of(path).exists():
+        return
+    stat = path.stat()
+    if _verified.get(path) == (stat.st_size, stat.st_mtime_ns):
+        return
+    if (why := saved.damage_of_file(path)) is not None:
+        saved.refuse(saved.unit_of(path), why)
+        raise saved.DamagedFileError(f"{path}: {why}; it was renamed and is not loaded")
+    _verified[path] = stat.st_size, stat.st_mtime_ns
+
+
+def saving(original: Callable[..., Any], place: int, name: str) -> Callable[..., Any]:
+    """`original`, which saves to its argument `name`, the one at `place`."""
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        with in_section("save"):
+            done = original(*args, **kwargs)
+            carefully(keep_checksum, args[place] if len(args) > place else kwargs.get(name))
+            return done
+
+    return save
+
+
+def loading(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`original`, which loads from its first argument, `name`."""
+
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        with in_section("restore"):
+            _verify(args[0] if args else kwargs.get(name))
+            return original(*args, **kwargs)
+
+    return load
+
+
+def _verify(file: Any) -> None:
+    """As verify_before_use; what else goes wrong there (a disk that fails) is the original's to find."""
+    error = carefully(_damage, file)
+    if error is not None:
+        raise error
+
+
+def _damage(file: Any) -> saved.DamagedFileError | None:
+    try:
+        verify_before_use(file)
+    except saved.DamagedFileError as error:
+        return error
+    return None
+
+
+# --- the modules ------------------------------------------------------------------------------------------------------
+
+
+def hook_serialization(module: Any) -> None:
+    """torch.serialization, and torch's own names for it where they are bound."""
+    import torch  # noqa: PLC0415  it is being imported
+
+    for name, changed in (("save", saving(module.save, 1, "f")), ("load", loading(module.load, "f"))):
+        original = getattr(module, name)
+        setattr(module, name, changed)
+        if getattr(torch, name, None) is original:
+            setattr(torch, name, changed)
+
+
+def hook_safetensors(module: Any) -> None:
+    """safetensors: `safe_open` for readers."""
+    module.safe_open = loading(module.safe_open, "filename")
+
+
+def hook_safetensors_torch(module: Any) -> None:
+    """safetensors.torch: its functions call these two by their names in the module, whoever has imported the functions."""
+    module.serialize_file = saving(module.serialize_file, 1, "filename")
+    if isinstance(module.safe_open, type):
+        module.safe_open = loading(module.safe_open, "filename")
+
+
+def hook_lightning(module: Any) -> None:
+    """lightning.fabric.utilities.cloud_io: saves through memory and a file of fsspec's."""
+    module._atomic_save = saving(module._atomic_save, 1, "filepath")
+
+
+def hook_renames() -> None:
+    """os.rename, os.replace and os.rmdir: a sidecar goes where its file goes, and keeps no directory from being deleted."""
+    for name in ("rename", "replace"):
+        setattr(os, name, _renaming(getattr(os, name)))
+    os.rmdir = _removing(os.rmdir)
+
+
+def _renaming(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def rename(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        original(source, target, *args, **kwargs)
+        if not args and not kwargs and isinstance(source, str | os.PathLike) and isinstance(target, str | os.PathLike):
+            carefully(_follow, Path(source), Path(target), original)
+
+    return rename
+
+
+def _follow(source: Path, target: Path, rename: Callable[..., None]) -> None:
+    """Behind a rename: the sidecar of a file, and the note of what now has another name."""
+    if workers.current() is None or source.name.startswith("."):
+        return
+    if target.is_file() and (before := sidecar_of(source)).exists():
+        rename(before, sidecar_of(target))
+        saved.record(target, saved.FILE)
+    elif target.is_dir():
+        for sidecar in target.glob(".*.xxh3"):
+            saved.record(file_of(sidecar), saved.FILE)
+
+
+def _removing(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def rmdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        if not args and not kwargs and workers.current() is not None:
+            carefully(_clear, path)
+        original(path, *args, **kwargs)
+
+    return rmdir
+
+
+def _clear(path: Any) -> None:
+    """Deletes the sidecars of a directory in which nothing else is left."""
+    if all(found.name.startswith(".") and found.suffix == ".xxh3" for found in Path(os.fsdecode(path)).iterdir()):
+        sweep(Path(os.fsdecode(path)))

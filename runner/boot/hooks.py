@@ -1,0 +1,45 @@
+"""Which hook each module gets when it is imported. What a script does not import costs it nothing."""
+
+from headway.runner.boot import dcp_calls, files, signs
+from headway.runner.boot.after_import import after_import
+
+_HOOKS = {
+    "torch.autograd": signs.see_backward,
+    "torch.nn.modules.module": signs.see_evaluation,
+    "torch.nn.parallel.distributed": signs.see_ddp,
+    "torch.utils.data.dataloader": signs.see_loader,
+    "torch.distributed.distributed_c10d": signs.see_collectives,
+    "torch._dynamo.callback": signs.see_compile,
+    "torch.distributed.checkpoint.state_dict": dcp_calls.hook_state_dict,
+    "torch.distributed.checkpoint.state_dict_loader": dcp_calls.hook_loader,
+    "torch.distributed.checkpoint.state_dict_saver": dcp_calls.hook_saver,
+    "torch.serialization": files.hook_serialization,
+    "safetensors": files.hook_safetensors,
+    "safetensors.torch": files.hook_safetensors_torch,
+    "lightning.fabric.utilities.cloud_io": files.hook_lightning,
+    "lightning_fabric.utilities.cloud_io": files.hook_lightning,
+}
+_done: list[bool] = []
+
+
+def prepare() -> None:
+    """Sets the hooks, once in a process. They do nothing before the process is a worker that shows signs.
+
+    To be called before the libraries are imported that keep functions of these modules under names of their own.
+    """
+    if _done:
+        return
+    _done.append(True)
+    files.hook_renames()
+    for name, hook in _HOOKS.items():
+        after_import(name, hook)
+
+
+def prepare_signs() -> None:
+    """The hooks of the builtin trainer, whose checkpoints are headway's own: signs of life only."""
+    if _done:
+        return
+    _done.append(True)
+    for name, hook in _HOOKS.items():
+        if hook.__module__ == signs.__name__:
+            after_import(name, hook)

@@ -1,0 +1,166 @@
+"""What the scripts of a run have saved where, and its refusal: damaged checkpoints go out of the way of the script's own search.
+
+`shared/saved.jsonl` has a line for every save. Before a script starts the newest checkpoint of each family is verified; a damaged one
+is renamed to `.NAME.refused`, so that a script which looks for its newest finds the one before.
+"""
+
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.runner import worker as workers
+from headway.runner.boot.sidecar import Found, file_of, verify
+from headway.runner.lines import append_line, read_lines
+from headway.runner.rundir import RunDirectory
+from headway.runner.worker import Worker
+
+FILE, DCP = "file", "dcp"
+# A directory that is one checkpoint (transformers: checkpoint-500, DeepSpeed: global_step500), and not a folder of several.
+_NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?\d+")
+# Lightning's name of the newest, which it looks for by that name alone (ModelCheckpoint.CHECKPOINT_NAME_LAST).
+_LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
+
+
+class DamagedFileError(Exception):
+    """A file is not what was saved."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is one checkpoint to a script: a file, or a directory with all that lies in it. `at` is when it was saved last."""
+
+    path: Path
+    kind: str
+    at: float
+
+    @property
+    def family(self) -> tuple[Path, str]:
+        """Checkpoints that replace each other: siblings of one kind."""
+        return self.path.parent, self.path.suffix if self.kind == FILE else self.kind
+
+
+def registry_of(worker: Worker) -> Path:
+    """The file with what the run's scripts have saved."""
+    return RunDirectory.of(Path(worker.run_json), worker.attempt).root / "shared" / "saved.jsonl"
+
+
+def record(path: Path, kind: str) -> None:
+    """This process has saved `path`. Raises OSError."""
+    if (worker := workers.current()) is not None:
+        line = {"path": str(path.absolute()), "kind": kind, "host": socket.gethostname(), "wall": time.time()}
+        append_line(registry_of(worker), line)
+
+
+# --- refusing ---------------------------------------------------------------------------------------------------------
+
+
+def unit_of(path: Path, directories: Iterable[Path] = ()) -> Path:
+    """The checkpoint that a file belongs to: itself, or its directory where that has a checkpoint's name or is one of `directories`."""
+    return path.parent if _NUMBERED.fullmatch(path.parent.name) or path.parent in set(directories) else path
+
+
+def refuse(path: Path, why: str) -> Path | None:
+    """Renames a checkpoint out of every search's way and says so; None when another rank has done it."""
+    target = path.with_name(f".{path.name}.refused")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f".{path.name}.refused-{number}")
+    try:
+        path.rename(target)
+    except FileNotFoundError:
+        return None
+    print(f"headway: {path}: {why}; it is {target.name} now", file=sys.stderr, flush=True)
+    if (worker := workers.current()) is not None:
+        worker.say("note", kind="refused file", path=str(path), now=str(target), why=why)
+    return target
+
+
+def damage(unit: Unit) -> str | None:
+    """What is wrong with a checkpoint; None if nothing is. Raises FileNotFoundError for one that is gone."""
+    if unit.kind == DCP:
+        from headway.runner.boot.dcp import damage_of  # noqa: PLC0415  imports torch
+
+        return damage_of(unit.path)
+    files = sorted(map(file_of, unit.path.rglob(".*.xxh3"))) if unit.path.is_dir() else [unit.path]
+    for file in files:
+        if file.exists() and (why := damage_of_file(file)) is not None:
+            return why if file == unit.path else f"{file.relative_to(unit.path)}: {why}"
+    return None
+
+
+def damage_of_file(path: Path) -> str | None:
+    """Both checksums where they differ. Raises OSError."""
+    found = verify(path)
+    return f"xxh3_128 is {found.actual}, and {found.expected} was saved" if found.found is Found.DAMAGED else None
+
+
+# --- before the script ------------------------------------------------------------------------------------------------
+
+
+def units(registry: Path, host: str | None) -> list[Unit]:
+    """The checkpoints that were saved and are there, the newest first; with `host`, those that were saved there."""
+    saved: dict[Path, tuple[str, float]] = {}
+    for line, _ in read_lines(registry):
+        if host is None or line["host"] == host:
+            saved[Path(line["path"])] = line["kind"], line["wall"]
+    newest: dict[Path, Unit] = {}
+    directories = set(_directories(path for path, (kind, _) in saved.items() if kind == FILE))
+    for path, (kind, wall) in saved.items():
+        unit = unit_of(path, directories) if kind == FILE else path
+        if unit.exists() and (unit not in newest or newest[unit].at < wall):
+            newest[unit] = Unit(unit, kind, wall)
+    return sorted(newest.values(), key=lambda unit: unit.at, reverse=True)
+
+
+def _directories(files: Iterable[Path]) -> Iterator[Path]:
+    """Directories that are one checkpoint each: files of the same name were saved in several of one parent."""
+    alike = defaultdict[tuple[Path, str], set[Path]](set)
+    for file in files:
+        alike[file.parent.parent, file.name].add(file.parent)
+    return (directory for directories in alike.values() if len(directories) > 1 for directory in directories)
+
+
+def verify_newest(found: Iterable[Unit]) -> None:
+    """Verifies the newest checkpoint of each family, and where it is damaged the one before, until one is good."""
+    families = defaultdict[tuple[Path, str], list[Unit]](list)
+    for unit in found:
+        families[unit.family].append(unit)
+    for family in families.values():
+        _verify_family(family)
+
+
+def _verify_family(newest_first: list[Unit]) -> None:
+    refused = list[Path]()
+    for unit in newest_first:
+        try:
+            why = damage(unit)
+        except OSError as error:
+            why = None if isinstance(error, FileNotFoundError) else str(error)
+        if why is None:
+            for name in refused:
+                _put_in_place(unit, name)
+            return
+        if refuse(unit.path, why) is not None:
+            refused.append(unit.path)
+
+
+def _put_in_place(good: Unit, refused: Path) -> None:
+    """Lightning resumes from the file named `last`: the newest that is good takes that name."""
+    if _LIGHTNING_LAST.fullmatch(refused.name) and good.path.suffix == refused.suffix:
+        temporary = refused.with_name(f".tmp-{refused.name}.{os.getpid()}")
+        shutil.copy2(good.path, temporary)
+        temporary.replace(refused)
+        print(f"headway: {refused.name} is a copy of {good.path.name} now", file=sys.stderr, flush=True)
+
+
+def verify_saved(worker: Worker) -> None:
+    """Before the script: what was saved on this host, and on the node of the first rank what can be seen of all others'."""
+    verify_newest(units(registry_of(worker), None if worker.rank == 0 else socket.gethostname()))

@@ -1,0 +1,115 @@
+"""The checksum of a file that a script saved, in a hidden file beside it: `.NAME.xxh3`.
+
+Hidden, so that no script's own search (`ckpt-*`, the last name of a sorted listing) takes it for a checkpoint.
+"""
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import xxhash
+
+from headway.runner.contract import RecordError, from_json, to_json
+
+BLOCKS = 64
+_READ_BYTES = 1 << 24
+_SUFFIX = ".xxh3"
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """`blocks` are xxh3_64 of at most BLOCKS equal pieces: they tell a damaged file from one that somebody has written anew."""
+
+    bytes: int
+    mtime_ns: int
+    xxh3_128: str
+    blocks: tuple[str, ...]
+    run: str | None
+    generation: int
+    step: int
+    schema: str = "headway.saved/1"
+
+
+class Found(StrEnum):
+    """What a file is, compared with its sidecar."""
+
+    GOOD = "good"
+    UNKNOWN = "unknown"  # no sidecar, or one of other bytes
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """`expected` and `actual` are checksums; empty where there is none."""
+
+    found: Found
+    expected: str = ""
+    actual: str = ""
+
+
+def sidecar_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_SUFFIX}")
+
+
+def file_of(sidecar: Path) -> Path:
+    """The file that a sidecar is of."""
+    return sidecar.with_name(sidecar.name[1 : -len(_SUFFIX)])
+
+
+def write_sidecar(path: Path, run: str | None, generation: int, step: int) -> None:
+    """Reads the file, which has just been written and so lies in memory, and puts its sidecar beside it. Raises OSError."""
+    stat = path.stat()
+    whole, blocks = _hashes(path, _piece(stat.st_size))
+    record = Sidecar(stat.st_size, stat.st_mtime_ns, whole, blocks, run, generation, step)
+    target = sidecar_of(path)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}")
+    # Not synced, like the file itself: what a crash of the machine leaves half is read as none.
+    temporary.write_text(to_json(record))
+    temporary.replace(target)
+
+
+def sweep(directory: Path) -> None:
+    """Deletes the sidecars of files that are gone."""
+    for sidecar in directory.glob(f".*{_SUFFIX}"):
+        if not file_of(sidecar).exists():
+            sidecar.unlink(missing_ok=True)
+
+
+def verify(path: Path) -> Verified:
+    """Compares a file with its sidecar.
+
+    Other bytes than were saved are damage, whatever the times say: a copy, a rename or a restored backup changes those. Only a newer
+    file most of whose pieces differ has been written by somebody who left no checksum. Raises OSError.
+    """
+    try:
+        record = from_json(Sidecar, sidecar_of(path).read_text())
+    except (FileNotFoundError, RecordError, UnicodeDecodeError):
+        return Verified(Found.UNKNOWN)
+    whole, blocks = _hashes(path, _piece(record.bytes))
+    if whole == record.xxh3_128:
+        return Verified(Found.GOOD, record.xxh3_128, whole)
+    same = sum(before == now for before, now in zip(record.blocks, blocks, strict=False))
+    comparable = min(len(record.blocks), len(blocks))
+    anew = path.stat().st_mtime_ns > record.mtime_ns and comparable > 1 and 2 * same < comparable
+    return Verified(Found.UNKNOWN if anew else Found.DAMAGED, record.xxh3_128, whole)
+
+
+def _piece(size: int) -> int:
+    """The length of each of at most BLOCKS pieces of `size` bytes."""
+    return max(1, -(-size // BLOCKS))
+
+
+def _hashes(path: Path, piece: int) -> tuple[str, tuple[str, ...]]:
+    """xxh3_128 of the file, and xxh3_64 of each of its pieces."""
+    whole, blocks = xxhash.xxh3_128(), list[str]()
+    with path.open("rb") as file:
+        while data := file.read(min(piece, _READ_BYTES)):
+            block, length = xxhash.xxh3_64(), 0
+            while data:
+                whole.update(data)
+                block.update(data)
+                length += len(data)
+                data = file.read(min(piece - length, _READ_BYTES))
+            blocks.append(block.hexdigest())
+    return whole.hexdigest(), tuple(blocks)

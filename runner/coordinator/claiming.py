@@ -1,0 +1,82 @@
+"""The claim of the next generation: what the chain, the spec's history and the nodes' memory say it starts from."""
+
+import socket
+from pathlib import Path
+
+from headway.runner.checkpoint.chain import (
+    Base,
+    Chain,
+    ChainError,
+    MovedError,
+    Record,
+    SupersededError,
+    claims_without_commit,
+    history_entries,
+    lineage,
+    newest_base,
+    newest_claim,
+    newest_held_base,
+)
+from headway.runner.contract import Exit, RunConfig
+from headway.runner.coordinator.events import Claimed, ClaimRefused, MakeClaim
+from headway.runner.rundir import RunDirectory
+from headway.runner.train.history import carried_out, limit, refusal
+
+
+def claim(chain: Chain, config: RunConfig, directory: RunDirectory, wanted: MakeClaim) -> Claimed | ClaimRefused:
+    """Appends the claim. Raises OSError when the store cannot be used."""
+    try:
+        while True:
+            records = chain.read()
+            try:
+                return _claim_after(records, chain, config, directory, wanted)
+            except MovedError:  # the generation before was still writing
+                continue
+    except ChainError as error:
+        return ClaimRefused(Exit.UNVERIFIED, str(error))
+    except SupersededError as error:
+        return ClaimRefused(Exit.SUPERSEDED, str(error))
+
+
+def _claim_after(
+    records: list[Record], chain: Chain, config: RunConfig, directory: RunDirectory, wanted: MakeClaim
+) -> Claimed | ClaimRefused:
+    history = config.history
+    # A new run takes the line of steps that its spec ends up with from its beginning.
+    done = history_entries(records) if newest_claim(records) else carried_out(history)
+    standing = {committed.step for committed in lineage(records) if committed.tiers}
+    if (why := refusal(history, done, standing)) is not None:
+        return ClaimRefused(Exit.UNVERIFIED, why)
+    back_to = limit(history, done)
+    base = _base(records, wanted, back_to)
+    if base is None and back_to != 0 and (why := _why_not_from_scratch(records, directory.checkpoints)):
+        return ClaimRefused(Exit.UNVERIFIED, why)
+    record = chain.claim(
+        base,
+        directory.attempt,
+        f"coordinator on {socket.gethostname()}",
+        history_entries=max(done, carried_out(history)),
+        rolled_back=back_to is not None,
+    )
+    return Claimed(record.generation, base, claims_without_commit(chain.read()))
+
+
+def _base(records: list[Record], wanted: MakeClaim, back_to: int | None) -> Base | None:
+    """What the next generation starts from: the newest of what is committed and what the nodes hold in memory, or, where the history goes
+    back, the committed checkpoint of just that step."""
+    if back_to == 0:
+        return None
+    stored = newest_base(records, wanted.refused, back_to)
+    if back_to is not None:
+        return stored if stored is not None and stored.step == back_to else None
+    held = newest_held_base(records, wanted.held, wanted.refused)
+    return max((base for base in (stored, held) if base is not None), key=lambda base: base.step, default=None)
+
+
+def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
+    """Step 0 is only right for a run that has never saved."""
+    if lineage(records):
+        return "checkpoints were committed, and none of those that count verifies"
+    if not records and any(checkpoints.glob("step-*")):
+        return f"{checkpoints} holds checkpoints, and the chain is empty: a person must look"
+    return ""

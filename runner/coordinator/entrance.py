@@ -1,0 +1,52 @@
+"""Nodes that ask to enter an attempt (torchrun on several nodes): a node index for each, and what the run is."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from headway.runner.checkpoint.posix import create_exclusive
+from headway.runner.contract import RunConfig
+from headway.runner.rundir import RunDirectory
+
+
+class Entrance:
+    """Node indexes that were handed out stay so, whichever coordinator did it. Node 0 has made the run and never asks."""
+
+    def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
+        self._config, self._directory = config, directory
+
+    def admit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to `enter`: the index that was asked for, else the lowest that was never used. Raises OSError when the store cannot be
+        used."""
+        if (procs := body.get("procs")) not in (None, self._config.procs_per_slot):
+            return {"refused": f"it has {procs} processes a node; the run has {self._config.procs_per_slot}"}
+        asked = body.get("node")
+        node = self._next(body) if asked is None else int(asked)
+        path, content = self._prove(node)
+        return {
+            "node": node,
+            "attempt": self._directory.attempt,
+            "run": self._config.run,
+            "root": str(self._directory.root),
+            "proof": [path, content],
+            "run_json": self._directory.run_json.read_text(),
+            "shared": self._config.store.url,
+        }
+
+    def _next(self, body: Mapping[str, Any]) -> int:
+        folder = self._directory.entered(0).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        record = json.dumps({"host": body.get("host")}).encode() + b"\n"
+        node = 1
+        while self._directory.node(node).exists() or not create_exclusive(self._directory.entered(node), record):
+            node += 1
+        return node
+
+    def _prove(self, node: int) -> tuple[str, str]:
+        """A file that only a node with the same store can read: its path below the run directory, and what is in it."""
+        content = secrets.token_hex(16)
+        path = self._directory.entered(node).with_suffix(f".{secrets.token_hex(4)}.proof")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return str(path.relative_to(self._directory.root)), content

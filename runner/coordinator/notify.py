@@ -1,0 +1,196 @@
+"""What a person should know of a run, as POST requests to a webhook: by a thread of its own, so that a run never waits for it."""
+
+import json
+import queue
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headway.runner.contract import Exit, RunConfig, Verdict
+
+TRIES = 3
+TIMEOUT_S = 5.0
+PAUSE_S = 2.0  # before another try
+SILENCE_S = 600.0  # in which the same is not said again
+WAITING = 100  # notices; more than these are dropped
+
+# What a person must do, by how an attempt ended; nothing where the scheduler's next attempt goes on by itself.
+_TO_DO: Mapping[int, str] = {
+    Exit.RETRY_HERE: "nothing if the scheduler starts the next attempt; else start it",
+    Exit.RETRY_ELSEWHERE: "look at the suspected node; the next attempt should run without it",
+    Exit.STOP: "correct what the cause names; a further start would end the same way",
+    Exit.UNVERIFIED: "look at the checkpoints (`headway checkpoint ls RUN`); nothing goes on without a person",
+}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """`kind` is what happened: "hang", "node lost", or the verdict's name. `done`: what the run did; `to_do`: what a person must do."""
+
+    run: str
+    attempt: int
+    generation: int
+    kind: str
+    text: str
+    cause: str
+    rank: int | None
+    node: int | None
+    host: str | None
+    step: int | None
+    evidence: tuple[str, ...]
+    done: str
+    to_do: str
+    report: str
+    schema: str = "headway.notice/1"
+
+
+class Notifier:
+    """Hears the journal's lines and the verdict, and says what matters: a hang, a node that was lost (once each), an attempt that failed.
+
+    `journal` and `verdict` neither block nor raise. The address is a secret: it stands in no message and no log.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        environment: Mapping[str, str],
+        attempt: int,
+        report: str,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        """`report` is where a person finds the run. Without `config.notify`, or where its variable is not set, nothing is sent."""
+        self._run, self._attempt, self._report = config.run or "", attempt, report
+        self._address = environment.get(config.notify.webhook_env, "") if config.notify else ""
+        self._now_s, self._pause_s = now_s, pause_s
+        self._said: dict[str, float] = {}  # what was said when
+        self._lost: dict[int, Mapping[str, Any]] = {}  # nodes that were lost and not spoken of yet
+        self._failure: Mapping[str, Any] = {}
+        self._queue: queue.Queue[Notice | None] = queue.Queue(WAITING)
+        self._thread: threading.Thread | None = None
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def journal(self, line: Mapping[str, Any]) -> None:
+        """A line of the journal, as it was written there."""
+        match line["kind"]:
+            case "failure":
+                self._failure = line
+            case "hang":
+                self._hung(line)
+            case "lost":
+                self._lost.setdefault(int(line["node"]), line)
+            case "rebound" if line.get("from") in self._lost:
+                self._replaced(self._lost[line["from"]], f"node {line['to']} has taken slot {line['slot']}")
+            case "start":
+                for lost in list(self._lost.values()):
+                    self._replaced(lost, f"the run goes on with {line['world_size']} ranks")
+
+    def verdict(self, verdict: Verdict) -> None:
+        """The attempt is over."""
+        if verdict.exit_code not in _TO_DO:
+            return
+        facts = {**self._failure, "rank": verdict.rank, "node": verdict.node, "step": verdict.step}
+        saved = "nothing is committed" if verdict.committed_step is None else f"step {verdict.committed_step} is committed"
+        done = f"the attempt has ended with exit code {verdict.exit_code}; {saved}"
+        key = f"{verdict.verdict}: {facts.get('fingerprint', verdict.cause)}"
+        notice = self._notice(verdict.verdict, verdict.cause, facts, verdict.generation, done, _TO_DO[verdict.exit_code])
+        self._say(key, notice, verdict.evidence)
+
+    def _hung(self, line: Mapping[str, Any]) -> None:
+        ranks = line["ranks"]
+        cause = f"no sign of life for {line['silent_s']:.0f} s in {line['section']}: {line['why']}"
+        facts = {**line, "rank": ranks[0] if ranks else None}
+        done = "all ranks are ended and start again from the newest checkpoint"
+        to_do = "nothing at once; if it happens again, read the stacks among the evidence"
+        self._say(
+            f"hang: {line['section']}",
+            self._notice("hang", cause, facts, line["generation"], done, to_do),
+            line.get("evidence", ()),
+        )
+
+    def _replaced(self, lost: Mapping[str, Any], done: str) -> None:
+        """Said once for each node, however often it comes back."""
+        node = int(lost["node"])
+        del self._lost[node]
+        to_do = "repair or replace the node; there is one spare less"
+        notice = self._notice("node lost", str(lost["why"]), lost, lost["generation"], done, to_do)
+        if f"node {node}" not in self._said:
+            self._say(f"node {node}", notice, lost.get("evidence", ()))
+
+    def _notice(self, kind: str, cause: str, facts: Mapping[str, Any], generation: int, done: str, to_do: str) -> Notice:
+        host = facts.get("host")
+        who = "" if host is None else f" on {host}"
+        text = f"headway run {self._run}: {kind}{who}: {cause}. Done: {done}. To do: {to_do}."
+        place: dict[str, Any] = {name: facts.get(name) for name in ("rank", "node", "host", "step")}
+        return Notice(
+            self._run,
+            self._attempt,
+            generation,
+            kind,
+            text,
+            cause,
+            **place,
+            evidence=(),
+            done=done,
+            to_do=to_do,
+            report=self._report,
+        )
+
+    # --- how it is sent -----------------------------------------------------------------------------------------------
+
+    def _say(self, key: str, notice: Notice, evidence: Any) -> None:
+        """Hands the notice to the thread, unless the same was said a short while ago."""
+        now = self._now_s()
+        if not self._address or now - self._said.get(key, now - 2 * SILENCE_S) < SILENCE_S:
+            return
+        self._said[key] = now
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_all, name="notify", daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(Notice(**{**vars(notice), "evidence": tuple(evidence)}))
+        except queue.Full:
+            _complain("too many notices are waiting; one was dropped")
+
+    def close(self, patience_s: float = TIMEOUT_S) -> None:
+        """Waits until all that was said is sent or given up, so long at most."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(patience_s)
+
+    def _send_all(self) -> None:
+        while (notice := self._queue.get()) is not None:
+            self._send(json.dumps(asdict(notice)).encode())
+
+    def _send(self, body: bytes) -> None:
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(self._pause_s)
+            why = self._post(body)
+            if why is None:
+                return
+            _complain(f"the webhook was not reached ({why}), try {attempt + 1} of {TRIES}")
+
+    def _post(self, body: bytes) -> str | None:
+        """Why the request failed; None when it was taken. Says nothing of the address, which the errors' own texts may hold."""
+        try:
+            request = urllib.request.Request(self._address, body, {"Content-Type": "application/json"}, method="POST")
+            if request.type not in ("http", "https"):
+                return "the address begins neither with http:// nor with https://"
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+                return None
+        except urllib.error.HTTPError as error:
+            return f"HTTP status {error.code}"
+        except Exception as error:  # an address that is none, a name that is not known, a server that hangs up
+            return type(error).__name__
+
+
+def _complain(text: str) -> None:
+    print(f"notify: {text}", file=sys.stderr, flush=True)

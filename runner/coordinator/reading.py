@@ -1,0 +1,91 @@
+"""Agents' messages as the events that they report."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headway.runner.contract import SECTIONS
+from headway.runner.coordinator.causes import Ended
+from headway.runner.coordinator.events import Beat, Event, Exited, Joined, Probed, Said
+from headway.runner.health.watch import Probe, RankBeat
+from headway.runner.messages import ChannelError, Message
+
+# What the coordinator's decisions read of each kind of evidence.
+_FACTS: Mapping[str, tuple[str, ...]] = {
+    "loaded": ("rank", "step"),
+    "committed": ("step",),
+    "refused": ("step", "generation", "tier"),
+    "exception": ("rank", "text"),
+    "held": ("holdings",),
+    "note": ("kind",),
+}
+
+
+def event_of(message: Message) -> Event:
+    """Raises ChannelError for a message that does not say what its kind promises."""
+    try:
+        return _READERS[message.kind](message)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ChannelError(f"a message {message.kind!r} that is not understood: {error!r}") from None
+
+
+def _join(message: Message) -> Joined:
+    body = message.body
+    port = body.get("port")
+    running = tuple(int(rank) for rank in body["running"])
+    return Joined(
+        message.node,
+        str(body["host"]),
+        message.generation,
+        running,
+        body.get("domain"),
+        None if port is None else int(port),
+    )
+
+
+def _beat(message: Message) -> Beat:
+    body = message.body
+    ranks = {
+        int(rank): RankBeat(
+            int(step), SECTIONS[section], int(pulse), None if age is None else float(age), None if own is None else float(own)
+        )
+        for rank, (step, section, pulse, age, own) in body["ranks"].items()
+    }
+    port = body["port"]
+    return Beat(message.node, message.generation, None if port is None else int(port), ranks)
+
+
+def _exited(message: Message) -> Exited:
+    return Exited(message.node, message.generation, tuple(_ended(message.node, each) for each in message.body["exits"]))
+
+
+def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
+    rank, code, step = int(facts["rank"]), int(facts["code"]), int(facts["step"])
+    return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")))
+
+
+def _evidence(message: Message) -> Said | Probed:
+    body = message.body
+    what = str(body["what"])
+    if what == "probe":
+        return Probed(message.node, message.generation, {int(rank): _probe(facts) for rank, facts in body["ranks"].items()})
+    if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
+        raise KeyError(*missing)
+    return Said(message.node, message.generation, body)
+
+
+def _probe(facts: Mapping[str, Any]) -> Probe:
+    stack = tuple(str(frame) for frame in facts.get("stack", ()))
+    return Probe(str(facts["state"]), float(facts["cpu_s"]), int(facts["io_bytes"]), stack, facts.get("where"))
+
+
+def _committed(message: Message) -> Said:
+    return Said(message.node, message.generation, {**message.body, "what": "committed", "step": int(message.body["step"])})
+
+
+_READERS: Mapping[str, Callable[[Message], Event]] = {
+    "join": _join,
+    "beat": _beat,
+    "exited": _exited,
+    "evidence": _evidence,
+    "committed": _committed,
+}

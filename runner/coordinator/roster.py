@@ -1,0 +1,166 @@
+"""The nodes of an attempt: who is there, who was lost, and which slot each computes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from headway.runner.contract import Binding, RunConfig, bind
+from headway.runner.coordinator.events import Joined
+
+
+@dataclass
+class Member:
+    """A node that has joined, or that a coordinator before us knew. `domain` is null where nobody knows it."""
+
+    host: str
+    domain: str | None
+    generation: int  # the newest that its agent has spoken of
+    heard_at: float  # when its agent last said anything: a node may vanish without ending its connection
+    gone_at: float | None = None  # when its connection ended
+    port: int | None = None
+    used_port: int | None = None  # of its last rendezvous: a beat that was under way may still name it
+    lost: bool = False  # given up; it may come back
+    excluded: bool = False  # a suspect: others come first
+    presumed: bool = False  # a coordinator before us knew it, and it has not joined this one
+
+    @property
+    def connected(self) -> bool:
+        return self.gone_at is None and not self.lost
+
+    def listens_at(self, port: int | None) -> None:
+        if port != self.used_port:
+            self.port = port
+
+    def lends_port(self) -> None:
+        """A rendezvous takes the open socket; the agent opens another."""
+        self.used_port, self.port = self.port, None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A slot that has another node than before. `outside`: not in the domain of the rest of its segment."""
+
+    slot: int
+    before: int | None
+    node: int
+    outside: bool
+
+
+@dataclass
+class Roster:
+    config: RunConfig
+    members: dict[int, Member] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)  # slot -> node
+    slot_of: dict[int, int] = field(default_factory=dict)  # node -> slot
+    moved: list[list[int]] = field(default_factory=list)  # where the binding differs from slot i on node i
+    away: set[int] = field(default_factory=set)  # nodes with a slot and without a connection
+
+    def __post_init__(self) -> None:
+        self._domain_of = {host: domain.name for domain in self.config.domains for host in domain.hosts}
+
+    @property
+    def least_slots(self) -> int:
+        return self.config.slots if self.config.min_slots is None else self.config.min_slots
+
+    @property
+    def world_size(self) -> int:
+        return len(self.slots) * self.config.procs_per_slot
+
+    def presume(self, slots: Mapping[int, int], hosts: Mapping[int, str], now_s: float) -> None:
+        """The binding that a coordinator before us had made; `hosts` as far as they are known. Its nodes have until now not been heard."""
+        for node in slots.values():
+            self.members.setdefault(node, Member(hosts.get(node, f"node {node}"), None, 0, now_s, gone_at=now_s, presumed=True))
+        self._set(slots)
+
+    def joined(self, event: Joined, now_s: float) -> None:
+        known = self.members.get(event.node)
+        domain = event.domain or self._domain_of.get(event.host)
+        excluded = known is not None and known.excluded
+        self.members[event.node] = Member(event.host, domain, event.generation, now_s, port=event.port, excluded=excluded)
+        self.away.discard(event.node)
+
+    def disconnected(self, node: int, now_s: float) -> None:
+        member = self.members.get(node)
+        if member is not None and member.gone_at is None:
+            member.gone_at = now_s
+            if node in self.slot_of:
+                self.away.add(node)
+
+    def lose(self, node: int) -> None:
+        member = self.members[node]
+        member.lost = True
+        member.gone_at = member.heard_at if member.gone_at is None else member.gone_at
+        if node in self.slot_of:
+            self.away.add(node)
+
+    def ranks(self, node: int) -> range:
+        """The ranks of the node; none on a spare."""
+        if (slot := self.slot_of.get(node)) is None:
+            return range(0)
+        return range(slot * self.config.procs_per_slot, (slot + 1) * self.config.procs_per_slot)
+
+    def node_of(self, rank: int) -> int:
+        return self.slots[rank // self.config.procs_per_slot]
+
+    def host(self, node: int | None) -> str | None:
+        member = None if node is None else self.members.get(node)
+        return None if member is None else member.host
+
+    def spares(self) -> int:
+        """Connected nodes that could take a slot."""
+        return sum(m.connected and not m.excluded and node not in self.slot_of for node, m in self.members.items())
+
+    def states(self) -> dict[str, int]:
+        """How many nodes compute, stand by, are not connected, and were given up."""
+        found = dict.fromkeys(("computing", "spare", "away", "lost"), 0)
+        for node, member in self.members.items():
+            there = "computing" if node in self.slot_of else "spare"
+            found["lost" if member.lost else there if member.connected else "away"] += 1
+        return found
+
+    def is_at_home(self) -> bool:
+        """Whether each slot's own node is there, so that nobody needs to move."""
+        return all(node in self.members and self.members[node].connected for node in range(self.config.slots))
+
+    def can_bind(self) -> bool:
+        return self._binding() is not None
+
+    def can_grow(self) -> bool:
+        """Whether more slots could have a node than have one."""
+        binding = self._binding()
+        return binding is not None and len(binding.nodes) > len(self.slots)
+
+    def bind(self) -> list[Moved] | None:
+        """Gives every slot a node that is not lost; says what has changed. None when too few are left, and then nothing has."""
+        binding = self._binding()
+        if binding is None:
+            return None
+        before = self.slots
+        self._set(binding.nodes)
+        return [
+            Moved(slot, before.get(slot), node, slot in binding.outside)
+            for slot, node in binding.nodes.items()
+            if before.get(slot) != node
+        ]
+
+    def _binding(self) -> Binding | None:
+        """With as many slots as possible; for each number, first without suspects."""
+        usable = {n: m for n, m in self.members.items() if not m.lost and (m.gone_at is None or n in self.slot_of)}
+        for slots in range(min(self.config.slots, len(usable)), self.least_slots - 1, -1):
+            for live in self._candidates(usable):
+                required = self.config.segment_required
+                segment = self.config.segment_slots if required else self.config.partner_segment
+                if (found := bind(slots, live, self.slots, segment, required=required)) is not None:
+                    return found
+        return None
+
+    def _candidates(self, usable: Mapping[int, Member]) -> Iterator[dict[int, str | None]]:
+        trusted = {node: member.domain for node, member in usable.items() if not member.excluded}
+        yield trusted
+        if len(trusted) < len(usable):
+            yield {node: member.domain for node, member in usable.items()}
+
+    def _set(self, slots: Mapping[int, int]) -> None:
+        self.slots = dict(slots)
+        self.slot_of = {node: slot for slot, node in self.slots.items()}
+        self.moved = [[slot, node] for slot, node in self.slots.items() if slot != node]
+        self.away = {node for node in self.slot_of if not self.members[node].connected}

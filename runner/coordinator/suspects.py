@@ -1,0 +1,102 @@
+"""Hosts that keep failing, as lines of one file a cluster that outlives jobs: `<runs>/suspects/<cluster>.jsonl`."""
+
+import fcntl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headway.runner.coordinator.causes import Cause, Kind
+from headway.runner.lines import append_line, read_lines
+
+STRIKES = 3.0
+WINDOW_S = 14 * 24 * 3600.0
+_PATIENCE_S = 1.0  # for the lock; one write of a line is whole without it on a local file system
+_POLL_S = 0.02
+
+# What a failure says about the host that it was on. A crash may be the program's own.
+_WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+_NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One failure on a host; `wall` in Unix seconds."""
+
+    wall: float
+    run: str
+    host: str
+    kind: str
+    fingerprint: str
+    weight: float
+
+
+def strike(cause: Cause, run: str, wall: float) -> Strike | None:
+    """What the failure says against its host; None where it says nothing: the user's errors, memory, values, stores and whoever kills a
+    process from outside never do, and a loopback address names no host."""
+    weight = _WEIGHTS.get(cause.kind, 0.0)
+    if cause.host is None or not weight or cause.host in _NOBODY or (cause.outside and cause.kind is not Kind.NODE_LOST):
+        return None
+    return Strike(wall, run, cause.host, str(cause.kind), cause.fingerprint, weight)
+
+
+def file_of(runs: Path, cluster: str) -> Path:
+    """Where the strikes against a cluster's hosts lie."""
+    return runs / "suspects" / f"{cluster.replace('/', '_')}.jsonl"
+
+
+def record(path: Path, against: Strike) -> None:
+    """Appends the strike. Raises OSError when the file cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path):
+        append_line(path, asdict(against))
+
+
+def lemons(path: Path, now: float) -> dict[str, float]:
+    """The hosts with STRIKES or more within WINDOW_S before `now` (Unix seconds), each with its sum of weights.
+
+    The same failure again in one run counts once. One that a run met on several hosts counts against none of them: it moved with the
+    job; a node's loss does not move.
+    """
+    counted = {}
+    hosts: dict[tuple[str, str], set[str]] = {}
+    for each in _strikes(path, now):
+        counted[each.run, each.fingerprint, each.host, _occasion(each)] = each.weight
+        hosts.setdefault((each.run, each.fingerprint), set()).add(each.host)
+    sums: dict[str, float] = {}
+    for (run, fingerprint, host, _), weight in counted.items():
+        if fingerprint == Kind.NODE_LOST or len(hosts[run, fingerprint]) == 1:
+            sums[host] = sums.get(host, 0.0) + weight
+    return {host: weight for host, weight in sorted(sums.items()) if weight >= STRIKES}
+
+
+def _occasion(each: Strike) -> float:
+    """A node that is lost, comes back and is lost again has failed twice."""
+    return each.wall if each.kind == Kind.NODE_LOST else 0.0
+
+
+def _strikes(path: Path, now: float) -> Iterator[Strike]:
+    for line, _ in read_lines(path):
+        try:
+            found = Strike(**line)
+            if now - WINDOW_S <= found.wall <= now:
+                yield found
+        except TypeError:  # a later version says more
+            continue
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the file's lock; goes on without it after a second, since a lock server that is away must not hold up a run."""
+    with path.open("ab") as file:
+        until = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    break
+                time.sleep(_POLL_S)
+        yield

@@ -1,0 +1,74 @@
+"""metrics.jsonl as TensorBoard scalars, by a thread that follows the file: workers write nothing more for it."""
+
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.runner.lines import read_lines
+
+FOLDER_VARIABLE = "HEADWAY_TENSORBOARD"
+POLL_S = 5.0
+_TAGS = ("loss", "grad_norm", "step_s", "save_s", "memory_bytes")
+
+
+class Follower:
+    """Writes what comes into `metrics` below `folder/<run>` until `close`, which writes what is left.
+
+    Steps that a coordinator before this one has written are written again: TensorBoard shows a step once.
+    """
+
+    def __init__(self, metrics: Path, folder: Path, run: str) -> None:
+        self._metrics, self._folder, self._read = metrics, folder / run, 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="tensorboard", daemon=True)
+        self._thread.start()
+
+    def close(self, patience_s: float = POLL_S) -> None:
+        """Waits until what is in the file is written, so long at most."""
+        self._ending.set()
+        self._thread.join(patience_s)
+
+    def _follow(self) -> None:
+        try:
+            # Not torch's SummaryWriter: the coordinator does without torch.
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
+        except ImportError:
+            _complain("the package `tensorboard` is not installed: headway's extra `tensorboard`")
+            return
+        try:
+            writer = EventFileWriter(str(self._folder))
+            while not self._ending.wait(POLL_S):
+                self._write(writer)
+            self._write(writer)
+            writer.close()
+        except OSError as error:
+            _complain(f"{self._folder}: {error.strerror}")
+
+    def _write(self, writer: Any) -> None:
+        for line, read in read_lines(self._metrics, self._read):
+            self._read = read
+            writer.add_event(_event(line))
+        writer.flush()
+
+
+def _event(line: Mapping[str, Any]) -> Any:
+    """One optimizer step as an event of TensorBoard's log."""
+    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    values = [Summary.Value(tag=tag, simple_value=float(line[tag])) for tag in _TAGS if tag in line]
+    if line.get("step_s"):
+        values.append(Summary.Value(tag="tokens_per_s", simple_value=line["tokens"] / line["step_s"]))
+    return Event(wall_time=line["wall"], step=line["step"], summary=Summary(value=values))
+
+
+def open_follower(metrics: Path, environment: Mapping[str, str], run: str) -> Follower | None:
+    """The follower that the environment asks for."""
+    folder = environment.get(FOLDER_VARIABLE, "")
+    return Follower(metrics, Path(folder), run) if folder else None
+
+
+def _complain(text: str) -> None:
+    print(f"tensorboard: {text}", file=sys.stderr, flush=True)

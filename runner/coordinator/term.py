@@ -1,0 +1,56 @@
+"""Which coordinator of an attempt is in charge: the one with the newest term, taken by exclusive creation like a claim on the chain."""
+
+import json
+import os
+from dataclasses import dataclass
+
+from headway.runner.checkpoint.posix import create_exclusive, write_atomic
+from headway.runner.rundir import RunDirectory
+
+SCHEMA = "headway.coordinator/1"
+
+
+def newest(directory: RunDirectory) -> int:
+    """The newest term; 0 before the first. Raises OSError when the store cannot be used."""
+    folder = directory.coordinators
+    names = [path.stem for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A coordinator's own. Methods raise OSError when the store cannot be used."""
+
+    directory: RunDirectory
+    number: int
+    node: int
+
+    @classmethod
+    def take(cls, directory: RunDirectory, node: int, host: str) -> "Term":
+        """The next term. Who had the one before sees that it was followed, and ends."""
+        directory.coordinators.mkdir(parents=True, exist_ok=True)
+        while True:
+            number = newest(directory) + 1
+            record = {"schema": SCHEMA, "term": number, "node": node, "pid": os.getpid(), "host": host}
+            if create_exclusive(directory.term(number), json.dumps(record).encode() + b"\n"):
+                return cls(directory, number, node)
+
+    def is_over(self) -> bool:
+        return newest(self.directory) > self.number
+
+    def publish(self, host: str, port: int) -> bool:
+        """Says where this coordinator listens, unless there is a newer one; True if that stands there now."""
+        if self.is_over():
+            return False
+        write_atomic(self.directory.coordinator, json.dumps(self._address(host, port)).encode() + b"\n")
+        return True
+
+    def is_published(self, host: str, port: int) -> bool:
+        """Whether what stands there is ours: a coordinator before us may have written its own late."""
+        try:
+            return bool(json.loads(self.directory.coordinator.read_text()) == self._address(host, port))
+        except ValueError:
+            return False
+
+    def _address(self, host: str, port: int) -> dict[str, object]:
+        return {"host": host, "port": port, "term": self.number, "node": self.node}

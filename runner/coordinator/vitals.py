@@ -1,0 +1,67 @@
+"""Signs of life of a generation as a whole: whether any rank anywhere goes on, which is what speaks for or against a node's death."""
+
+from collections.abc import Mapping
+
+from headway.runner.contract import RunConfig
+from headway.runner.health.watch import RankBeat
+
+# Where all ranks take part in each step, so that they stand still together when one is gone. Elsewhere (a restore, a long evaluation) a
+# rank may be without a sign of life for as long as it likes.
+_TRAINING = frozenset({"data", "compute", "collective", "script"})
+_USUAL = 2.5  # times the longest pause of late: so long without any sign of life is not usual
+ADOPTED_S = 2.0  # taken for the longest pause where nothing was seen yet
+_HALF_FORGOTTEN_S = (
+    30.0  # after so long a pause counts for half: by time, since thousands of ranks give thousands of signs a second
+)
+
+
+def beat_interval_s(nodes: int) -> float:
+    """Seconds between two beats of an agent: 5,000 a second in all, and twice a second from each at most."""
+    return max(0.5, nodes / 2500)
+
+
+class Vitals:
+    """Of the generation that runs. Times are seconds of the coordinator's clock."""
+
+    def __init__(self, config: RunConfig, now_s: float) -> None:
+        self.beat_s = beat_interval_s(config.slots + config.spares)
+        self.begin(now_s)
+
+    def begin(self, now_s: float, base_step: int = 0, *, adopted: bool = False) -> None:
+        """A generation starts from `base_step`, or was `adopted`: how long its pauses are was not seen then."""
+        self.step = self._base_step = base_step
+        self._moved_at = now_s  # the newest sign of life of any rank
+        self._pause_s = ADOPTED_S if adopted else 0.0  # the longest pause between two, the older ones half forgotten
+        self._elsewhere_at = now_s  # when a rank was last seen in a section that is none of _TRAINING
+
+    def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
+        for beat in ranks.values():
+            if beat.age_s is None:
+                continue
+            if (moved_at := now_s - beat.age_s) > self._moved_at:
+                pause_s = moved_at - self._moved_at
+                self._pause_s = max(pause_s, self._pause_s * 0.5 ** (pause_s / _HALF_FORGOTTEN_S))
+                self._moved_at = moved_at
+            self.step = max(self.step, beat.step)
+            if beat.section not in _TRAINING:
+                self._elsewhere_at = now_s
+
+    def slept(self, seconds: float) -> None:
+        """The coordinator has heard nobody for so long."""
+        self._moved_at += seconds
+
+    @property
+    def is_training(self) -> bool:
+        """A step was completed, and no rank was last seen in a section in which it may be quiet."""
+        return self.step > self._base_step and self._elsewhere_at < self._moved_at
+
+    @property
+    def usual_quiet_s(self) -> float:
+        return _USUAL * self._pause_s
+
+    def quiet_s(self, now_s: float) -> float:
+        """How long no rank anywhere has given a sign of life."""
+        return now_s - self._moved_at
+
+    def moved_since(self, then_s: float) -> bool:
+        return self._moved_at > then_s

@@ -1,0 +1,33 @@
+"""Environment variables by which experiment trackers know the attempts of a run as one."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+
+from headway.runner.rundir import RunDirectory
+
+
+def tracker_environment(directory: RunDirectory, rank: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a rank's environment lacks: HEADWAY_RUN_ID, and where the user has named no run for Weights & Biases, an id that each attempt
+    and each generation of this rank shares.
+
+    One id for each rank, since two processes must not log to one run there (https://docs.wandb.ai/guides/track/log/distributed-training);
+    with the time of submission in it, since run names begin anew in another directory. MLflow's ids are given by its server, so none is
+    made up.
+    """
+    run = directory.root.name
+    found = {"HEADWAY_RUN_ID": run}
+    if "WANDB_RUN_ID" not in environment:
+        of_rank = f"-rank{rank}" if rank else ""
+        found["WANDB_RUN_ID"] = f"{run}-{_mark(directory)}{of_rank}"
+        found["WANDB_RESUME"] = "allow"
+    return {name: value for name, value in found.items() if name not in environment}
+
+
+def _mark(directory: RunDirectory) -> str:
+    """Eight digits that only this run directory has."""
+    try:
+        submitted = json.loads(directory.handle.read_text())["submitted_at"]
+    except (OSError, ValueError, KeyError):
+        submitted = None
+    return sha256(f"{directory.root.name} {submitted}".encode()).hexdigest()[:8]

@@ -1,0 +1,74 @@
+"""Who holds the others up: where each rank stands when nobody moves -> those that differ, and whether that alone proves a hang."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A library may wait for another thread or machine on the script's behalf, which no look at the main thread tells from a deadlock.
+_LIBRARY = re.compile(r"/lib/python3|/(site|dist)-packages/|(^|/)headway/runner/|<frozen |^<")
+_STACK_DEPTH = 3  # frames that must be alike for two ranks to stand in the same place
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A rank of a generation in which nobody moves. `section` is where it stands, by its stack where that tells more than its heartbeat.
+
+    `stopped`, `held` and `idle` are what two looks at its process show, half a second apart or more: stopped by a signal; the same
+    stack; the same stack and neither CPU time nor I/O. `waits_on` is the kernel function that its main thread sleeps in.
+    """
+
+    rank: int
+    step: int
+    section: str
+    stack: tuple[str, ...] = ()
+    stopped: bool = False
+    held: bool = False
+    idle: bool = False
+    waits_on: str | None = None
+
+    @property
+    def place(self) -> tuple[int, str, tuple[str, ...]]:
+        return self.step, self.section, self.stack[:_STACK_DEPTH]
+
+    @property
+    def locked(self) -> bool:
+        """Stands in the script's own code on a lock, or in native code that it called, and does nothing at all."""
+        on_lock = self.waits_on is not None and self.waits_on.startswith("futex")
+        own_code = bool(self.stack) and not _LIBRARY.search(self.stack[0])
+        return self.idle and self.section in ("compute", "script") and on_lock and own_code
+
+
+def proven(standings: Sequence[Standing]) -> tuple[tuple[int, ...], str] | None:
+    """The culprits and what proves it, when what is seen can be nothing but a hang; None when time must tell."""
+    stopped = tuple(each.rank for each in standings if each.stopped)
+    if stopped and (len(stopped) < len(standings) or len(standings) == 1):
+        return stopped, "its process is stopped (state T or Z in /proc/PID/stat), and no rank goes on"
+    usual = _majority(standings)
+    locked = [each for each in standings if each.locked and each.place != usual]
+    others = [each for each in standings if each not in locked]
+    if not locked or len(locked) > len(others):
+        return None
+    if not all(each.section == "collective" or (each.held and each.place == usual) for each in others):
+        return None
+    why = f"stands at {locked[0].stack[0]} without CPU time or I/O, and all other ranks wait"
+    return tuple(each.rank for each in locked), why
+
+
+def outliers(standings: Sequence[Standing]) -> tuple[int, ...]:
+    """The ranks that stand elsewhere than most; of two, the one that is not in a collective, or is behind. None when all are alike."""
+    usual = _majority(standings)
+    if usual is not None:
+        return tuple(each.rank for each in standings if each.place != usual)
+    working = tuple(each.rank for each in standings if each.section != "collective")
+    if 0 < len(working) <= len(standings) // 2:
+        return working
+    least = min((each.step for each in standings), default=0)
+    behind = tuple(each.rank for each in standings if each.step == least)
+    return behind if len(behind) <= len(standings) // 2 else ()
+
+
+def _majority(standings: Sequence[Standing]) -> tuple[int, str, tuple[str, ...]] | None:
+    """Where more than half of all stand."""
+    found = Counter(each.place for each in standings).most_common(1)
+    return found[0][0] if found and 2 * found[0][1] > len(standings) else None

@@ -1,0 +1,54 @@
+"""How long nothing may be heard of a rank, by its section: the run's floor, or a multiple of what was usual there."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from headway.runner.contract import Timeout
+from headway.runner.health.quantiles import Quantiles
+
+SHARE = 0.99
+
+# Section -> its timeout's name. `script` has done no step yet when it counts as starting; after that it is computing.
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "start": "start",
+        "rendezvous": "start",
+        "restore": "checkpoint",
+        "save": "checkpoint",
+        "finish": "checkpoint",
+        "data": "data",
+        "compute": "compute",
+        "script": "compute",
+        "compile": "compile",
+        "collective": "collective",
+        "evaluation": "evaluation",
+    }
+)
+
+
+class SectionTimeouts:
+    """Timeouts of a run, stretched by what is seen."""
+
+    def __init__(self, timeouts: Mapping[str, Timeout]) -> None:
+        self._timeouts = timeouts
+        self._seen: dict[str, Quantiles] = {}
+        self._limits: dict[str, float] = {}
+
+    def saw(self, section: str, gap_s: float) -> None:
+        """A rank in `section` gave no sign of life for so long, and then did."""
+        name = _NAMES[section]
+        if name not in self._seen:
+            self._seen[name] = Quantiles()
+        self._seen[name].add(gap_s)
+
+    def limit_s(self, section: str, step: int) -> float:
+        """Seconds without a sign of life in `section` after which a rank that has done `step` steps counts as hung."""
+        name = "start" if section == "script" and step == 0 else _NAMES[section]
+        if name not in self._limits:
+            timeout, seen = self._timeouts[name], self._seen.get(name)
+            self._limits[name] = max(timeout.floor_s, timeout.factor * seen.at(SHARE) if seen else 0.0)
+        return self._limits[name]
+
+    def renew(self) -> None:
+        """Lets what was seen since the last time count."""
+        self._limits = {}

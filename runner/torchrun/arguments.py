@@ -1,0 +1,156 @@
+"""torchrun's command line, read by torch's own parser, PET_ variables and all."""
+
+import argparse
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import Std
+from torch.distributed.elastic.multiprocessing.api import to_map
+from torch.distributed.run import get_args_parser, parse_min_max_nnodes
+
+# Every flag of torch 2.13. A newer torch may have more: such a one is refused by name until it is carried out here.
+CARRIED = frozenset(
+    {
+        *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone"),
+        *("max_restarts", "monitor_interval", "start_method", "event_log_handler", "role", "module", "no_python", "run_path"),
+        *("log_dir", "redirects", "tee", "local_ranks_filter", "duplicate_stdout_filters", "duplicate_stderr_filters"),
+        *("node_rank", "master_addr", "master_port", "local_addr", "logs_specs", "numa_binding", "signals_to_handle"),
+        *("shutdown_timeout", "virtual_local_rank", "training_script", "training_script_args"),
+    }
+)
+# Who has not registered a handler of its own hears nothing from these (torch/distributed/elastic/events/handlers.py).
+SILENT_HANDLERS = ("null", "dynamic_rendezvous")
+MEETING_BACKENDS = ("c10d", "static")
+EPILOG = """
+These are torchrun's flags, with headway's agents behind them: a worker that dies or hangs is named, and all start again for the script to
+resume from its own checkpoint; a node that is lost is replaced by a spare or by the same command started again. What differs: without
+--max-restarts the budget is 3 restarts, refilled by progress, and torchrun's is 0; the exit code is the runner's (80 to 85) where torchrun
+has 1; --monitor-interval and --start-method change nothing, as nothing polls and no worker is a function. Several nodes meet at the
+endpoint of --rdzv-backend c10d or static; etcd, --event-log-handler and --logs-specs other than torch's default are refused. The run's
+journal and report lie in $HEADWAY_RUNS/<run> (default: ./runs).
+"""
+
+
+class UsageError(Exception):
+    """The command line asks for something that is not carried out."""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """torchrun's arguments, as `torch.distributed.run` settles them before it starts; `max_restarts` null where nobody gave it.
+
+    Exits with 2, as torchrun does, on an unknown flag. Raises UsageError for what is not carried out, ValueError for what torch refuses.
+    """
+    parser = get_args_parser()
+    parser.prog, parser.epilog = "headway torchrun", EPILOG
+    if "PET_MAX_RESTARTS" not in os.environ:
+        parser.set_defaults(max_restarts=None)
+    arguments = parser.parse_args(list(argv))
+    for action in parser._actions:
+        if action.option_strings and action.dest not in CARRIED | {"help"} and getattr(arguments, action.dest) != action.default:
+            raise UsageError(f"{max(action.option_strings, key=len)} is not carried out by headway torchrun yet")
+    _check(arguments)
+    minimum, maximum = parse_min_max_nnodes(arguments.nnodes)
+    if not 0 < minimum <= maximum:
+        raise UsageError(f"--nnodes {arguments.nnodes}: expected MIN:MAX with 0 < MIN <= MAX")
+    if arguments.standalone:
+        arguments.nnodes = "1:1"
+    if maximum > 1 and arguments.rdzv_backend not in MEETING_BACKENDS and not arguments.standalone:
+        raise UsageError(
+            f"--rdzv-backend {arguments.rdzv_backend}: headway's nodes meet at one of themselves; "
+            "give --rdzv-backend c10d and --rdzv-endpoint HOST:PORT, or static"
+        )
+    return arguments
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if (arguments.max_restarts or 0) < 0:
+        raise UsageError(f"--max-restarts {arguments.max_restarts}: expected 0 or more")
+    if arguments.event_log_handler not in SILENT_HANDLERS:
+        raise UsageError(
+            f"--event-log-handler {arguments.event_log_handler}: headway's events are the lines of the run's journal; leave it out"
+        )
+    if arguments.logs_specs not in (None, "default"):
+        raise UsageError(f"--logs-specs {arguments.logs_specs}: only torch's default is carried out")
+    if arguments.no_python and arguments.module and not arguments.run_path:
+        raise UsageError("--no-python and --module exclude each other")
+    if arguments.numa_binding is not None and shutil.which("numactl") is None:
+        raise UsageError(f"--numa-binding {arguments.numa_binding}: as with torchrun, numactl must be on PATH")
+    for name in arguments.signals_to_handle.split(","):
+        if not hasattr(signal, name.strip()):
+            raise UsageError(f"--signals-to-handle {arguments.signals_to_handle}: {name.strip()!r} is no signal")
+    _check_script(arguments)
+
+
+def _check_script(arguments: argparse.Namespace) -> None:
+    script = arguments.training_script
+    if arguments.run_path:
+        found = Path(script).is_absolute() and Path(script).is_file()
+        if not found:
+            raise UsageError(f"--run-path: there is no file `{script}` (an absolute path is expected)")
+    elif arguments.no_python:
+        if shutil.which(script) is None:
+            raise UsageError(f"--no-python: `{script}` is no program that can be run")
+    elif not arguments.module and not Path(script).is_file():
+        raise UsageError(f"there is no file `{script}`")
+
+
+def with_python(arguments: argparse.Namespace) -> bool:
+    """Whether workers run the script by Python; --run-path takes precedence over --no-python."""
+    return arguments.run_path or not arguments.no_python
+
+
+def max_nodes(arguments: argparse.Namespace) -> int:
+    """The nodes that compute when all are there."""
+    return int(parse_min_max_nnodes(arguments.nnodes)[1])
+
+
+def min_nodes(arguments: argparse.Namespace) -> int | None:
+    """The nodes that it may go on with when others are lost; null: all. Static rendezvous has no other number than MAX."""
+    minimum, maximum = parse_min_max_nnodes(arguments.nnodes)
+    return int(minimum) if minimum < maximum and arguments.rdzv_backend != "static" else None
+
+
+def streams(arguments: argparse.Namespace, procs: int) -> tuple[dict[int, int], dict[int, int]]:
+    """By local rank, which of stdout (1) and stderr (2) go to files, and which of those to the terminal too. What is teed is redirected."""
+    teed = {rank: int(std) for rank, std in to_map(Std.from_str(arguments.tee), procs).items()}
+    redirected = {rank: int(std) for rank, std in to_map(Std.from_str(arguments.redirects), procs).items()}
+    return {rank: redirected[rank] | teed[rank] for rank in range(procs)}, teed
+
+
+def shown(arguments: argparse.Namespace) -> tuple[int, ...] | None:
+    """The local ranks whose output the terminal shows; null: all."""
+    if not arguments.local_ranks_filter:
+        return None
+    try:
+        return tuple(sorted({int(rank) for rank in arguments.local_ranks_filter.split(",")}))
+    except ValueError:
+        raise UsageError(f"--local-ranks-filter {arguments.local_ranks_filter}: expected numbers with commas between") from None
+
+
+def bound_cpus(arguments: argparse.Namespace, procs: int) -> dict[int, list[int]]:
+    """By local rank, the CPUs that --numa-binding gives it, by torch's own rule. Empty without the flag."""
+    if arguments.numa_binding is None:
+        return {}
+    from torch.numa import binding  # noqa: PLC0415  few are bound
+
+    options = binding.NumaOptions(affinity_mode=binding.AffinityMode(arguments.numa_binding))
+    return {
+        rank: sorted(binding._get_validated_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options))
+        for rank in range(procs)
+    }
+
+
+def check_devices(arguments: argparse.Namespace, procs: int) -> None:
+    """--virtual-local-rank gives each rank one of CUDA_VISIBLE_DEVICES. Raises UsageError when there are too few."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if arguments.virtual_local_rank and visible is not None and len(visible.split(",")) < procs:
+        raise UsageError(f"--virtual-local-rank: {procs} ranks, and CUDA_VISIBLE_DEVICES={visible}")
+
+
+def unserved(environment: dict[str, str]) -> list[str]:
+    """Variables that ask torchrun's agent for something that ours does not have."""
+    names = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
+    return [name for name in names if environment.get(name)]

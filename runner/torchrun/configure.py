@@ -1,0 +1,111 @@
+"""torchrun's arguments -> run.json."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
+from torch.distributed.run import determine_local_world_size
+
+from headway.runner.agent.launch import Torchrun
+from headway.runner.contract import DEFAULT_TIMEOUTS, Mesh, Ports, Restart, RunConfig, Timeout, Trainer
+from headway.runner.coordinator.state import GRACE_SHARE
+from headway.runner.torchrun.arguments import UsageError, check_devices, max_nodes, min_nodes, shown, streams, with_python
+
+# Seconds, as torch waits: dynamic_rendezvous.py (RendezvousTimeout) and launcher/api.py (LaunchConfig, for static).
+JOIN_S, LAST_CALL_S, STATIC_JOIN_S = 600.0, 30.0, 900.0
+
+
+def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
+    """The run that the command line describes; its coordinator listens on `port`.
+
+    --max-restarts, when given, is the whole budget; else it is refilled by progress.
+    """
+    procs, slots = determine_local_world_size(arguments.nproc_per_node), max_nodes(arguments)
+    if procs < 1:
+        raise UsageError(f"--nproc-per-node {arguments.nproc_per_node}: there is nothing to run")
+    check_devices(arguments, procs)
+    restart = _restart(arguments.max_restarts)
+    grace_s = _grace_s(arguments.shutdown_timeout, os.environ)
+    return RunConfig(
+        slots=slots,
+        procs_per_slot=procs,
+        min_slots=min_nodes(arguments),
+        mesh=Mesh(dp_shard=slots * procs),
+        trainer=Trainer("script", {"argv": _argv(arguments), "logs": False, **_flags(arguments, procs, restart)}),
+        spec_hash="",
+        restart=restart,
+        timeouts={**DEFAULT_TIMEOUTS, **(_meeting_timeouts(arguments) if slots > 1 else {})},
+        grace_s=RunConfig.grace_s if grace_s is None else grace_s,
+        ports=Ports(coordinator=port),
+    )
+
+
+def _restart(given: int | None) -> Restart:
+    return Restart() if given is None else Restart(given, refill_steps=sys.maxsize, no_progress=given + 1)
+
+
+def _argv(arguments: argparse.Namespace) -> list[str]:
+    module = ["-m"] if arguments.module and not arguments.run_path else []
+    return [*module, arguments.training_script, *arguments.training_script_args]
+
+
+def _flags(arguments: argparse.Namespace, procs: int, restart: Restart) -> dict[str, object]:
+    redirects, _ = streams(arguments, procs)
+    launch = Torchrun(
+        python=with_python(arguments),
+        role=arguments.role,
+        max_restarts=restart.budget,
+        redirects={str(rank): bits for rank, bits in redirects.items() if bits},
+        shown=shown(arguments),
+        virtual_local_rank=arguments.virtual_local_rank,
+    )
+    signals = [name.strip() for name in arguments.signals_to_handle.split(",")]
+    return {"torchrun": asdict(launch), "signals": signals}
+
+
+def _grace_s(given: int | None, environment: Mapping[str, str]) -> float | None:
+    """--shutdown-timeout is what workers have between the signal and SIGKILL, which is a share of a run's grace."""
+    if given is None:
+        given = int(environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in environment else None
+    if given is not None and given < 0:
+        raise UsageError(f"--shutdown-timeout {given}: expected 0 or more")
+    return None if given is None else given / GRACE_SHARE
+
+
+def _meeting_timeouts(arguments: argparse.Namespace) -> dict[str, Timeout]:
+    """Until all nodes have joined, until no more than MIN are waited for, and until a node comes in place of one that was lost."""
+    given = _parse_rendezvous_config(arguments.rdzv_conf)
+    if arguments.rdzv_backend == "static":
+        join_s = _seconds(given, "timeout", STATIC_JOIN_S)
+    else:
+        join_s = _seconds(given, "join_timeout", JOIN_S)
+    last_call_s = _seconds(given, "last_call_timeout", LAST_CALL_S)
+    return {"join": Timeout(join_s), "replace": Timeout(join_s), "last_call": Timeout(last_call_s)}
+
+
+def _seconds(given: Mapping[str, str], key: str, default: float) -> float:
+    value = given.get(key)
+    if value is not None and not re.fullmatch(r"[1-9]\d*", value):
+        raise UsageError(f"--rdzv-conf {key}={value}: expected whole seconds above 0")
+    return default if value is None else float(value)
+
+
+def run_name(arguments: argparse.Namespace) -> str:
+    """The run's name, as all of its nodes know it: --rdzv-id, else the scheduler's job id; empty where neither is given."""
+    given = "" if arguments.rdzv_id == "none" or arguments.standalone else arguments.rdzv_id
+    return _as_name(given or os.environ.get("SLURM_JOB_ID", ""))
+
+
+def script_name(arguments: argparse.Namespace) -> str:
+    """What a run without a name of its own is called after."""
+    return _as_name(Path(arguments.training_script).stem)
+
+
+def _as_name(text: str) -> str:
+    """A name of a directory."""
+    return re.sub(r"[^\w.:-]", "-", text).lstrip(".")

@@ -1,0 +1,255 @@
+"""Where several nodes of a torchrun command meet: who hosts the endpoint, and how the others enter the run.
+
+The endpoint's port is the coordinator's. Who cannot host it asks there for a node index and the run's run.json.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import ipaddress
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.rendezvous.utils import (
+    _matches_machine_hostname,
+    _parse_rendezvous_config,
+    parse_rendezvous_endpoint,
+)
+
+from headway.runner.messages import HANDSHAKE_S, ChannelError, Link, Message, connect
+from headway.runner.torchrun.arguments import UsageError
+
+C10D_PORT, STATIC_PORT = 29400, 29500  # torch's defaults (c10d_rendezvous_backend.py, run.py)
+LOOPBACK = "127.0.0.1"
+RETRY_S = 0.5
+SAY_AFTER_S = 10.0
+NO_NODE = -1  # in the envelope of who has no index yet
+
+
+class MeetingError(Exception):
+    """The endpoint did not let this node in; the message says what was tried."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`hosted` says whether this machine is the endpoint's by name, `sure` whether the command line says so. `node` is the index that
+    it asks for; null: any."""
+
+    host: str
+    port: int
+    hosted: bool
+    sure: bool
+    node: int | None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def endpoint_of(arguments: argparse.Namespace) -> Endpoint:
+    """The endpoint of --rdzv-backend c10d or static. Raises UsageError or ValueError for one that nodes cannot meet at."""
+    conf = _parse_rendezvous_config(arguments.rdzv_conf)
+    if arguments.rdzv_backend == "static":
+        given = arguments.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port or STATIC_PORT}"
+        host, port = parse_rendezvous_endpoint(given, -1)
+        rank = arguments.node_rank
+        endpoint = Endpoint(host, port, hosted=rank == 0, sure=True, node=rank)
+    else:
+        if conf.get("store_type", "tcp").lower() != "tcp":
+            raise UsageError(f"--rdzv-conf store_type={conf['store_type']}: headway's nodes meet at a TCP endpoint")
+        host, port = parse_rendezvous_endpoint(arguments.rdzv_endpoint, C10D_PORT)
+        said = conf.get("is_host")
+        hosted = _is_here(host) if said is None else _truth(said)
+        endpoint = Endpoint(host, port, hosted, sure=said is not None, node=None)
+    if endpoint.port < 1:
+        raise UsageError(f"--rdzv-endpoint {endpoint}: nodes can meet only at a port that all of them know")
+    return endpoint
+
+
+def _is_here(host: str) -> bool:
+    """torch's rule, and where that fails, whether an address of `host` can be listened on: torch overlooks those of further adapters, and
+    gives up where the machine's own name leads nowhere (rendezvous/utils.py, `_matches_machine_hostname`)."""
+    try:
+        if _matches_machine_hostname(host):
+            return True
+    except OSError:
+        pass
+    try:
+        socket.create_server((host, 0)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _truth(text: str) -> bool:
+    """As torch reads a yes or no of --rdzv-conf (rendezvous/api.py, `get_as_bool`)."""
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "t", "yes", "y"):
+        return True
+    if lowered in ("0", "false", "f", "no", "n"):
+        return False
+    raise UsageError(f"--rdzv-conf is_host={text}: expected true or false")
+
+
+# --- the host -----------------------------------------------------------------------------------------------------------
+
+
+def take(endpoint: Endpoint, address: str) -> socket.socket | None:
+    """What makes this process the endpoint's host for as long as it is open; None where another one is, or its port is taken.
+
+    A name of this network namespace and not the port itself: the port is bound by each coordinator anew.
+    """
+    guard = socket.socket(socket.AF_UNIX)
+    try:
+        guard.bind(f"\0headway-endpoint-{endpoint.port}")
+        socket.create_server((address, endpoint.port)).close()
+    except OSError as error:
+        guard.close()
+        if endpoint.sure:
+            raise MeetingError(f"{endpoint} cannot be hosted here: {error}") from None
+        return None
+    os.set_inheritable(guard.fileno(), True)  # it stays through exec
+    return guard
+
+
+def listening_address(host: str) -> str:
+    """Where this machine listens for those who know it as `host`: the name itself, unless it leads to loopback only here.
+
+    Debian has a machine's own name at 127.0.1.1 in /etc/hosts (Debian Reference, 5.1.1), where nobody else finds it.
+    """
+    if host == "localhost" or _is_loopback(host):
+        return LOOPBACK if host == "localhost" else host
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return host
+    return host if any(not _is_loopback(address) for address in found) else address_towards("192.0.2.1")
+
+
+def _is_loopback(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_loopback
+    except ValueError:
+        return False
+
+
+def address_towards(host: str, port: int = 9) -> str:
+    """This machine's address on the way to `host`; loopback where there is none. Nothing is sent."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return LOOPBACK
+
+
+# --- the secret ---------------------------------------------------------------------------------------------------------
+
+
+def secret_of(endpoint: Endpoint, name: str, environment: Mapping[str, str]) -> tuple[bytes, bool]:
+    """The run's secret, and whether it is one that others can work out: from the run's name, the endpoint and our user id."""
+    if path := environment.get("HEADWAY_SECRET_FILE"):
+        given = Path(path).read_bytes().strip()
+    elif text := environment.get("HEADWAY_SECRET"):
+        given = text.encode()
+    else:
+        known = f"{name}\0{endpoint}\0{os.getuid()}".encode()
+        return hashlib.sha256(b"headway torchrun, known\0" + known).digest(), True
+    return hashlib.sha256(b"headway torchrun, given\0" + name.encode() + b"\0" + given).digest(), False
+
+
+# --- the others ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entered:
+    """What the coordinator gave to a node that entered: its index, and the run. `proof` is a file below `root` and what is in it, by
+    which a node sees that it has the same store; `host` and `port` are where the coordinator was found."""
+
+    node: int
+    attempt: int
+    run: str
+    root: str
+    proof: tuple[str, str]
+    run_json: str
+    host: str
+    port: int
+
+
+def published(run: Path) -> Iterator[tuple[str, int]]:
+    """Where the coordinator of the run's newest attempt is, if this node sees the run's directory and the attempt has not ended."""
+    attempts = sorted((int(path.name) for path in run.glob("attempts/[0-9]*")), reverse=True)
+    for attempt in attempts[:1]:
+        folder = run / "attempts" / str(attempt)
+        try:
+            found = json.loads((folder / "coordinator.json").read_text())
+        except (OSError, ValueError):
+            continue
+        if not (folder / "verdict.json").exists():
+            yield found["host"], found["port"]
+
+
+def enter(endpoint: Endpoint, run: Path, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
+    """Asks for a place in the run until it is given. Raises MeetingError when nobody gave one for `patience_s`."""
+    return asyncio.run(_enter(endpoint, run, secret, body, patience_s))
+
+
+async def _enter(endpoint: Endpoint, run: Path, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
+    began, said, why = time.monotonic(), False, "nobody answered"
+    while True:
+        for host, port in dict.fromkeys([(endpoint.host, endpoint.port), *published(run)]):
+            try:
+                return await _ask(host, port, secret, run.name, body)
+            except OSError as error:
+                why = f"{host}:{port}: {error}"
+            except ChannelError as error:
+                why = f"{host}:{port}: {error} (another run is there, or HEADWAY_SECRET differs)"
+        waited_s = time.monotonic() - began
+        if waited_s > patience_s:
+            raise MeetingError(f"after {patience_s:.0f} s the run `{run.name}` has let this node in nowhere; {why}")
+        if waited_s > SAY_AFTER_S and not said:
+            print(f"headway torchrun: waiting at {endpoint}: {why}", file=sys.stderr, flush=True)
+            said = True
+        await asyncio.sleep(RETRY_S)
+
+
+async def _ask(host: str, port: int, secret: bytes, name: str, body: Mapping[str, Any]) -> Entered:
+    """One try at one address."""
+    answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def heard(_: Link, message: Message) -> None:
+        if message.kind == "entered" and not answered.done():
+            answered.set_result(message)
+
+    def lost(_: Link, why: str) -> None:
+        if not answered.done():
+            answered.set_exception(ChannelError(why))
+
+    link = await connect(host, port, secret, name, 0, heard, lost)
+    try:
+        link.send("enter", 0, NO_NODE, body)
+        async with asyncio.timeout(HANDSHAKE_S):
+            message = await answered
+    except TimeoutError:
+        raise ChannelError("asked to enter, and got no answer") from None
+    finally:
+        link.close()
+    return _entered(message.body, host, port)
+
+
+def _entered(body: Mapping[str, Any], host: str, port: int) -> Entered:
+    try:
+        if refused := body.get("refused"):
+            raise MeetingError(str(refused))
+        place = body["node"], body["attempt"], body["run"], body["root"]
+        path, content = body["proof"]
+        return Entered(*place, (path, content), body["run_json"], host, port)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ChannelError(f"an answer that is not understood: {error!r}") from None

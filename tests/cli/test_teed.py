@@ -1,0 +1,71 @@
+"""What ranks print into files, shown on the terminal: whole lines with torchrun's prefix, over restarts, and filtered into files."""
+
+from pathlib import Path
+
+import pytest
+
+from headway.cli.teed import Teed, following
+
+
+def teed(logs: Path, ranks: dict[int, int], **filters: list[str]) -> Teed:
+    return Teed(logs, ranks, "trainer", filters)
+
+
+def write(logs: Path, attempt: int, rank: int, stream: str, text: str) -> None:
+    path = logs / f"attempt_{attempt}" / str(rank) / f"{stream}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_lines_come_once_each_whole_and_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = teed(tmp_path, {0: 3, 1: 2})
+    write(tmp_path, 0, 0, "stdout", "one\n\ntw")
+    write(tmp_path, 0, 1, "stdout", "not teed\n")
+    write(tmp_path, 0, 1, "stderr", "wrong\n")
+    shown.show()
+    assert capsys.readouterr() == ("[trainer0]:one\n[trainer0]:\n", "[trainer1]:wrong\n")
+    write(tmp_path, 0, 0, "stdout", "o\nthree")
+    shown.show()
+    assert capsys.readouterr() == ("[trainer0]:two\n", "")
+    shown.show(whole=False)
+    assert capsys.readouterr() == ("[trainer0]:three\n", "")
+    shown.show(whole=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_restart_goes_on_in_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = teed(tmp_path, {0: 1})
+    shown.show()
+    for attempt in (0, 9, 10):
+        write(tmp_path, attempt, 0, "stdout", f"{attempt}\n")
+        shown.show()
+    assert capsys.readouterr().out == "[trainer0]:0\n[trainer0]:9\n[trainer0]:10\n"
+
+
+def test_lines_that_match_a_filter_stand_in_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = teed(tmp_path, {0: 1}, stdout=["loss", "error"])
+    write(tmp_path, 2, 0, "stdout", "loss 1\nother\nan error\n")
+    shown.show()
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert (tmp_path / "attempt_2/filtered_stdout.log").read_text() == "[trainer0]:loss 1\n[trainer0]:an error\n"
+
+
+def test_a_template_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${role_name} ${rank}/${local_rank}> ")
+    write(tmp_path, 0, 1, "stdout", "x\n")
+    (tmp_path / "attempt_0/1/rank").write_text("5")
+    teed(tmp_path, {1: 1}).show()
+    assert capsys.readouterr().out == "<trainer 5/1> x\n"
+
+
+def test_what_is_left_at_the_end_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with following({"logs": str(tmp_path), "teed": {"0": 1}, "role": "r", "filters": {}}):
+        write(tmp_path, 0, 0, "stdout", "a\nlast words")
+    assert capsys.readouterr().out == "[r0]:a\n[r0]:last words\n"
+
+
+def test_without_tee_nothing_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with following({"logs": str(tmp_path), "teed": {}, "role": "r", "filters": {}}):
+        write(tmp_path, 0, 0, "stdout", "a\n")
+    assert capsys.readouterr().out == ""

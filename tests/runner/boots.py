@@ -1,0 +1,62 @@
+"""A worker of this process's own, for hooks under test: what it says, and what its page shows."""
+
+import json
+import mmap
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.runner import worker as workers
+from headway.runner.boot import signs
+from headway.runner.contract import SECTIONS, HeartbeatPage
+from headway.runner.rundir import RunDirectory
+from headway.runner.worker import Worker
+
+
+@dataclass
+class Booted:
+    """The other side of a worker: the agent's and the coordinator's."""
+
+    worker: Worker
+    directory: RunDirectory
+    page: HeartbeatPage
+    _said: socket.socket
+
+    def said(self) -> list[dict[str, Any]]:
+        """The events since the last call."""
+        found = []
+        while True:
+            try:
+                found.append(json.loads(self._said.recv(1 << 16)))
+            except BlockingIOError:
+                return found
+
+    def shown(self, word: str) -> int:
+        return self.page.read(0)[word]
+
+    @property
+    def section(self) -> str:
+        return SECTIONS[self.shown("section")]
+
+
+@contextmanager
+def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
+    """Rank 0 of a run below `root`, current while the block runs."""
+    directory = RunDirectory(root, 0)
+    directory.attempt_directory.mkdir(parents=True)
+    (root / "shared").mkdir()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        ours.settimeout(0)
+        page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))
+        worker = Worker(0, 0, world_size, 1, 0, str(directory.run_json), None, page, theirs)
+        workers._current[:] = [worker]
+        signs.show_signs(worker, "script")
+        try:
+            yield Booted(worker, directory, page, ours)
+        finally:
+            workers._current.clear()
+            signs._current.clear()

@@ -1,0 +1,251 @@
+"""A node as its coordinator sees it: a real supervisor and agent with real processes as workers; the other end is played here."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.runner.agent.main import slot_of
+from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, Mesh, RunConfig, Timeout, Trainer
+from headway.runner.messages import Link, Listener, Message, listen
+from headway.runner.rundir import RunDirectory, open_run
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 60
+NODE = 1  # node 0 would start a coordinator of its own
+# Rank 0 does as a file says, the other one waits for its end.
+SCRIPT = """
+echo "$RANK of $WORLD_SIZE" >> ran
+if [ "$RANK" = 1 ]; then sleep 600; fi
+while [ ! -e code ]; do sleep 0.05; done
+exit $(cat code)
+"""
+
+
+def config(**more: Any) -> RunConfig:
+    options = {"argv": ["sh", "-c", SCRIPT], "torchrun": {"python": False, "shown": None}}
+    return RunConfig(slots=1, procs_per_slot=2, mesh=Mesh(dp_shard=2), trainer=Trainer("script", options), spec_hash="", **more)
+
+
+@dataclass
+class Node:
+    """The processes of a node, and the coordinator's end of its connection."""
+
+    directory: RunDirectory
+    process: "subprocess.Popen[bytes]"
+    heard: list[Message] = field(default_factory=list)
+    link: Link | None = None
+    listener: Listener | None = None
+
+    async def coordinate(self) -> None:
+        """Listens where the node looks for its coordinator."""
+        run = json.loads(self.directory.run_json.read_text())["run"]
+        self.listener = await listen("127.0.0.1", 0, self.directory.secret(), run, self._hear, lambda _, __: None)
+        write_atomic(self.directory.coordinator, json.dumps({"host": "127.0.0.1", "port": self.listener.port}).encode())
+
+    def leave(self) -> None:
+        """Is no coordinator any more."""
+        if self.link is not None:
+            self.link.close()
+        if self.listener is not None:
+            self.listener.close()
+        self.link = self.listener = None
+
+    def _hear(self, link: Link, message: Message) -> None:
+        if message.kind == "join":
+            self.link = link
+        self.heard.append(message)
+
+    def send(self, kind: str, generation: int, body: dict[str, Any]) -> None:
+        assert self.link is not None
+        self.link.send(kind, generation, NODE, body)
+
+    def start(self, generation: int, moved: list[list[int]]) -> None:
+        place = {"master_addr": "127.0.0.1", "master_port": 1, "restarts": generation - 1}
+        self.send("start", generation, {"base": None, "slots": 1, "moved": moved, "hosts": {}, **place})
+
+    def of(self, kind: str, what: str | None = None) -> list[dict[str, Any]]:
+        return [m.body for m in self.heard if m.kind == kind and (what is None or m.body["what"] == what)]
+
+    def exits(self) -> list[dict[str, Any]]:
+        return [each for body in self.of("exited") for each in body["exits"]]
+
+    def running(self) -> set[str]:
+        """Ranks in the newest heartbeat."""
+        return set(self.of("beat")[-1]["ranks"]) if self.of("beat") else set()
+
+    async def until(self, ready: Callable[[], bool], what: str) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not ready():
+                assert self.process.poll() is None, f"the node has ended before {what}"
+                await asyncio.sleep(0.02)
+
+    async def ended(self) -> int:
+        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), LIMIT_S)
+
+    def children(self, module: str) -> list[int]:
+        """The companions of the supervisor that run this module."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in found if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+
+
+@asynccontextmanager
+async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
+    """A node that has joined the coordinator played here."""
+    directory = open_run(tmp_path, "case-0123abcd-1", config(**more), 0)
+    argv = [sys.executable, "-m", "headway.runner", str(directory.run_json), "--attempt", "0", "--node", str(NODE)]
+    environment = {**os.environ, "HEADWAY_NODES": "127.0.0.1,127.0.0.1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(argv, env=environment, cwd=tmp_path)
+    case = Node(directory, process)
+    try:
+        await case.coordinate()
+        await case.until(lambda: case.link is not None, "joining")
+        yield case
+    finally:
+        process.kill()
+        process.wait()
+        case.leave()
+        await asyncio.sleep(0)  # the event loop closes what it was told to
+
+
+async def going(case: Node) -> None:
+    case.start(1, moved=[[0, NODE]])
+    await case.until(lambda: case.running() == {"0", "1"}, "a beat of both ranks")
+
+
+def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
+    async def scenario() -> int:
+        async with node(tmp_path) as case:
+            (joined,) = case.of("join")
+            assert (joined["host"], joined["domain"], joined["running"]) == ("127.0.0.1", None, [])
+            assert joined["port"] > 0, "a rendezvous socket is open before any order"
+            await going(case)
+            (tmp_path / "code").write_text("3")
+            await case.until(lambda: len(case.exits()) == 1, "the end of rank 0")
+            case.send("stop", 1, {})
+            await case.until(lambda: len(case.exits()) == 2, "the end of rank 1")
+            first, second = case.exits()
+            assert first == {"rank": 0, "code": 3, "asked": False, "oom": False, "how": "exit code 3", "step": 0}
+            assert (second["rank"], second["code"], second["asked"]) == (1, -signal.SIGTERM, True)
+            case.start(2, moved=[[0, NODE]])
+            await case.until(lambda: len(case.exits()) == 3, "the end of rank 0 in the next generation")
+            case.send("stop", 2, {"exit_code": int(Exit.STOP)})
+            return await case.ended()
+
+    assert asyncio.run(scenario()) == Exit.STOP
+    assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2"] * 2 + ["1 of 2"] * 2
+
+
+def test_a_start_that_comes_twice_starts_nothing_twice(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with node(tmp_path) as case:
+            await going(case)
+            case.start(1, moved=[[0, NODE]])
+            case.start(2, moved=[])
+            await case.until(lambda: len(case.exits()) == 2, "the end of what ran before")
+
+    asyncio.run(scenario())
+    assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2", "1 of 2"]
+
+
+@pytest.mark.parametrize("told", ["assign", "start"])
+def test_a_node_that_was_replaced_ends_what_it_runs(told: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with node(tmp_path) as case:
+            await going(case)
+            if told == "assign":
+                case.send("assign", 2, {"slot": None, "world": 1, "moved": []})
+            else:
+                case.start(2, moved=[])  # slot 0 is on node 0
+            await case.until(lambda: len(case.exits()) == 2, "the end of both ranks")
+            assert {(each["code"], each["asked"]) for each in case.exits()} == {(-signal.SIGKILL, True)}
+            await case.until(lambda: case.running() == set(), "a beat without ranks")
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_dies_costs_no_worker_and_its_successor_says_again_what_has_ended(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with node(tmp_path) as case:
+            await going(case)
+            (tmp_path / "code").write_text("3")
+            await case.until(lambda: len(case.exits()) == 1, "the end of rank 0")
+            (agent,) = case.children("headway.runner.agent.main")
+            os.kill(agent, signal.SIGKILL)
+            await case.until(lambda: len(case.of("join")) == 2 and len(case.exits()) == 2, "another agent")
+            assert case.of("join")[1]["running"] == [1]
+            assert case.exits()[0] == case.exits()[1]
+
+    asyncio.run(scenario())
+
+
+def test_a_probe_shows_processes_that_know_nothing_of_us(tmp_path: Path) -> None:
+    async def scenario() -> dict[str, Any]:
+        async with node(tmp_path) as case:
+            await going(case)
+            case.send("probe", 1, {"ranks": [1]})
+            await case.until(lambda: bool(case.of("evidence", "probe")), "a probe")
+            (evidence,) = case.of("evidence", "probe")
+            found: dict[str, Any] = evidence["ranks"]
+            return found
+
+    found = asyncio.run(scenario())
+    assert list(found) == ["1"]
+    assert (found["1"]["state"], found["1"]["where"]) == ("S", None)
+
+
+def test_a_node_without_a_coordinator_starts_one_and_ends_no_worker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with node(tmp_path) as case:
+            await going(case)
+            case.leave()
+            before = case.directory.coordinator.read_text()
+            await case.until(lambda: bool(case.children("headway.runner.coordinator.main")), "a coordinator here")
+            await case.until(lambda: case.directory.coordinator.read_text() != before, "a coordinator that listens")
+            assert len((tmp_path / "ran").read_text().splitlines()) == 2
+            assert case.exits() == []
+
+    asyncio.run(scenario())
+
+
+def test_without_a_shared_store_no_node_takes_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_SHARED_STORE", "0")
+
+    async def scenario() -> int:
+        async with node(tmp_path, timeouts={**DEFAULT_TIMEOUTS, "agent": Timeout(3.0)}) as case:
+            case.send("assign", 0, {"slot": 0, "world": 1, "moved": [[0, NODE]]})
+            await case.until(lambda: bool(case.of("beat")), "a beat")
+            case.leave()
+            return await case.ended()
+
+    assert asyncio.run(scenario()) == Exit.RETRY_ELSEWHERE
+
+
+def test_a_node_asked_to_stop_without_a_coordinator_leaves_within_its_grace(tmp_path: Path) -> None:
+    async def scenario() -> int:
+        async with node(tmp_path, grace_s=1.5) as case:
+            await going(case)
+            case.process.send_signal(signal.SIGTERM)
+            await case.until(lambda: bool(case.of("evidence", "preempted")), "word of the signal")
+            return await case.ended()  # the coordinator says nothing
+
+    assert asyncio.run(scenario()) == Exit.PREEMPTED
+
+
+@pytest.mark.parametrize(
+    ("slots", "moved", "slot"),
+    [(2, [], 1), (2, [[1, 5]], None), (1, [], None), (2, [[0, 1], [1, 0]], 0), (3, [[2, 1], [1, 7]], 2)],
+)
+def test_a_node_finds_its_slot_in_a_start(slots: int, moved: list[list[int]], slot: int | None) -> None:
+    assert slot_of(1, {"slots": slots, "moved": moved}) == slot

@@ -1,0 +1,187 @@
+"""First causes: which end of many began it, what kind it is, and what makes two failures the same."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.runner.contract import Exit
+from headway.runner.coordinator.causes import Cause, Ended, Kind, Raised, cause_of, hung, is_node_gone, kind_of, lost, unspecific
+from headway.runner.health.watch import Hang
+
+HOSTS = {0: "n0", 1: "n1"}
+CLOSED = Raised(
+    "builtins.RuntimeError",
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41907",
+)
+REFUSED = Raised(
+    "torch.distributed.DistNetworkError", "The client socket has failed to connect to any network address of (n0, 29500)."
+)
+WATCHDOG = Raised(
+    "torch.distributed.DistBackendError",
+    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600001 milliseconds",
+)
+BAD_SAMPLE = Raised("builtins.ValueError", "sample 4711 is empty", "train.py:40 collate", 25, 400)
+NO_MEMORY = Raised(
+    "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has ...", "model.py:9 forward", 7
+)
+
+
+def ended(rank: int, code: int, *, asked: bool = False, step: int = 25, oom: bool = False, how: str = "") -> Ended:
+    words = how or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+    return Ended(rank, rank // 2, code, words, asked, step, oom)
+
+
+def cause(*exits: Ended, script: bool = False, **raised: Raised) -> Cause:
+    """`raised` by rank: `r1=...`."""
+    return cause_of(list(exits), {int(name[1:]): error for name, error in raised.items()}, HOSTS, script=script)
+
+
+def test_a_cause_has_its_place_its_step_and_its_words() -> None:
+    found = cause(ended(0, 1, step=24), ended(3, 1), r3=BAD_SAMPLE, r0=CLOSED)
+    assert (found.kind, found.rank, found.node, found.host, found.step, found.sample) == (Kind.USER_ERROR, 3, 1, "n1", 25, 400)
+    assert found.text == "exit code 1: sample 4711 is empty"
+    assert (found.outside, found.final) == (False, False)
+
+
+@pytest.mark.parametrize("gone", [CLOSED, REFUSED, WATCHDOG], ids=["gloo", "store", "nccl"])
+def test_who_lost_a_peer_is_never_first_where_another_error_is(gone: Raised) -> None:
+    assert cause(ended(0, 1), ended(1, 1), ended(2, 1), r0=gone, r1=BAD_SAMPLE, r2=gone).rank == 1
+    assert cause(ended(0, 1), ended(1, -9), r0=gone).rank == 1
+    alone = cause(ended(0, 1), r0=gone)
+    assert (alone.kind, alone.rank) == (Kind.CRASH, 0)
+
+
+def test_an_abort_after_a_lost_peer_is_not_first_and_one_of_its_own_is() -> None:
+    """NCCL's watchdog aborts a process whose peer has gone."""
+    assert cause(ended(0, -6), ended(1, 1), r1=BAD_SAMPLE).rank == 1
+    assert cause(ended(0, 1), ended(1, -6), r0=CLOSED).rank == 1
+    assert cause(ended(0, -6), ended(1, -11)).rank == 1
+
+
+def test_a_rank_that_said_why_before_it_was_stopped_comes_before_its_peers_complaint() -> None:
+    """The peer saw the connection close before the rank that raised had ended."""
+    assert cause(ended(0, 1), ended(1, 1, asked=True), r0=CLOSED, r1=BAD_SAMPLE).rank == 1
+    leaving = replace(BAD_SAMPLE, type="lightning.SIGTERMException", text="")
+    assert cause(ended(0, 1), ended(1, 1, asked=True), r0=CLOSED, r1=leaving).rank == 0
+
+
+def test_what_we_ended_is_the_cause_only_where_nothing_else_is() -> None:
+    assert cause(ended(2, -9, asked=True), ended(0, 1), ended(1, -15)).rank == 1
+    assert cause(ended(2, -9, asked=True), ended(0, 0), ended(1, -15, asked=True)).rank == 2
+
+
+def test_the_kernels_memory_killer_is_told_from_another_kill() -> None:
+    killed, starved = cause(ended(1, -9)), cause(ended(0, -9), ended(1, -9, oom=True))
+    assert (killed.kind, killed.outside) == (Kind.CRASH, True)
+    assert (starved.kind, starved.rank, starved.outside) == (Kind.OUT_OF_MEMORY, 1, False)
+
+
+def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
+    gone = [ended(rank, -9, how="node lost: silent for 3.1 s") for rank in (2, 3)]
+    found = cause(ended(0, 1), ended(1, -6), *gone, r0=CLOSED)
+    assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.NODE_LOST, 1, "n1", "node lost")
+    assert cause(ended(2, -9, how="its node started anew"), ended(0, 1)).kind is Kind.NODE_LOST
+    assert lost(1, "n1", "it never joined", 3).fingerprint == "node lost"
+
+
+def test_codes_that_ranks_reach_together_come_last_and_a_scripts_codes_mean_nothing() -> None:
+    together = [ended(rank, int(Exit.UNVERIFIED)) for rank in (0, 2, 3)]
+    assert cause(*together, ended(1, 1)).rank == 1
+    assert cause(*together, ended(1, 1), script=True).rank == 0
+
+
+def test_the_trainers_word_that_nothing_helps_is_final_and_a_scripts_same_code_is_not() -> None:
+    said = replace(BAD_SAMPLE, type="headway.runner.train.data.DataError", text="`corpus.bin` is not there", step=None)
+    found = cause(ended(2, 1), ended(0, int(Exit.STOP)), r0=said)
+    assert (found.rank, found.kind, found.final) == (0, Kind.USER_ERROR, True)
+    assert not cause(ended(0, int(Exit.STOP)), script=True).final
+
+
+def test_a_signal_to_end_that_nobody_asked_for_is_a_preemption() -> None:
+    assert cause(ended(0, -15)).kind is Kind.PREEMPTION
+    assert cause(ended(0, int(Exit.PREEMPTED))).kind is Kind.PREEMPTION
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("torch.OutOfMemoryError", NO_MEMORY.text, Kind.OUT_OF_MEMORY),
+        ("builtins.RuntimeError", "CUDA out of memory. Tried to allocate 1 MiB", Kind.OUT_OF_MEMORY),
+        (
+            "builtins.RuntimeError",
+            "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory",
+            Kind.OUT_OF_MEMORY,
+        ),
+        ("builtins.MemoryError", "", Kind.OUT_OF_MEMORY),
+        ("builtins.OSError", "[Errno 12] Cannot allocate memory", Kind.OUT_OF_MEMORY),
+        ("headway.runner.train.main.NonFiniteError", "the loss is nan", Kind.NAN),
+        ("builtins.RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", Kind.NAN),
+        ("builtins.OSError", "[Errno 28] No space left on device: '/x'", Kind.STORAGE),
+        ("builtins.OSError", "[Errno 5] Input/output error", Kind.STORAGE),
+        ("builtins.OSError", "[Errno 116] Stale file handle", Kind.STORAGE),
+        ("headway.runner.checkpoint.stores.StoreError", "it does not create names exclusively", Kind.STORAGE),
+        (
+            "builtins.RuntimeError",
+            "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file data/0",
+            Kind.STORAGE,
+        ),
+        ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered", Kind.CRASH),
+        ("torch.AcceleratorError", "CUDA error: device-side assert triggered", Kind.USER_ERROR),
+        ("builtins.RuntimeError", "NCCL error: unhandled cuda error", Kind.CRASH),
+        ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: 'x'", Kind.CRASH),
+        ("builtins.RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Killed.", Kind.CRASH),
+        ("builtins.KeyError", "'loss'", Kind.USER_ERROR),
+        ("builtins.RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", Kind.USER_ERROR),
+    ],
+)
+def test_exceptions_are_told_apart(name: str, text: str, kind: Kind) -> None:
+    assert kind_of(Raised(name, text)) is kind
+
+
+def test_two_failures_of_one_origin_have_one_fingerprint() -> None:
+    other = replace(BAD_SAMPLE, text="sample 99 is empty", step=40, sample=8)
+    first, again = cause(ended(3, 1), r3=BAD_SAMPLE), cause(ended(0, 1, step=40), r0=other)
+    assert first.fingerprint == again.fingerprint == "user error: ValueError at train.py:40 collate: sample * is empty"
+    elsewhere = replace(BAD_SAMPLE, at="train.py:71 evaluate")
+    assert cause(ended(3, 1), r3=elsewhere).fingerprint != first.fingerprint
+    assert cause(ended(0, -9)).fingerprint == cause(ended(3, -9, step=1)).fingerprint == "crash: killed by signal 9"
+
+
+def test_a_fingerprint_has_no_numbers_paths_and_quotes_in_it() -> None:
+    text = "shard '/data/a-17.bin' at 0x7f3a, 10.0.0.7:29500: read 1,024 of 2.5e9 bytes of /mnt/lustre/a/b"
+    assert unspecific(text) == "shard * at *, * read * of *e* bytes of *"
+
+
+def test_a_hang_names_its_culprit_and_without_one_no_node() -> None:
+    named = hung(Hang((3, 2), "compute", 2.25, "rank 2 is stopped"), {2: 1, 3: 1}, HOSTS, 9)
+    assert (named.kind, named.rank, named.host, named.fingerprint) == (Kind.HANG, 2, "n1", "hang: compute")
+    assert named.text == "no sign of life for 2.2 s in compute: rank 2 is stopped"
+    nobody = hung(Hang((), "collective", 600.0, "nobody differs"), {}, HOSTS, 9)
+    assert (nobody.rank, nobody.node, nobody.host) == (None, None, None)
+
+
+ends = st.builds(
+    Ended,
+    st.integers(0, 7),
+    st.integers(0, 1),
+    st.sampled_from([-11, -9, -15, -6, 0, 1, 2, 80, 82, 83, 84, 85]),
+    st.sampled_from(["exit code 1", "killed by SIGKILL", "node lost", "its node started anew"]),
+    st.booleans(),
+    st.integers(0, 50),
+    st.booleans(),
+)
+errors = st.dictionaries(st.integers(0, 7), st.sampled_from([CLOSED, REFUSED, WATCHDOG, BAD_SAMPLE, NO_MEMORY]))
+
+
+@given(st.lists(ends, min_size=1, max_size=8, unique_by=lambda end: end.rank), errors)
+def test_nobody_is_blamed_for_what_another_began(exits: list[Ended], raised: dict[int, Raised]) -> None:
+    found = cause_of(exits, raised, HOSTS)
+    (blamed,) = [end for end in exits if end.rank == found.rank]
+    by_itself = [end for end in exits if end.code != 0 and not end.asked]
+    own = [end for end in by_itself if end.rank in raised and end.code == 1 and raised[end.rank] in (BAD_SAMPLE, NO_MEMORY)]
+    if by_itself:
+        assert not blamed.asked or (blamed.rank in raised and blamed.code > 0)
+    if own:
+        assert blamed.code != 1 or is_node_gone(blamed.how) or blamed.oom or raised.get(blamed.rank) in (BAD_SAMPLE, NO_MEMORY)

@@ -1,0 +1,115 @@
+"""What monitoring sees of a run: Prometheus over real HTTP on loopback, and TensorBoard's own files read back."""
+
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from headway.runner.contract import MetricsLine
+from headway.runner.coordinator.exporter import Exporter, Snapshot, effective, newest_loss, open_exporter, port_of
+from headway.runner.coordinator.tensorboard import open_follower
+from headway.runner.lines import append_line
+
+SECONDS = {"productive": 60.0, "restart": 15.0, "detect": 5.0, "queue": 20.0}
+
+
+def scraped(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Exporter]:
+    found = Exporter(0, "r-1")
+    yield found
+    found.close()
+
+
+def test_what_nobody_knows_is_not_shown_and_what_is_known_stays_as_it_was(exporter: Exporter) -> None:
+    exporter.show(Snapshot(1, 0))
+    assert sorted(scraped(exporter.port)) == ['headway_generation{run="r-1"}', 'headway_restarts{run="r-1"}']
+    exporter.show(Snapshot(3, 2, 120, 2.5, 100, 0.25, SECONDS, {"computing": 2, "spare": 1}))
+    assert scraped(exporter.port) == {
+        'headway_generation{run="r-1"}': 3.0,
+        'headway_restarts{run="r-1"}': 2.0,
+        'headway_step{run="r-1"}': 120.0,
+        'headway_loss{run="r-1"}': 2.5,
+        'headway_committed_step{run="r-1"}': 100.0,
+        'headway_heartbeat_age_seconds{run="r-1"}': 0.25,
+        **{f'headway_spent_seconds{{bucket="{name}",run="r-1"}}': value for name, value in SECONDS.items()},
+        'headway_nodes{run="r-1",state="computing"}': 2.0,
+        'headway_nodes{run="r-1",state="spare"}': 1.0,
+        'headway_ettr{queue="with",run="r-1"}': 0.6,
+        'headway_ettr{queue="without",run="r-1"}': 0.75,
+    }
+    exporter.show(Snapshot(4, 3, 121))
+    again = scraped(exporter.port)
+    assert (again['headway_generation{run="r-1"}'], again['headway_step{run="r-1"}']) == (4.0, 121.0)
+    assert again['headway_loss{run="r-1"}'] == 2.5
+
+
+def test_it_listens_on_loopback_only(exporter: Exporter) -> None:
+    assert exporter._server.server_address[0] == "127.0.0.1"
+
+
+def test_the_environment_goes_before_the_job_and_nothing_is_served_unasked() -> None:
+    assert port_of(9000, {"HEADWAY_METRICS_PORT": "9100"}) == 9100
+    assert port_of(9000, {}) == 9000
+    assert open_exporter(None, {}, "r-1") is None
+
+
+def test_a_port_that_cannot_be_had_costs_a_line_and_no_run(exporter: Exporter, capsys: pytest.CaptureFixture[str]) -> None:
+    assert open_exporter(exporter.port, {}, "r-2") is None
+    assert open_exporter(None, {"HEADWAY_METRICS_PORT": "http"}, "r-2") is None
+    assert open_exporter(70000, {}, "r-2") is None
+    told = capsys.readouterr().err.splitlines()
+    assert told[:2] == [
+        "exporter: metrics cannot be served: Address already in use",
+        "exporter: HEADWAY_METRICS_PORT: `http` is no port",
+    ]
+    assert len(told) == 3
+
+
+def test_the_ratio_is_of_the_run_with_and_without_its_queue() -> None:
+    assert effective(SECONDS) == {"without": 0.75, "with": 0.6}
+    assert effective({}) == effective({"queue": 3.0}) == {}
+
+
+def test_the_loss_is_that_of_the_newest_whole_line(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    assert newest_loss(metrics) is None
+    for step in range(1, 101):
+        append_line(metrics, metrics_line(step))
+    with metrics.open("a") as file:
+        file.write('{"wall": 18')
+    assert newest_loss(metrics) == 4.0 / 100
+
+
+# --- TensorBoard ------------------------------------------------------------------------------------------------------
+
+
+def metrics_line(step: int) -> dict[str, object]:
+    return asdict(MetricsLine(1_800_000_000.0 + step, step, 0, 1, step, 4.0 / step, 1.5, 2048, 0.5, 1 << 20, save_s=0.25))
+
+
+def test_steps_become_tensorboards_scalars(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    append_line(metrics, metrics_line(1))
+    follower = open_follower(metrics, {"HEADWAY_TENSORBOARD": str(tmp_path / "tb")}, "r-1")
+    assert follower is not None
+    append_line(metrics, metrics_line(2))
+    follower.close()
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(tmp_path / "tb" / "r-1"))
+    found.Reload()
+    assert sorted(found.Tags()["scalars"]) == ["grad_norm", "loss", "memory_bytes", "save_s", "step_s", "tokens_per_s"]
+    values = [(each.step, each.value, each.wall_time) for each in found.Scalars("loss")]
+    assert values == [(1, 4.0, 1_800_000_001.0), (2, 2.0, 1_800_000_002.0)]
+    assert [each.value for each in found.Scalars("tokens_per_s")] == [4096.0, 4096.0]
+
+
+def test_no_folder_no_follower(tmp_path: Path) -> None:
+    assert open_follower(tmp_path / "metrics.jsonl", {}, "r-1") is None

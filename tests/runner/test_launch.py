@@ -1,0 +1,113 @@
+"""What a node starts for one rank: torchrun's environment, argv and files."""
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.runner.agent.launch import Torchrun, command, make_folders, partner_node
+from headway.runner.contract import Checkpoint, Mesh, RunConfig, Tier, Trainer
+from headway.runner.rundir import RunDirectory
+
+START = {"base": None, "slots": 2, "moved": [[1, 4]], "master_addr": "node0", "master_port": 29, "restarts": 1}
+JOB = RunConfig(
+    slots=2, procs_per_slot=2, mesh=Mesh(dp_shard=4), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="", run="r"
+)
+DIRECTORY = RunDirectory(Path("/runs/r"), 0)
+
+
+def torchrun(*argv: str, **flags: Any) -> RunConfig:
+    return replace(JOB, trainer=Trainer("script", {"argv": list(argv), "logs": False, "torchrun": asdict(Torchrun(**flags))}))
+
+
+def order(config: RunConfig, slot: int = 1, local_rank: int = 1, start: Any = START, **environment: str) -> dict[str, Any]:
+    return command(config, DIRECTORY, slot, local_rank, 3, start, environment)
+
+
+def test_ranks_follow_the_slot_and_the_world_follows_the_start() -> None:
+    found = order(JOB, start={**START, "slots": 5})["environment"]
+    names = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+    )
+    assert [found[name] for name in names] == ["3", "1", "10", "2", "1", "5", "3", "10"]
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["TORCHELASTIC_RESTART_COUNT"]) == ("node0", "29", "1")
+
+
+def test_a_job_prints_into_its_ranks_log_and_what_was_typed_on_the_terminal() -> None:
+    job = order(replace(JOB, trainer=Trainer("script", {"argv": ["x.py"], "logs": True})))
+    assert job["stdout"] == job["stderr"] == "/runs/r/attempts/0/logs/1/3.log"
+    typed = order(torchrun("x.py"))
+    assert (typed["stdout"], typed["stderr"]) == (None, None)
+
+
+def test_redirected_streams_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
+    config = torchrun("x.py", redirects={"0": 1, "1": 2})
+    out, err = order(config, local_rank=0, HEADWAY_LOGS=str(tmp_path)), order(config, HEADWAY_LOGS=str(tmp_path))
+    assert (out["stdout"], out["stderr"]) == (f"{tmp_path}/attempt_1/0/stdout.log", None)
+    assert (err["stdout"], err["stderr"]) == (None, f"{tmp_path}/attempt_1/1/stderr.log")
+    assert err["environment"]["TORCHELASTIC_ERROR_FILE"] == f"{tmp_path}/attempt_1/1/error.json"
+    make_folders(err)
+    assert (tmp_path / "attempt_1/1/rank").read_text() == "3"
+
+
+def test_without_a_log_folder_what_is_redirected_goes_nowhere() -> None:
+    found = order(torchrun("x.py", redirects={"1": 3}))
+    assert (found["stdout"], found["stderr"]) == ("/dev/null", "/dev/null")
+    assert found["environment"]["TORCHELASTIC_ERROR_FILE"] == ""
+
+
+def test_a_rank_that_is_not_shown_prints_nowhere_but_into_its_files(tmp_path: Path) -> None:
+    found = order(torchrun("x.py", shown=(0,), redirects={"1": 1}), HEADWAY_LOGS=str(tmp_path))
+    assert (found["stdout"], found["stderr"]) == (f"{tmp_path}/attempt_1/1/stdout.log", "/dev/null")
+
+
+def test_the_local_rank_is_put_into_arguments() -> None:
+    assert order(torchrun("x.py", "--device=${local_rank}"))["argv"][-2:] == ["x.py", "--device=1"]
+    assert order(JOB)["argv"][-1] == "x.py"
+
+
+def test_a_program_that_is_not_python_is_run_as_it_is_and_hosts_its_own_store() -> None:
+    found = order(torchrun("bash", "run.sh", python=False), slot=0, local_rank=0)
+    assert found["argv"] == ["bash", "run.sh"]
+    assert (found["hosts_store"], found["environment"]["TORCHELASTIC_USE_AGENT_STORE"]) == (False, "False")
+    ours = order(torchrun("x.py"), slot=0, local_rank=0)
+    assert (ours["hosts_store"], ours["environment"]["TORCHELASTIC_USE_AGENT_STORE"]) == (True, "True")
+
+
+def test_another_python_may_be_named_as_with_torchrun() -> None:
+    assert order(torchrun("x.py"), PYTHON_EXEC="/opt/python")["argv"][0] == "/opt/python"
+    assert order(torchrun("x.py"))["argv"][0] == sys.executable
+
+
+@pytest.mark.parametrize(("visible", "device"), [(None, "1"), ("4, 6", "6")])
+def test_a_virtual_local_rank_sees_its_own_device_as_the_first(visible: str | None, device: str) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = command(torchrun("x.py", virtual_local_rank=True), DIRECTORY, 1, 1, 3, START, environment)["environment"]
+    assert (found["LOCAL_RANK"], found["HEADWAY_LOCAL_RANK"], found["CUDA_VISIBLE_DEVICES"]) == ("0", "1", device)
+
+
+def test_what_the_user_has_set_stands() -> None:
+    assert order(JOB)["environment"]["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert order(JOB, TORCH_NCCL_ASYNC_ERROR_HANDLING="3")["environment"]["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+    assert order(JOB)["environment"]["HEADWAY_RUN_ID"] == "r"
+    assert "WANDB_RUN_ID" not in order(JOB, WANDB_RUN_ID="mine")["environment"]
+
+
+def test_a_rank_is_bound_to_the_cpus_that_its_node_was_told() -> None:
+    assert order(JOB, HEADWAY_CPUS='{"1": [2, 3]}')["cpus"] == [2, 3]
+    assert order(JOB)["cpus"] is None
+
+
+def test_copies_lie_on_the_node_that_the_partner_has_moved_to() -> None:
+    keeping = replace(JOB, checkpoint=Checkpoint((Tier("peer", every_steps=1),)))
+    assert (partner_node(JOB, 0, START), partner_node(keeping, 0, START), partner_node(keeping, 1, START)) == (None, 4, 0)
+    assert order(keeping, slot=0)["environment"]["HEADWAY_PARTNER"] == "/runs/r/attempts/0/keepers/4.json"

@@ -1,0 +1,102 @@
+"""Shared memory that dead workers leave: removed when it was theirs and nobody has it, and never otherwise."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.runner.agent import leftovers
+
+# Opens or maps the named files, says so, and waits for its end.
+HOLDER = """
+import mmap, os, sys
+how, *paths = sys.argv[1:]
+kept = [open(path, "r+b") for path in paths]
+if how == "mapped":
+    kept = [mmap.mmap(file.fileno(), 0) for file in kept]
+if how == "child" and os.fork():
+    kept.clear()
+else:
+    print("there", flush=True)
+sys.stdin.read()
+"""
+Hold = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for /dev/shm: a directory of its own in the same kind of file system, where no other test has files."""
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    for name in ("nccl-a", "torch-b", "other"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    return tmp_path
+
+
+@pytest.fixture
+def hold(shared_memory: Path) -> Iterator[Hold]:
+    started = []
+
+    def start(how: str, *names: str) -> "subprocess.Popen[str]":
+        argv = [sys.executable, "-c", HOLDER, how, *(str(shared_memory / name) for name in names)]
+        started.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None
+        assert started[-1].stdout.readline() == "there\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        end(process)
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    process.communicate()  # the end of its input is what it and its child wait for
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("how", ["open", "mapped", "child"])
+def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
+    worker = hold(how, "nccl-a", "torch-b")
+    theirs = leftovers.shared_memory_of([worker.pid])
+    end(worker)
+    assert leftovers.remove_unused(theirs) == ["nccl-a", "torch-b"]
+    assert names(shared_memory) == {"other"}
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_what_a_living_process_has_too_stays(how: str, hold: Hold, shared_memory: Path) -> None:
+    worker = hold("open", "nccl-a", "torch-b")
+    theirs = leftovers.shared_memory_of([worker.pid])
+    hold(how, "torch-b")
+    end(worker)
+    assert leftovers.remove_unused(theirs) == ["nccl-a"]
+    assert names(shared_memory) == {"torch-b", "other"}
+
+
+def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: Path) -> None:
+    worker = hold("open", "nccl-a")
+    theirs = leftovers.shared_memory_of([worker.pid])
+    kept = (shared_memory / "nccl-a").rename(shared_memory.parent / "elsewhere")  # so that its number is not used again
+    (shared_memory / "nccl-a").write_bytes(b"of somebody else")
+    end(worker)
+    assert leftovers.remove_unused(theirs) == []
+    assert kept.exists()
+    assert names(shared_memory) == {"nccl-a", "torch-b", "other"}
+
+
+def test_files_of_another_user_are_not_looked_at(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = hold("open", "nccl-a")
+    another = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: another)
+    assert leftovers.shared_memory_of([worker.pid]) == set()
+
+
+def test_without_leftovers_nothing_is_removed(shared_memory: Path) -> None:
+    assert leftovers.remove_unused(set()) == []
+    assert leftovers.shared_memory_of([os.getpid(), 2**22 + 1]) == set()
+    assert names(shared_memory) == {"nccl-a", "torch-b", "other"}

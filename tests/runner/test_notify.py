@@ -1,0 +1,221 @@
+"""The webhook: what is said to whom and when, over real HTTP to a server on this machine."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from headway.runner.contract import Exit, Mesh, Notify, RunConfig, Trainer, Verdict
+from headway.runner.coordinator.notify import SILENCE_S, TRIES, Notifier
+
+SECRET_PATH = "/services/T00/B00/s3cr3t"
+HANG = {
+    "kind": "hang",
+    "generation": 2,
+    "ranks": [3, 4],
+    "section": "compute",
+    "silent_s": 3.2,
+    "why": "rank 3 is stopped (state T)",
+    "node": 1,
+    "host": "n1",
+    "evidence": ["attempts/0/evidence/stacks-3.txt"],
+}
+LOST = {"kind": "lost", "generation": 2, "node": 1, "host": "n1", "why": "its connection ended and its ranks are silent"}
+FAILURE = {
+    "kind": "failure",
+    "generation": 3,
+    "cause_kind": "user error",
+    "fingerprint": "user error: ValueError",
+    "cause": "exit code 1: empty sample",
+    "rank": 3,
+    "node": 1,
+    "host": "n1",
+    "step": 25,
+}
+STOPPED = Verdict(
+    "r-1",
+    0,
+    3,
+    "stop",
+    "the same failure 3 times at step 25",
+    83,
+    rank=3,
+    node=1,
+    step=25,
+    committed_step=20,
+    evidence=("logs/1/3.log",),
+)
+
+
+class Webhook:
+    """A server that answers `statuses` one after the other, then 200, and keeps what it was sent."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.received: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        left = list(statuses)
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                hook.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                hook.paths.append(self.path)
+                self.send_response(left.pop(0) if left else 200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}{SECRET_PATH}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    hook = Webhook()
+    yield hook
+    hook.close()
+
+
+def config(notify: Notify | None = Notify("HOOK")) -> RunConfig:  # noqa: B008  frozen
+    return RunConfig(2, 2, Mesh(dp_shard=4), Trainer("builtin"), "", notify=notify, run="r-1")
+
+
+def notifier(address: str, **clock: Any) -> Notifier:
+    return Notifier(config(), {"HOOK": address}, 0, "/runs/r-1", pause_s=0.0, **clock)
+
+
+def test_a_verdict_says_cause_suspect_evidence_what_was_done_and_what_to_do(webhook: Webhook) -> None:
+    said = notifier(webhook.address)
+    said.journal(FAILURE)
+    said.verdict(STOPPED)
+    said.close()
+    (notice,) = webhook.received
+    text = notice.pop("text")
+    assert notice == {
+        "schema": "headway.notice/1",
+        "run": "r-1",
+        "attempt": 0,
+        "generation": 3,
+        "kind": "stop",
+        "cause": "the same failure 3 times at step 25",
+        "rank": 3,
+        "node": 1,
+        "host": "n1",
+        "step": 25,
+        "evidence": ["logs/1/3.log"],
+        "done": "the attempt has ended with exit code 83; step 20 is committed",
+        "to_do": "correct what the cause names; a further start would end the same way",
+        "report": "/runs/r-1",
+    }
+    assert text.startswith("headway run r-1: stop on n1: the same failure 3 times at step 25. Done: the attempt has ended")
+    assert webhook.paths == [SECRET_PATH]
+
+
+@pytest.mark.parametrize("code", [Exit.COMPLETED, Exit.PREEMPTED, Exit.SUPERSEDED])
+def test_an_attempt_that_nobody_must_look_at_says_nothing(webhook: Webhook, code: Exit) -> None:
+    said = notifier(webhook.address)
+    said.verdict(Verdict("r-1", 0, 3, code.name.lower(), "as it should", int(code)))
+    said.verdict(STOPPED)
+    said.close()
+    assert [notice["kind"] for notice in webhook.received] == ["stop"]
+
+
+def test_a_hang_is_said_with_its_culprit_and_evidence(webhook: Webhook) -> None:
+    said = notifier(webhook.address)
+    said.journal(HANG)
+    said.close()
+    (notice,) = webhook.received
+    assert (notice["kind"], notice["rank"], notice["host"], notice["evidence"]) == ("hang", 3, "n1", HANG["evidence"])
+    assert notice["cause"] == "no sign of life for 3 s in compute: rank 3 is stopped (state T)"
+
+
+def test_a_lost_node_is_said_once_it_is_replaced_and_only_once(webhook: Webhook) -> None:
+    said = notifier(webhook.address)
+    said.journal(LOST)
+    said.journal({"kind": "rebound", "generation": 3, "slot": 1, "from": 1, "to": 2, "outside": False})
+    said.journal({"kind": "start", "generation": 3, "world_size": 4})
+    said.journal(LOST)
+    said.journal({"kind": "start", "generation": 4, "world_size": 4})
+    said.close()
+    (notice,) = webhook.received
+    assert (notice["kind"], notice["host"], notice["cause"]) == ("node lost", "n1", LOST["why"])
+    assert notice["done"] == "node 2 has taken slot 1"
+
+
+def test_a_lost_node_that_nobody_replaces_is_said_when_the_run_goes_on_without(webhook: Webhook) -> None:
+    said = notifier(webhook.address)
+    said.journal(LOST)
+    said.journal({"kind": "start", "generation": 3, "world_size": 2})
+    said.close()
+    assert [notice["done"] for notice in webhook.received] == ["the run goes on with 2 ranks"]
+
+
+def test_the_same_is_said_again_only_after_a_while(webhook: Webhook) -> None:
+    now_s = 0.0
+    said = notifier(webhook.address, now_s=lambda: now_s)
+    said.journal(HANG)
+    now_s = SILENCE_S - 1
+    said.journal(HANG)
+    said.journal({**HANG, "section": "data"})
+    now_s = SILENCE_S + 1
+    said.journal(HANG)
+    said.close()
+    assert [notice["cause"].split()[8].rstrip(":") for notice in webhook.received] == ["compute", "data", "compute"]
+
+
+def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+    hook = Webhook(500, 404, 503)
+    said = notifier(hook.address)
+    said.journal(HANG)
+    said.verdict(STOPPED)
+    said.close()
+    hook.close()
+    assert [notice["kind"] for notice in hook.received] == ["hang"] * TRIES + ["stop"]
+    told = capsys.readouterr().err
+    assert told.splitlines()[0] == "notify: the webhook was not reached (HTTP status 500), try 1 of 3"
+    assert told.count("\n") == TRIES
+    assert "s3cr3t" not in told
+    assert "127.0.0.1" not in told
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("http://127.0.0.1:1/s3cr3t", "URLError"),
+        ("file:///etc/s3cr3t", "the address begins neither with http:// nor with https://"),
+        ("s3cr3t", "ValueError"),
+        ("http://s3cr3t bad host/", "InvalidURL"),
+    ],
+)
+def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(
+    address: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = notifier(address)
+    said.verdict(STOPPED)
+    said.close()
+    told = capsys.readouterr().err
+    assert told.splitlines() == [f"notify: the webhook was not reached ({why}), try {n} of {TRIES}" for n in range(1, TRIES + 1)]
+    assert "s3cr3t" not in told
+
+
+def test_without_an_address_nothing_is_sent_and_nothing_fails() -> None:
+    for settings, environment in ((config(None), {"HOOK": "http://127.0.0.1:1/"}), (config(), {})):
+        said = Notifier(settings, environment, 0, "/runs/r-1")
+        said.journal(HANG)
+        said.verdict(STOPPED)
+        said.close()
+        assert said._thread is None

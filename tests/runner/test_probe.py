@@ -1,0 +1,172 @@
+"""Looks at real processes: what they stand in, what they use, and that looking changes nothing."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headway.runner.agent import probe
+from headway.runner.agent.processes import signal_main_thread
+from headway.runner.contract import STACKS_SIGNAL
+from headway.runner.health.watch import Probe
+
+# What a worker of ours does first; then it stands somewhere.
+BEGIN = """
+import faulthandler, os, queue, sys, threading, time
+faulthandler.register(int(sys.argv[2]), file=open(sys.argv[1], "a"), all_threads=True)
+def other():
+    time.sleep(600)
+threading.Thread(target=other, daemon=True).start()
+def own_code():
+    print("there", flush=True)
+    {there}
+own_code()
+"""
+
+
+@contextmanager
+def process(there: str, stacks: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that stands in `there`."""
+    argv = [sys.executable, "-c", BEGIN.replace("{there}", there), str(stacks), str(STACKS_SIGNAL)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as standing:
+        try:
+            assert standing.stdout is not None
+            assert standing.stdout.readline() == "there\n"
+            yield standing
+        finally:
+            standing.kill()
+
+
+def look(pid: int, stacks: Path) -> Probe:
+    def dump(ranks: Collection[int]) -> None:
+        assert set(ranks) == {7}
+        signal_main_thread(pid, STACKS_SIGNAL)
+
+    return asyncio.run(probe.look({7: pid}, lambda _: stacks, dump))[7]
+
+
+def until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not ready():
+        assert time.monotonic() < deadline, "not within 30 s"
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine may take longer to write a stack than a coordinator would wait."""
+    monkeypatch.setattr(probe, "DUMP_S", 20.0)
+
+
+def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path: Path) -> None:
+    with process("queue.Queue().get()", tmp_path / "stacks") as standing:
+        until(lambda: probe.state(standing.pid) == "S")
+        seen = look(standing.pid, tmp_path / "stacks")
+        assert standing.poll() is None
+    assert [frame.rpartition(" ")[2] for frame in seen.stack] == ["wait", "get", "own_code", "<module>"]
+    assert (seen.state, seen.where) == ("S", "data")
+    assert "other" in (tmp_path / "stacks").read_text(), "all threads stay in the evidence"
+
+
+def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(tmp_path: Path) -> None:
+    with process("\n    while True: pass", tmp_path / "stacks") as standing:
+        before = look(standing.pid, tmp_path / "stacks")
+        until(lambda: probe.usage(standing.pid)[0] >= before.cpu_s + 0.1)
+        after = look(standing.pid, tmp_path / "stacks")
+    assert (before.state, after.state) == ("R", "R")
+    assert (tmp_path / "stacks").read_text() == "", "faulthandler may meet a frame that has just been freed"
+    assert after.cpu_s >= before.cpu_s + 0.1
+
+
+def test_a_stopped_process_is_seen_as_stopped_and_stays_so(tmp_path: Path) -> None:
+    with process("time.sleep(600)", tmp_path / "stacks") as standing:
+        standing.send_signal(signal.SIGSTOP)
+        until(lambda: probe.state(standing.pid) == "T")
+        seen = look(standing.pid, tmp_path / "stacks")
+        assert (seen.state, probe.state(standing.pid)) == ("T", "T")
+
+
+def test_a_process_without_a_handler_is_not_signalled(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as standing:
+        assert not signal_main_thread(standing.pid, STACKS_SIGNAL)
+        seen = look(standing.pid, tmp_path / "stacks")
+        assert standing.poll() is None, "the default action of a real-time signal is to end the process"
+        standing.kill()
+    assert (seen.stack, seen.where) == ((), None)
+
+
+def test_a_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    assert look(gone.pid, tmp_path / "stacks") == Probe("X", 0.0, 0)
+
+
+def test_children_count_to_what_a_process_uses(tmp_path: Path) -> None:
+    there = "import subprocess; subprocess.run(['sh', '-c', 'i=0; while :; do i=$((i+1)); done'])"
+    with process(there, tmp_path / "stacks") as standing:
+        until(lambda: len(probe.below(standing.pid)) == 1)
+        (child,) = probe.below(standing.pid)
+        until(lambda: probe.usage(child)[0] >= 0.2)
+        assert probe.usage(standing.pid)[0] >= 0.2
+        os.kill(child, signal.SIGKILL)
+
+
+def test_reading_counts_as_io(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"x" * 3_000_000)
+    with process(f"open({str(tmp_path / 'data')!r}, 'rb').read(); time.sleep(600)", tmp_path / "stacks") as standing:
+        until(lambda: probe.usage(standing.pid)[1] >= 3_000_000)
+
+
+SITE = "/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("stack", "where"),
+    [
+        ((f"{SITE}/torch/distributed/distributed_c10d.py:3000 all_reduce", "/home/me/train.py:7 step"), "collective"),
+        ((f"{SITE}/torch/autograd/graph.py:979 _engine_run_backward", f"{SITE}/torch/_tensor.py:6 backward"), "collective"),
+        ((f"{SITE}/torch/utils/data/dataloader.py:1 _next_data", "/home/me/train.py:7 step"), "data"),
+        (
+            ("/usr/lib/python3.11/threading.py:327 wait", "/usr/lib/python3.11/queue.py:171 get", "/home/me/train.py:7 step"),
+            "data",
+        ),
+        ((f"{SITE}/torch/_inductor/codecache.py:1 compile", "/home/me/train.py:7 step"), "compile"),
+        ((f"{SITE}/torch/serialization.py:900 _save", f"{SITE}/torch/serialization.py:800 save"), "save"),
+        ((f"{SITE}/torch/serialization.py:1400 load", "/home/me/train.py:7 resume"), "restore"),
+        ((f"{SITE}/torch/distributed/checkpoint/filesystem.py:9 write_data", "/home/me/train.py:7 step"), "save"),
+        (
+            (f"{SITE}/torch/distributed/distributed_c10d.py:3 gather", f"{SITE}/torch/distributed/checkpoint/utils.py:1 x"),
+            "collective",
+        ),
+        (("/home/me/train.py:7 step", f"{SITE}/torch/utils/data/dataloader.py:1 _next_data"), None),
+        ((f"{SITE}/torch/nn/modules/linear.py:134 forward", "/home/me/train.py:7 step"), None),
+        ((), None),
+    ],
+)
+def test_a_stack_speaks_for_what_its_innermost_known_frame_does(stack: tuple[str, ...], where: str | None) -> None:
+    assert probe.where(stack) == where
+
+
+def test_a_half_written_dump_is_no_stack() -> None:
+    assert probe.main_thread('Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n') == ()
+    assert probe.main_thread('Current thread 0x1 (most recent call first):\n  File "a b.py", line 3 in f\n\n') == ("a b.py:3 f",)
+
+
+def test_the_main_thread_is_found_in_what_py_spy_prints() -> None:
+    text = """Process 1: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 9 (idle): "worker"
+    wait (threading.py:320)
+Thread 1 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:3000)
+    <module> (train.py:7)
+"""
+    assert probe.py_spy_main_thread(text) == ("torch/distributed/distributed_c10d.py:3000 all_reduce", "train.py:7 <module>")

@@ -1,0 +1,93 @@
+"""Lemons: hosts that keep failing across runs, by what is remembered of a cluster."""
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from headway.runner.coordinator.causes import Cause, Kind
+from headway.runner.coordinator.suspects import STRIKES, WINDOW_S, Strike, file_of, lemons, record, strike
+
+NOW = 2_000_000_000.0
+LOST = Strike(NOW - 60.0, "r-1", "n1", "node lost", "node lost", 1.0)
+HUNG = Strike(NOW - 60.0, "r-1", "n1", "hang", "hang: compute", 1.0)
+
+
+def remembered(tmp_path: Path, *strikes: Strike) -> dict[str, float]:
+    path = file_of(tmp_path, "a3")
+    for each in strikes:
+        record(path, each)
+    return lemons(path, NOW)
+
+
+def in_run(each: Strike, number: int, host: str | None = None) -> Strike:
+    return replace(each, run=f"r-{number}", wall=each.wall - number, host=host or each.host)
+
+
+def test_three_strikes_within_two_weeks_make_a_lemon_across_runs(tmp_path: Path) -> None:
+    assert file_of(tmp_path, "a3") == tmp_path / "suspects" / "a3.jsonl"
+    assert remembered(tmp_path, in_run(LOST, 1), in_run(HUNG, 2)) == {}
+    assert remembered(tmp_path, in_run(LOST, 3), in_run(LOST, 4, "n2")) == {"n1": STRIKES}
+
+
+def test_what_is_older_than_two_weeks_is_forgotten(tmp_path: Path) -> None:
+    old = [replace(in_run(LOST, number), wall=NOW - WINDOW_S - number) for number in (1, 2, 3)]
+    assert remembered(tmp_path, *old, LOST, replace(LOST, wall=NOW - 5)) == {}
+
+
+def test_one_failure_that_repeats_in_a_run_counts_once(tmp_path: Path) -> None:
+    assert remembered(tmp_path, *[replace(HUNG, wall=NOW - second) for second in range(9)]) == {}
+    assert remembered(tmp_path, *[in_run(HUNG, number) for number in (2, 3)]) == {"n1": 3.0}
+
+
+def test_what_moves_with_the_job_is_not_the_hosts(tmp_path: Path) -> None:
+    """The same failure on another host of the same run, wherever the job's slots were put."""
+    everywhere = [in_run(HUNG, number, host) for number in (1, 2, 3, 4) for host in ("n1", "n2")]
+    assert remembered(tmp_path, *everywhere) == {}
+
+
+def test_a_node_that_is_lost_again_and_again_in_one_run_is_a_lemon(tmp_path: Path) -> None:
+    flapping = [replace(LOST, wall=NOW - second) for second in (10, 20, 30)]
+    assert remembered(tmp_path, *flapping, replace(LOST, host="n2")) == {"n1": 3.0}
+
+
+def test_only_what_hardware_may_have_done_counts() -> None:
+    weights = {}
+    for kind in Kind:
+        found = strike(Cause(kind, f"{kind}: x", "x", 0, 0, "n1", 5), "r-1", NOW)
+        weights[kind] = found.weight if found else 0.0
+    counted = {kind: weight for kind, weight in weights.items() if weight}
+    assert counted == {Kind.NODE_LOST: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+    nobody = Cause(Kind.HANG, "hang: collective", "x", None, None, None, 5)
+    killed = Cause(Kind.CRASH, "crash: killed by SIGKILL", "x", 0, 0, "n1", 5, outside=True)
+    here = Cause(Kind.NODE_LOST, "node lost", "x", 0, 0, "127.0.0.1", 5, outside=True)
+    assert [strike(cause, "r-1", NOW) for cause in (nobody, killed, here)] == [None, None, None]
+    lost = strike(replace(here, host="n1"), "r-1", NOW)
+    assert lost is not None
+    assert lost.weight == 1.0
+
+
+def test_writers_of_several_jobs_lose_no_line(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "a3")
+
+    def write(job: int) -> None:
+        for number in range(50):
+            record(path, in_run(LOST, 100 * job + number))
+
+    jobs = [threading.Thread(target=write, args=(job,)) for job in range(4)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({line["run"] for line in lines}) == len(lines) == 200
+
+
+def test_a_line_of_another_version_and_half_a_line_are_passed_over(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "a3")
+    for number in range(3):
+        record(path, in_run(LOST, number))
+    with path.open("a") as file:
+        file.write('{"wall": 1, "verdict": "new"}\n{"wall": 20')
+    assert lemons(path, NOW) == {"n1": 3.0}
+    assert lemons(tmp_path / "not-there.jsonl", NOW) == {}

@@ -1,0 +1,342 @@
+"""The watch on a generation that moves, stalls or hangs, in virtual time: what it asks for, whom it names, and when it says nothing."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
+from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Watch
+
+BEAT_S, TICK_S = 0.5, 0.1
+TRAIN = ("/work/train.py:40 loss_of", "/work/train.py:80 main")
+LOCK = ("/work/train.py:52 refresh", "/work/train.py:80 main")
+GATHER = ("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:3100 all_reduce", "/work/train.py:60 main")
+
+WAITING = Probe("S", 5.0, 0, GATHER, "collective", "futex_do_wait")
+LOCKED = Probe("S", 5.0, 0, LOCK, None, "futex_do_wait")
+STOPPED = Probe("T", 5.0, 0)
+Processes = Callable[[int, float], Probe]
+
+
+class World:
+    """Ranks of one job: in `go` all of them step, in `stand` nobody moves, and the watch is called as by a coordinator."""
+
+    def __init__(
+        self, ranks: int, timeouts: Mapping[str, Timeout] = DEFAULT_TIMEOUTS, step_s: float = 0.1, base: int = 0
+    ) -> None:
+        self.now_s, self.step_s = 1000.0, step_s
+        self.watch = Watch(ranks, timeouts, self.now_s)
+        self.beats = {rank: RankBeat(base, "compute", 0, 0.0) for rank in range(ranks)}
+        self.signs_s = dict.fromkeys(self.beats, self.now_s)
+        self.probed = 0
+        self.processes: Processes = lambda _, now_s: Probe("R", now_s, 0, TRAIN)
+        self.unheard: set[int] = set()
+
+    def move(self, *ranks: int, section: str | None = None, steps: int = 0) -> None:
+        """A sign of life of these ranks, of all where none are given."""
+        for rank in ranks or self.beats:
+            beat = self.beats[rank]
+            self.beats[rank] = dataclasses.replace(
+                beat, pulse=beat.pulse + 1, step=beat.step + steps, section=section or beat.section
+            )
+            self.signs_s[rank] = self.now_s
+
+    def go(self, seconds: float) -> list[Findings]:
+        """All ranks step for so long."""
+        found: list[Findings] = []
+        for _ in range(round(seconds / self.step_s)):
+            found += self.stand(self.step_s)
+            self.move(steps=1)
+        return found
+
+    def stand(self, seconds: float) -> list[Findings]:
+        """So long passes in which nobody moves. Ends early with a hang."""
+        found: list[Findings] = []
+        began_s, until_s = self.now_s, self.now_s + seconds
+        while self.now_s < until_s - 1e-9:
+            tick_s = TICK_S if self.now_s < began_s + 20.0 else 10 * TICK_S
+            self.now_s = min(self.now_s + tick_s, until_s)
+            if int(self.now_s / BEAT_S) != int((self.now_s - tick_s) / BEAT_S):
+                self.say_beats()
+            found.append(self.watch.tick(self.now_s))
+            asked = found[-1].probe
+            self.probed += len(asked)
+            self.watch.probed({rank: self.processes(rank, self.now_s) for rank in asked}, self.now_s)
+            if found[-1].hang is not None:
+                break
+        return found
+
+    def say_beats(self) -> None:
+        heard = [rank for rank in self.beats if rank not in self.unheard]
+        self.watch.beat(
+            {rank: dataclasses.replace(self.beats[rank], age_s=self.now_s - self.signs_s[rank]) for rank in heard}, self.now_s
+        )
+
+
+def hang_in(findings: list[Findings]) -> Hang | None:
+    return findings[-1].hang
+
+
+def one_and_others(one: Probe, others: Probe) -> Processes:
+    return lambda rank, _: one if rank == 1 else others
+
+
+def trained(ranks: int, seconds: float = 30.0, **options: float) -> World:
+    """A job that has been running for a while, and is in its step's collective; rank 1 is not."""
+    world = World(ranks, **options)  # type: ignore[arg-type]
+    world.go(seconds)
+    world.move(section="collective")
+    world.move(1, section="compute")
+    return world
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("one", [STOPPED, LOCKED], ids=["stopped", "locked"])
+def test_a_rank_that_two_probes_prove_to_hang_is_named_within_two_seconds(ranks: int, one: Probe) -> None:
+    world = trained(ranks)
+    world.processes = one_and_others(one, WAITING)
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert hang.section == "compute"
+    assert 1.0 < hang.silent_s <= 2.0
+
+
+def test_long_steps_have_a_longer_bound() -> None:
+    world = trained(4, seconds=400.0, step_s=4.0)
+    world.processes = one_and_others(LOCKED, WAITING)
+    began_s = world.now_s
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert 12.0 < world.now_s - began_s <= 20.0
+
+
+BENIGN = {
+    "recompiles": Probe("R", 0.0, 0, TRAIN, "compile"),
+    "collects garbage": Probe("R", 0.0, 0, TRAIN),
+    "reads a stalled file system": Probe("D", 5.0, 0, TRAIN, None, "folio_wait_bit"),
+    "waits for its loader": Probe("S", 5.0, 0, LOCK, "data", "futex_do_wait"),
+    "waits for a save": Probe("S", 5.0, 0, LOCK, "save", "futex_do_wait"),
+    "waits for a server": Probe("S", 5.0, 0, LOCK, None, "wait_woken"),
+    "sleeps": Probe("S", 5.0, 0, LOCK, None, "hrtimer_nanosleep"),
+    "waits for a thread of a library": Probe("S", 5.0, 0, ("/usr/lib/python3.11/threading.py:320 wait",), None, "futex_do_wait"),
+    "is held by a debugger": Probe("t", 5.0, 0, LOCK, None, None),
+    "cannot be looked at": Probe("S", 5.0, 0, (), None, None),
+    "sets up a communicator like all others": WAITING,
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("what", BENIGN)
+def test_a_rank_is_left_alone_for_minutes_while_it(what: str, ranks: int) -> None:
+    world = trained(ranks)
+
+    def processes(rank: int, now_s: float) -> Probe:
+        one = BENIGN[what]
+        return WAITING if rank != 1 else dataclasses.replace(one, cpu_s=now_s) if one.state == "R" else one
+
+    world.processes = processes
+    assert hang_in(world.stand(590.0)) is None
+    assert world.probed > ranks
+
+
+def test_probes_become_rarer_the_longer_the_silence_lasts() -> None:
+    world = trained(2)
+    found = world.stand(600.0)
+    assert sum(bool(each.probe) for each in found) < 100
+
+
+def test_steps_that_become_slow_for_all_are_no_hang() -> None:
+    world = World(4)
+    world.go(30.0)
+    world.step_s = 6.0
+    assert hang_in(world.go(300.0)) is None
+
+
+def test_all_alike_are_nobodys_fault_and_end_at_their_timeout() -> None:
+    world = trained(4)
+    world.move(section="collective")
+    world.processes = lambda *_: WAITING
+    began_s = world.now_s
+    hang = hang_in(world.stand(700.0))
+    assert hang is not None
+    assert hang.ranks == ()
+    assert hang.section == "collective"
+    assert 600.0 <= world.now_s - began_s < 601.0
+
+
+def test_who_waits_in_another_collective_than_most_is_named_at_its_timeout() -> None:
+    world = trained(4)
+    world.move(section="collective")
+    elsewhere = dataclasses.replace(WAITING, stack=("/work/train.py:99 average", *TRAIN))
+    world.processes = one_and_others(elsewhere, WAITING)
+    hang = hang_in(world.stand(700.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert hang.silent_s >= 600.0
+
+
+def test_waiting_in_a_collective_is_explained_by_who_works_longer() -> None:
+    world = trained(2)
+    world.move(1, section="evaluation")
+    world.processes = lambda rank, now_s: WAITING if rank == 0 else Probe("R", now_s, 0, TRAIN)
+    began_s = world.now_s
+    hang = hang_in(world.stand(4000.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert 3600.0 <= world.now_s - began_s < 3601.0
+
+
+def test_one_rank_that_evaluates_with_signs_of_life_may_take_for_ever() -> None:
+    world = trained(2)
+    world.processes = one_and_others(Probe("R", 0.0, 0, TRAIN), WAITING)
+    for _ in range(100):
+        assert hang_in(world.stand(60.0)) is None
+        world.move(1, section="evaluation")
+
+
+def test_no_heartbeats_are_no_evidence() -> None:
+    world = trained(4)
+    world.processes = one_and_others(STOPPED, WAITING)
+    world.unheard = {0, 1, 2, 3}
+    assert hang_in(world.stand(1000.0)) is None
+
+
+def test_nobody_is_named_while_one_rank_is_not_heard() -> None:
+    world = trained(4)
+    world.processes = one_and_others(STOPPED, WAITING)
+    world.unheard = {3}
+    assert hang_in(world.stand(60.0)) is None
+    world.unheard = set()
+    assert hang_in(world.stand(60.0)) is not None
+
+
+def test_a_rank_that_has_ended_is_not_waited_for() -> None:
+    world = trained(4)
+    world.processes = one_and_others(STOPPED, WAITING)
+    world.unheard = {3}
+    world.watch.ended([3])
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+
+
+def test_heartbeats_that_came_late_all_at_once_are_no_silence() -> None:
+    world = World(2)
+    world.go(30.0)
+    world.unheard = {0, 1}
+    world.go(20.0)  # steps go on, unheard
+    world.unheard = set()
+    world.processes = one_and_others(LOCKED, WAITING)
+    assert hang_in(world.go(10.0)) is None
+
+
+def test_a_generation_that_is_stopped_whole_is_nobodys_fault() -> None:
+    world = trained(4)
+    world.processes = lambda *_: STOPPED
+    assert hang_in(world.stand(600.0)) is None
+
+
+def test_half_of_the_ranks_on_a_lock_are_not_culprits_of_the_rest() -> None:
+    world = trained(4)
+    world.move(section="compute")
+    other = dataclasses.replace(LOCKED, stack=TRAIN)
+    world.processes = lambda rank, _: LOCKED if rank < 2 else other
+    assert hang_in(world.stand(600.0)) is None
+
+
+def test_many_ranks_in_one_place_wait_even_if_nothing_calls_it_a_collective() -> None:
+    world = trained(8)
+    item = ("/work/train.py:70 main",)
+    world.move(section="compute")
+    world.processes = lambda rank, now_s: LOCKED if rank == 1 else Probe("R", now_s, 0, item)  # as CUDA waits: it spins
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+
+
+def test_before_anything_is_usual_a_lock_proves_nothing_and_a_stop_does() -> None:
+    world = trained(2, seconds=0.5)
+    world.processes = one_and_others(LOCKED, WAITING)
+    assert hang_in(world.stand(60.0)) is None
+    world.processes = one_and_others(STOPPED, WAITING)
+    assert hang_in(world.stand(60.0)) is not None
+
+
+def test_what_was_slow_in_a_section_stretches_its_timeout() -> None:
+    timeouts = {**DEFAULT_TIMEOUTS, "data": Timeout(10.0, 10.0)}
+    world = World(2, timeouts)
+    for _ in range(30):
+        world.move(section="data")
+        assert hang_in(world.stand(5.0)) is None
+        world.move(section="compute", steps=1)
+        world.stand(1.0)
+    world.move(section="data")
+    assert hang_in(world.stand(45.0)) is None
+    assert hang_in(world.stand(10.0)) is not None
+
+
+def test_a_rank_that_others_go_on_without_is_named_at_its_timeout() -> None:
+    world = World(4)
+    world.go(10.0)
+    frozen = world.beats[2]
+    for _ in range(1000):
+        world.stand(1.0)
+        world.move(0, 1, 3, steps=1)
+        if hang := world.watch.tick(world.now_s).hang:
+            break
+    assert world.beats[2] == frozen
+    assert hang is not None
+    assert (hang.ranks, hang.section) == ((2,), "compute")
+    assert 900.0 < hang.silent_s < 903.0
+
+
+def test_a_rank_that_others_wait_for_is_not_left_behind_however_long_one_of_them_moves() -> None:
+    world = trained(2)
+    world.move(0, section="evaluation")
+    for _ in range(2000):
+        assert hang_in(world.stand(1.0)) is None
+        world.move(0)
+
+
+def test_a_script_without_steps_may_work_for_hours_and_not_stand_still() -> None:
+    world = World(2)
+    world.move(section="script")
+    world.processes = lambda _, now_s: Probe("R", now_s, 0, TRAIN)
+    assert hang_in(world.stand(5_000.0)) is None
+    world.processes = lambda *_: LOCKED
+    began_s = world.now_s
+    assert hang_in(world.stand(5_000.0)) is not None
+    assert 1800.0 <= world.now_s - began_s < 1900.0
+
+
+def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
+    world = World(4_000, step_s=2.0)
+    world.watch.beat(world.beats, world.now_s)
+    for step in range(1, 30):
+        world.now_s += 2.0
+        beats = {rank: RankBeat(step, "compute", step, 0.0) for rank in world.beats}
+        world.watch.beat(beats, world.now_s)
+    section = {rank: "compute" if rank == 3_777 else "collective" for rank in world.beats}
+    named: Hang | None = None
+    while named is None and world.now_s < 1200.0:
+        world.now_s += 0.5
+        for node in range(0, 4_000, 8):
+            beats = {rank: RankBeat(29, section[rank], 29, world.now_s - 1058.0) for rank in range(node, node + 8)}
+            world.watch.beat(beats, world.now_s)
+        found = world.watch.tick(world.now_s)
+        assert len(found.probe) <= 1024
+        world.watch.probed({r: LOCKED if r == 3_777 else WAITING for r in found.probe}, world.now_s)
+        named = found.hang
+    assert named is not None
+    assert named.ranks == (3_777,)
+    assert named.silent_s <= 10.0
+
+
+def test_signs_of_life_are_remembered() -> None:
+    world = World(2)
+    world.go(5.0)
+    assert world.watch.moved_since(world.now_s - 1.0)
+    assert not world.watch.moved_since(world.now_s)

@@ -1,0 +1,1 @@
+"""Training scripts of others' kind, which know nothing of headway."""
