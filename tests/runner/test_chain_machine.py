@@ -282,6 +282,8 @@ class ChainMachine(RuleBasedStateMachine):
                 assert self.moved(job)
             case CommittedError():
                 assert self.standing(job.entry.step, process.generation) not in (None, job.entry.manifest_xxh3_128)
+            case ValueError():  # still needed, as far as it has read
+                assert isinstance(job.entry, Retire)
             case BaseException():
                 raise result
             case _ if job.kind == "look":
