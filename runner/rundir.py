@@ -70,6 +70,9 @@ class RunDirectory:
     def evidence(self) -> Path:
         return self.attempt_directory / "evidence"
 
+    def stacks(self, rank: int) -> Path:
+        return self.evidence / f"stacks-{rank}.txt"
+
     def node(self, index: int) -> Path:
         return self.attempt_directory / "nodes" / f"{index}.json"
 

@@ -51,6 +51,7 @@ class Worker:
     _events: socket.socket
     step: int = 0
     sample: int | None = None  # the first position of the batch that is computed, where the trainer knows it
+    _pid: int = field(default_factory=os.getpid)
     _pulses: int = 0
     _not_own_ns: int = field(
         default_factory=time.monotonic_ns
@@ -119,8 +120,14 @@ class Worker:
         """One event for the coordinator. It is delivered in order, and before the end of this process."""
         self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
 
+    def forked(self) -> bool:
+        """Whether this is a process that the rank has forked, whose end is not the rank's."""
+        return os.getpid() != self._pid
+
     def raised(self, error: BaseException) -> None:
         """The exception that ends this process."""
+        if self.forked():
+            return
         lines = str(error).splitlines() or [""]
         facts = {"type": type_name(error), "text": lines[0][:TEXT_CHARACTERS], "at": innermost(error.__traceback__)}
         self.say("exception", **facts, step=self.step, sample=self.sample)

@@ -127,8 +127,12 @@ def partner_node(config: RunConfig, slot: int, start: Mapping[str, Any]) -> int 
 
 def _device(local_rank: int, environment: Mapping[str, str]) -> dict[str, str]:
     """--virtual-local-rank: each rank sees its own device as number 0."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return {"CUDA_VISIBLE_DEVICES": str(local_rank) if visible is None else visible.split(",")[local_rank].strip()}
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is None:
+        return {"CUDA_VISIBLE_DEVICES": str(local_rank)}
+    devices = visible.split(",")
+    if local_rank >= len(devices):
+        raise ValueError(f"CUDA_VISIBLE_DEVICES={visible} has no device for local rank {local_rank} (--virtual-local-rank)")
+    return {"CUDA_VISIBLE_DEVICES": devices[local_rank].strip()}
 
 
 def log_folder(environment: Mapping[str, str], restarts: int, local_rank: int) -> Path | None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,18 +21,20 @@ from typing import Any
 from headway.runner.agent import cgroup, devices, probe
 from headway.runner.agent.launch import command, make_folders
 from headway.runner.agent.standby import worth_importing
+from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
 from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json
+from headway.runner.coordinator import term
+from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory, read_verdict
 
-# 12,500 nodes that beat every 5 s keep one core of the coordinator a quarter busy (benchmarks/control_plane).
-BEAT_S, BEAT_NODES_PER_S = 0.5, 2500
-RECONNECT_S = 0.1
+RECONNECT_S = 0.1  # of a few nodes; thousands look for a new coordinator less often
 LISTEN_AGAIN_S = 5.0
 # Without a coordinator for so long, a node starts one; the first node that can. Where there has been none yet, nodes are still booting.
 TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0, 10.0
+STARTING_S = 5.0  # for a coordinator from its term until it can be found
 # After SIGTERM, which a script may want to clean up on; one in a collective does not hear it. Longer where it is given time to save.
 KILL_AFTER_S = 5.0
 # Of the grace that a scheduler gives: kept for ending by ourselves when no coordinator has decided.
@@ -64,7 +67,7 @@ class Agent:
     generation: int = 0  # the newest that this node knows of
     port: int | None = None
     workers: dict[int, dict[str, Any]] = field(default_factory=dict)  # by rank, of the newest generation here
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     stopping_since: float | None = None  # monotonic
     _link: Link | None = None
     _met: bool = False  # a coordinator, at least once
@@ -74,6 +77,8 @@ class Agent:
     _ends: list[dict[str, Any]] = field(default_factory=list)
     _listened: float = 0.0
     _coordinated: float = 0.0
+    _term: int = 0  # the newest, and when it was first seen
+    _term_seen: float = 0.0
     _starting: asyncio.Task[None] | None = None
     _cut: asyncio.Event = field(default_factory=asyncio.Event)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -97,7 +102,8 @@ class Agent:
     def _greet(self, hello: dict[str, Any]) -> None:
         self.workers = {worker["rank"]: worker for worker in hello["workers"]}
         self.generation = max((worker["generation"] for worker in self.workers.values()), default=0)
-        self.events, self.port = hello["events"], hello["port"]
+        self.events.extend(hello["events"])
+        self.port = hello["port"]
         if hello["stopping_s"] is not None:
             self._asked_to_stop(time.monotonic() - hello["stopping_s"])
 
@@ -172,16 +178,18 @@ class Agent:
         while not self._is_over_without(since):
             if (address := self._address()) is not None and (link := await self._try(address, since)) is not None:
                 return link
-            await asyncio.sleep(RECONNECT_S)
+            await asyncio.sleep(RECONNECT_S * (1 + (self.config.slots + self.config.spares) / 1000))
         return None
 
     async def _try(self, address: Address, since: float) -> Link | None:
         """One attempt to connect, given up as soon as another coordinator has published itself."""
         assert self.config.run is not None  # noqa: S101  set when the run directory was made
         self._cut.clear()
-        work = connect(
-            address.host, address.port, self.directory.secret(), self.config.run, self.incarnation, self._obey, self._lost
-        )
+        try:
+            secret = self.directory.secret()
+        except (OSError, ValueError):  # a network file system that is away
+            return None
+        work = connect(address.host, address.port, secret, self.config.run, self.incarnation, self._obey, self._lost)
         connecting = asyncio.create_task(work)
         while not connecting.done():
             await asyncio.wait({connecting}, timeout=RECONNECT_S)
@@ -235,9 +243,19 @@ class Agent:
         if not self._met and self._address() is None:
             patience_s += FIRST_TAKEOVER_S
         now = time.monotonic()
-        if away_s > patience_s and now - self._coordinated > TAKEOVER_AGAIN_S:
+        if away_s > patience_s and now - self._coordinated > TAKEOVER_AGAIN_S and not self._another_starts(now):
             self._coordinated = now
             self._ask("coordinate")
+
+    def _another_starts(self, now: float) -> bool:
+        """Whether another node's coordinator has taken a term, and has had no time to publish itself yet."""
+        try:
+            newest, published = term.newest(self.directory), term.published(self.directory)
+        except OSError:  # a store that cannot be read takes no coordinator either
+            return True
+        if newest != self._term:
+            self._term, self._term_seen = newest, now
+        return newest > published and now - self._term_seen < STARTING_S
 
     def _decided(self) -> bool:
         """The attempt is over although no stop arrived: it was decided before this agent joined, or while it was cut off."""
@@ -271,14 +289,14 @@ class Agent:
     # --- what is reported ---------------------------------------------------------------------------------------------
 
     async def _keep_beating(self) -> None:
-        nodes = self.config.slots + self.config.spares
+        interval_s = beat_interval_s(self.config.slots + self.config.spares)
         while True:
             self._beat()
             self._park()
             if self.port is None and time.monotonic() - self._listened > LISTEN_AGAIN_S:
                 self._listened = time.monotonic()
                 self._ask("listen")
-            await asyncio.sleep(max(BEAT_S, nodes / BEAT_NODES_PER_S))
+            await asyncio.sleep(interval_s)
 
     def _beat(self) -> None:
         ranks = {worker["rank"]: self._heartbeat(worker["local_rank"]) for worker in self._running()}
@@ -353,12 +371,9 @@ class Agent:
         asked = {worker["rank"]: worker["pid"] for worker in self._running() if worker.get("pid")}
         asked = {rank: pid for rank, pid in asked.items() if ranks is None or rank in ranks}
         generation = self.generation
-        found = await probe.look(asked, self._stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+        found = await probe.look(asked, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
         if generation == self.generation:
             self._say_evidence({"what": "probe", "ranks": {rank: asdict(seen) for rank, seen in found.items()}})
-
-    def _stacks(self, rank: int) -> Path:
-        return self.directory.attempt_directory / "evidence" / f"stacks-{rank}.txt"
 
     # --- starting and ending workers ----------------------------------------------------------------------------------
 
@@ -372,15 +387,25 @@ class Agent:
         if self.slot is None:
             self._idle()
             return
-        self.workers, self.events, self._ends = {}, [], []
-        orders = []
+        self.workers, self._ends = {}, []
+        self.events.clear()
+        if self._starting is not None:  # of a generation that this one replaces
+            self._starting.cancel()
+            self._starting = None
+        first = self.slot * self.config.procs_per_slot
         for local_rank in range(self.config.procs_per_slot):
             self.page.write(
                 local_rank, pid=0, generation=generation, step=0, section=0, monotonic_ns=0, save_request=0, pulse=0, own_ns=0
             )
-            orders.append(self._order(self.slot, local_rank, body))
-            place = {"rank": orders[-1]["rank"], "local_rank": local_rank, "generation": generation}
+            place = {"rank": first + local_rank, "local_rank": local_rank, "generation": generation}
             self.workers[place["rank"]] = {**place, "pid": 0, "ended": None, "code": None, "asked": False, "oom": False}
+        try:
+            orders = [self._order(self.slot, local_rank, body) for local_rank in range(self.config.procs_per_slot)]
+        except (
+            Exception
+        ) as error:  # no room for their logs, no device of that number: else nobody would hear of these ranks again
+            self._not_started(f"not started: {error}", asked=False)
+            return
         self._starting = asyncio.create_task(self._spawn(generation, orders, dead))
 
     async def _spawn(self, generation: int, orders: list[dict[str, Any]], dead: list[int]) -> None:
@@ -388,13 +413,18 @@ class Agent:
         await devices.until_free(dead, DEVICES_FREE_S)
         self._ask("spawn", generation=generation, workers=orders)
 
+    def _not_started(self, how: str, *, asked: bool) -> None:
+        for worker in self.workers.values():
+            worker.update(ended=how, code=-signal.SIGKILL, asked=asked)
+            self._report_end(worker)
+
     def _order(self, slot: int, local_rank: int, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the supervisor is to run for one rank."""
         order = command(self.config, self.directory, slot, local_rank, self.generation, body, os.environ)
         rank = slot * self.config.procs_per_slot + local_rank
-        self._stacks(rank).parent.mkdir(exist_ok=True)
+        self.directory.stacks(rank).parent.mkdir(exist_ok=True)
         make_folders(order)
-        own = {"HEADWAY_STACKS": str(self._stacks(rank)), "HEADWAY_MODULES": str(self._modules(self.node))}
+        own = {"HEADWAY_STACKS": str(self.directory.stacks(rank)), "HEADWAY_MODULES": str(self._modules(self.node))}
         return {**order, "rank": rank, "local_rank": local_rank, "environment": {**order["environment"], **own}}
 
     def _idle(self) -> None:
@@ -406,9 +436,7 @@ class Agent:
     def _stop(self, message: Message) -> None:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
-            for worker in self.workers.values():
-                worker.update(ended="not started", code=-signal.SIGKILL, asked=True)
-                self._report_end(worker)
+            self._not_started("not started", asked=True)
         elif self.config.trainer.kind == "script":
             self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
             patience_s = message.body.get("grace_s", KILL_AFTER_S)
@@ -428,7 +456,11 @@ class Agent:
         if self._parked == self.generation or self._over.is_set() or not self._may_park():
             return
         self._parked = self.generation
-        orders = [self._standby_order(local_rank) for local_rank in range(self.config.procs_per_slot)]
+        try:
+            orders = [self._standby_order(local_rank) for local_rank in range(self.config.procs_per_slot)]
+        except Exception as error:  # one can do without
+            _say(f"no standbys: {error}")
+            return
         if any(not _is_ours(order["argv"]) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:

@@ -5,6 +5,7 @@ where it is on PATH, reads those of a process that cannot (a stopped one).
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from headway.runner.health.watch import Probe
 DUMP_S = 0.3
 LOOK_S = 0.01
 PY_SPY_S = 5.0
+STACKS_BYTES = 1 << 20  # of a rank's stacks: each long pause adds some, for as long as the run lasts
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # proc(5), stat, from the state on: utime, stime, and those of children that were waited for.
 _CPU_FIELDS = slice(11, 15)
@@ -56,6 +58,8 @@ async def look(
 ) -> dict[int, Probe]:
     """Probes processes, `{rank: pid}`. `dump` has those of some ranks write their stacks to the files that `stacks` names by rank."""
     facts = {rank: (state(pid), *usage(pid)) for rank, pid in pids.items()}
+    for rank in pids:
+        _begin_anew_if_long(stacks(rank))
     # Only of one that sleeps: in one that computes, faulthandler can meet a frame that CPython 3.11 has just freed, and the process dies
     # of SIGSEGV (seen after 1,054, 8,579 and 19,803 signals to a process that imports torch).
     from_inside = {rank for rank, pid in pids.items() if facts[rank][0] in "SD" and catches(pid, STACKS_SIGNAL)}
@@ -176,6 +180,13 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _begin_anew_if_long(path: Path) -> None:
+    """Empties the file when it has STACKS_BYTES. Whoever writes to it appends."""
+    if _size(path) >= STACKS_BYTES:
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
 
 
 def _stat(pid: int) -> list[str]:

@@ -34,9 +34,11 @@ from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig
 from headway.runner.rundir import RunDirectory
 
-MAX_RESTARTS = 20  # of an agent or a coordinator that keeps dying: then the node is not usable
+MAX_RESTARTS = 20  # within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable
 MAX_TAKEOVERS = 3  # of a coordinator that was taken over and keeps dying: another node may have more luck
+OF_LATE_S = 3600.0
 EVENT_BYTES = 1 << 16
+REPEATED_BYTES = 1 << 17  # of events in a hello, which must leave at once: a socket takes 208 KiB (net.core.wmem_default)
 EVENTS_KEPT = 256
 REAP_S = 0.005
 STRAYS_S = 10.0  # a killed process that is in the kernel may take its time; the next generation does not wait for ever
@@ -66,6 +68,12 @@ class Companion:
     module: str
     pid: int = 0
     restarts: int = 0
+    deaths: list[float] = field(default_factory=list)  # monotonic, those within OF_LATE_S
+
+    def died(self) -> None:
+        now = time.monotonic()
+        self.restarts += 1
+        self.deaths = [*(each for each in self.deaths if now - each < OF_LATE_S), now]
 
 
 @dataclass
@@ -107,15 +115,19 @@ class Supervisor:
         self._open_rendezvous()
         self._start_agent()
         try:
-            while self._exit_code is None or (self._coordinator is not None and self._coordinator.pid):
-                ready = self._selector.select(None if self._exit_code is None else PARTING_S)
-                if not ready:
-                    break
-                for key, _ in ready:
-                    key.data()
+            while self._exit_code is None:
+                self._hear(None)
+            until = time.monotonic() + PARTING_S
+            while self._coordinates() and (left_s := until - time.monotonic()) > 0:
+                self._hear(left_s)
         finally:
             self._end_everything()
         return Exit.RETRY_ELSEWHERE if self._exit_code is None else self._exit_code
+
+    def _hear(self, patience_s: float | None) -> None:
+        """Deals with what comes next, from whomever it comes."""
+        for key, _ in self._selector.select(patience_s):
+            key.data()
 
     # --- what is published and who is started -------------------------------------------------------------------------
 
@@ -153,7 +165,17 @@ class Supervisor:
         workers = [vars(worker) for worker in self._workers.values()]
         stopping_s = None if self._stopping_since is None else time.monotonic() - self._stopping_since
         facts = {"standbys": sorted(self._standbys), "port": self._port(), "coordinating": self._coordinates()}
-        self._tell({"what": "hello", "workers": workers, "events": list(self._said), "stopping_s": stopping_s, **facts})
+        self._tell({"what": "hello", "workers": workers, "events": self._repeated(), "stopping_s": stopping_s, **facts})
+
+    def _repeated(self) -> list[dict[str, Any]]:
+        """The newest of what workers have said, as far as a hello has room."""
+        events: list[dict[str, Any]] = []
+        room = REPEATED_BYTES
+        for event in reversed(self._said):
+            if (room := room - len(json.dumps(event))) < 0:
+                break
+            events.insert(0, event)
+        return events
 
     def _start_coordinator(self) -> None:
         assert self._coordinator is not None  # noqa: S101  only called on the node that hosts it
@@ -364,8 +386,13 @@ class Supervisor:
                 data = self._events.recv(EVENT_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            self._said.append(json.loads(data))
-            self._tell({"what": "event", "event": self._said[-1]})
+            try:
+                event = json.loads(data)
+            except ValueError:  # longer than EVENT_BYTES, so cut: it costs that event, not the node
+                print(f"an event that cannot be read: {data[:80]!r}", file=sys.stderr, flush=True)
+                continue
+            self._said.append(event)
+            self._tell({"what": "event", "event": event})
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -441,7 +468,7 @@ class Supervisor:
         if os.waitstatus_to_exitcode(status) == 0:  # it has decided, or another one has taken over
             return
         given_up = self._give_up(self._coordinator, status)
-        if not self.hosts_coordinator and self._coordinator.restarts > MAX_TAKEOVERS:
+        if not self.hosts_coordinator and len(self._coordinator.deaths) > MAX_TAKEOVERS:
             self._coordinator = None
         elif given_up:
             self._exit_code = Exit.RETRY_ELSEWHERE
@@ -457,9 +484,9 @@ class Supervisor:
             self._start_keeper()
 
     def _give_up(self, companion: Companion, status: int) -> bool:
-        companion.restarts += 1
+        companion.died()
         print(f"{companion.module}: {describe_status(status)}, restart {companion.restarts}", file=sys.stderr, flush=True)
-        return companion.restarts > MAX_RESTARTS
+        return len(companion.deaths) > MAX_RESTARTS
 
     def _strays(self) -> list[int]:
         """What earlier workers left behind; orphans come to this process (`become_subreaper`)."""

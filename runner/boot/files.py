@@ -5,17 +5,22 @@ What is saved is written by the original functions, and not changed. Files in me
 
 import functools
 import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headway.runner import worker as workers
 from headway.runner.boot import saved
-from headway.runner.boot.sidecar import file_of, sidecar_of, sweep, write_sidecar
+from headway.runner.boot.sidecar import file_of, is_own, sidecar_of, sweep, write_sidecar
 from headway.runner.boot.signs import in_section
 from headway.runner.boot.unseen import carefully
 
+SWEEP_S = 600.0  # a listing of a folder in which every rank saves costs each rank as much as all of them have saved
+
 _verified: dict[Path, tuple[int, int]] = {}  # length and time of what was found good
+_swept: dict[Path, float] = {}  # when this process first saved to a folder, or swept it last
 
 
 def path_of(file: Any) -> Path | None:
@@ -25,6 +30,12 @@ def path_of(file: Any) -> Path | None:
         return None
     path = Path(os.fspath(name))
     return path if path.is_file() else None
+
+
+def drop_checksum(file: Any) -> None:
+    """Before a file is written over: who is killed on the way leaves no checksum of other bytes."""
+    if workers.current() is not None and (path := path_of(file)) is not None:
+        sidecar_of(path).unlink(missing_ok=True)
 
 
 def keep_checksum(file: Any) -> None:
@@ -37,8 +48,11 @@ def keep_checksum(file: Any) -> None:
     if (path := path_of(file)) is None:
         return
     write_sidecar(path, os.environ.get("TORCHELASTIC_RUN_ID"), worker.generation, worker.step)
-    sweep(path.parent)
     saved.record(path, saved.FILE)
+    now = time.monotonic()
+    if now - _swept.setdefault(path.parent, now) > SWEEP_S:
+        _swept[path.parent] = now
+        sweep(path.parent)
 
 
 def verify_before_use(file: Any) -> None:
@@ -61,8 +75,10 @@ def saving(original: Callable[..., Any], place: int, name: str) -> Callable[...,
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
         with in_section("save"):
+            file = args[place] if len(args) > place else kwargs.get(name)
+            carefully(drop_checksum, file)
             done = original(*args, **kwargs)
-            carefully(keep_checksum, args[place] if len(args) > place else kwargs.get(name))
+            carefully(keep_checksum, file)
             return done
 
     return save
@@ -127,10 +143,14 @@ def hook_lightning(module: Any) -> None:
 
 
 def hook_renames() -> None:
-    """os.rename, os.replace and os.rmdir: a sidecar goes where its file goes, and keeps no directory from being deleted."""
+    """os.rename, os.replace, os.rmdir and os.listdir: a sidecar goes where its file goes, and keeps no directory from being deleted.
+
+    A script that takes the largest number of a listing finds neither sidecars nor what was refused (torchtitan and accelerate list so).
+    """
     for name in ("rename", "replace"):
         setattr(os, name, _renaming(getattr(os, name)))
     os.rmdir = _removing(os.rmdir)
+    os.listdir = _listing(os.listdir)
 
 
 def _renaming(original: Callable[..., None]) -> Callable[..., None]:
@@ -145,11 +165,14 @@ def _renaming(original: Callable[..., None]) -> Callable[..., None]:
 
 def _follow(source: Path, target: Path, rename: Callable[..., None]) -> None:
     """Behind a rename: the sidecar of a file, and the note of what now has another name."""
-    if workers.current() is None or source.name.startswith("."):
+    if workers.current() is None or is_own(source.name) or is_own(target.name):
         return
-    if target.is_file() and (before := sidecar_of(source)).exists():
-        rename(before, sidecar_of(target))
-        saved.record(target, saved.FILE)
+    if target.is_file():
+        if (before := sidecar_of(source)).exists():
+            rename(before, sidecar_of(target))
+            saved.record(target, saved.FILE)
+        else:
+            sidecar_of(target).unlink(missing_ok=True)  # of the file that was there before
     elif target.is_dir():
         for sidecar in target.glob(".*.xxh3"):
             saved.record(file_of(sidecar), saved.FILE)
@@ -166,6 +189,24 @@ def _removing(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _clear(path: Any) -> None:
-    """Deletes the sidecars of a directory in which nothing else is left."""
-    if all(found.name.startswith(".") and found.suffix == ".xxh3" for found in Path(os.fsdecode(path)).iterdir()):
-        sweep(Path(os.fsdecode(path)))
+    """Deletes what headway has put into a directory in which nothing else is left."""
+    with os.scandir(os.fsdecode(path)) as entries:
+        left = list(entries)
+    if not all(is_own(entry.name) for entry in left):
+        return
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def _listing(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    @functools.wraps(original)
+    def listdir(*args: Any, **kwargs: Any) -> list[Any]:
+        found = original(*args, **kwargs)
+        if workers.current() is None:
+            return found
+        return [name for name in found if not (isinstance(name, str) and is_own(name))]
+
+    return listdir

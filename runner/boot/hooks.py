@@ -9,6 +9,7 @@ _HOOKS = {
     "torch.nn.parallel.distributed": signs.see_ddp,
     "torch.utils.data.dataloader": signs.see_loader,
     "torch.distributed.distributed_c10d": signs.see_collectives,
+    "torch._dynamo": signs.see_dynamo,
     "torch._dynamo.callback": signs.see_compile,
     "torch.distributed.checkpoint.state_dict": dcp_calls.hook_state_dict,
     "torch.distributed.checkpoint.state_dict_loader": dcp_calls.hook_loader,

@@ -4,6 +4,7 @@
 is renamed to `.NAME.refused`, so that a script which looks for its newest finds the one before.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -26,6 +27,8 @@ FILE, DCP = "file", "dcp"
 _NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?\d+")
 # Lightning's name of the newest, which it looks for by that name alone (ModelCheckpoint.CHECKPOINT_NAME_LAST).
 _LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
+
+REGISTRY_BYTES = 1 << 26  # of the registry's end are read: a line has about 200
 
 
 class DamagedFileError(Exception):
@@ -108,7 +111,8 @@ def damage_of_file(path: Path) -> str | None:
 def units(registry: Path, host: str | None) -> list[Unit]:
     """The checkpoints that were saved and are there, the newest first; with `host`, those that were saved there."""
     saved: dict[Path, tuple[str, float]] = {}
-    for line, _ in read_lines(registry):
+    start = max(0, registry.stat().st_size - REGISTRY_BYTES) if registry.exists() else 0
+    for line, _ in read_lines(registry, start):
         if host is None or line["host"] == host:
             saved[Path(line["path"])] = line["kind"], line["wall"]
     newest: dict[Path, Unit] = {}
@@ -142,8 +146,8 @@ def _verify_family(newest_first: list[Unit]) -> None:
     for unit in newest_first:
         try:
             why = damage(unit)
-        except OSError as error:
-            why = None if isinstance(error, FileNotFoundError) else str(error)
+        except OSError as error:  # only what the disk cannot read is damage; a mount that is slow or gone is not
+            why = str(error) if error.errno == errno.EIO else None
         if why is None:
             for name in refused:
                 _put_in_place(unit, name)

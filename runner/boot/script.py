@@ -8,11 +8,13 @@ import atexit
 import functools
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +28,12 @@ from headway.runner.worker import Worker, host_store, leave_store, meet_store
 
 _PASSED_OVER = (__file__, runpy.__file__, "<frozen runpy>")
 _VERIFIED = "headway/verified"  # in the store: the local ranks that have verified what was saved
-VERIFY_S = 600.0
+VERIFY_S = 300.0  # for what one process can read; what is loaded is compared again, by all ranks
+MEET_S = 2 * VERIFY_S
+
+
+class TooLongError(Exception):
+    """What was saved could not be verified within VERIFY_S: not an OSError, which would speak of one checkpoint."""
 
 
 def run_script(argv: Sequence[str]) -> None:
@@ -37,10 +44,11 @@ def run_script(argv: Sequence[str]) -> None:
         return
     sys.argv = list(argv)
     sys.path[0] = str(Path(argv[0]).resolve().parent)
-    code = compile(Path(argv[0]).read_bytes(), argv[0], "exec")
+    name = os.path.abspath(argv[0])  # noqa: PTH100  as python has it, whose links stay links
+    code = compile(Path(name).read_bytes(), name, "exec")
     # A module object of its own, so that what the script defines can be pickled and a spawned child finds it by __file__.
     main_module = types.ModuleType("__main__")
-    main_module.__file__ = argv[0]
+    main_module.__file__ = name
     main_module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main_module
     exec(code, main_module.__dict__)
@@ -94,8 +102,29 @@ def verify_first(worker: Worker, store: Any) -> None:
         return
     if saved and worker.local_rank == 0:
         worker.section("restore")
-        carefully(verify_saved, worker)
-    meet_store(worker, store, _VERIFIED, timedelta(seconds=VERIFY_S))
+        carefully(_verify_in_time, worker)
+    meet_store(worker, store, _VERIFIED, timedelta(seconds=MEET_S))
+
+
+def _verify_in_time(worker: Worker) -> None:
+    with at_most(VERIFY_S):
+        verify_saved(worker)
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raises TooLongError in the block, which the main thread runs, after so long."""
+
+    def ring(*_: Any) -> None:
+        raise TooLongError(f"not done after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def main() -> None:
@@ -113,6 +142,8 @@ def main() -> None:
         worker.say("section", name="script")
         watch_for_steps()
     code = run(worker)
+    if worker.forked():
+        leave(code)
     say_unseen()
     if code == 0:
         leave_store(worker, store)

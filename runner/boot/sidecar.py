@@ -4,6 +4,7 @@ Hidden, so that no script's own search (`ckpt-*`, the last name of a sorted list
 """
 
 import os
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,8 @@ from headway.runner.contract import RecordError, from_json, to_json
 BLOCKS = 64
 _READ_BYTES = 1 << 24
 _SUFFIX = ".xxh3"
+# What headway leaves beside a script's checkpoints: sidecars, and what it has refused.
+_OWN = re.compile(r"\..+\.(xxh3(\.\d+)?|refused(-\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,15 @@ def file_of(sidecar: Path) -> Path:
     return sidecar.with_name(sidecar.name[1 : -len(_SUFFIX)])
 
 
+def is_own(name: str) -> bool:
+    """Whether a name in a script's folder is one that headway gave."""
+    return _OWN.fullmatch(name) is not None
+
+
 def write_sidecar(path: Path, run: str | None, generation: int, step: int) -> None:
     """Reads the file, which has just been written and so lies in memory, and puts its sidecar beside it. Raises OSError."""
     stat = path.stat()
-    whole, blocks = _hashes(path, _piece(stat.st_size))
+    whole, blocks = _hashes(path, stat.st_size)
     record = Sidecar(stat.st_size, stat.st_mtime_ns, whole, blocks, run, generation, step)
     target = sidecar_of(path)
     temporary = target.with_name(f"{target.name}.{os.getpid()}")
@@ -80,13 +88,14 @@ def verify(path: Path) -> Verified:
     """Compares a file with its sidecar.
 
     Other bytes than were saved are damage, whatever the times say: a copy, a rename or a restored backup changes those. Only a newer
-    file most of whose pieces differ has been written by somebody who left no checksum. Raises OSError.
+    file most of whose pieces differ has been written by somebody who left no checksum. What was appended later (a second object in an open
+    file, the end of a gzip stream) is nobody's damage. Raises OSError.
     """
     try:
         record = from_json(Sidecar, sidecar_of(path).read_text())
     except (FileNotFoundError, RecordError, UnicodeDecodeError):
         return Verified(Found.UNKNOWN)
-    whole, blocks = _hashes(path, _piece(record.bytes))
+    whole, blocks = _hashes(path, record.bytes)
     if whole == record.xxh3_128:
         return Verified(Found.GOOD, record.xxh3_128, whole)
     same = sum(before == now for before, now in zip(record.blocks, blocks, strict=False))
@@ -100,16 +109,16 @@ def _piece(size: int) -> int:
     return max(1, -(-size // BLOCKS))
 
 
-def _hashes(path: Path, piece: int) -> tuple[str, tuple[str, ...]]:
-    """xxh3_128 of the file, and xxh3_64 of each of its pieces."""
-    whole, blocks = xxhash.xxh3_128(), list[str]()
+def _hashes(path: Path, size: int) -> tuple[str, tuple[str, ...]]:
+    """xxh3_128 of the first `size` bytes of the file, and xxh3_64 of each of their pieces."""
+    whole, blocks, piece = xxhash.xxh3_128(), list[str](), _piece(size)
     with path.open("rb") as file:
-        while data := file.read(min(piece, _READ_BYTES)):
+        while data := file.read(min(piece, _READ_BYTES, size - file.tell())):
             block, length = xxhash.xxh3_64(), 0
             while data:
                 whole.update(data)
                 block.update(data)
                 length += len(data)
-                data = file.read(min(piece - length, _READ_BYTES))
+                data = file.read(min(piece - length, _READ_BYTES, size - file.tell()))
             blocks.append(block.hexdigest())
     return whole.hexdigest(), tuple(blocks)

@@ -185,7 +185,6 @@ def see_backward(module: Any) -> None:
         finally:
             signs.wait_ends()
 
-    backward._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch.compiler.disable sets, without importing it
     module.backward = backward
 
 
@@ -242,6 +241,14 @@ def see_compile(module: Any) -> None:
     module.callback_handler.register_end_callback(end)
 
 
+def see_dynamo(module: Any) -> None:
+    """torch._dynamo: of a compiled step or backward pass the hooks are not traced, which fails at paths and clocks."""
+    from torch import autograd  # noqa: PLC0415  it is there by then
+
+    StepCounter.__call__ = module.disable(StepCounter.__call__)  # type: ignore[method-assign]
+    autograd.backward = module.disable(autograd.backward)
+
+
 def see_evaluation(module: Any) -> None:
     """torch.nn.modules.module: after `eval()` of a module the loop evaluates, until the next optimizer step.
 
@@ -251,12 +258,13 @@ def see_evaluation(module: Any) -> None:
 
     @functools.wraps(original)
     def evaluate(self: Any) -> Any:
+        if module.torch.compiler.is_compiling():  # a full graph may hold eval(), and no break
+            return original(self)
         signs = current()
         if signs is not None and signs.worker.step:
             signs.base("evaluation")
         return original(self)
 
-    evaluate._torchdynamo_disable = True  # type: ignore[attr-defined]
     module.Module.eval = evaluate
 
 

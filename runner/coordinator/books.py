@@ -76,7 +76,7 @@ class Books:
             found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         except OSError:
             return []
-        first = [name for rank in ranks if (name := f"stacks-{rank}.txt") in found]
+        first = [name for rank in ranks if (name := self._directory.stacks(rank).name) in found]
         names = [*first, *(name for name in found if name not in first)]
         return [str((folder / name).relative_to(self._directory.root)) for name in names[:EVIDENCE_NAMED]]
 

@@ -100,7 +100,7 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
     return Cause(
         kind,
         _fingerprint(kind, first, error),
-        f"{first.how}: {error.text}" if error else first.how,
+        f"{first.how}: {_said(error)}" if error else first.how,
         first.rank,
         first.node,
         hosts.get(first.node),
@@ -109,6 +109,12 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
         outside=outside,
         final=first.code == Exit.STOP and not script,
     )
+
+
+def _said(error: Raised) -> str:
+    """As a traceback's last line has it."""
+    name = _name(error)
+    return ": ".join(part for part in (name, error.text.removeprefix(f"{name}: ")) if part)
 
 
 def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:

@@ -84,7 +84,8 @@ class Server:
     async def serve(self) -> None:
         """Returns when the attempt has ended and the agents know, or when somebody else is in charge."""
         self._over = asyncio.Event()
-        self._term = await self._in_store(partial(Term.take, self._directory, self._node, self._host))
+        take = partial(Term.take, self._directory, self._node, self._host)
+        self._term = await self._in_store(partial(patiently, take, store_patience_s(self._config)))
         self._listener = await self._listen()
         try:
             if await self._in_store(partial(self._term.publish, self._host, self._listener.port)):
@@ -268,7 +269,7 @@ class Server:
 
     async def _claim(self, wanted: MakeClaim) -> None:
         """Claims; while the store cannot be used, tries again for as long as a lost agent would be waited for."""
-        until = time.monotonic() + self._config.timeouts.get("agent", DEFAULT_TIMEOUTS["agent"]).floor_s
+        until = time.monotonic() + store_patience_s(self._config)
         while True:
             try:
                 event = await self._in_store(partial(self._claim_in_charge, wanted))
@@ -339,6 +340,24 @@ class Server:
         self._store.submit(self._books.account, generation, time.time(), list(self._seen.steps), slots, spares)
 
 
+def store_patience_s(config: RunConfig) -> float:
+    """How long a store may be away: as long as a lost agent would be waited for."""
+    return config.timeouts.get("agent", DEFAULT_TIMEOUTS["agent"]).floor_s
+
+
+def patiently(work: Callable[[], T], patience_s: float) -> T:
+    """What `work` gives, tried again while the store cannot be used: a coordinator that ends each time would use up its restarts."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise
+            print(f"the store cannot be used: {error}", file=sys.stderr, flush=True)
+            time.sleep(RETRY_S)
+
+
 def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordinator:
     """The state machine as the chain and the journal say: new, or going on with what an earlier coordinator of this attempt has claimed."""
 
@@ -388,9 +407,10 @@ def main() -> None:
     chain = Chain(PosixStore(directory.chain), config.run)
     if read_verdict(directory) is not None:  # an earlier coordinator has decided; agents find the verdict themselves
         return
-    machine = rebuilt(config, chain, directory)
-    node = int(os.environ.get("HEADWAY_NODE", "0"))
-    asyncio.run(Server(config, directory, os.environ["HEADWAY_HOST"], node, chain, machine).serve())
+    patience_s, place = store_patience_s(config), (os.environ["HEADWAY_HOST"], int(os.environ.get("HEADWAY_NODE", "0")))
+    machine = patiently(partial(rebuilt, config, chain, directory), patience_s)
+    server = patiently(partial(Server, config, directory, *place, chain, machine), patience_s)
+    asyncio.run(server.serve())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What a person should know of a run, as POST requests to a webhook: by a thread of its own, so that a run never waits for it."""
 
+import contextlib
 import json
 import queue
 import sys
@@ -162,7 +163,8 @@ class Notifier:
     def close(self, patience_s: float = TIMEOUT_S) -> None:
         """Waits until all that was said is sent or given up, so long at most."""
         if self._thread is not None:
-            self._queue.put(None)
+            with contextlib.suppress(queue.Full):  # the process ends without what is left
+                self._queue.put(None, timeout=patience_s)
             self._thread.join(patience_s)
 
     def _send_all(self) -> None:

@@ -63,11 +63,17 @@ def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
     return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")))
 
 
+# What a node may put into the journal: lines that a coordinator is rebuilt from are none of them.
+NOTES = frozenset({"standby", "warm", "refused file", "unseen", "transient"})
+
+
 def _evidence(message: Message) -> Said | Probed:
     body = message.body
     what = str(body["what"])
     if what == "probe":
         return Probed(message.node, message.generation, {int(rank): _probe(facts) for rank, facts in body["ranks"].items()})
+    if what == "note" and body.get("kind") not in NOTES:
+        raise KeyError("kind")
     if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
         raise KeyError(*missing)
     return Said(message.node, message.generation, body)
@@ -75,7 +81,8 @@ def _evidence(message: Message) -> Said | Probed:
 
 def _probe(facts: Mapping[str, Any]) -> Probe:
     stack = tuple(str(frame) for frame in facts.get("stack", ()))
-    return Probe(str(facts["state"]), float(facts["cpu_s"]), int(facts["io_bytes"]), stack, facts.get("where"))
+    used = float(facts["cpu_s"]), int(facts["io_bytes"])
+    return Probe(str(facts["state"]), *used, stack, facts.get("where"), facts.get("waits_on"))
 
 
 def _committed(message: Message) -> Said:

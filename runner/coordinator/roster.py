@@ -9,7 +9,7 @@ from headway.runner.coordinator.events import Joined
 
 @dataclass
 class Member:
-    """A node that has joined, or that a coordinator before us knew. `domain` is null where nobody knows it."""
+    """A node that has joined, or that a coordinator before us knew. `host` is empty and `domain` null where nobody knows them."""
 
     host: str
     domain: str | None
@@ -68,7 +68,7 @@ class Roster:
     def presume(self, slots: Mapping[int, int], hosts: Mapping[int, str], now_s: float) -> None:
         """The binding that a coordinator before us had made; `hosts` as far as they are known. Its nodes have until now not been heard."""
         for node in slots.values():
-            self.members.setdefault(node, Member(hosts.get(node, f"node {node}"), None, 0, now_s, gone_at=now_s, presumed=True))
+            self.members.setdefault(node, Member(hosts.get(node, ""), None, 0, now_s, gone_at=now_s, presumed=True))
         self._set(slots)
 
     def joined(self, event: Joined, now_s: float) -> None:
@@ -103,7 +103,7 @@ class Roster:
 
     def host(self, node: int | None) -> str | None:
         member = None if node is None else self.members.get(node)
-        return None if member is None else member.host
+        return None if member is None else member.host or None
 
     def spares(self) -> int:
         """Connected nodes that could take a slot."""

@@ -678,7 +678,7 @@ class Coordinator:
             self._decide(self._cause())
 
     def _cause(self) -> Cause:
-        hosts = {node: member.host for node, member in self.roster.members.items()}
+        hosts = {node: member.host for node, member in self.roster.members.items() if member.host}
         if (hang := self.generation.hang) is not None:
             nodes = {rank: self.roster.node_of(rank) for rank in hang.ranks}
             return hung(hang, nodes, hosts, self.generation.best_step)

@@ -17,6 +17,14 @@ def newest(directory: RunDirectory) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
+def published(directory: RunDirectory) -> int:
+    """The term of the coordinator that can be found; 0 before the first. Raises OSError when the store cannot be used."""
+    try:
+        return int(json.loads(directory.coordinator.read_text())["term"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return 0
+
+
 @dataclass(frozen=True)
 class Term:
     """A coordinator's own. Methods raise OSError when the store cannot be used."""

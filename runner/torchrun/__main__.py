@@ -191,6 +191,7 @@ def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
     for name in unserved(dict(os.environ)):
         _say(f"{name} asks torchrun's agent for something; headway's does not do it")
     place = meet(arguments) if max_nodes(arguments) > 1 else open_alone(arguments, configure(arguments))
+    os.environ.pop("HEADWAY_SECRET", None)  # workers need none, and a script's tracker may keep its environment
     config = from_json(RunConfig, place.directory.run_json.read_text())
     logs = log_folder(arguments, place.directory)
     environment = {"HEADWAY_HOST": place.address, "HEADWAY_SHARED_STORE": str(int(place.shared))}

@@ -12,6 +12,7 @@ from typing import Self
 from tests.real.slurm.machine import Machine, leashed
 
 LAN = "10.77.0"  # of the bridge's own network namespace: nobody else sees it
+ROOT = Path(__file__).parents[2]
 SHARED = Path("/mnt")  # where every node sees the shared folder
 OWN_RUNS = "/tmp/runs"  # each node has a /tmp of its own
 BRIDGE = "ip link set lo up; ip link add lan type bridge; ip link set lan up; echo up; exec sleep infinity >&2"
@@ -20,7 +21,11 @@ NODE = """
 set -e
 hostname "$0"
 mount --bind "$1" /mnt
+exec 8<"$2" 9<"$3"
 for folder in /tmp /dev/shm; do mount -t tmpfs tmpfs "$folder"; done
+if [[ ! -e $2/pyproject.toml ]]; then mkdir -p "$2"; mount --no-canonicalize --bind /proc/self/fd/8 "$2"; fi
+if [[ ! -e $3/pyvenv.cfg ]]; then mkdir -p "$3"; mount --no-canonicalize --bind /proc/self/fd/9 "$3"; fi
+exec 8<&- 9<&-
 cp "/mnt/hosts" /tmp/hosts
 mount --bind /tmp/hosts /etc/hosts
 ip link set lo up
@@ -58,7 +63,7 @@ class Node:
     def boot(self) -> "Node":
         """On, with empty /tmp and /dev/shm; returns itself."""
         console = self._cluster.folder / f"{self.name}.console"
-        arguments = [str(self._cluster.folder)]
+        arguments = [str(self._cluster.folder), str(ROOT), sys.prefix]  # the latter two may lie below the /tmp of this machine
         self._machine = Machine(self.name, NODE, arguments, dict(os.environ), console, is_host=True, view=("unshare", "--net"))
         self._machine.boot()
         pid, self._boots = self._machine.pid, self._boots + 1

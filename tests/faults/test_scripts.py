@@ -114,6 +114,6 @@ def test_a_script_survives_what_is_done_to_its_processes_and_to_its_checkpoint(s
     assert done.returncode == 0, done.stdout + done.stderr
     (note,) = run.journal("refused file")
     assert note["path"] in str(flipped)
-    assert f"finished step {script.more} parameters" in done.stdout
+    assert f"finished step {script.more} " in done.stdout
     if script.exact:
         assert parameters(done.stdout) == expected

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent.main import slot_of
+from headway.runner.agent.main import Agent, slot_of
+from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, Mesh, RunConfig, Timeout, Trainer
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, HeartbeatPage, Mesh, RunConfig, Timeout, Trainer
 from headway.runner.messages import Link, Listener, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
 
@@ -157,6 +158,39 @@ def test_a_start_that_comes_twice_starts_nothing_twice(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2", "1 of 2"]
+
+
+def test_a_node_that_has_no_room_for_its_logs_says_that_its_ranks_have_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "full").write_text("a file where folders should be made")
+    monkeypatch.setenv("HEADWAY_LOGS", str(tmp_path / "full" / "logs"))
+
+    async def scenario() -> None:
+        async with node(tmp_path) as case:
+            await case.until(lambda: len(case.of("beat")) == 3, "beats of a spare, which has made no standbys")
+            case.start(1, moved=[[0, NODE]])
+            await case.until(lambda: len(case.exits()) == 2, "the end of both ranks")
+            assert {(each["code"], each["asked"]) for each in case.exits()} == {(-signal.SIGKILL, False)}
+            assert all(each["how"].startswith("not started: [Errno 20]") for each in case.exits())
+            assert len(case.of("join")) == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_path: Path) -> None:
+    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, HeartbeatPage(memoryview(bytearray(1024))))
+
+    async def scenario() -> None:
+        agent._from_supervisor = asyncio.StreamReader()
+        for step in range(10 * EVENTS_KEPT):
+            agent._from_supervisor.feed_data(json.dumps({"what": "event", "event": {"what": "committed", "step": step}}).encode())
+            agent._from_supervisor.feed_data(b"\n")
+        agent._from_supervisor.feed_eof()
+        await agent._hear_supervisor()
+
+    asyncio.run(scenario())
+    assert [event["step"] for event in agent.events] == list(range(9 * EVENTS_KEPT, 10 * EVENTS_KEPT))
 
 
 @pytest.mark.parametrize("told", ["assign", "start"])

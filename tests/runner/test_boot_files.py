@@ -1,5 +1,6 @@
 """Hooks of saves and loads: the file is as it was, its checksum is beside it, and what is damaged is not loaded."""
 
+import gzip
 import io
 import os
 import types
@@ -50,6 +51,25 @@ def test_a_checksum_stands_beside_whatever_names_a_file(given: Callable[[str], A
     if isinstance(target, io.IOBase):
         target.close()
     assert verify(tmp_path / "state.pt").found is Found.GOOD
+
+
+def test_a_stream_that_is_closed_after_the_save_is_no_damage(tmp_path: Path, boot: Booted) -> None:
+    with gzip.open(tmp_path / "state.pt.gz", "wb") as stream:
+        save(STATE, stream)
+    with gzip.open(tmp_path / "state.pt.gz") as stream:
+        assert load(stream)["step"] == 30
+
+
+def test_who_dies_while_a_file_is_written_over_leaves_no_checksum_of_what_was_there(tmp_path: Path, boot: Booted) -> None:
+    save(STATE, tmp_path / "state.pt")
+
+    def dies(*_: Any) -> None:
+        assert not sidecar_of(tmp_path / "state.pt").exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.saving(dies, 1, "f")(STATE, tmp_path / "state.pt")
+    assert verify(tmp_path / "state.pt").found is Found.UNKNOWN
 
 
 def test_what_is_saved_into_memory_leaves_no_trace(tmp_path: Path, boot: Booted) -> None:
@@ -117,6 +137,38 @@ def test_a_file_that_is_renamed_into_place_keeps_its_checksum(tmp_path: Path, bo
     flip(tmp_path / "state.pt")
     saved.verify_saved(boot.worker)
     assert names(tmp_path) == ["run"]
+
+
+def test_a_hidden_name_that_is_renamed_into_place_keeps_its_checksum(tmp_path: Path, boot: Booted) -> None:
+    save(STATE, tmp_path / ".state.pt.tmp")
+    files._renaming(os.replace)(tmp_path / ".state.pt.tmp", tmp_path / "state.pt")
+    assert verify(tmp_path / "state.pt").found is Found.GOOD
+
+
+def test_a_copy_that_is_renamed_over_a_file_is_not_held_against_its_checksum(tmp_path: Path, boot: Booted) -> None:
+    (tmp_path / "copy").write_bytes(b"an older one")
+    os.utime(tmp_path / "copy", (1, 1))
+    save(STATE, tmp_path / "best.pt")
+    files._renaming(os.replace)(tmp_path / "copy", tmp_path / "best.pt")
+    assert verify(tmp_path / "best.pt").found is Found.UNKNOWN
+
+
+@pytest.mark.parametrize("unit", ["step-20.pt", "checkpoint-20/state.pt"])
+def test_what_was_refused_is_neither_refused_again_nor_found_by_a_scripts_listing(
+    unit: str, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "rename", files._renaming(os.rename))
+    folder = tmp_path / "saved"
+    (folder / unit).parent.mkdir(parents=True)
+    save(STATE, folder / unit)
+    flip(folder / unit)
+    for _ in range(3):
+        saved.verify_saved(boot.worker)
+    assert len(boot.said()) == 1
+    assert [path.name for path in folder.glob("*refused*")] == [f".{unit.partition('/')[0]}.refused"]
+    assert files._listing(os.listdir)(folder) == []
+    files._removing(os.rmdir)(folder)
+    assert not folder.exists()
 
 
 def test_a_directory_that_is_renamed_into_place_is_known_by_its_new_name(tmp_path: Path, boot: Booted) -> None:

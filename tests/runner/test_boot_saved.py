@@ -1,5 +1,6 @@
 """Checkpoints that a script saved: the newest of each family is verified, and what is damaged gets out of every search's way."""
 
+import errno
 import os
 import shutil
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from headway.runner.boot import saved
 from headway.runner.boot.sidecar import sidecar_of, write_sidecar
+from headway.runner.lines import append_line
 from tests.runner.boots import Booted, booted
 
 
@@ -137,6 +139,25 @@ def test_a_node_verifies_its_own_and_the_first_one_everybodys(
     boot.worker.rank = 0
     saved.verify_saved(boot.worker)
     assert names(tmp_path / "ckpt") == []
+
+
+@pytest.mark.parametrize(("number", "left"), [(errno.EIO, []), (errno.ESTALE, ["step-10.pt"]), (errno.EACCES, ["step-10.pt"])])
+def test_only_a_file_that_its_disk_cannot_read_is_damaged(
+    number: int, left: list[str], tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "ckpt/step-10.pt")
+    monkeypatch.setattr(saved, "verify", lambda path: (_ for _ in ()).throw(OSError(number, os.strerror(number), str(path))))
+    saved.verify_saved(boot.worker)
+    assert names(tmp_path / "ckpt") == left
+
+
+def test_of_a_long_registry_only_the_end_is_read(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = save(tmp_path / "a/step-10.pt"), save(tmp_path / "b/step-20.pt")
+    registry = saved.registry_of(boot.worker)
+    monkeypatch.setattr(saved, "REGISTRY_BYTES", registry.stat().st_size - 1)
+    assert [unit.path for unit in saved.units(registry, None)] == [new]
+    append_line(registry, {"path": str(old), "kind": saved.FILE, "host": "here", "wall": 1.0})
+    assert {unit.path for unit in saved.units(registry, None)} == {new, old}
 
 
 def test_two_ranks_that_find_the_same_damage_refuse_it_once(tmp_path: Path, boot: Booted) -> None:

@@ -53,6 +53,14 @@ def test_a_file_that_was_cut_is_damage(length: int, saved: Path) -> None:
     assert verify(saved).found is Found.DAMAGED
 
 
+def test_what_was_appended_since_is_no_damage_and_a_flipped_bit_before_it_is(saved: Path) -> None:
+    saved.write_bytes(CONTENT + b"a second object")
+    later(saved)
+    assert verify(saved).found is Found.GOOD
+    saved.write_bytes(flipped(CONTENT, 12_345) + b"a second object")
+    assert verify(saved).found is Found.DAMAGED
+
+
 def test_a_file_that_another_program_has_written_anew_is_not_ours_to_judge(saved: Path) -> None:
     saved.write_bytes(bytes(255 - value for value in CONTENT))
     later(saved)

@@ -200,7 +200,7 @@ def test_a_compilation_is_seen(boot: Booted) -> None:
 
 
 def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> None:
-    module = types.SimpleNamespace(Module=type("Module", (torch.nn.Module,), {}))
+    module = types.SimpleNamespace(Module=type("Module", (torch.nn.Module,), {}), torch=torch)
     signs.see_evaluation(module)
     module.Module().eval()
     assert boot.section == "start", "before the first step it is set-up"
@@ -211,6 +211,27 @@ def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> Non
     assert boot.section == "compute"
 
 
+def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs.StepCounter, "__call__", signs.StepCounter.__call__)
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    signs.see_dynamo(torch._dynamo)
+    module = types.SimpleNamespace(Module=type("Module", (torch.nn.Linear,), {}), torch=torch)
+    signs.see_evaluation(module)
+    layer = module.Module(2, 2)
+
+    def evaluated(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(layer.eval()(x))
+
+    whole = torch.compile(evaluated, backend="eager", fullgraph=True)
+    assert whole(torch.ones(2)).shape == (2,), "a break would be an error"
+    count, optimizer = signs.StepCounter(of_process()), torch.optim.SGD(layer.parameters())
+    optimizer.register_step_post_hook(count)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        step()
+    assert boot.shown("step") == 3
+
+
 def test_a_child_process_is_no_rank(boot: Booted) -> None:
     before = boot.shown("pulse")
     pid = os.fork()
@@ -219,6 +240,14 @@ def test_a_child_process_is_no_rank(boot: Booted) -> None:
         os._exit(0 if signs.current() is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert boot.shown("pulse") == before
+
+
+def test_what_a_forked_process_raises_is_not_the_ranks(boot: Booted) -> None:
+    if (pid := os.fork()) == 0:
+        boot.worker.raised(ValueError("mine"))
+        os._exit(int(not boot.worker.forked()))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (boot.said(), boot.worker.forked()) == ([], False)
 
 
 def test_a_script_that_has_not_stepped_is_said_once(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:

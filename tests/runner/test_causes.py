@@ -41,7 +41,7 @@ def cause(*exits: Ended, script: bool = False, **raised: Raised) -> Cause:
 def test_a_cause_has_its_place_its_step_and_its_words() -> None:
     found = cause(ended(0, 1, step=24), ended(3, 1), r3=BAD_SAMPLE, r0=CLOSED)
     assert (found.kind, found.rank, found.node, found.host, found.step, found.sample) == (Kind.USER_ERROR, 3, 1, "n1", 25, 400)
-    assert found.text == "exit code 1: sample 4711 is empty"
+    assert found.text == "exit code 1: ValueError: sample 4711 is empty"
     assert (found.outside, found.final) == (False, False)
 
 

@@ -14,8 +14,9 @@ from headway.runner.checkpoint.chain import Chain, Claim
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import SECTIONS, Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
+from headway.runner.coordinator import main
 from headway.runner.coordinator.entrance import Entrance
-from headway.runner.coordinator.main import Server, rebuilt
+from headway.runner.coordinator.main import Server, patiently, rebuilt
 from headway.runner.coordinator.state import Phase
 from headway.runner.coordinator.term import Term, newest
 from headway.runner.lines import read_lines
@@ -261,6 +262,22 @@ def test_a_verdict_that_stands_is_what_the_agents_are_told(tmp_path: Path) -> No
     run(story)
 
 
+def test_a_coordinator_that_begins_while_the_store_is_away_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "RETRY_S", 0.0)
+    answers: list[Exception | str] = [OSError(116, "Stale file handle"), OSError(5, "Input/output error"), "there"]
+
+    def store() -> str:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    assert patiently(store, patience_s=60.0) == "there"
+    answers += [OSError(5, "Input/output error"), "there"]
+    with pytest.raises(OSError, match="Input/output error"):
+        patiently(store, patience_s=-1.0)
+    assert answers == ["there"]
+
+
 def test_terms_are_taken_once_and_only_the_newest_says_where_it_listens(tmp_path: Path) -> None:
     _, directory = opened(tmp_path)
     assert newest(directory) == 0
@@ -288,7 +305,7 @@ def test_a_restarted_coordinator_knows_binding_restarts_and_what_runs(tmp_path: 
         directory.journal(generation).write_text("".join(f"{text}\n" for text in texts))
     machine = rebuilt(config, chain, directory)
     assert (machine.phase, machine.generation.number, machine.roster.slots) == (Phase.RUNNING, 2, {0: 0, 1: 2})
-    assert (machine.policy.restarts, machine.roster.host(0), machine.roster.host(2)) == (1, "a", "node 2")
+    assert (machine.policy.restarts, machine.roster.host(0), machine.roster.host(2)) == (1, "a", None)
     chain.claim(None, 0, "test")
     machine = rebuilt(config, chain, directory)
     assert (machine.phase, machine.generation.number, machine.roster.slots) == (Phase.GATHERING, 3, {0: 0, 1: 2})

@@ -88,6 +88,11 @@ def test_another_python_may_be_named_as_with_torchrun() -> None:
     assert order(torchrun("x.py"))["argv"][0] == sys.executable
 
 
+def test_a_virtual_local_rank_without_a_device_is_refused_by_its_number() -> None:
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=4 has no device for local rank 1"):
+        order(torchrun("x.py", virtual_local_rank=True), CUDA_VISIBLE_DEVICES="4")
+
+
 @pytest.mark.parametrize(("visible", "device"), [(None, "1"), ("4, 6", "6")])
 def test_a_virtual_local_rank_sees_its_own_device_as_the_first(visible: str | None, device: str) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.runner.contract import Exit, Mesh, Notify, RunConfig, Trainer, Verdict
-from headway.runner.coordinator.notify import SILENCE_S, TRIES, Notifier
+from headway.runner.coordinator.notify import SILENCE_S, TRIES, WAITING, Notifier
 
 SECRET_PATH = "/services/T00/B00/s3cr3t"
 HANG = {
@@ -210,6 +211,18 @@ def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(
     told = capsys.readouterr().err
     assert told.splitlines() == [f"notify: the webhook was not reached ({why}), try {n} of {TRIES}" for n in range(1, TRIES + 1)]
     assert "s3cr3t" not in told
+
+
+def test_a_run_ends_although_more_notices_wait_than_there_is_room_for(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Notifier(config(), {"HOOK": "http://127.0.0.1:1/"}, 0, "/runs/r-1", pause_s=600.0)
+    said.journal(HANG)
+    while not said._queue.empty():  # the first one is being sent
+        time.sleep(0.001)
+    for number in range(WAITING + 1):
+        said.journal({**HANG, "section": f"section {number}"})
+    said.close(patience_s=0.1)
+    assert "too many notices are waiting; one was dropped" in capsys.readouterr().err
+    assert said._thread is not None
 
 
 def test_without_an_address_nothing_is_sent_and_nothing_fails() -> None:

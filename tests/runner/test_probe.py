@@ -75,6 +75,15 @@ def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path:
     assert "other" in (tmp_path / "stacks").read_text(), "all threads stay in the evidence"
 
 
+def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Path) -> None:
+    with process("queue.Queue().get()", tmp_path / "stacks") as standing:
+        until(lambda: probe.state(standing.pid) == "S")
+        (tmp_path / "stacks").write_text("x" * probe.STACKS_BYTES)
+        seen = look(standing.pid, tmp_path / "stacks")
+    assert seen.where == "data"
+    assert not (tmp_path / "stacks").read_text().startswith("x")
+
+
 def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(tmp_path: Path) -> None:
     with process("\n    while True: pass", tmp_path / "stacks") as standing:
         before = look(standing.pid, tmp_path / "stacks")

@@ -45,7 +45,8 @@ def test_the_example_loses_a_worker_and_ends_as_if_it_had_not(here: Path) -> Non
     (failure,) = two.journal("failure")
     assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
     (ending,) = re.findall("finished step 60 .*", printed(one))
-    resumed, last = printed(two).splitlines()
+    # A rank that lost its peer may have said so before it was ended.
+    resumed, last = (line for line in printed(two).splitlines() if line.startswith(("resumed", "finished")))
     assert re.fullmatch("resumed from step-[3-5]0", resumed)
     assert last == ending
     saved = {path.name for path in (two.directory / "own").iterdir()}
@@ -70,7 +71,7 @@ def test_a_script_that_fails_is_named_with_its_error_and_its_traceback_is_in_its
     assert "ValueError: no such layer" in done.stdout
     run = only_run(here / "runs")
     (failure,) = run.journal("failure")  # the other rank may be ended before it gets as far
-    assert 'File "train.py", line 1, in <module>' in printed(run, failure["rank"])
+    assert f'File "{here}/train.py", line 1, in <module>' in printed(run, failure["rank"])
 
 
 def test_a_script_that_is_asked_to_stop_may_save_and_its_run_goes_on(here: Path) -> None:

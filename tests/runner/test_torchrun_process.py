@@ -14,13 +14,15 @@ from tests.faults.runs import LIMIT_S, going, headway, only_run, wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_streams_names_and_arguments_are_torchruns(tmp_path: Path) -> None:
+def test_streams_names_and_arguments_are_torchruns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_SECRET", "no worker's business")
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys\n"
         "print('out', sys.argv[1], os.environ['ROLE_NAME'], os.environ['TORCHELASTIC_MAX_RESTARTS'])\n"
         "print('err', os.environ['OMP_NUM_THREADS'], file=sys.stderr)\n"
         "assert os.path.isdir(os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']))\n"
+        "assert 'HEADWAY_SECRET' not in os.environ\n"
     )
     flags = (
         "--nproc-per-node",
