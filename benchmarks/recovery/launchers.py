@@ -63,10 +63,11 @@ def tree(pid: int) -> list[int]:
 
 
 def end(pid: int) -> None:
-    """Kills a node: the process and all below it, the launcher first, so that it cannot react."""
-    for each in tree(pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+    """Kills a node: the process and all below it, all stopped before the first one dies, so that none can react."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for each in tree(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, number)
 
 
 def torchrun(folder: Path) -> tuple[list[str | Path], dict[str, str]]:

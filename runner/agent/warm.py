@@ -27,7 +27,7 @@ ROOM, ROOM_BYTES = "HEADWAY_ROOM", 8192
 ANSWER_S = 1.0
 # What differs between two generations of a rank; and what, beside that, between two ranks: libraries may read it when they are imported.
 OF_A_GENERATION = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"})
-OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"})
+OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "WANDB_RUN_ID"})
 # Packages that read nothing of a rank's own when they are imported; a standby that has only these may become any rank.
 OF_ANY_RANK = frozenset({"headway", "numpy", "torch"})
 

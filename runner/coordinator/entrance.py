@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from headway.runner.checkpoint.posix import create_exclusive
+from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunConfig
 from headway.runner.rundir import RunDirectory
 
@@ -46,7 +46,7 @@ class Entrance:
     def _prove(self, node: int) -> tuple[str, str]:
         """A file that only a node with the same store can read: its path below the run directory, and what is in it."""
         content = secrets.token_hex(16)
-        path = self._directory.entered(node).with_suffix(f".{secrets.token_hex(4)}.proof")
+        path = self._directory.entered(node).with_suffix(".proof")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+        write_atomic(path, content.encode())
         return str(path.relative_to(self._directory.root)), content
