@@ -148,7 +148,10 @@ with Rank(node, node.hello(generation=4)) as rank:
 
 def test_an_agent_tells_what_its_keeper_holds_and_workers_who_their_partner_is(tmp_path: Path) -> None:
     tiers = CheckpointConfig((Tier("memory", 1), Tier("peer", 1)))
-    directory = opened(tmp_path, PARTNERED, slots=2, mesh=Mesh(dp_replicate=2), checkpoint=tiers)
+    # Without boot, which would meet the other node's rank first.
+    argv = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
+    trainer = Trainer("script", {"argv": argv, "torchrun": {"python": False, "shown": None}})
+    directory = opened(tmp_path, PARTNERED, slots=2, mesh=Mesh(dp_replicate=2), checkpoint=tiers, trainer=trainer)
 
     async def scenario() -> list[dict[str, Any]]:
         async with Coordinator(directory) as coordinator:
