@@ -20,6 +20,11 @@ class Process:
         words = iter(self.command)
         return next((next(words, "") for word in words if word == "-m"), "")
 
+    @property
+    def state(self) -> str:
+        """As /proc/PID/stat has it: R, S, D, T or Z. Raises FileNotFoundError once it is gone."""
+        return _state(Path(f"/proc/{self.pid}"))
+
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
@@ -29,7 +34,7 @@ def processes_of(run: Path) -> list[Process]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            state = (entry / "stat").read_text().rpartition(") ")[2][0]
+            state = _state(entry)
             words = tuple((entry / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1])
             pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
@@ -39,6 +44,10 @@ def processes_of(run: Path) -> list[Process]:
         if state not in "ZX" and any(word.startswith(f"{run}/") for word in named):
             found.append(Process(int(entry.name), environment, words))
     return found
+
+
+def _state(entry: Path) -> str:
+    return (entry / "stat").read_text().rpartition(") ")[2][0]
 
 
 def worker(run: Path, rank: int) -> Process:

@@ -22,11 +22,12 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
     run = only_run(tmp_path)
     failures = run.journal("failure")
     assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
-    assert [claim["base"] for claim in run.journal("claim")] == [
-        None,
-        {"step": 20, "generation": 1, "tier": "disk"},
-        {"step": 40, "generation": 2, "tier": "disk"},
-    ]
+    first, *bases = [claim["base"] for claim in run.journal("claim")]
+    assert first is None
+    assert [(base["generation"], base["tier"]) for base in bases] == [(1, "disk"), (2, "disk")]
+    assert [base["step"] % 10 for base in bases] == [0, 0]
+    for failure, base in zip(failures, bases, strict=True):
+        assert failure["step"] - 20 < base["step"] <= failure["step"], "one save may be on its way when a worker dies"
     assert run.hashes() == uninterrupted.hashes()
     assert all(digest in done.stdout for digest in run.hashes().values())
     assert "in 2 failures" in done.stdout
@@ -159,9 +160,12 @@ def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> None:
-    with going("run", JOB, runs=tmp_path) as one, going("run", JOB, runs=tmp_path) as other:
+    job, folder = job_of(tmp_path, "checkpoint: {tiers: [{kind: disk, every: 5 steps}], keep: 2}\n"), tmp_path / "runs"
+    job.write_text(job.read_text().replace("steps: 60\n", "steps: 5\n"))
+    with going("run", job, runs=folder) as one, going("run", job, runs=folder) as other:
         assert (one.wait(LIMIT_S), other.wait(LIMIT_S)) == (0, 0)
-    runs = [Run(path.parent) for path in tmp_path.glob("*/handle.json")]
+    runs = [Run(path.parent) for path in folder.glob("*/handle.json")]
+    assert [run.steps() for run in runs] == [[1, 2, 3, 4, 5]] * 2
     assert len(runs) == 2
     assert runs[0].hashes() == runs[1].hashes()
 

@@ -1,73 +1,78 @@
-"""Scripts of three kinds, unchanged, with `headway torchrun` in place of `torchrun`: what is done to them leaves no trace in the result."""
+"""Scripts of three kinds, unchanged, with `headway torchrun` in place of `torchrun`: what is done to them leaves no trace in the result.
 
+Two nodes compute and a third one waits. Plain torchrun is the control for what they end with.
+"""
+
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from .kills import AGENT, COORDINATOR
-from .processes import companions, processes_of, worker
-from .runs import LIMIT_S, Run, going, headway, wait_until
+from headway.runner.contract import HeartbeatPage
+from tests.soak import record
 
-pytestmark = pytest.mark.slow
+from .kills import AGENT, COORDINATOR
+from .nodes import SHARED, Nodes, why_not
+from .processes import Process, companions, processes_of, worker
+from .runs import LIMIT_S, Run, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "nodes can be had")]
 
 ROOT = Path(__file__).parents[2]
 HASH = "parameters ([0-9a-f]{16})"
+HEADWAY = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400")
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script, what it takes its folder by, and where the state lies in which a bit is flipped: the newest of its last save.
+    """A script, what it takes its folder by, and what of a save has the state in which a bit is flipped.
 
-    A save makes `files` lines; `steps` are enough for all that is done to the first attempt, and the second one goes on to `more`.
+    A save makes `files` lines in the run's directory; `steps` are enough for all that is done, and hold 20 saves.
     """
 
     path: str
     folder: str
-    newest: str
+    state: str
     files: int
     steps: int
-    more: int
     exact: bool = True  # its own resume goes on exactly; Lightning's does not within an epoch, under plain torchrun either
 
-    def words(self, folder: Path, steps: int) -> tuple[str | Path, ...]:
-        own = (self.folder, folder / "saved", "--steps", str(steps), "--save-every", str(self.steps // 20))
-        return ("--nproc-per-node", "2", ROOT / self.path, *own)
+    @property
+    def every(self) -> int:
+        return self.steps // 20
 
-    def flip(self, folder: Path) -> Path:
-        """Flips a bit of the newest checkpoint."""
-        path = max((folder / "saved").glob(self.newest), key=lambda found: found.stat().st_mtime_ns)
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-        return path
+    def words(self, folder: Path, steps: int) -> tuple[str, ...]:
+        own = (self.folder, str(folder / "saved"), "--steps", str(steps), "--save-every", str(self.every))
+        return (str(ROOT / self.path), *own)
 
 
 SCRIPTS = {
-    "torch DCP": Script("examples/one-word/train.py", "--checkpoints", "step-*/data-0-*.bin", 1, 2000, 2100),
-    "Hugging Face Trainer": Script("tests/scripts/trainer.py", "--output", "checkpoint-*/optimizer.pt", 6, 200, 220),
-    "Lightning": Script("tests/scripts/fit.py", "--output", "last.ckpt", 2, 400, 440, exact=False),
+    "torch DCP": Script("examples/one-word/train.py", "--checkpoints", "step-*/data-0-*.bin", 1, 600),
+    "Hugging Face Trainer": Script("tests/scripts/trainer.py", "--output", "checkpoint-*/optimizer.pt", 6, 100),
+    "Lightning": Script("tests/scripts/fit.py", "--output", "last.ckpt", 2, 200, exact=False),
 }
 
 
 @pytest.fixture(params=SCRIPTS)
-def script(request: pytest.FixtureRequest) -> Script:
-    return SCRIPTS[request.param]
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def parameters(output: str) -> str:
-    """The hash that the script prints last."""
-    return str(re.findall(HASH, output)[-1])
+@pytest.fixture
+def script(name: str) -> Script:
+    return SCRIPTS[name]
 
 
-def undisturbed(script: Script, folder: Path) -> str:
-    """The control: torch's own launcher, and nothing done to it."""
-    command = [sys.executable, "-m", "torch.distributed.run", *map(str, script.words(folder, script.more))]
+def plainly(script: Script, folder: Path, steps: int) -> str:
+    """The control: what the script prints under torch's own launcher."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *script.words(folder, steps)]
     output = folder / "output"
     with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as process:
         try:
@@ -77,43 +82,129 @@ def undisturbed(script: Script, folder: Path) -> str:
             for left in processes_of(folder):
                 left.kill()
             process.kill()
-    return parameters(output.read_text())
+    return output.read_text()
 
 
-def saves(run: Run) -> int:
-    """How many checkpoints have been noted."""
-    noted = run.directory / "shared/saved.jsonl"
-    return len(noted.read_text().splitlines()) if noted.exists() else 0
+def parameters(output: str) -> str:
+    """The hash that the script prints last."""
+    return str(re.findall(HASH, output)[-1])
 
 
-def another_save(script: Script, run: Run, running: subprocess.Popen[bytes], start: int) -> None:
-    """Waits for a save of the generation that is the run's `start`th, behind all that there are now."""
-    wait_until(lambda: len(run.journal("start")) >= start or running.poll() is not None, f"start {start}")
-    before = saves(run)
-    wait_until(lambda: saves(run) >= before + script.files or running.poll() is not None, "a save")
-    assert running.poll() is None, f"it ended before the fault: {run.journal('failure', 'end')}"
+def newest(saved: Path, state: str) -> Path:
+    return max(saved.glob(state), key=lambda path: path.stat().st_mtime_ns)
 
 
-def test_a_script_survives_what_is_done_to_its_processes_and_to_its_checkpoint(script: Script, tmp_path: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    expected = undisturbed(script, tmp_path / "plain") if script.exact else None
-    ours, run = tmp_path / "ours", Run(tmp_path / "runs/mine")
-    with going("torchrun", "--rdzv-id", "mine", *script.words(ours, script.steps), runs=tmp_path / "runs") as running:
-        another_save(script, run, running, 1)
-        worker(run.directory, 1).kill()
-        another_save(script, run, running, 2)
-        for companion in companions(run.directory, AGENT) + companions(run.directory, COORDINATOR):
-            companion.kill()
-        another_save(script, run, running, 2)
-        os.kill(worker(run.directory, 1).pid, signal.SIGSTOP)
-        assert running.wait(LIMIT_S) == 0
+def flip(path: Path, at: int) -> None:
+    """Flips the lowest bit of the byte there."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+class Story:
+    """A script on the first two of three nodes, and what has become of it."""
+
+    def __init__(self, script: Script, nodes: Nodes) -> None:
+        self.script, self.nodes, self.name = script, nodes, f"story-{os.getpid()}"
+        self.run = Run(nodes.folder / "runs" / self.name)
+        self.inside = SHARED / "runs" / self.name  # as its processes name the run's directory
+        self.launchers: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *numbers: int) -> None:
+        """The command on these nodes; returns when they have entered."""
+        words = (*HEADWAY, "--rdzv-id", self.name, *self.script.words(SHARED, self.script.steps))
+        self.launchers += [self.nodes[number].torchrun(*words, runs=SHARED / "runs") for number in numbers]
+        entered = [self.run.directory / f"attempts/0/nodes/{number}.json" for number in numbers]
+        self.wait(lambda: all(path.exists() for path in entered), f"nodes {numbers}")
+
+    def wait(self, ready: Callable[[], bool], what: str) -> None:
+        """Waits until `ready()`. Raises AssertionError with what was printed once it can no longer be."""
+        try:
+            wait_until(lambda: ready() or all(launcher.poll() is not None for launcher in self.launchers), what)
+            assert ready()
+        except (AssertionError, TimeoutError) as error:
+            raise AssertionError(f"{what}; {self.said()}") from error
+
+    def said(self) -> str:
+        printed = "\n".join(f"{node.name}: {node.output[-2000:]}" for node in self.nodes.nodes)
+        return f"{self.run.journal('failure', 'end')}\n{printed}"
+
+    def worker(self, rank: int) -> Process:
+        return worker(self.inside, rank)
+
+    def saved(self) -> list[Path]:
+        """What its saves have noted, in order, as this machine sees it."""
+        noted = self.run.directory / "shared/saved.jsonl"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return [self.nodes.folder / Path(json.loads(line)["path"]).relative_to(SHARED) for line in lines]
+
+    def another_save(self, start: int) -> None:
+        """Waits for a save of the generation that is the run's `start`th, behind all that there are now, and for a step behind it."""
+        self.wait(lambda: len(self.run.journal("start")) >= start, f"start {start}")
+        before = len(self.saved())
+        self.wait(lambda: len(self.saved()) >= before + self.script.files, "a save")
+        step = self.step()
+        self.wait(lambda: self.step() > step, f"a step after {step}")
+
+    def step(self) -> int:
+        """How many steps rank 0 has made since its start."""
+        record = json.loads((self.run.directory / "attempts/0/nodes/0.json").read_text())
+        page = self.nodes[0].own(record["heartbeat"]).read_bytes()
+        return HeartbeatPage(memoryview(page)).read(0)["step"]
+
+    def stop_between_saves(self) -> None:
+        """Stops both workers where none of them is in the middle of a save."""
+        workers = [self.worker(rank) for rank in (0, 1)]
+        while True:
+            for each in workers:
+                os.kill(each.pid, signal.SIGSTOP)
+            wait_until(lambda: all(each.state == "T" for each in workers), "workers that stand still")
+            saved = self.saved()
+            newest = max((self.nodes.folder / "saved").glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns)
+            if len(saved) % self.script.files == 0 and any(path.is_relative_to(newest) for path in saved):
+                return
+            for each in workers:
+                os.kill(each.pid, signal.SIGCONT)
+            self.another_save(1)
+
+
+@pytest.fixture
+def story(script: Script, tmp_path: Path) -> Iterator[Story]:
+    (tmp_path / "shared").mkdir()
+    with Nodes(tmp_path / "shared", 3) as nodes:
+        yield Story(script, nodes)
+
+
+def test_a_script_survives_what_is_done_to_its_processes_nodes_and_checkpoint(
+    name: str, script: Script, story: Story, tmp_path: Path
+) -> None:
+    run = story.run
+    story.start(0, 1)
+    story.start(2)
+    story.another_save(1)
+    story.stop_between_saves()
+    flipped = newest(story.nodes.folder / "saved", script.state)
+    flip(flipped, flipped.stat().st_size // 2)
+    story.worker(1).kill()
+    os.kill(story.worker(0).pid, signal.SIGCONT)
+    story.another_save(2)
+    for companion in companions(story.inside, AGENT) + companions(story.inside, COORDINATOR):
+        companion.kill()
+    story.another_save(2)
+    os.kill(story.worker(0).pid, signal.SIGSTOP)
+    story.another_save(3)
+    story.nodes[1].lose_power()
+    assert [story.launchers[number].wait(LIMIT_S) for number in (0, 2)] == [0, 0], story.said()
     failures = [(failure["cause_kind"], failure["rank"]) for failure in run.journal("failure")]
-    assert failures == [("crash", 1), ("hang", 1)]
-    flipped = script.flip(ours)
-    done = headway("torchrun", "--rdzv-id", "mine", *script.words(ours, script.more), runs=tmp_path / "runs")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert failures == [("crash", 1), ("hang", 0), ("node lost", 1)]
+    assert run.journal("adopted"), "agents and coordinator cost no restart"
     (note,) = run.journal("refused file")
-    assert note["path"] in str(flipped)
-    assert f"finished step {script.more} " in done.stdout
+    assert Path(note["path"]).name in flipped.parts
+    assert [(line["slot"], line["from"], line["to"]) for line in run.journal("rebound")] == [(1, 1, 2)]
+    output = story.nodes[0].output
+    assert f"finished step {script.steps} " in output
     if script.exact:
-        assert parameters(done.stdout) == expected
+        assert parameters(output) == parameters(plainly(script, tmp_path, script.steps))
+    done = ["flipped bit", "SIGKILL of a worker", "SIGKILL of every agent and the coordinator", "SIGSTOP", "loss of a node"]
+    end = "parameters as under plain torchrun" if script.exact else "last step, by a resume of its own that is not exact"
+    record(f"{name} script", {"done to it": done, "restarts": [kind for kind, _ in failures], "ended with": end})

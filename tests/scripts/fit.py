@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import logging
+import os
 import warnings
 
 import lightning
@@ -43,7 +44,8 @@ def main() -> None:
     trainer = lightning.Trainer(
         max_steps=given.steps,
         accelerator="cpu",
-        devices=2,
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        num_nodes=int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy="ddp",
         logger=False,
         enable_progress_bar=False,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.processes import Process, companions, processes_of, worker
-from tests.faults.runs import LIMIT_S, Run, headway, only_run, wait_for_step, wait_until
+from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
 from .configuration import Shape
@@ -20,15 +20,6 @@ GPU_SCRIPT = STORY / "rendered/small-llama/two-h100-nodes/slurm/job.sbatch"
 SPARE_SCRIPT = STORY / "rendered/small-llama-spare/three-cpu-nodes/slurm/job.sbatch"
 STEPS = list(range(1, 31))
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same job on this machine: two slots with one rank each. The nodes of the current Slurm have a newer C library."""
-    runs = tmp_path_factory.mktemp("local")
-    done = headway("run", STORY / "job.yaml", runs=runs)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return only_run(runs)
 
 
 @pytest.fixture
@@ -48,40 +39,29 @@ def _end(slurm: SlurmCluster, job: int, folder: Path) -> Run:
     return only_run(folder / "runs")
 
 
-def test_the_committed_script_ends_in_the_state_of_a_local_run(
+def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in_the_state_of_a_local_run(
     each_slurm: SlurmCluster, job: int, local: Run, tmp_path: Path
 ) -> None:
-    run = _end(each_slurm, job, tmp_path)
-    (start,) = run.journal("start")
-    assert [node["host"] for node in start["nodes"]] == ["n1", "n2"]
-    assert run.hashes() == local.hashes()
-    assert run.steps() == STEPS
-
-
-def test_a_killed_worker_is_replaced_inside_the_allocation(
-    each_slurm: SlurmCluster, job: int, local: Run, tmp_path: Path
-) -> None:
-    run = wait_for_step(tmp_path / "runs", 14)
+    run = wait_for_step(tmp_path / "runs", 4)
     worker(run.directory, rank=1).kill()
-    run = _end(each_slurm, job, tmp_path)
+    wait_until(lambda: len(run.journal("start")) == 2, "another generation in the same allocation")
+    assert each_slurm.job(job)["Restarts"] == "0"
     (failure,) = run.journal("failure")
     assert (failure["cause"], failure["rank"], failure["host"]) == ("killed by SIGKILL", 1, "n2")
-    assert each_slurm.job(job)["Restarts"] == "0"
-    assert run.hashes() == local.hashes()
-
-
-def test_a_requeued_job_goes_on_as_a_further_attempt_of_the_same_run(
-    each_slurm: SlurmCluster, job: int, local: Run, tmp_path: Path
-) -> None:
-    run = wait_for_step(tmp_path / "runs", 14)
+    before = len(run.steps())
+    wait_until(lambda: len(run.steps()) >= before + 4, "steps of the other generation")
+    stood = run.steps()[-1]
     each_slurm.run("scontrol", "requeue", str(job))
     wait_until(lambda: not processes_of(run.directory), "the end of the first attempt")
     run = _end(each_slurm, job, tmp_path)
-    assert run.verdict(attempt=0)["verdict"] == "preempted"
-    assert run.verdict(attempt=1)["verdict"] == "completed"
-    assert run.journal("claim")[1]["base"]["step"] >= 14, "it saved where it stood"
+    assert [run.verdict(attempt)["verdict"] for attempt in (0, 1)] == ["preempted", "completed"]
+    for start in run.journal("start"):
+        assert [node["host"] for node in start["nodes"]] == ["n1", "n2"]
+    first, again, further = (claim["base"] or {"step": 0} for claim in run.journal("claim"))
+    assert first["step"] == 0
+    assert further["step"] >= stood, "it saved where it stood"
+    assert run.steps()[again["step"] - len(STEPS) :] == STEPS[again["step"] :], "a requeue costs no step"
     assert run.hashes() == local.hashes()
-    assert run.steps() == STEPS
     assert not companions(run.directory, "headway.runner")
 
 
