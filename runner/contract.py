@@ -1,4 +1,4 @@
-"""What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines and the heartbeat page.
+"""What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
 
 Standard library only. CONTRACTS: every record carries its schema, an unknown schema is refused by name, units stand in the names.
 """
@@ -9,7 +9,8 @@ import json
 import signal
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
@@ -202,6 +203,8 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
     {
         # Until every agent has joined: nodes boot and import at different speeds.
         "join": Timeout(600.0),
+        # For further nodes once as many as are needed have joined: torchrun's own (last_call_timeout).
+        "last_call": Timeout(30.0),
         # An agent that lost its connection and does not come back, where nothing else speaks for its death; nor against it: while steps
         # go on, nothing is lost.
         "agent": Timeout(30.0),
@@ -389,6 +392,18 @@ def _home(size: int, there: Sequence[str | None], free: Mapping[str | None, Sequ
     return max(in_order, key=lambda domain: (there.count(domain), min(room[domain], size - len(there))), default=None)
 
 
+def node_of(slot: int, moved: Mapping[int, int]) -> int:
+    """The node of a slot: slot i is on node i but where `moved` (slot -> node) says otherwise."""
+    return moved.get(slot, slot)
+
+
+def slot_of(node: int, slots: int, moved: Mapping[int, int]) -> int | None:
+    """The slot on a node, of so many slots; None on a spare."""
+    if node < slots and node_of(node, moved) == node:
+        return node
+    return next((slot for slot, other in moved.items() if other == node), None)
+
+
 def partner_of(slot: int, slots: int, segment_slots: int) -> int | None:
     """The slot whose node holds copies of this slot's captures; None for the only slot.
 
@@ -491,6 +506,40 @@ LEDGER_BUCKETS = (
     "straggle",
     "spare_idle",
 )
+
+# Seconds that are lost to the failure that ends their generation, and those that are lost to the one that it follows.
+_IN_FAILING = ("detect", "hang")
+_IN_RECOVERY = ("restore", "restart", "rendezvous", "queue")
+
+
+def cost_by_kind(
+    ledger: Iterable[tuple[int, Mapping[str, float]]], ended_by: Mapping[int, str], loaded: Collection[int]
+) -> dict[str, float]:
+    """Seconds by kind of failure: until the failed generation's ranks had ended, until the next one trained, and the steps done again.
+
+    `ledger` has generation and buckets of each line, in their order; generation 0 is the wait before the next one. `ended_by` says which
+    generations failed, with the kind. `loaded` are those that got their state: what one that did not took is counted with the failure
+    before it.
+    """
+    known, failed = sorted({*ended_by, *loaded}), sorted(ended_by)
+    spent = dict.fromkeys(ended_by.values(), 0.0)
+    newest = 0
+    for generation, buckets in ledger:
+        number = generation or newest + 1
+        newest = max(newest, generation)
+        by, after = ended_by.get(number), ended_by.get(_last_before(number, known))
+        again = after or ended_by.get(_last_before(number, failed)) or by
+        for kind, names in ((by or after, _IN_FAILING), (after, _IN_RECOVERY), (again, ("lost_recompute",))):
+            if kind is not None:
+                spent[kind] += sum(buckets.get(name, 0.0) for name in names)
+    return spent
+
+
+def _last_before(number: int, numbers: Sequence[int]) -> int:
+    """The highest of the sorted `numbers` that is below `number`; 0 where there is none, which is no generation."""
+    place = bisect_left(numbers, number)
+    return numbers[place - 1] if place else 0
+
 
 # --- the heartbeat page -----------------------------------------------------------------------------------------------
 

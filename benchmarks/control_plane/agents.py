@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.runner.contract import SECTIONS, RunConfig, bind, from_json
+from headway.runner.contract import SECTIONS, RunConfig, bind, from_json, slot_of
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.messages import ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory
@@ -71,22 +71,13 @@ class Node:
 
     def _start(self, generation: int, body: Mapping[str, Any]) -> None:
         self.generation = generation
-        self.slot = slot_of(self.number, body["slots"], body["moved"])
+        self.slot = slot_of(self.number, body["slots"], dict(body["moved"]))
         procs = self._fleet.config.procs_per_slot
         self.running = {} if self.slot is None else dict.fromkeys(range(self.slot * procs, (self.slot + 1) * procs))
         if self.slot == 0:  # the rendezvous has taken the socket: it opens another
             self.port += 1
             self.beat(self._fleet.words())
         self._fleet.started(self)
-
-
-def slot_of(node: int, slots: int, moved: list[list[int]]) -> int | None:
-    """The node's slot, by the slots that are not on the node of their own number."""
-    for slot, where in moved:
-        if where == node:
-            return slot
-    displaced = any(slot == node for slot, _ in moved)
-    return node if node < slots and not displaced else None
 
 
 class Fleet:

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.cli.teed import following
-from headway.infra.submit.local import ending_with_parent
-from headway.report.directory import RunError
-from headway.report.summary import summarize
-from headway.report.wording import bottom_line
+from headway.infra.submit.parent import ending_with_parent
 from headway.runner.contract import VERDICTS, Exit
 
 # Those that --signals-to-handle names by default or in its help; what they do there is the runner's business.
@@ -74,6 +71,10 @@ def _signals_forwarded(runner: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _say_what_it_cost(directory: Path) -> None:
+    from headway.report.directory import RunError  # noqa: PLC0415  the workers wait for no report
+    from headway.report.summary import summarize  # noqa: PLC0415
+    from headway.report.wording import bottom_line  # noqa: PLC0415
+
     try:
         print(f"headway: {bottom_line(summarize(directory))}; `headway report {directory}` shows more", file=sys.stderr)
     except RunError as error:

@@ -1,6 +1,5 @@
 """A planned job as processes of this machine: one supervisor a slot and spare, and signals sent to its workers on request."""
 
-import ctypes
 import importlib.util
 import json
 import os
@@ -8,10 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.infra.submit.parent import ending_with_parent
 from headway.jobspec.change import How, changes
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
@@ -19,7 +18,6 @@ from headway.jobspec.suggest import listed
 from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RecordError, Verdict, from_json, settled
 
 LOOPBACK = "127.0.0.1"
-_PR_SET_PDEATHSIG = 1
 
 
 class LocalError(Exception):
@@ -154,13 +152,3 @@ def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
     if done.returncode:
         raise LocalError(f"`{runs / name}` cannot be made: {done.stderr.strip().splitlines()[-1]}")
     return Path(done.stdout.strip())
-
-
-def ending_with_parent() -> Callable[[], None]:
-    """Before exec: ask the kernel to end the supervisor, as by an interrupt, when this process dies without a word."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-    return ask

@@ -56,6 +56,8 @@ class Timeouts(Section):
 
     join: Seconds = Field(contract.DEFAULT_TIMEOUTS["join"].floor_s, gt=0, le=86400, examples=["10m"])
     """Until every node of the job has come up."""
+    last_call: Seconds = Field(contract.DEFAULT_TIMEOUTS["last_call"].floor_s, gt=0, le=86400, examples=["30s"])
+    """Until spares take the places of nodes that have not come up, once enough nodes are there."""
     agent: Seconds = Field(contract.DEFAULT_TIMEOUTS["agent"].floor_s, ge=1, le=3600, examples=["30s"])
     """A node that cannot be reached and does not come back, where nothing else speaks for its loss."""
     replace: Seconds = Field(contract.DEFAULT_TIMEOUTS["replace"].floor_s, ge=0, le=86400, examples=["5m"])

@@ -2,17 +2,18 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from headway.runner.contract import RunConfig, partner_of
+from headway.runner.contract import RunConfig, node_of, partner_of
 from headway.runner.goodput.tracking import tracker_environment
 from headway.runner.rundir import RunDirectory
 
 STDOUT, STDERR = 1, 2  # bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std
+STANDBY_MODULES = frozenset({"headway.runner.boot", "headway.runner.train.main"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def command(
         known["TORCHELASTIC_ERROR_FILE"] = "" if folder is None else folder / "error.json"
         stdout, stderr = (_stream(bit, given, local_rank, folder) for bit in (STDOUT, STDERR))
     return {
-        "argv": _argv(config, local_rank, given, environment),
+        "argv": worker_argv(config, local_rank, environment),
         "environment": {name: str(value) for name, value in known.items()},
         "stdout": stdout,
         "stderr": stderr,
@@ -122,7 +123,7 @@ def partner_node(config: RunConfig, slot: int, start: Mapping[str, Any]) -> int 
     """The node whose keeper holds copies of this slot's captures; null where the job keeps none."""
     slots = start.get("slots", config.slots)
     partner = partner_of(slot, slots, config.partner_segment) if config.checkpoint.has("peer") else None
-    return None if partner is None else dict(start.get("moved", [])).get(partner, partner)
+    return None if partner is None else node_of(partner, dict(start.get("moved", [])))
 
 
 def _device(local_rank: int, environment: Mapping[str, str]) -> dict[str, str]:
@@ -147,10 +148,12 @@ def _stream(bit: int, given: Torchrun, local_rank: int, folder: Path | None) -> 
     return None if given.shown is None or local_rank in given.shown else "/dev/null"
 
 
-def _argv(config: RunConfig, local_rank: int, given: Torchrun | None, environment: Mapping[str, str]) -> list[str]:
+def worker_argv(config: RunConfig, local_rank: int, environment: Mapping[str, str]) -> list[str]:
+    """The command of a rank, by the supervisor's environment."""
     if config.trainer.kind != "script":
         return [sys.executable, "-u", "-m", "headway.runner.train.main"]
     words: list[str] = config.trainer.options["argv"]
+    given = Torchrun.of(config)
     if given is None:
         return [sys.executable, "-u", "-m", "headway.runner.boot", *words]
     # torchrun puts the local rank into arguments (torch/distributed/elastic/utils/api.py, `macros`).
@@ -158,6 +161,11 @@ def _argv(config: RunConfig, local_rank: int, given: Torchrun | None, environmen
     if not given.python:
         return words
     return [environment.get("PYTHON_EXEC", sys.executable), "-u", "-m", "headway.runner.boot", *words]
+
+
+def is_ours(argv: Sequence[str]) -> bool:
+    """Whether a worker is a module of ours in this Python, which a standby can become."""
+    return list(argv[:3]) == [sys.executable, "-u", "-m"] and argv[3] in STANDBY_MODULES
 
 
 def make_folders(order: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _TGKILL = {"x86_64": 234, "aarch64": 131}  # linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -16,6 +17,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def become_subreaper() -> None:
     """Orphaned grandchildren (data loaders of a killed worker) come to this process, so that they can be reaped (prctl(2))."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def fall_with_parent() -> None:
+    """Where this process is to hear of its parent's death, lets it die of that at once, as its node would (prctl(2), kept by execve)."""
+    asked = ctypes.c_int()
+    _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(asked), 0, 0, 0)
+    if asked.value:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def spawn(

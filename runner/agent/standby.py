@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import socket
 import sys
 import threading
@@ -19,10 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.runner.agent.warm import OF_ANY_RANK, ORDERS_FD, READY, ROOM, TAKEN, WANTED_FD
+from headway.runner.agent.warm import ALWAYS, OF_ANY_RANK, ORDERS_FD, READY, ROOM, TAKEN, WANTED_FD
 
-# Every worker needs these before its first step; the first optimizer that is made imports torch._dynamo.
-ALWAYS = ("torch", "torch.distributed", "torch._dynamo")
 # Libraries that a standby imports where the first generation's worker has; what a script brings itself is run by the script only.
 LIBRARIES = frozenset(
     {
@@ -209,17 +208,20 @@ def main() -> None:
     listening = socket.socket(fileno=orders)
     listening.set_inheritable(False)
     os.environ.update(wants["environment"])
-    with less_important():
+    with contextlib.nullcontext() if wants["first"] else less_important():
         warm_up(wants["argv"][wants["argv"].index("-m") + 1], wants["modules"])
         gc.collect()
-    if holds_a_device():
+    ordered, _, _ = select.select([listening], [], [], 0)
+    if holds_a_device() and not ordered:
         sys.exit(HAS_A_DEVICE)
-    try:
+    with contextlib.suppress(OSError):  # who has ordered already listens no more
         listening.send(READY)
+    try:
         order, descriptors = receive(listening)
     except (EOFError, OSError):
         return
-    listening.send(TAKEN)
+    with contextlib.suppress(OSError):
+        listening.send(TAKEN)
     listening.close()
     module = become(order, descriptors)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.agent import cgroup, leftovers, warm
+from headway.runner.agent.launch import Torchrun, is_ours, worker_argv
 from headway.runner.agent.processes import (
     become_subreaper,
     children,
@@ -108,6 +109,7 @@ class Supervisor:
         self._coordinator = Companion("headway.runner.coordinator.main") if self.hosts_coordinator else None
         self._keeper = Companion("headway.runner.checkpoint.keeper") if self._may_save() else None
         self._keeper_name = f"headway-keeper-{secrets.token_hex(16)}"  # nobody else can take it before the keeper does
+        self._start_first()
         if self._coordinator is not None:
             self._start_coordinator()
         if self._keeper is not None:
@@ -164,8 +166,8 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, partial(self._read_agent, ours))
         workers = [vars(worker) for worker in self._workers.values()]
         stopping_s = None if self._stopping_since is None else time.monotonic() - self._stopping_since
-        facts = {"standbys": sorted(self._standbys), "port": self._port(), "coordinating": self._coordinates()}
-        self._tell({"what": "hello", "workers": workers, "events": self._repeated(), "stopping_s": stopping_s, **facts})
+        facts = {"workers": workers, "events": self._repeated(), "stopping_s": stopping_s, "port": self._port()}
+        self._tell({"what": "hello", **facts})
 
     def _repeated(self) -> list[dict[str, Any]]:
         """The newest of what workers have said, as far as a hello has room."""
@@ -235,10 +237,12 @@ class Supervisor:
         self._said.clear()
         self._clear_away()
         orders = {order["local_rank"]: order for order in message["workers"]}
-        warm_pids, cold = self._hand_over(orders)
+        ready = {local_rank for local_rank, standby in self._standbys.items() if standby.ready}
+        taken, cold = self._hand_over(orders)
         for local_rank, order in orders.items():
-            pid = warm_pids.get(local_rank) or self._fork(order)
-            self._workers[pid] = Worker(order["rank"], local_rank, message["generation"], pid, local_rank in warm_pids)
+            pid = taken.get(local_rank) or self._fork(order)
+            is_warm = local_rank in taken and local_rank in ready
+            self._workers[pid] = Worker(order["rank"], local_rank, message["generation"], pid, is_warm)
         self._out_of_memory = cgroup.out_of_memory_kills()
         self._tell({"what": "spawned", "workers": [vars(worker) for worker in self._workers.values()], "cold": cold})
         if any(order["hosts_store"] for order in orders.values()):
@@ -255,9 +259,10 @@ class Supervisor:
                 kill_group(standby.pid, signal.SIGKILL)
                 continue
             environment = {**self._worker_environment(), **order["environment"]}
-            output = [open_log(Path(order[name])) if order[name] else os.dup(fd) for name, fd in (("stdout", 1), ("stderr", 2))]
-            logs += output
-            given.append((standby, warm.Order(local_rank, order["argv"], environment, self._descriptors(order), *output)))
+            out, err = (open_log(Path(order[name])) if order[name] else os.dup(fd) for name, fd in (("stdout", 1), ("stderr", 2)))
+            logs += [out, err]
+            added = frozenset(order["environment"])
+            given.append((standby, warm.Order(local_rank, order["argv"], environment, self._descriptors(order), out, err, added)))
         taken = warm.hand_over(given)
         for log in logs:
             os.close(log)
@@ -294,13 +299,36 @@ class Supervisor:
             except OSError as error:  # one can do without
                 print(f"no standby: {error}", file=sys.stderr, flush=True)
                 return
-            self._standbys[order["local_rank"]] = started
-            self._selector.register(started.orders, selectors.EVENT_READ, partial(self._hear_standby, started))
+            self._keep_standby(order["local_rank"], started)
+
+    def _start_first(self) -> None:
+        """Has the first workers begin to import while this node still meets the others; a launcher may have begun even sooner."""
+        passed_on = os.environ.pop(warm.PASSED_ON, None)
+        environment, given = self._worker_environment(), Torchrun.of(self.config)
+        if passed_on is not None:
+            for local_rank, standby in warm.take_on(passed_on, environment).items():
+                self._keep_standby(local_rank, standby)
+            return
+        cpus = json.loads(os.environ.get("HEADWAY_CPUS", "{}"))
+        for local_rank in range(self.config.procs_per_slot):
+            argv = worker_argv(self.config, local_rank, os.environ)
+            if not is_ours(argv) or (given is not None and given.virtual_local_rank):
+                return
+            place = (self._companion_environment(), warm.ALWAYS, cpus.get(str(local_rank)))
+            try:
+                self._keep_standby(local_rank, warm.start_standby(argv, environment, *place, first=True))
+            except OSError as error:  # one can do without
+                print(f"no standby: {error}", file=sys.stderr, flush=True)
+                return
+
+    def _keep_standby(self, local_rank: int, standby: warm.Standby) -> None:
+        self._standbys[local_rank] = standby
+        self._selector.register(standby.orders, selectors.EVENT_READ, partial(self._hear_standby, standby))
 
     def _hear_standby(self, standby: warm.Standby) -> None:
         if not standby.hear():  # its end comes as SIGCHLD too
             self._selector.unregister(standby.orders)
-        elif standby.ready and all(each.ready for each in self._standbys.values()):
+        elif standby.ready and not standby.first and all(each.ready for each in self._standbys.values()):
             self._tell({"what": "standbys", "ready": sorted(self._standbys)})
 
     def _unpark(self, local_rank: int) -> warm.Standby:

@@ -2,6 +2,7 @@
 
 An order goes into a memfd and comes with the worker's descriptors in one datagram (SCM_RIGHTS), so that a standby that does not read
 can never block who orders. A standby that is dead, not ready, of another environment or silent is killed, and costs nothing else.
+One that began with its node is the first worker to be: its order may come while it imports, as any process in its place would have to.
 """
 
 import array
@@ -26,20 +27,28 @@ ROOM, ROOM_BYTES = "HEADWAY_ROOM", 8192
 # A standby waits in recvmsg: it answers within a millisecond unless it is stopped or the machine has stalled.
 ANSWER_S = 1.0
 # What differs between two generations of a rank; and what, beside that, between two ranks: libraries may read it when they are imported.
-OF_A_GENERATION = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"})
+OF_A_GENERATION = frozenset(
+    {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "TORCH_FR_DUMP_TEMP_FILE"}
+)
 OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "WANDB_RUN_ID"})
 # Packages that read nothing of a rank's own when they are imported; a standby that has only these may become any rank.
 OF_ANY_RANK = frozenset({"headway", "numpy", "torch"})
+# Every worker needs these before its first step; the first optimizer that is made imports torch._dynamo.
+ALWAYS = ("torch", "torch.distributed", "torch._dynamo")
+# Standbys that a process passes on to the supervisor that takes its place: {local rank: [pid, descriptor of its orders]}.
+PASSED_ON = "HEADWAY_STANDBYS"
 
 
 @dataclass
 class Standby:
-    """`environment` is what the imports have seen; `libraries`: they went beyond OF_ANY_RANK; `ready`: it has imported everything."""
+    """`environment` is what the imports have seen; `libraries`: they went beyond OF_ANY_RANK; `first`: it began with its node, before
+    anything was known of its rank; `ready`: it has imported everything."""
 
     pid: int
     orders: socket.socket
     environment: Mapping[str, str]
     libraries: bool
+    first: bool = False
     ready: bool = False
 
     def hear(self) -> bool:
@@ -56,7 +65,8 @@ class Standby:
 
 @dataclass(frozen=True)
 class Order:
-    """A worker to become: the module and its arguments, the whole environment, and descriptors by the variable that names them."""
+    """A worker to become: the module and its arguments, the whole environment, and descriptors by the variable that names them. `added`:
+    the variables that are not its node's but were put on top by our launch, which nothing reads on import but what sees devices."""
 
     local_rank: int
     argv: Sequence[str]
@@ -64,6 +74,7 @@ class Order:
     descriptors: Mapping[str, int]
     stdout: int
     stderr: int
+    added: frozenset[str] = frozenset()
 
 
 def start_standby(
@@ -72,13 +83,17 @@ def start_standby(
     companion: Mapping[str, str],
     modules: Sequence[str],
     cpus: Iterable[int] | None = None,
+    *,
+    first: bool = False,
 ) -> Standby:
     """Starts a standby for workers that run `argv` under `environment`; `modules` are imported beside what every worker imports.
 
-    `companion` is the environment that the process itself starts with, the same for all processes of the node.
+    `companion` is the environment that the process itself starts with, the same for all processes of the node. A `first` one imports as
+    fast as a worker would, and `environment` is its node's: an order may add whatever our launch adds (`_unfit`).
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    wanted = memfd("headway-standby", {"argv": list(argv), "environment": dict(environment), "modules": list(modules)})
+    wants = {"argv": list(argv), "environment": dict(environment), "modules": list(modules), "first": first}
+    wanted = memfd("headway-standby", wants)
     descriptors = {ORDERS_FD: theirs.fileno(), WANTED_FD: wanted}
     started_with = {**companion, **{name: str(fd) for name, fd in descriptors.items()}, ROOM: "x" * ROOM_BYTES}
     room = "." * sum(len(word) + 1 for word in argv)
@@ -87,7 +102,24 @@ def start_standby(
     pid = spawn(command, started_with, descriptors.values(), nowhere, nowhere, cpus)
     theirs.close()
     os.close(wanted)
-    return Standby(pid, ours, environment, any(name.partition(".")[0] not in OF_ANY_RANK for name in modules))
+    return Standby(pid, ours, environment, any(name.partition(".")[0] not in OF_ANY_RANK for name in modules), first)
+
+
+def pass_on(standbys: Mapping[int, Standby]) -> str:
+    """What PASSED_ON says of them; their descriptors outlive this process' image from here on."""
+    for standby in standbys.values():
+        standby.orders.set_inheritable(True)
+    return json.dumps({local_rank: [standby.pid, standby.orders.fileno()] for local_rank, standby in standbys.items()})
+
+
+def take_on(said: str, environment: Mapping[str, str]) -> dict[int, Standby]:
+    """The standbys, by local rank, that the process before this image has passed on, started under `environment`."""
+    found = {}
+    for local_rank, (pid, descriptor) in json.loads(said).items():
+        orders = socket.socket(fileno=descriptor)
+        orders.set_inheritable(False)
+        found[int(local_rank)] = Standby(pid, orders, environment, libraries=False, first=True)
+    return found
 
 
 def hand_over(orders: Sequence[tuple[Standby, Order]]) -> tuple[dict[int, int], dict[int, str]]:
@@ -96,7 +128,7 @@ def hand_over(orders: Sequence[tuple[Standby, Order]]) -> tuple[dict[int, int], 
     until = time.monotonic() + ANSWER_S
     taken = {}
     for standby, order in orders:
-        if not refused[order.local_rank] and _answers(standby, until):
+        if not refused[order.local_rank] and (not standby.ready or _answers(standby, until)):
             taken[order.local_rank] = standby.pid
         else:
             kill_group(standby.pid, signal.SIGKILL)
@@ -117,9 +149,11 @@ def _unfit(standby: Standby, order: Order) -> str:
     """Why a standby cannot become what is ordered: it is not there yet, or what it has imported it would import otherwise now."""
     if not standby.hear():
         return "it has ended"
-    if not standby.ready:
+    if not standby.ready and not standby.first:
         return "it was still importing"
     of_its_own = OF_A_GENERATION | (frozenset() if standby.libraries else OF_A_RANK)
+    if standby.first:
+        of_its_own |= order.added - {"CUDA_VISIBLE_DEVICES"}
     before, now = standby.environment, order.environment
     changed = {name for name in {*before, *now} - of_its_own if before.get(name) != now.get(name)}
     named = sorted(name for name in changed if not name.startswith("HEADWAY_"))

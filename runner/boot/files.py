@@ -96,6 +96,30 @@ def loading(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return load
 
 
+class _Loading(type):
+    """Of a class that takes no subclass and no attribute: what it makes is `__wrapped__`'s own, and counts as this class's too."""
+
+    __wrapped__: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._load(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__wrapped__)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return subclass is cls or issubclass(subclass, cls.__wrapped__)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.__wrapped__, name)
+
+
+def loading_class(original: type, name: str) -> type:
+    """As `loading`, of a class, and one itself: scripts check for it and annotate with it."""
+    facts = {"__doc__": original.__doc__, "__module__": original.__module__, "__wrapped__": original}
+    return _Loading(original.__name__, (), {**facts, "_load": staticmethod(loading(original, name))})
+
+
 def _verify(file: Any) -> None:
     """As verify_before_use; what else goes wrong there (a disk that fails) is the original's to find."""
     error = carefully(_damage, file)
@@ -127,14 +151,14 @@ def hook_serialization(module: Any) -> None:
 
 def hook_safetensors(module: Any) -> None:
     """safetensors: `safe_open` for readers."""
-    module.safe_open = loading(module.safe_open, "filename")
+    module.safe_open = loading_class(module.safe_open, "filename")
 
 
 def hook_safetensors_torch(module: Any) -> None:
     """safetensors.torch: its functions call these two by their names in the module, whoever has imported the functions."""
     module.serialize_file = saving(module.serialize_file, 1, "filename")
-    if isinstance(module.safe_open, type):
-        module.safe_open = loading(module.safe_open, "filename")
+    if not isinstance(module.safe_open, _Loading):
+        module.safe_open = loading_class(module.safe_open, "filename")
 
 
 def hook_lightning(module: Any) -> None:

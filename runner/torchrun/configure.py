@@ -17,7 +17,7 @@ from headway.runner.coordinator.state import GRACE_SHARE
 from headway.runner.torchrun.arguments import UsageError, check_devices, max_nodes, min_nodes, shown, streams, with_python
 
 # Seconds, as torch waits: dynamic_rendezvous.py (RendezvousTimeout) and launcher/api.py (LaunchConfig, for static).
-JOIN_S, LAST_CALL_S, STATIC_JOIN_S = 600.0, 30.0, 900.0
+JOIN_S, STATIC_JOIN_S = 600.0, 900.0
 
 
 def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
@@ -84,7 +84,7 @@ def _meeting_timeouts(arguments: argparse.Namespace) -> dict[str, Timeout]:
         join_s = _seconds(given, "timeout", STATIC_JOIN_S)
     else:
         join_s = _seconds(given, "join_timeout", JOIN_S)
-    last_call_s = _seconds(given, "last_call_timeout", LAST_CALL_S)
+    last_call_s = _seconds(given, "last_call_timeout", DEFAULT_TIMEOUTS["last_call"].floor_s)
     return {"join": Timeout(join_s), "replace": Timeout(join_s), "last_call": Timeout(last_call_s)}
 
 

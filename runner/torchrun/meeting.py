@@ -103,11 +103,12 @@ def _truth(text: str) -> bool:
 def take(endpoint: Endpoint, address: str) -> socket.socket | None:
     """What makes this process the endpoint's host for as long as it is open; None where another one is, or its port is taken.
 
-    A name of this network namespace and not the port itself: the port is bound by each coordinator anew.
+    A name of this network namespace and user, and not the port itself: the port is bound by each coordinator anew. Between users whoever
+    binds the port first has it, at any address of its own.
     """
     guard = socket.socket(socket.AF_UNIX)
     try:
-        guard.bind(f"\0headway-endpoint-{endpoint.port}")
+        guard.bind(f"\0headway-endpoint-{os.getuid()}-{endpoint.port}")
         socket.create_server((address, endpoint.port)).close()
     except OSError as error:
         guard.close()

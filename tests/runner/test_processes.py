@@ -130,3 +130,38 @@ def test_a_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
         assert not gone(child)
         parent.kill()
     until(lambda: gone(child))
+
+
+DEAF = """
+import ctypes, signal, time
+from headway.runner.agent.processes import fall_with_parent
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+{asked}
+fall_with_parent()
+print("up", flush=True)
+while True:
+    time.sleep(600)
+"""
+ASK = "ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)"
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked-to-hear", "on-its-own"])
+def test_who_was_to_hear_of_its_parents_death_dies_of_it_and_nobody_else(asked: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    parent = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {DEAF.format(asked=ASK if asked else '')!r}], stdout=open(sys.argv[1], 'w'))\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent, str(log)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        until(lambda: log.exists() and log.read_text() == "up\n")
+        process.kill()
+    if asked:
+        until(lambda: gone(child))
+        assert log.read_text() == "up\n"
+    else:
+        assert not gone(child)
+        os.kill(child, signal.SIGKILL)

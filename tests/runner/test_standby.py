@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,29 @@ def test_a_standby_that_still_imports_is_not_waited_for(module: str, event: int,
     assert finish(parked.pid) == "killed by SIGKILL"
 
 
+def test_one_that_began_with_its_node_takes_its_order_while_it_imports(module: str, event: int, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    (tmp_path / "gated.py").write_text(f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n")
+    began = warm.start_standby(argv(module), environment(), dict(os.environ), ["gated"], first=True)
+    given = replace(order(module, tmp_path / "log", event, ADDED="1"), added=frozenset({"ADDED"}))
+    assert warm.hand_over([(began, given)]) == ({0: began.pid}, {})
+    gate.touch()
+    assert finish(began.pid) == "exit code 5"
+    assert '"RANK": "3"' in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"])
+def test_one_that_began_with_its_node_is_not_used_where_imports_may_have_read_something_else(
+    name: str, module: str, event: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    began = warm.start_standby(argv(module), environment(), dict(os.environ), (), first=True)
+    added = frozenset({"CUDA_VISIBLE_DEVICES", "RANK"})  # the threads are the node's
+    given = replace(order(module, tmp_path / "log", event, **{name: "1"}), added=added)
+    assert warm.hand_over([(began, given)]) == ({}, {0: f"the environment differs: {name}"})
+    assert finish(began.pid) == "killed by SIGKILL"
+
+
 @pytest.mark.parametrize(
     ("modules", "changed", "named"),
     [
@@ -171,5 +195,5 @@ def test_an_order_larger_than_a_socket_takes_arrives_whole(module: str, event: i
 def test_only_libraries_of_the_list_are_imported_and_fewer_where_the_rank_is_not_known() -> None:
     imported = ["os", "train", "numpy", "torch.optim", "lightning.fabric", "my.transformers"]
     known = becoming.worth_importing(imported, of_any_rank=False)
-    assert known == [*becoming.ALWAYS, "numpy", "torch.optim", "lightning.fabric"]
-    assert becoming.worth_importing(imported, of_any_rank=True) == [*becoming.ALWAYS, "numpy", "torch.optim"]
+    assert known == [*warm.ALWAYS, "numpy", "torch.optim", "lightning.fabric"]
+    assert becoming.worth_importing(imported, of_any_rank=True) == [*warm.ALWAYS, "numpy", "torch.optim"]

@@ -1,6 +1,6 @@
 #!/bin/bash
 # own-script on two-ranks-here: 1 x 2 ranks on this machine.
-# Rendered by headway from spec 4bc1a1ddceb6b9ba83a10918074f086ac02ec57c5a23315c5b8b16ffda481f32; edit the spec, not this file.
+# Rendered by headway from spec f40c6d2cc772096ea4f3edb8e46c5c54db38cb1af043b53017614fd8cfd5b940; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" own-script-4bc1a1dd-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" own-script-f40c6d2c-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -55,7 +55,7 @@ run_json=$(
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "4bc1a1ddceb6b9ba83a10918074f086ac02ec57c5a23315c5b8b16ffda481f32",
+  "spec_hash": "f40c6d2cc772096ea4f3edb8e46c5c54db38cb1af043b53017614fd8cfd5b940",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -67,6 +67,7 @@ run_json=$(
     "data": {"factor": 10.0, "floor_s": 900.0},
     "evaluation": {"factor": 10.0, "floor_s": 3600.0},
     "join": {"factor": 1.0, "floor_s": 600.0},
+    "last_call": {"factor": 1.0, "floor_s": 30.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
     "start": {"factor": 1.0, "floor_s": 1800.0}
   },
@@ -153,6 +154,7 @@ RUN_JSON
       "data": 900.0,
       "evaluation": 3600.0,
       "join": 600.0,
+      "last_call": 30.0,
       "replace": 0.0,
       "start": 1800.0
     }

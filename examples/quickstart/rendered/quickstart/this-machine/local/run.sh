@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec 55ae2a06c10eec9be33a1c7960866e9ab05e906ea7bb8605e49d96d8e19fb6dd; edit the spec, not this file.
+# Rendered by headway from spec c134907b09a19a1f50a8df1ace19683d1c987bcb05752d45eefeacb4d76880c6; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-55ae2a06-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" quickstart-c134907b-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -66,7 +66,7 @@ run_json=$(
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "55ae2a06c10eec9be33a1c7960866e9ab05e906ea7bb8605e49d96d8e19fb6dd",
+  "spec_hash": "c134907b09a19a1f50a8df1ace19683d1c987bcb05752d45eefeacb4d76880c6",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -78,6 +78,7 @@ run_json=$(
     "data": {"factor": 10.0, "floor_s": 900.0},
     "evaluation": {"factor": 10.0, "floor_s": 3600.0},
     "join": {"factor": 1.0, "floor_s": 600.0},
+    "last_call": {"factor": 1.0, "floor_s": 30.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
     "start": {"factor": 1.0, "floor_s": 1800.0}
   },
@@ -170,6 +171,7 @@ RUN_JSON
       "data": 900.0,
       "evaluation": 3600.0,
       "join": 600.0,
+      "last_call": 30.0,
       "replace": 0.0,
       "start": 1800.0
     }

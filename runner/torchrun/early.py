@@ -1,0 +1,65 @@
+"""Workers to be, begun before the command line is parsed: by a guess at what it says, and ended where the guess was wrong."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.runner.agent import warm
+from headway.runner.agent.processes import kill_group
+
+_PROCS = re.compile(r"--?nproc[-_a-z]*(?:=(?P<value>.*))?")
+# With these a worker is no module of ours, sees a device of its own, or is bound to processors before it starts.
+_OTHERWISE = ("--no-python", "--no_python", "--virtual", "--numa", "-h", "--help")
+_OURS = frozenset({"HEADWAY_SECRET", "HEADWAY_TERMINAL_FD"})  # no business of a worker's
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Standbys by local rank, and the threads that they were told to use; null: they were not."""
+
+    standbys: Mapping[int, warm.Standby]
+    threads: str | None = None
+
+    def pass_on(self, procs: int, environment: Mapping[str, str], *, are_ours: bool) -> str | None:
+        """What warm.PASSED_ON says of them where `procs` workers under `environment` would begin as they did; else they are ended."""
+        same = environment.get("OMP_NUM_THREADS") == self.threads and "HEADWAY_CPUS" not in environment
+        if are_ours and same and len(self.standbys) == procs:
+            return warm.pass_on(self.standbys)
+        for standby in self.standbys.values():
+            kill_group(standby.pid, signal.SIGKILL)
+        return None
+
+
+def begin(argv: Sequence[str], environment: Mapping[str, str]) -> Begun:
+    """Starts as many standbys as there will be workers. They end with this process, whatever takes its place."""
+    if any(word.startswith(_OTHERWISE) for word in argv) or "PYTHON_EXEC" in environment:
+        return Begun({})
+    procs = guessed_procs(argv, environment)
+    threads = environment.get("OMP_NUM_THREADS", "1" if procs > 1 else None)
+    seen = {name: value for name, value in environment.items() if name not in _OURS}
+    if threads is not None:
+        seen["OMP_NUM_THREADS"] = threads
+    if "HEADWAY_TERMINAL_FD" in environment:
+        os.set_inheritable(int(environment["HEADWAY_TERMINAL_FD"]), False)
+    worker = [sys.executable, "-u", "-m", "headway.runner.boot", *argv]
+    try:
+        standbys = {each: warm.start_standby(worker, seen, seen, warm.ALWAYS, first=True) for each in range(procs)}
+    except OSError:  # one can do without
+        return Begun({})
+    return Begun(standbys, threads)
+
+
+def guessed_procs(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The workers of this node, where --nproc-per-node says a number, or as many as there are GPUs; 0 where it says something else."""
+    said = environment.get("PET_NPROC_PER_NODE", "1")
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if (found := _PROCS.fullmatch(word)) is not None:
+            said = following if found["value"] is None else found["value"]
+            break
+    if said in ("gpu", "auto"):
+        return sum(1 for _ in Path("/dev").glob("nvidia[0-9]*"))
+    return int(said) if said.isdecimal() else 0
