@@ -1,15 +1,18 @@
-"""The ratio of two jobs' times over paired blocks, with the interval that resampling whole pairs gives."""
+"""The ratio of two jobs' times over pairs of turns, with the interval that resampling whole groups of pairs gives."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
 
 RESAMPLES = 10_000
+_SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The mean of ours over the mean of the other's, and the bounds within which it lies in 95 of 100 resamples."""
+    """The mean of ours over the mean of the other's, and the bounds of its 95 % interval."""
 
     mean: float
     low: float
@@ -17,12 +20,20 @@ class Ratio:
 
 
 def ratio(ours_s: Sequence[float], other_s: Sequence[float], seed: int = 0, resamples: int = RESAMPLES) -> Ratio:
-    """Pairs of blocks are drawn with replacement: neighbours saw the same machine (Efron and Tibshirani, An Introduction to the Bootstrap,
-    1993, percentile interval)."""
-    chance, pairs = random.Random(seed), list(zip(ours_s, other_s, strict=True))
-    drawn = sorted(_of(chance.choices(pairs, k=len(pairs))) for _ in range(resamples))
-    return Ratio(_of(pairs), drawn[round(0.025 * resamples)], drawn[round(0.975 * resamples) - 1])
+    """Seconds of the same group in both, two groups or more. Groups are drawn with replacement and both sides of each together: neighbours
+    saw the same machine (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, percentile interval). Of so few groups the plain
+    percentiles cover too little, so theirs are moved outwards to where a mean's would have Student's bounds (Hesterberg, What Teachers
+    Should Know about the Bootstrap, The American Statistician 69, 2015: the expanded percentile interval).
+    """
+    both, count = np.array([ours_s, other_s]), len(ours_s)
+    drawn = both[:, np.random.default_rng(seed).integers(0, count, (resamples, count))].sum(axis=2)
+    outside = NormalDist().cdf(-((count / (count - 1)) ** 0.5) * student(count - 1))
+    low, high = np.quantile(drawn[0] / drawn[1], [outside, 1 - outside])
+    ours, other = both.sum(axis=1)
+    return Ratio(float(ours / other), float(low), float(high))
 
 
-def _of(pairs: Sequence[tuple[float, float]]) -> float:
-    return sum(ours for ours, _ in pairs) / sum(other for _, other in pairs)
+def student(freedom: int) -> float:
+    """The bound of Student's t that 95 of 100 lie within (Abramowitz and Stegun, 26.7.5, two terms): right to 0.01 from 5 degrees on."""
+    z = NormalDist().inv_cdf(0.5 + _SHARE / 2)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

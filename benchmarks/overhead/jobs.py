@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.claim import MeasureError
-from benchmarks.overhead.job import SIDES
+from benchmarks.overhead.job import NOBODY, SIDES, TURNS, hand_over
+from headway.runner.lines import read_lines
 
 RANKS = 2
+STANDBYS_S = 180.0  # to be ready, which costs nothing from then on
 _JOB = Path(__file__).with_name("job.py")
 _LOOK_S = 0.05
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -21,36 +23,45 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of each side's blocks. `control_s` is the CPU that our processes other than the ranks took in each of the other's blocks,
-    and so took from it."""
+    """Seconds of each side's turns. `control_s` is the CPU that our processes other than the ranks took in each of the other's turns,
+    and so took from it; `set_up_s` what they took before, once, and `standbys` whether those were ready then."""
 
     ours_s: tuple[float, ...]
     other_s: tuple[float, ...]
     control_s: tuple[float, ...]
+    set_up_s: float
+    standbys: bool
     state_bytes: int
 
 
-def measure(folder: Path, sequences: int, blocks: int, steps: int, limit_s: float) -> Measured:
+@dataclass
+class _Seen:
+    control_s: list[float] = field(default_factory=list)
+    set_up_s: float = 0.0
+    standbys: bool = False
+
+
+def measure(folder: Path, sequences: int, groups: int, saver: str, limit_s: float) -> Measured:
     """Raises MeasureError when a job fails or both have not ended after `limit_s`."""
     (folder / "turn").write_text(SIDES[0])
-    jobs = [_start(side, folder, sequences, blocks, steps) for side in SIDES]
+    jobs = [_start(side, folder, sequences, groups, saver) for side in SIDES]
     try:
-        control_s = _watched(jobs, folder / "turn", time.monotonic() + limit_s)
+        seen = _watched(jobs, folder, time.monotonic() + limit_s)
     finally:
         for job in jobs:
             _end(job)
     ours, other = (json.loads((folder / f"{side}.json").read_text()) for side in SIDES)
-    # The last block of the other one comes after our job's last: nothing of ours is there then but its end.
-    return Measured(tuple(ours["block_s"]), tuple(other["block_s"]), tuple(control_s[1 : blocks + 1]), ours["state_bytes"])
+    control_s = tuple(seen.control_s[TURNS:])
+    return Measured(tuple(ours["turn_s"]), tuple(other["turn_s"]), control_s, seen.set_up_s, seen.standbys, ours["state_bytes"])
 
 
-def _start(side: str, folder: Path, sequences: int, blocks: int, steps: int) -> subprocess.Popen[bytes]:
-    words = [side, str(folder), str(sequences), str(blocks), str(steps)]
+def _start(side: str, folder: Path, sequences: int, groups: int, saver: str) -> subprocess.Popen[bytes]:
+    words = [side, str(folder), str(sequences), str(groups)]
     bin_folder = Path(sys.executable).parent
     given = {**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_RUNS": str(folder / "runs")}
     flags = ["--nnodes=1", f"--nproc-per-node={RANKS}"]
     if side == SIDES[0]:
-        command = [str(bin_folder / "headway"), "torchrun", *flags, str(_JOB), *words, "--save"]
+        command = [str(bin_folder / "headway"), "torchrun", *flags, str(_JOB), *words, f"--saver={saver}"]
     else:
         command = [str(bin_folder / "torchrun"), *flags, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(_JOB), *words]
     output = (folder / f"{side}.log").open("wb")
@@ -58,21 +69,44 @@ def _start(side: str, folder: Path, sequences: int, blocks: int, steps: int) -> 
     return subprocess.Popen(command, env={**given, "PYTHONPATH": str(root)}, stdout=output, stderr=output, start_new_session=True)
 
 
-def _watched(jobs: list[subprocess.Popen[bytes]], turn: Path, until_s: float) -> list[float]:
-    """The CPU seconds of our job's processes that are no ranks, for each of the other's turns."""
-    found, whose, before = list[float](), SIDES[0], dict[int, float]()
+def _watched(jobs: list[subprocess.Popen[bytes]], folder: Path, until_s: float) -> _Seen:
+    """The CPU seconds of our job's processes that are no ranks, for each of the other's turns; until both jobs have ended."""
+    turn, seen, whose, before = folder / "turn", _Seen(), SIDES[0], dict[int, float]()
     while any(job.poll() is None for job in jobs):
-        if any(job.returncode for job in jobs) or time.monotonic() > until_s:
-            raise MeasureError(
-                f"the jobs have not done their blocks: exit codes {[job.returncode for job in jobs]}, see their logs"
-            )
+        _check(jobs, until_s)
         if (now := turn.read_text()) != whose:
             cpu_s = _control_cpu_s(jobs[0].pid)
-            if now == SIDES[0]:
-                found.append(sum(max(took_s - before.get(pid, 0.0), 0.0) for pid, took_s in cpu_s.items()))
+            if whose == SIDES[1]:
+                seen.control_s.append(sum(max(took_s - before.get(pid, 0.0), 0.0) for pid, took_s in cpu_s.items()))
+            if now == NOBODY:
+                seen.standbys = _await_standbys(jobs, folder, until_s)
+                seen.set_up_s = sum(_control_cpu_s(jobs[0].pid).values())
+                hand_over(turn, NOBODY, SIDES[0])
             whose, before = now, cpu_s
         time.sleep(_LOOK_S)
-    return found
+    _check(jobs, until_s)
+    return seen
+
+
+def _check(jobs: list[subprocess.Popen[bytes]], until_s: float) -> None:
+    if any(job.returncode for job in jobs) or time.monotonic() > until_s:
+        codes = [job.returncode for job in jobs]
+        raise MeasureError(f"the jobs have not done their turns: exit codes {codes}, see their logs")
+
+
+def _await_standbys(jobs: list[subprocess.Popen[bytes]], folder: Path, until_s: float) -> bool:
+    """Whether our job's standbys have become ready: they are made once, at low priority, and would be for minutes while all cores are
+    taken."""
+    enough_s = time.monotonic() + STANDBYS_S
+    while time.monotonic() < enough_s:
+        for job in jobs:
+            job.poll()
+        _check(jobs, until_s)
+        journals = (folder / "runs").glob("*/shared/journal/*.jsonl")
+        if any(line["kind"] == "standby" and line["ready"] for path in journals for line, _ in read_lines(path)):
+            return True
+        time.sleep(_LOOK_S)
+    return False
 
 
 def _control_cpu_s(pid: int) -> dict[int, float]:

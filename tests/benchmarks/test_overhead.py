@@ -1,29 +1,44 @@
-"""The interval of a ratio over paired blocks: it covers what is true, and pairing takes the machine's moods out of it."""
+"""The interval of a ratio over groups of paired turns: it covers what is true, and pairing takes the machine's moods out of it."""
 
-import random
-
+import numpy as np
 import pytest
 
-from benchmarks.overhead.bootstrap import ratio
+from benchmarks.overhead.bootstrap import ratio, student
+from benchmarks.overhead.job import TURNS
+
+TRUE = 1.01
 
 
-def test_equal_blocks_have_the_ratio_one_exactly() -> None:
+def test_equal_groups_have_the_ratio_one_exactly() -> None:
     found = ratio([5.0, 6.0, 7.0], [5.0, 6.0, 7.0])
     assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
 def test_a_machine_that_becomes_slower_cancels_out_of_pairs() -> None:
     other = [5.0 + 0.5 * number for number in range(24)]
-    found = ratio([1.01 * took_s for took_s in other], other)
-    assert found.low == pytest.approx(1.01)
-    assert found.high == pytest.approx(1.01)
+    found = ratio([TRUE * took_s for took_s in other], other)
+    assert found.low == pytest.approx(TRUE)
+    assert found.high == pytest.approx(TRUE)
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    chance, covered = random.Random(1), 0
-    for seed in range(40):
-        other = [chance.gauss(5.0, 0.1) for _ in range(24)]
-        ours = [chance.gauss(5.05, 0.1) for _ in range(24)]
-        found = ratio(ours, other, seed, resamples=400)
-        covered += found.low <= 1.01 <= found.high
-    assert covered >= 34
+@pytest.mark.parametrize(("freedom", "bound"), [(5, 2.571), (9, 2.262), (23, 2.069), (100, 1.984)])
+def test_students_bound_is_the_tables(freedom: int, bound: float) -> None:
+    assert student(freedom) == pytest.approx(bound, abs=0.025)
+
+
+@pytest.mark.parametrize(("noise", "mood", "stalls"), [(0.02, 0.0, 0.0), (0.03, 0.01, 0.0), (0.03, 0.01, 0.05)])
+def test_of_500_intervals_about_475_cover_the_truth(noise: float, mood: float, stalls: float) -> None:
+    """Turns of a machine that drifts, with a checkpoint in the last turn of each of our groups and stalls of either side now and then."""
+    covered, shape = 0, (24, TURNS)
+    for seed in range(500):
+        chance = np.random.default_rng(seed)
+        machine = np.exp(chance.normal(0.0, mood, shape).cumsum()).reshape(shape)
+        saving = np.full(shape, 1 + (TRUE - 1) / 2)
+        saving[:, -1] += TURNS * (TRUE - 1) / 2
+        sides = []
+        for costs in (saving, np.ones(shape)):
+            stalled = (chance.random(shape) < stalls) * chance.exponential(0.2, shape)
+            sides.append((machine * costs * (1 + noise * chance.standard_normal(shape) + stalled)).sum(axis=1))
+        found = ratio(list(sides[0]), list(sides[1]), seed, resamples=1000)
+        covered += found.low <= TRUE <= found.high
+    assert 465 <= covered <= 485
