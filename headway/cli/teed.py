@@ -11,6 +11,7 @@ from string import Template
 from typing import Any, TextIO
 
 POLL_S = 0.1  # as torch's own tail (multiprocessing/tail_log.py)
+SELDOM_S = 1.0  # while nothing comes: looking costs the ranks' cores something
 STREAMS = {"stdout": 1, "stderr": 2}  # bits of torchrun's --tee
 NEWEST = 2  # folders of restarts that are read: the one before may still be written to while the next begins
 
@@ -25,6 +26,8 @@ class Tail:
     def lines(self, *, whole: bool = True) -> list[str]:
         """New lines; with `whole` false, what is left at the end without a newline too."""
         try:
+            if self.path.stat().st_size == self._read:
+                return []
             with self.path.open("rb") as file:
                 file.seek(self._read)
                 found = file.read()
@@ -47,18 +50,20 @@ class Teed:
     filters: Mapping[str, Sequence[str]]
     _tails: dict[tuple[Path, int, str], Tail] = field(default_factory=dict)
 
-    def show(self, *, whole: bool = True) -> None:
-        """Shows what is new."""
+    def show(self, *, whole: bool = True) -> bool:
+        """Shows what is new; whether anything was."""
+        shown = False
         for folder in sorted(self.logs.glob("attempt_*"), key=lambda path: int(path.name.split("_")[1]))[-NEWEST:]:
             for local_rank, bits in self.ranks.items():
                 for stream in (name for name, bit in STREAMS.items() if bits & bit):
-                    self._show(folder, local_rank, stream, whole=whole)
+                    shown |= self._show(folder, local_rank, stream, whole=whole)
+        return shown
 
-    def _show(self, folder: Path, local_rank: int, stream: str, *, whole: bool) -> None:
+    def _show(self, folder: Path, local_rank: int, stream: str, *, whole: bool) -> bool:
         path = folder / str(local_rank) / f"{stream}.log"
         tail = self._tails.setdefault((folder, local_rank, stream), Tail(path))
         if not (lines := tail.lines(whole=whole)):
-            return
+            return False
         prefix = _prefix(self.role, local_rank, path.with_name("rank"))
         target: TextIO = getattr(sys, stream)
         target.writelines(prefix + line for line in lines)
@@ -66,6 +71,12 @@ class Teed:
         if wanted := self.filters.get(stream):
             with (folder / f"filtered_{stream}.log").open("a") as file:
                 file.writelines(prefix + line for line in lines if any(part in line for part in wanted))
+        return True
+
+
+def pause_s(before_s: float, *, shown: bool) -> float:
+    """Until the next look: POLL_S after one that has found something, then longer and longer up to SELDOM_S."""
+    return POLL_S if shown else min(2 * before_s, SELDOM_S)
 
 
 def _prefix(role: str, local_rank: int, rank_file: Path) -> str:
@@ -87,8 +98,9 @@ def following(terminal: Mapping[str, Any]) -> Iterator[None]:
     teed, over = Teed(Path(terminal["logs"]), ranks, terminal["role"], terminal["filters"]), threading.Event()
 
     def follow() -> None:
-        while not over.wait(POLL_S):
-            teed.show()
+        next_s = POLL_S
+        while not over.wait(next_s):
+            next_s = pause_s(next_s, shown=teed.show())
 
     thread = threading.Thread(target=follow, name="teed", daemon=True)
     thread.start()

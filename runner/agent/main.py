@@ -18,15 +18,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.runner.agent import cgroup, devices, probe
-from headway.runner.agent.launch import command, make_folders
+from headway.runner.agent import cgroup, devices, probe, ras
+from headway.runner.agent.flight import Recorder, answers
+from headway.runner.agent.kernel_log import KernelLog
+from headway.runner.agent.launch import command, is_ours, make_folders
 from headway.runner.agent.standby import worth_importing
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
-from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json
+from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json, slot_of
 from headway.runner.coordinator import term
 from headway.runner.coordinator.vitals import beat_interval_s
+from headway.runner.health.collectives import Collective
 from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory, read_verdict
 
@@ -41,8 +44,8 @@ KILL_AFTER_S = 5.0
 LEAVING_S = 1.0
 STANDBY_BYTES = 1 << 30
 STANDBY_AFTER_S = 20.0  # of a script that completes no steps
-STANDBY_MODULES = frozenset({"headway.runner.boot", "headway.runner.train.main"})
 DEVICES_FREE_S = 10.0
+RECORDED_S, RECORDED_LOOK_S = 3.0, 0.05  # for a flight recorder's dump: NCCL's look for requests once a second
 # Until here a worker has not got to its own code.
 _BEGINNING = frozenset(SECTIONS.index(name) for name in ("start", "rendezvous", "restore"))
 
@@ -72,6 +75,7 @@ class Agent:
     _link: Link | None = None
     _met: bool = False  # a coordinator, at least once
     _start_body: dict[str, Any] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)  # when this generation began here, as far as this agent has seen it
     _began: float = 0.0  # when this generation's workers were all in their own code; 0 until then
     _parked: int = -1  # the generation for whose next start standbys were asked for
     _ends: list[dict[str, Any]] = field(default_factory=list)
@@ -83,6 +87,11 @@ class Agent:
     _cut: asyncio.Event = field(default_factory=asyncio.Event)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _kernel: KernelLog = field(default_factory=KernelLog)
+    _recorder: Recorder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._recorder = Recorder(self.directory, os.environ)
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -140,6 +149,7 @@ class Agent:
     def _exit(self, code: int) -> None:
         self._over.set()
         self._cut.set()
+        self._recorder.close(self.workers)
         self._ask("exit", code=code)
 
     # --- being asked to stop ------------------------------------------------------------------------------------------
@@ -231,9 +241,9 @@ class Agent:
         return self.config.timeouts["agent" if bound else "join"].floor_s
 
     def _silent_s(self) -> float:
-        """Since the last sign of life of a worker here; of a node without workers there is none."""
-        signs = [self.page.read(worker["local_rank"])["monotonic_ns"] for worker in self._running()]
-        return time.monotonic() - max(signs) / 1e9 if signs else float("inf")
+        """Since the last sign of life of a worker here, of which their start is the first; of a node without workers there is none."""
+        signs = [self.page.read(worker["local_rank"])["monotonic_ns"] / 1e9 or self._started for worker in self._running()]
+        return time.monotonic() - max(signs) if signs else float("inf")
 
     def _take_over(self, away_s: float) -> None:
         """Has the supervisor start a coordinator when no other node has done so for long enough."""
@@ -267,7 +277,9 @@ class Agent:
         """Joins, and says again what may not have arrived."""
         self._link, self._met = link, True
         ranks = sorted(worker["rank"] for worker in self._running())
-        self._send("join", {"host": self.host, "domain": self._domain(), "running": ranks, "port": self.port})
+        # What a scheduler knows of this node; what the run knows of its host the coordinator knows too.
+        domain = os.environ.get("HEADWAY_DOMAIN") or None
+        self._send("join", {"host": self.host, "domain": domain, "running": ranks, "port": self.port})
         for event in self.events:
             self._report_event(event)
         for worker in self.workers.values():
@@ -276,10 +288,6 @@ class Agent:
         if self.stopping_since is not None:
             self._say_stopping(self.stopping_since)
         self._beat()
-
-    def _domain(self) -> str | None:
-        named = next((domain.name for domain in self.config.domains if self.host in domain.hosts), None)
-        return os.environ.get("HEADWAY_DOMAIN") or named
 
     def _send(self, kind: str, body: Mapping[str, Any]) -> None:
         """Sends if somebody is there; what matters is said again after the next join."""
@@ -321,7 +329,8 @@ class Agent:
         step = self.page.read(worker["local_rank"])["step"]
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._report_ends)
-        self._ends.append({**facts, "how": worker["ended"], "step": step})
+        xids = [[each.number, each.device, each.text] for each in self._kernel.xids()]
+        self._ends.append({**facts, "how": worker["ended"], "step": step, **({"xids": xids} if xids else {})})
 
     def _report_ends(self) -> None:
         ends, self._ends = self._ends, []
@@ -374,6 +383,38 @@ class Agent:
         found = await probe.look(asked, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
         if generation == self.generation:
             self._say_evidence({"what": "probe", "ranks": {rank: asdict(seen) for rank, seen in found.items()}})
+            self._spin(self._record(generation, list(asked)))
+
+    async def _record(self, generation: int, ranks: list[int]) -> None:
+        """Asks for the flight recorders of ranks that have stood still since the look before, and NCCL for what it knows."""
+        signs_ns = {rank: self._sign_ns(rank) for rank in ranks}
+        due = self._recorder.to_ask(signs_ns, time.monotonic_ns())
+        if not due:
+            return
+        asked = self._recorder.ask(generation, due)
+        if self.slot is not None and self.slot < ras.NODES:
+            self._spin(self._ask_nccl(generation, signs_ns))
+        until = time.monotonic() + RECORDED_S
+        while asked and time.monotonic() < until and generation == self.generation:
+            await asyncio.sleep(RECORDED_LOOK_S)
+            found = await asyncio.to_thread(answers, asked)
+            asked = {rank: before for rank, before in asked.items() if rank not in found}
+            if still := {rank: entered for rank, entered in found.items() if self._sign_ns(rank) == signs_ns[rank]}:
+                self._say_recorded(still)
+
+    def _sign_ns(self, rank: int) -> int:
+        return self.page.read(rank % self.config.procs_per_slot)["monotonic_ns"]
+
+    async def _ask_nccl(self, generation: int, signs_ns: Mapping[int, int]) -> None:
+        if (text := await ras.report(os.environ)) is not None:
+            ras.write(self.directory.evidence / f"ras-{self.node}.txt", text)
+            still = generation == self.generation and all(self._sign_ns(rank) == sign_ns for rank, sign_ns in signs_ns.items())
+            if still and (said := ras.summary(text)) is not None:
+                self._say_recorded({}, said)
+
+    def _say_recorded(self, found: Mapping[int, tuple[Collective, ...]], said: str | None = None) -> None:
+        ranks = {rank: [asdict(each) for each in entered] for rank, entered in found.items()}
+        self._say_evidence({"what": "recorded", "ranks": ranks, "said": said})
 
     # --- starting and ending workers ----------------------------------------------------------------------------------
 
@@ -382,12 +423,13 @@ class Agent:
         if generation <= self.generation:
             return
         dead = [worker["pid"] for worker in self.workers.values() if worker.get("pid")]
-        self.generation, self._start_body, self._began = generation, body, 0.0
-        self.slot = slot_of(self.node, body)
+        self.generation, self._start_body, self._started, self._began = generation, body, time.monotonic(), 0.0
+        self.slot = slot_of(self.node, body["slots"], dict(body["moved"]))
         if self.slot is None:
             self._idle()
             return
         self.workers, self._ends = {}, []
+        self._kernel.begin()
         self.events.clear()
         if self._starting is not None:  # of a generation that this one replaces
             self._starting.cancel()
@@ -425,7 +467,8 @@ class Agent:
         self.directory.stacks(rank).parent.mkdir(exist_ok=True)
         make_folders(order)
         own = {"HEADWAY_STACKS": str(self.directory.stacks(rank)), "HEADWAY_MODULES": str(self._modules(self.node))}
-        return {**order, "rank": rank, "local_rank": local_rank, "environment": {**order["environment"], **own}}
+        environment = {**self._recorder.variables(self.generation), **order["environment"], **own}
+        return {**order, "rank": rank, "local_rank": local_rank, "environment": environment}
 
     def _idle(self) -> None:
         """A node that computes nothing: what still runs here has been replaced elsewhere."""
@@ -461,7 +504,7 @@ class Agent:
         except Exception as error:  # one can do without
             _say(f"no standbys: {error}")
             return
-        if any(not _is_ours(order["argv"]) for order in orders):
+        if any(not is_ours(order["argv"]) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
             _say("no standbys: too little memory is free")
@@ -499,17 +542,6 @@ class Agent:
             except (OSError, ValueError):
                 continue
         return worth_importing([], of_any_rank=True)
-
-
-def slot_of(node: int, body: Mapping[str, Any]) -> int | None:
-    """The slot that a start binds to this node: slot i to node i but where `moved` says otherwise."""
-    bound = {slot: slot for slot in range(body["slots"])} | dict(body.get("moved", []))
-    return next((slot for slot, other in bound.items() if other == node), None)
-
-
-def _is_ours(argv: list[str]) -> bool:
-    """Whether a worker is a module of ours in this Python, which a standby can become."""
-    return argv[:3] == [sys.executable, "-u", "-m"] and argv[3] in STANDBY_MODULES
 
 
 def _say(text: str) -> None:

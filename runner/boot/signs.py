@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from headway.runner.boot.flight import answer_requests
 from headway.runner.boot.unseen import carefully, unseen
 from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
@@ -92,6 +93,7 @@ def show_signs(worker: Worker, section: str) -> Signs:
     """From here on what the hooks see goes to the worker's page. `section` is what the loop does where nothing is guessed."""
     _current[:] = [Signs(worker, section)]
     os.register_at_fork(after_in_child=_current.clear)  # a loader's process is not the rank
+    carefully(answer_requests, worker.rank)
     return _current[0]
 
 

@@ -9,6 +9,7 @@ from enum import IntEnum, StrEnum
 
 from headway.runner.contract import Exit
 from headway.runner.health.watch import Hang
+from headway.runner.health.xid import Xid, first_grave, told
 
 
 class Kind(StrEnum):
@@ -20,11 +21,13 @@ class Kind(StrEnum):
     PREEMPTION = "preemption"
     NODE_LOST = "node lost"
     STORAGE = "storage"
+    HARDWARE = "hardware"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank that ended. `asked`: we had told it to. `oom`: the kernel's out-of-memory killer ended it."""
+    """A rank that ended. `asked`: we had told it to. `oom`: the kernel's out-of-memory killer ended it. `xids` are what the driver of the
+    node's devices has reported since the generation began."""
 
     rank: int
     node: int
@@ -33,6 +36,7 @@ class Ended:
     asked: bool
     step: int
     oom: bool = False
+    xids: tuple[Xid, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,19 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
     error of its own before one that says that a peer has gone. `hosts` is node -> host name. Exit codes of a `script` mean nothing of
     ours. Raises ValueError without an end."""
     candidates = [end for end in exits if end.code != 0] or exits
+    candidates = _on_a_dead_device(candidates, raised) or candidates
     first = min(candidates, key=lambda end: _order(end, raised.get(end.rank), script=script))
     error = raised.get(first.rank) if first.code > 0 else None
+    text = f"{first.how}: {_said(error)}" if error else first.how
+    step = error.step if error is not None and error.step is not None else max(end.step for end in exits)
+    if not is_node_gone(first.how) and first_grave(first.xids) is not None:
+        return _of_a_device(first, hosts, step, text)
     kind = _kind(first, error, script=script)
     outside = _is_from_outside(first, kind)
-    step = error.step if error is not None and error.step is not None else max(end.step for end in exits)
     return Cause(
         kind,
         _fingerprint(kind, first, error),
-        f"{first.how}: {_said(error)}" if error else first.how,
+        f"{text}; the kernel's log: {told(first.xids)}" if first.xids else text,
         first.rank,
         first.node,
         hosts.get(first.node),
@@ -111,17 +119,40 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
     )
 
 
+def _on_a_dead_device(ends: Sequence[Ended], raised: Mapping[int, Raised]) -> list[Ended]:
+    """The ends on nodes with a device that must be reset: the others follow from them, asked or not. None where a node is gone, or where
+    a rank elsewhere has raised what no device explains."""
+    dead = [end for end in ends if first_grave(end.xids) is not None]
+    others = [end for end in ends if first_grave(end.xids) is None]
+    reasons = [raised[end.rank] for end in others if end.rank in raised and not end.asked]
+    explained = any(is_node_gone(end.how) for end in ends) or any(kind_of(error) is not Kind.CRASH for error in reasons)
+    return [] if explained else dead
+
+
 def _said(error: Raised) -> str:
     """As a traceback's last line has it."""
     name = _name(error)
     return ": ".join(part for part in (name, error.text.removeprefix(f"{name}: ")) if part)
 
 
-def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:
-    """A generation that was ended because it went no further. `nodes` is rank -> node index; without culprits nobody's node is named."""
+def _of_a_device(end: Ended, hosts: Mapping[int, str], step: int, how: str) -> Cause:
+    """What the driver reports of a device says more than how a rank on its node ended, which may be by losing another."""
+    grave = first_grave(end.xids)
+    assert grave is not None  # noqa: S101  callers have looked
+    text = f"{told(end.xids)} in the kernel's log; rank {end.rank}: {how}"
+    fingerprint = f"{Kind.HARDWARE}: Xid {grave.number}"
+    return Cause(Kind.HARDWARE, fingerprint, text, end.rank, end.node, hosts.get(end.node), step, outside=True)
+
+
+def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int, exits: Sequence[Ended] = ()) -> Cause:
+    """A generation that was ended because it went no further. `nodes` is rank -> node index; without culprits nobody's node is named,
+    unless the driver of one has reported in `exits` that a device must be reset."""
     rank = min(hang.ranks, default=None)
     node = None if rank is None else nodes.get(rank)
     text = f"no sign of life for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
+    grave = [end for end in exits if first_grave(end.xids) is not None]
+    if grave:
+        return _of_a_device(min(grave, key=lambda end: (end.rank not in hang.ranks, end.rank)), hosts, step, text)
     where = f"hang: {hang.section}"
     return Cause(Kind.HANG, where, text, rank, node, None if node is None else hosts.get(node), step)
 

@@ -7,6 +7,7 @@ from typing import Any
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.contract import Exit
 from headway.runner.coordinator.causes import Cause, Ended
+from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Probe, RankBeat
 
 # --- events: what happened --------------------------------------------------------------------------------------------
@@ -58,6 +59,16 @@ class Probed:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """What the flight recorders of a node's ranks say, and what NCCL's own watch over the job has found."""
+
+    node: int
+    generation: int
+    ranks: Mapping[int, tuple[Collective, ...]]
+    said: str | None = None
+
+
+@dataclass(frozen=True)
 class Said:
     """Evidence from a worker or an agent."""
 
@@ -88,7 +99,7 @@ class Tick:
     """Time passes."""
 
 
-Event = Joined | Lost | Beat | Exited | Probed | Said | Claimed | ClaimRefused | Tick
+Event = Joined | Lost | Beat | Exited | Probed | Recorded | Said | Claimed | ClaimRefused | Tick
 
 # --- actions: what to do ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headway.runner.checkpoint.chain import Chain, ChainError, Claim, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of
 from headway.runner.coordinator.books import Books
 from headway.runner.coordinator.claiming import claim
 from headway.runner.coordinator.entrance import Entrance
@@ -36,6 +36,7 @@ from headway.runner.coordinator.events import (
 )
 from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
 from headway.runner.coordinator.notify import Notifier
+from headway.runner.coordinator.pace import Pace
 from headway.runner.coordinator.reading import event_of
 from headway.runner.coordinator.state import Coordinator
 from headway.runner.coordinator.tensorboard import open_follower
@@ -46,10 +47,9 @@ from headway.runner.lines import read_lines
 from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
 from headway.runner.rundir import RunDirectory, read_verdict
 
-TICK_S = 0.1
-NODES_A_TICK = 50_000  # nodes looked through in a second of ticks at most: with many, the ticks are fewer
 RETRY_S = 1.0
-WATCH_TERM_S = 1.0
+TIMER_S = 0.25  # by which a tick's timer may be early: with many nodes there are many beats, and each puts it off
+WATCH_TERM_S = 2.0
 EXPORT_S = 1.0
 
 T = TypeVar("T")
@@ -75,6 +75,8 @@ class Server:
         self._links: dict[int, Link] = {}
         self._inbox: deque[Event] = deque()
         self._busy = False
+        self._pace = Pace(machine, config.slots + config.spares, time.monotonic())
+        self._timer: asyncio.TimerHandle | None = None
         self._held: list[Action] | None = None  # what is to be done once a line or the verdict is written
         self._seen = Seen()
         self._error: BaseException | None = None
@@ -103,13 +105,15 @@ class Server:
     def _begin(self) -> None:
         if self._term.number > 1:
             self._take_over()
-        self._spawn(self._tick())
+        self._take(Tick())
         self._spawn(self._watch_term())
         if self._exporter is not None:
             self._spawn(self._export())
 
     def _close(self) -> None:
         self._listener.close()
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         for link in self._links.values():
@@ -138,22 +142,35 @@ class Server:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    async def _tick(self) -> None:
-        interval_s = max(TICK_S, (self._config.slots + self._config.spares) / NODES_A_TICK)
-        while True:
-            await asyncio.sleep(interval_s)
+    def _tick_in_time(self) -> None:
+        """Has this process woken up for the next tick if nothing else wakes it before."""
+        due_s = self._pace.due_s(time.monotonic())
+        if self._timer is not None:
+            if due_s - TIMER_S < self._timer.when() <= due_s:
+                return
+            self._timer.cancel()
+        self._timer = None if self._over.is_set() else asyncio.get_running_loop().call_at(due_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if time.monotonic() >= self._pace.due_s(time.monotonic()):
             self._take(Tick())
+        else:
+            self._tick_in_time()
 
     async def _watch_term(self) -> None:
         """Ends this coordinator when another has followed it; then it tells nobody anything."""
         while True:
             await asyncio.sleep(WATCH_TERM_S)
             with contextlib.suppress(OSError):  # a store that is away says nothing; its next answer will
-                if await self._in_store(self._term.is_over):
+                if not await self._in_store(self._stands):
                     self._replaced()
                     return
-                if not await self._in_store(partial(self._term.is_published, self._host, self._listener.port)):
-                    await self._in_store(partial(self._term.publish, self._host, self._listener.port))
+
+    def _stands(self) -> bool:
+        """Whether no other coordinator has followed; this one can be found then."""
+        place = self._host, self._listener.port
+        return not self._term.is_over() and (self._term.is_published(*place) or self._term.publish(*place))
 
     async def _export(self) -> None:
         assert self._exporter is not None  # noqa: S101  only started where there is one
@@ -223,15 +240,22 @@ class Server:
             return
         self._busy = True
         try:
-            while self._inbox:
-                for action in self._machine.handle(self._inbox.popleft(), time.monotonic()):
-                    self._do(action)
+            while self._inbox or self._pace.goes_along(time.monotonic()):
+                self._handle(self._inbox.popleft() if self._inbox else Tick())
         except Exception as error:
             self._fail(error)
         finally:
             self._busy = False
+        self._tick_in_time()
         if self._machine.generation.best_step > (self._seen.steps[-1][0] if self._seen.steps else 0):
             self._seen.add(self._machine.generation.best_step, time.time())
+
+    def _handle(self, event: Event) -> None:
+        now_s = time.monotonic()
+        if isinstance(event, Tick):
+            self._pace.ticked(now_s)
+        for action in self._machine.handle(event, now_s):
+            self._do(action)
 
     def _do(self, action: Action) -> None:
         if self._held is not None:
@@ -380,7 +404,7 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         newest.entry.base,
         committed.step if committed else None,
         sum(line["kind"] == "failure" for line in lines),
-        _slots_of(starts[-1]) if starts else None,
+        _nodes_of(starts[-1]) if starts else None,
         hosts={entry["node"]: entry["host"] for start in starts for entry in start["nodes"]},
         started=bool(starts) and starts[-1]["generation"] == newest.generation,
         watch=watch,
@@ -393,8 +417,10 @@ def _journal_of(directory: RunDirectory) -> list[dict[str, Any]]:
     return [line for path in paths for line, _ in read_lines(path) if line.get("attempt") == directory.attempt]
 
 
-def _slots_of(start: Mapping[str, Any]) -> dict[int, int]:
-    return {slot: slot for slot in range(start["slots"])} | dict(start["moved"])
+def _nodes_of(start: Mapping[str, Any]) -> dict[int, int]:
+    """The binding of a start, slot -> node."""
+    moved = dict(start["moved"])
+    return {slot: node_of(slot, moved) for slot in range(start["slots"])}
 
 
 def main() -> None:

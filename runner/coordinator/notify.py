@@ -29,9 +29,14 @@ _TO_DO: Mapping[int, str] = {
 }
 
 
+# A notice's kind, by the journal's.
+_OF_A_NODE: Mapping[str, str] = {"lost": "node lost", "excluded": "node left out"}
+
+
 @dataclass(frozen=True)
 class Notice:
-    """`kind` is what happened: "hang", "node lost", or the verdict's name. `done`: what the run did; `to_do`: what a person must do."""
+    """`kind` is what happened: "hang", "node lost", "node left out", or the verdict's name. `done`: what the run did;
+    `to_do`: what a person must do."""
 
     run: str
     attempt: int
@@ -51,7 +56,8 @@ class Notice:
 
 
 class Notifier:
-    """Hears the journal's lines and the verdict, and says what matters: a hang, a node that was lost (once each), an attempt that failed.
+    """Hears the journal's lines and the verdict, and says what matters: a hang, a node that was lost or is left out (once each), an
+    attempt that failed.
 
     `journal` and `verdict` neither block nor raise. The address is a secret: it stands in no message and no log.
     """
@@ -71,7 +77,7 @@ class Notifier:
         self._address = environment.get(config.notify.webhook_env, "") if config.notify else ""
         self._now_s, self._pause_s = now_s, pause_s
         self._said: dict[str, float] = {}  # what was said when
-        self._lost: dict[int, Mapping[str, Any]] = {}  # nodes that were lost and not spoken of yet
+        self._lost: dict[int, Mapping[str, Any]] = {}  # nodes that were lost or are left out, and not spoken of yet
         self._failure: Mapping[str, Any] = {}
         self._queue: queue.Queue[Notice | None] = queue.Queue(WAITING)
         self._thread: threading.Thread | None = None
@@ -85,7 +91,7 @@ class Notifier:
                 self._failure = line
             case "hang":
                 self._hung(line)
-            case "lost":
+            case "lost" | "excluded":
                 self._lost.setdefault(int(line["node"]), line)
             case "rebound" if line.get("from") in self._lost:
                 self._replaced(self._lost[line["from"]], f"node {line['to']} has taken slot {line['slot']}")
@@ -121,7 +127,7 @@ class Notifier:
         node = int(lost["node"])
         del self._lost[node]
         to_do = "repair or replace the node; there is one spare less"
-        notice = self._notice("node lost", str(lost["why"]), lost, lost["generation"], done, to_do)
+        notice = self._notice(_OF_A_NODE[lost["kind"]], str(lost["why"]), lost, lost["generation"], done, to_do)
         if f"node {node}" not in self._said:
             self._say(f"node {node}", notice, lost.get("evidence", ()))
 

@@ -65,6 +65,8 @@ class Policy:
             return Decision(Exit.STOP, cause.text)
         if cause.kind is Kind.NODE_LOST and (spare_nodes or not self._judges):
             return self._go_on("its node is replaced, which costs no restart")
+        if self._judges and cause.kind is Kind.HARDWARE and cause.node is not None:
+            return self._without_device(cause, cause.node, spare_nodes)
         if self._judges and (why := self._hopeless(cause)):
             return Decision(Exit.STOP, why)
         if self._judges and cause.node is not None and spare_nodes and (why := self._speaks_against_node(cause)):
@@ -74,6 +76,12 @@ class Policy:
     def _go_on(self, why: str, exclude: tuple[int, ...] = ()) -> Decision:
         self._restarts += 1
         return Decision(None, why, exclude)
+
+    def _without_device(self, cause: Cause, node: int, spare_nodes: int) -> Decision:
+        """A device that must be reset fails every start on its node; nobody resets it while the job holds it."""
+        if not spare_nodes:
+            return Decision(Exit.RETRY_ELSEWHERE, cause.text)
+        return self._go_on(f"{cause.host or f'node {node}'} has a device that must be reset: a spare takes its place", (node,))
 
     def _charged(self, cause: Cause, is_further: bool) -> Decision:
         """Goes on at the cost of a restart, or ends the attempt."""

@@ -5,8 +5,10 @@ from typing import Any
 
 from headway.runner.contract import SECTIONS
 from headway.runner.coordinator.causes import Ended
-from headway.runner.coordinator.events import Beat, Event, Exited, Joined, Probed, Said
+from headway.runner.coordinator.events import Beat, Event, Exited, Joined, Probed, Recorded, Said
+from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Probe, RankBeat
+from headway.runner.health.xid import Xid
 from headway.runner.messages import ChannelError, Message
 
 # What the coordinator's decisions read of each kind of evidence.
@@ -60,18 +62,23 @@ def _exited(message: Message) -> Exited:
 
 def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
     rank, code, step = int(facts["rank"]), int(facts["code"]), int(facts["step"])
-    return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")))
+    xids = tuple(Xid(int(number), str(device), str(text)) for number, device, text in facts.get("xids", ()))
+    return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")), xids)
 
 
 # What a node may put into the journal: lines that a coordinator is rebuilt from are none of them.
 NOTES = frozenset({"standby", "warm", "refused file", "unseen", "transient"})
 
 
-def _evidence(message: Message) -> Said | Probed:
+def _evidence(message: Message) -> Said | Probed | Recorded:
     body = message.body
     what = str(body["what"])
     if what == "probe":
         return Probed(message.node, message.generation, {int(rank): _probe(facts) for rank, facts in body["ranks"].items()})
+    if what == "recorded":
+        said = body.get("said")
+        ranks = {int(rank): tuple(map(_collective, entered)) for rank, entered in body["ranks"].items()}
+        return Recorded(message.node, message.generation, ranks, None if said is None else str(said))
     if what == "note" and body.get("kind") not in NOTES:
         raise KeyError("kind")
     if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
@@ -83,6 +90,10 @@ def _probe(facts: Mapping[str, Any]) -> Probe:
     stack = tuple(str(frame) for frame in facts.get("stack", ()))
     used = float(facts["cpu_s"]), int(facts["io_bytes"])
     return Probe(str(facts["state"]), *used, stack, facts.get("where"), facts.get("waits_on"))
+
+
+def _collective(facts: Mapping[str, Any]) -> Collective:
+    return Collective(str(facts["group"]), str(facts["label"]), int(facts["number"]), str(facts["what"]), bool(facts["done"]))
 
 
 def _committed(message: Message) -> Said:

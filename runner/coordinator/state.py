@@ -34,6 +34,7 @@ from headway.runner.coordinator.events import (
     MakeClaim,
     Note,
     Probed,
+    Recorded,
     Said,
     Send,
     Tick,
@@ -83,7 +84,6 @@ _TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUP
 SURVEY_S = 5.0  # for the nodes to say what their keepers hold; one that does not is taken to hold nothing
 GRACE_SHARE = 0.7  # of the grace, for a save that all ranks agree on; the rest is for ending what hangs
 LAST_SHARE = 0.9  # of the grace: then the attempt ends, whatever still runs
-LAST_CALL_S = 30.0  # for further nodes once as many as are needed have joined: torchrun's own (last_call_timeout)
 SILENT_S = 3.0  # without a word from a node on an open connection
 ENDED_S, QUIET_S = (
     1.0,
@@ -154,7 +154,10 @@ class Coordinator:
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         self._out, self._now_s = [], now_s
-        if isinstance(event, Beat | Exited | Said | Probed) and (member := self.roster.members.get(event.node)) is not None:
+        if (
+            isinstance(event, Beat | Exited | Said | Probed | Recorded)
+            and (member := self.roster.members.get(event.node)) is not None
+        ):
             member.heard_at = now_s
             member.generation = max(member.generation, event.generation)
             self.generation.known |= event.generation == self.generation.number
@@ -174,9 +177,8 @@ class Coordinator:
                 self._exited(event)
             case Said():
                 self._said(event)
-            case Probed():
-                if self.watch is not None and event.generation == self.generation.number:
-                    self.watch.probed(event.ranks, self._now_s)
+            case Probed() | Recorded():
+                self._looked(event)
             case Claimed():
                 self._claimed(event)
             case ClaimRefused(exit_code, cause):
@@ -220,8 +222,7 @@ class Coordinator:
             self._stop_workers()
 
     def _assign(self, node: int) -> None:
-        body = {"slot": self.roster.slot_of.get(node), "world": len(self.roster.slots), "moved": self.roster.moved}
-        self._out.append(Send(node, "assign", self.generation.number, body))
+        self._out.append(Send(node, "assign", self.generation.number, {"slot": self.roster.slot_of.get(node)}))
 
     def _welcome_back(self, event: Joined, knew: int | None) -> None:
         """A node with a slot is connected again: what it has missed is said again; what it has lost counts as ended. `knew`: the newest
@@ -277,7 +278,7 @@ class Coordinator:
             return
         if self._enough_s is None and self.roster.can_bind():
             self._enough_s = self._now_s
-        called = self._enough_s is not None and self._now_s - self._enough_s >= self._timeout("last_call", LAST_CALL_S)
+        called = self._enough_s is not None and self._now_s - self._enough_s >= self._timeout("last_call")
         if called or (len(self.roster.members) >= self.config.slots and self.roster.is_at_home()):
             self._all_there()
 
@@ -478,6 +479,14 @@ class Coordinator:
             by_node.setdefault(self.roster.node_of(rank), []).append(rank)
         self._out += [Send(node, "probe", self.generation.number, {"ranks": each}) for node, each in by_node.items()]
 
+    def _looked(self, event: Probed | Recorded) -> None:
+        if self.watch is None or event.generation != self.generation.number:
+            return
+        if isinstance(event, Probed):
+            self.watch.probed(event.ranks, self._now_s)
+        else:
+            self.watch.recorded(event.ranks, event.said)
+
     def _hangs(self, hang: Hang) -> None:
         self.generation.hang = hang
         self._note("hang", {**vars(hang), "ranks": list(hang.ranks)})
@@ -532,12 +541,10 @@ class Coordinator:
             return
         base = self.generation.base
         moved = self.roster.moved
-        hosts = {node: self.roster.host(node) for node in (self.roster.slots[0], *(node for _, node in moved))}
         order = {
             "base": vars(base) if base else None,
             "slots": len(self.roster.slots),
             "moved": moved,
-            "hosts": {str(node): host for node, host in hosts.items()},
             "master_addr": first.host,
             "master_port": first.port,
             "restarts": self.policy.restarts,
@@ -681,7 +688,7 @@ class Coordinator:
         hosts = {node: member.host for node, member in self.roster.members.items() if member.host}
         if (hang := self.generation.hang) is not None:
             nodes = {rank: self.roster.node_of(rank) for rank in hang.ranks}
-            return hung(hang, nodes, hosts, self.generation.best_step)
+            return hung(hang, nodes, hosts, self.generation.best_step, self.generation.exits)
         return cause_of(self.generation.exits, self.generation.raised, hosts, script=self._is_script)
 
     def _decide(self, cause: Cause) -> None:
@@ -727,9 +734,8 @@ class Coordinator:
     def _note(self, kind: str, body: Mapping[str, Any]) -> None:
         self._out.append(Note(kind, self.generation.number, body))
 
-    def _timeout(self, name: str, otherwise: float = 0.0) -> float:
-        timeout = self._timeouts.get(name)
-        return otherwise if timeout is None else timeout.floor_s
+    def _timeout(self, name: str) -> float:
+        return self._timeouts[name].floor_s
 
 
 def whole_captures(config: RunConfig, holdings: Iterable[Iterable[Mapping[str, Any]]]) -> dict[CheckpointId, str]:

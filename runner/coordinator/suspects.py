@@ -16,7 +16,9 @@ _PATIENCE_S = 1.0  # for the lock; one write of a line is whole without it on a 
 _POLL_S = 0.02
 
 # What a failure says about the host that it was on. A crash may be the program's own.
-_WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+_WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+_OF_THE_HOST = frozenset({Kind.NODE_LOST, Kind.HARDWARE})  # from outside of the job's own code, and still the host's
+_ALWAYS_OF_THE_HOST = (str(Kind.NODE_LOST), f"{Kind.HARDWARE}:")  # fingerprints
 _NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -36,7 +38,7 @@ def strike(cause: Cause, run: str, wall: float) -> Strike | None:
     """What the failure says against its host; None where it says nothing: the user's errors, memory, values, stores and whoever kills a
     process from outside never do, and a loopback address names no host."""
     weight = _WEIGHTS.get(cause.kind, 0.0)
-    if cause.host is None or not weight or cause.host in _NOBODY or (cause.outside and cause.kind is not Kind.NODE_LOST):
+    if cause.host is None or not weight or cause.host in _NOBODY or (cause.outside and cause.kind not in _OF_THE_HOST):
         return None
     return Strike(wall, run, cause.host, str(cause.kind), cause.fingerprint, weight)
 
@@ -57,7 +59,7 @@ def lemons(path: Path, now: float) -> dict[str, float]:
     """The hosts with STRIKES or more within WINDOW_S before `now` (Unix seconds), each with its sum of weights.
 
     The same failure again in one run counts once. One that a run met on several hosts counts against none of them: it moved with the
-    job; a node's loss does not move.
+    job; a node's loss and a device's fault do not move.
     """
     counted = {}
     hosts: dict[tuple[str, str], set[str]] = {}
@@ -66,7 +68,7 @@ def lemons(path: Path, now: float) -> dict[str, float]:
         hosts.setdefault((each.run, each.fingerprint), set()).add(each.host)
     sums: dict[str, float] = {}
     for (run, fingerprint, host, _), weight in counted.items():
-        if fingerprint == Kind.NODE_LOST or len(hosts[run, fingerprint]) == 1:
+        if fingerprint.startswith(_ALWAYS_OF_THE_HOST) or len(hosts[run, fingerprint]) == 1:
             sums[host] = sums.get(host, 0.0) + weight
     return {host: weight for host, weight in sorted(sums.items()) if weight >= STRIKES}
 

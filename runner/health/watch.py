@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headway.runner.contract import Timeout
-from headway.runner.health import culprits
+from headway.runner.health import collectives, culprits
+from headway.runner.health.collectives import Collective
 from headway.runner.health.culprits import Standing
 from headway.runner.health.quantiles import Quantiles
 from headway.runner.health.stragglers import Straggler, Stragglers
@@ -24,7 +25,8 @@ __all__ = ["Findings", "Hang", "Probe", "RankBeat", "Straggler", "Watch"]
 BOUND_S, BOUND_FACTOR = 2.0, 5.0
 _SUSPECT, _KNOWN, _NAME = 0.375, 0.6, 0.8  # of the bound
 PROBES_APART_S, _PROBES_APART_MOST_S = 0.5, 60.0
-_ENOUGH_GAPS = 20  # before that it is not known what is usual, and only a stopped process counts as proof
+# Before so many it is not known what is usual: a stopped process is proof all the same, and a lock after FIRST_STEPS_S of doing nothing.
+_ENOUGH_GAPS, FIRST_STEPS_S = 20, 10.0
 _PROBE_ALL = 1024  # ranks; of more, those that may be in the way and a sample, another one each time
 _SAMPLE = 64
 # What the probe itself costs the process: a handler that writes its stack to a file.
@@ -119,6 +121,9 @@ class Watch:
         self._usual_s, self._usual_until_s = 0.0, -math.inf
         self._overdue: set[int] = set()  # silent beyond their timeouts, but for those that wait in a collective
         self._looks: dict[int, _Look] = {}
+        self._entered: dict[int, tuple[Collective, ...]] = {}  # by torch's flight recorder, since anybody moved
+        self._recorded: set[int] = set()  # ranks that have dumped it since their newest probe
+        self._said = ""  # what NCCL says by itself
         self._asked_s, self._asked, self._judged_s = -math.inf, 0, -math.inf
         self._busy_s = now_s  # when a script that has done no step was last seen to use CPU or do I/O
         self._stragglers = Stragglers(ranks, stages)
@@ -142,13 +147,16 @@ class Watch:
         """Probes of one node's ranks."""
         for rank, probe in ranks.items():
             before = self._looks.get(rank)
-            self._looks[rank] = look = _look(probe, now_s, before)
+            self._looks[rank] = look = _look(probe, now_s, before, recorded=rank in self._recorded)
+            self._recorded.discard(rank)
             if before is not None and look.idle_s == now_s:
                 self._busy_s = now_s
 
-    def moved_since(self, then_s: float) -> bool:
-        """Whether any rank has given a sign of life since."""
-        return self._moved_s > then_s
+    def recorded(self, ranks: Mapping[int, tuple[Collective, ...]], said: str | None = None) -> None:
+        """The newest collectives of one node's ranks, by their flight recorders; and what NCCL has `said` of the job."""
+        self._entered.update(ranks)
+        self._recorded.update(ranks)
+        self._said = said or self._said
 
     def _beat(self, rank: int, beat: RankBeat, now_s: float) -> None:
         if rank in self._ended:
@@ -183,8 +191,8 @@ class Watch:
     def _moved(self, sign_s: float) -> None:
         if sign_s > self._moved_s:
             self._moved_s = sign_s
-            if self._looks:
-                self._looks = {}
+            if self._looks or self._entered or self._said:
+                self._looks, self._entered, self._said = {}, {}, ""
             self._asked_s, self._asked = -math.inf, 0
 
     # --- what follows -------------------------------------------------------------------------------------------------
@@ -218,9 +226,13 @@ class Watch:
         if found is None:
             return None
         ranks, why = found
-        if len(self._gaps) < _ENOUGH_GAPS and not all(self._looks[rank].probe.state in "TZ" for rank in ranks):
+        if len(self._gaps) < _ENOUGH_GAPS and not all(self._is_sure_at_first(self._looks[rank]) for rank in ranks):
             return None
         return self._hang(ranks, now_s, why)
+
+    def _is_sure_at_first(self, look: _Look) -> bool:
+        """Whether a rank hangs that is in its first steps. Before them, what only one rank does once may well stand on a lock."""
+        return look.probe.state in "TZ" or (len(self._gaps) > 0 and look.at_s - look.idle_s >= FIRST_STEPS_S)
 
     def _timed_out(self, now_s: float) -> Hang | None:
         """Nobody has moved for longer than the timeout of any section that could explain it: who waits is explained by who works."""
@@ -233,7 +245,8 @@ class Watch:
         unbounded = longest.section == "script" and longest.step == 0 and self._busy_s > now_s - limit_s
         if unbounded or not self._all_silent_for(limit_s):
             return None
-        ranks = culprits.outliers(standings)
+        found = self._missing()
+        ranks = found.ranks if found is not None else culprits.outliers(standings)
         why = f"no rank has given a sign of life for longer than the timeout of `{longest.section}`, {limit_s:.0f} s"
         return self._hang(ranks, now_s, why, longest.section)
 
@@ -254,7 +267,21 @@ class Watch:
         if ranks:
             where = self._looks[ranks[0]].probe.where if ranks[0] in self._looks else None
             section = where or self._ranks[ranks[0]].section
-        return Hang(ranks, section, now_s - since_s, why)
+        found = self._missing()
+        more = [found.why] if found is not None else []
+        more += [f"NCCL says: {self._said}"] if self._said else []
+        return Hang(ranks, section, now_s - since_s, "; ".join([why, *more]))
+
+    def _missing(self) -> collectives.Missing | None:
+        """Who holds others up by the flight recorders; nobody where a look at them says that they wait too: a dump may be older."""
+        known = {rank: entered for rank, entered in self._entered.items() if rank in self._ranks}
+        found = collectives.missing(known)
+        if found is None:
+            return None
+        looks = [self._looks[rank].probe for rank in found.ranks if rank in self._looks]
+        pending = {rank for rank, entered in known.items() if not all(each.done for each in entered)}
+        stale = any(look.where == "collective" for look in looks) and not pending.issuperset(found.ranks)
+        return None if stale else found
 
     def _all_silent_for(self, seconds: float) -> bool:
         """Whether every rank that has not ended was looked at `seconds` or more after the last sign of life of any."""
@@ -291,12 +318,15 @@ class Watch:
         return ranks[self._asked % stride :: stride][:_SAMPLE]
 
 
-def _look(probe: Probe, now_s: float, before: _Look | None) -> _Look:
+def _look(probe: Probe, now_s: float, before: _Look | None, *, recorded: bool) -> _Look:
+    """`recorded`: the process has written a dump since the look before, which counts as doing nothing where it did nothing before that."""
     if before is None or probe.stack != before.probe.stack or probe.state != before.probe.state:
         return _Look(probe, now_s, now_s, probe, now_s)
     since = before.idle_from
     cpu_s, span_s = probe.cpu_s - since.cpu_s, now_s - before.idle_s
     idle = cpu_s <= _PROBE_CPU_S + _PROBE_CPU_SHARE * span_s and probe.io_bytes - since.io_bytes <= _PROBE_IO_BYTES
+    if recorded and not idle and before.at_s - before.idle_s >= PROBES_APART_S - 1e-6:
+        return _Look(probe, now_s, before.held_s, probe, before.idle_s)
     return _Look(probe, now_s, before.held_s, since if idle else probe, before.idle_s if idle else now_s)
 
 

@@ -118,7 +118,7 @@ class StorageWriter(_AtPath, storage.StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        _sweep(self.path)  # no rank writes before it has its plan, so what nothing names is of a save that failed
+        _sweep_unnamed(self.path)  # no rank writes before it has its plan, so what nothing names is of a save that failed
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -131,8 +131,9 @@ class StorageWriter(_AtPath, storage.StorageWriter):
         """Names what all ranks wrote; from here on the checkpoint is the new one. Raises OSError."""
         written = [result.storage_data for (result,) in results]
         fsync_directory(self.path)
-        write_atomic(self.path / ROOT, root_bytes(_root(metadata, written)))
-        _sweep(self.path)
+        root = _root(metadata, written)
+        write_atomic(self.path / ROOT, root_bytes(root))
+        _sweep(_own_files(self.path), root)
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> _Written:
         # Names of its own for each rank and save: the plan cannot carry one for all, as torch's planners reuse cached plans.
@@ -224,17 +225,25 @@ def _saved(name: str, found: TensorStorageMetadata, where: dict[tuple[str, tuple
     return SavedTensor(dtype_name(found.properties.dtype), tuple(found.size), found.properties.requires_grad, chunks)
 
 
-def _sweep(path: Path) -> None:
+def _sweep_unnamed(path: Path) -> None:
     """Deletes files of ours that the checkpoint does not name; none where the checkpoint cannot be read."""
+    if not (files := _own_files(path)):
+        return
     try:
-        root = read_root(path)
-        named = {*root.names.values(), *root.manifest.files}
+        _sweep(files, read_root(path))
     except RefusedError:
-        if (path / ROOT).exists():
-            return
-        named = set()
-    for file in path.iterdir():
-        if _OWN.fullmatch(file.name) and file.name not in named:
+        if not (path / ROOT).exists():
+            _sweep(files, None)
+
+
+def _own_files(path: Path) -> list[Path]:
+    return [file for file in path.iterdir() if _OWN.fullmatch(file.name)]
+
+
+def _sweep(files: list[Path], root: Root | None) -> None:
+    named = set() if root is None else {*root.names.values(), *root.manifest.files}
+    for file in files:
+        if file.name not in named:
             file.unlink(missing_ok=True)
 
 

@@ -1,0 +1,149 @@
+"""torch's flight recorder from outside: asks a rank for its dump, and reads which collectives it has entered.
+
+NCCL's process groups make a pipe for each rank, and write a dump when somebody writes to it (ProcessGroupNCCL.hpp, DumpPipe); for all
+others a worker's own thread does the same (boot/flight.py). A dump is a pickle of plain values, and is read as nothing else.
+"""
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.runner.health.collectives import Collective
+from headway.runner.rundir import RunDirectory
+
+# torch takes the newer name first (torch/csrc/distributed/c10d/FlightRecorder.cpp).
+DUMPS, DUMPS_BEFORE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+PIPES = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+DUMP_BYTES = 1 << 28
+AGAIN_S = 5.0  # a dump takes torch up to 0.1 s of a core: of a long silence there is one for each doubling
+GROUPS = 64  # of a rank, in a message
+
+
+class Recorder:
+    """The flight recorders of one node's ranks."""
+
+    def __init__(self, directory: RunDirectory, environment: Mapping[str, str]) -> None:
+        """`environment` is the node's own: what a user has set there stands."""
+        self._evidence, self._environment = directory.evidence, environment
+        folder = directory.attempt_directory / "pipes"
+        ours = str(folder / "rank-") if PIPES not in environment and _takes_pipes(folder) else None
+        self._pipes = environment.get(PIPES, ours)
+        self._signs_ns: dict[int, int] = {}  # of each rank, when it was looked at last
+        self._asked_ns: dict[int, int] = {}
+
+    def variables(self, generation: int) -> dict[str, str]:
+        """What a generation's workers need in their environment."""
+        ours = {DUMPS: self._dumps(generation), PIPES: self._pipes, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+        return {name: text for name, text in ours.items() if text is not None and name not in self._environment}
+
+    def _dumps(self, generation: int) -> str:
+        """How the names of dumps begin; the rank follows. Each generation has its own, so that a hang's evidence stays."""
+        given = self._environment.get(DUMPS) or self._environment.get(DUMPS_BEFORE)
+        return given or str(self._evidence / f"flight-{generation}-")
+
+    def to_ask(self, signs_ns: Mapping[int, int], now_ns: int) -> frozenset[int]:
+        """The ranks to ask for a dump now: those that have not moved since the look before, seldom more the longer that lasts.
+        `signs_ns` are their last signs of life, on the clock of `now_ns`."""
+        due = set()
+        for rank, sign_ns in signs_ns.items():
+            asked_ns = self._asked_ns.get(rank, 0)
+            again_ns = max(int(AGAIN_S * 1e9), (now_ns - sign_ns) // 2)
+            if self._signs_ns.get(rank) == sign_ns and (asked_ns <= sign_ns or now_ns - asked_ns >= again_ns):
+                due.add(rank)
+                self._asked_ns[rank] = now_ns
+        self._signs_ns.update(signs_ns)
+        return frozenset(due)
+
+    def ask(self, generation: int, ranks: Iterable[int]) -> dict[int, tuple[Path, int]]:
+        """Asks for dumps; by rank, for those that listen, the file and when it was written before (st_mtime_ns, 0 for never)."""
+        before = {}
+        for rank in ranks if self._pipes is not None else ():
+            path = Path(f"{self._dumps(generation)}{rank}")
+            written_ns = _written_ns(path)
+            with contextlib.suppress(OSError):  # nobody reads: no process group yet, or not of torch
+                pipe = os.open(f"{self._pipes}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+                try:
+                    os.write(pipe, b"1")
+                finally:
+                    os.close(pipe)
+                before[rank] = path, written_ns
+        return before
+
+    def close(self, ranks: Iterable[int]) -> None:
+        """Removes the pipes of ranks that nobody will ask any more; whoever copies a run's directory has no use for one. Where a user has
+        set another place, they stay."""
+        if self._pipes is None or PIPES in self._environment:
+            return
+        for rank in ranks:
+            with contextlib.suppress(OSError):
+                Path(f"{self._pipes}{rank}.pipe").unlink()
+        with contextlib.suppress(OSError):  # other nodes have theirs in it
+            Path(self._pipes).parent.rmdir()
+
+
+def answers(asked: Mapping[int, tuple[Path, int]]) -> dict[int, tuple[Collective, ...]]:
+    """What was dumped since `Recorder.ask` gave `asked`. A dump that is not whole yet is none."""
+    found = {}
+    for rank, (path, before_ns) in asked.items():
+        if _written_ns(path) > before_ns and (entered := read(path)) is not None:
+            found[rank] = entered
+    return found
+
+
+def read(path: Path) -> tuple[Collective, ...] | None:
+    """The newest collective of each group in a dump, those that have not completed first; None where it cannot be read."""
+    try:
+        if path.stat().st_size > DUMP_BYTES:
+            return None
+        with path.open("rb") as file:
+            return newest(_PlainValues(file).load())
+    except Exception:  # somebody else's bytes: pickle and the look at them may raise anything
+        return None
+
+
+def newest(dump: Mapping[str, Any]) -> tuple[Collective, ...]:
+    """Of torch's flight recorder, format 2 (FlightRecorder.hpp)."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for entry in dump.get("entries", ()):
+        name = str(entry["process_group"][0])
+        if not entry["is_p2p"] and (name not in last or entry["collective_seq_id"] >= last[name]["collective_seq_id"]):
+            last[name] = entry
+    found = [_collective(name, entry) for name, entry in last.items()]
+    return tuple(sorted(found, key=lambda each: each.done)[:GROUPS])
+
+
+def _collective(name: str, entry: Mapping[str, Any]) -> Collective:
+    backend, _, operation = str(entry["profiling_name"]).rpartition(":")
+    # A gloo operation never says that it has completed, only that nobody waits for it any more; of NCCL that may be a timeout.
+    done = entry["state"] == "completed" or (backend == "gloo" and bool(entry["retired"]))
+    sizes = ", ".join(f"{kind}{list(size)}" for kind, size in zip(entry["input_dtypes"], entry["input_sizes"], strict=False))
+    return Collective(name, str(entry["process_group"][1]), int(entry["collective_seq_id"]), f"{operation}({sizes[:80]})", done)
+
+
+class _PlainValues(pickle.Unpickler):
+    """Numbers, texts and containers of them; nothing is imported and nothing called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no dump needs")
+
+
+def _takes_pipes(folder: Path) -> bool:
+    """Whether the file system has named pipes: where it has none, torch would end the process that wants to make one."""
+    trial = folder / f".try-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(trial)
+        trial.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _written_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,76 @@
+"""What NCCL itself says of a job: its RAS threads, which watch each other since NCCL 2.24, asked by their text protocol.
+
+    CLIENT PROTOCOL 2 -> SERVER PROTOCOL 2,  TIMEOUT 1 -> OK,  VERBOSE STATUS -> the report, and the end of the connection
+
+(github.com/NVIDIA/nccl, src/ras/client.cc; the user guide's chapter RAS). One process of a node answers for the whole job.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+ADDRESS = "localhost:28028"  # NCCL's own
+PROTOCOL = 2  # NCCL answers another number with its own, and goes on
+# NCCL waits for its other processes in whole seconds. The run waits for none of them: this goes on beside.
+GATHER_S = 1
+ANSWER_S = 3.0
+REPORT_BYTES = 1 << 20
+NODES = 2  # the first ones of a job ask: all would get the same report, and each costs a message to all
+_SECTIONS = ("Errors", "Warnings")
+
+
+async def report(environment: Mapping[str, str], answer_s: float = ANSWER_S) -> str | None:
+    """NCCL's report; what there is of it after `answer_s`. None where nobody speaks the protocol."""
+    if environment.get("NCCL_RAS_ENABLE") == "0":
+        return None
+    host, _, port = environment.get("NCCL_RAS_ADDR", ADDRESS).rpartition(":")
+    received = bytearray()
+    try:
+        async with asyncio.timeout(answer_s):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            try:
+                if not await _greeted(reader, writer):
+                    return None
+                writer.write(b"VERBOSE STATUS\n")
+                while len(received) < REPORT_BYTES and (data := await reader.read(1 << 16)):
+                    received += data
+            finally:
+                writer.close()
+    except TimeoutError:
+        pass
+    except (OSError, ValueError):  # no such address, nobody there, a connection that breaks
+        return None
+    return received.decode(errors="replace") or None
+
+
+async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    writer.write(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
+    if not (await reader.readline()).upper().startswith(b"SERVER PROTOCOL "):
+        return False
+    writer.write(f"TIMEOUT {GATHER_S}\n".encode())
+    return (await reader.readline()).strip().upper() == b"OK"
+
+
+def summary(text: str) -> str | None:
+    """The first finding of a report, its heading and what stands below, of the errors before the warnings; None where it has none."""
+    lines = text.splitlines()
+    for section in _SECTIONS:
+        begins = next((i + 2 for i, line in enumerate(lines[:-1]) if line == section and set(lines[i + 1]) == {"="}), len(lines))
+        found: list[str] = []
+        for line in lines[begins:]:
+            if set(line) == {"="} or (found and not line.startswith(" ")):
+                break
+            if line.strip() and line not in _SECTIONS:
+                found.append(line.strip())
+        if found:
+            return ": ".join([found[0], "; ".join(found[1:])] if found[1:] else found)
+    return None
+
+
+def write(path: Path, text: str) -> None:
+    """Keeps the report; a full disk costs the evidence, not the run."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError:
+        return

@@ -1,0 +1,44 @@
+"""Dumps torch's flight recorder when the agent asks, through the pipe that NCCL's process groups make for the same.
+
+torch makes that pipe for NCCL alone, under the same name, in the place of this one: so each rank is asked in one way, whatever its backend.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from headway.runner.agent.flight import DUMPS, DUMPS_BEFORE, PIPES
+from headway.runner.boot.unseen import carefully
+
+
+def answer_requests(rank: int) -> None:
+    """From here on a thread waits for requests. Where there can be no pipe, nobody is asked."""
+    pipes, dumps = os.environ.get(PIPES), os.environ.get(DUMPS) or os.environ.get(DUMPS_BEFORE)
+    if not pipes or not dumps:
+        return
+    path = Path(f"{pipes}{rank}.pipe")
+    try:
+        path.unlink(missing_ok=True)  # of the generation before
+        os.mkfifo(path)
+        requests = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # with an end to write to of our own, reading never meets the end
+    except OSError:
+        return
+    threading.Thread(target=_answer, args=(requests, Path(f"{dumps}{rank}")), name="headway-flight", daemon=True).start()
+
+
+def _answer(requests: int, target: Path) -> None:
+    while os.read(requests, 4096):
+        carefully(write_dump, target)
+
+
+def write_dump(target: Path) -> None:
+    """Without stacks: those are had otherwise, and the first time torch needs 1.6 s of a core for them (2.13, 2,000 entries). Before there
+    is a process group nothing is written."""
+    distributed, recorder = (sys.modules.get(name) for name in ("torch.distributed", "torch._C._distributed_c10d"))
+    dump = getattr(recorder, "_dump_fr_trace", None)
+    if distributed is None or dump is None or not distributed.is_initialized():
+        return
+    temporary = target.with_name(f".tmp-{target.name}.{os.getpid()}")
+    temporary.write_bytes(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
+    temporary.replace(target)

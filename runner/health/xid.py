@@ -1,0 +1,71 @@
+"""What NVIDIA's driver reports to the kernel's log: which reports (Xid) mean that a device must be reset before it computes again.
+
+By the immediate action in NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: those that ask for a
+reset of the device or a restart of the machine. Left out is what a program can cause by itself (13, 31, 43, 45, and 109, which comes with
+a 154 where a reset is needed) and what the device has dealt with (63, 92, 94).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+GRAVE: Mapping[int, str] = {
+    46: "the GPU has stopped processing",
+    48: "double bit ECC error",
+    62: "internal micro-controller halt",
+    64: "GPU memory remapping failure",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "uncontained memory error",
+    110: "security fault",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    136: "NVLink training failed",
+    140: "ECC error not recovered",
+    143: "GPU initialization error",
+    156: "resource retirement",
+    158: "GPU fatal timeout",
+}
+_RECOVERY = 154  # says which action the reports before it ask for
+_NEEDED = re.compile(r"to 0x[0-9a-f]+ \((?P<action>GPU Reset Required|Node Reboot Required|Drain and Reset)\)", re.IGNORECASE)
+# As the driver prints it: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
+_LINE = re.compile(r"NVRM: Xid \((?P<device>[^)]+)\): (?P<number>\d+)(?:, (?P<text>.*))?")
+_TEXT_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One report. `device` is its address on the PCI bus, as the driver says it."""
+
+    number: int
+    device: str
+    text: str = ""
+
+    @property
+    def meaning(self) -> str | None:
+        """What it says, where that is that the device must be reset; None otherwise."""
+        needed = _NEEDED.search(self.text) if self.number == _RECOVERY else None
+        return GRAVE.get(self.number) if needed is None else needed["action"].lower()
+
+
+def parse(message: str) -> Xid | None:
+    """A message of the kernel's as a report; None when it is none."""
+    match = _LINE.search(message)
+    if match is None:
+        return None
+    return Xid(int(match["number"]), match["device"], (match["text"] or "")[:_TEXT_CHARACTERS])
+
+
+def first_grave(xids: Iterable[Xid]) -> Xid | None:
+    """The first report after which the device must be reset: what follows often follows from it."""
+    return next((each for each in xids if each.meaning is not None), None)
+
+
+def told(xids: Iterable[Xid]) -> str:
+    """The reports in a few words, the grave ones first: `Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, Xid 45 of ...`."""
+    found = Counter((each.meaning is None, each.number, each.meaning, each.device) for each in xids)
+    return ", ".join(
+        f"Xid {number}{f' ({meaning})' if meaning else ''} of {device}{f', {count} times' if count > 1 else ''}"
+        for (_, number, meaning, device), count in sorted(found.items(), key=lambda item: item[0][0])
+    )
