@@ -7,6 +7,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # What headway is measured against: each of benchmarks/peers in a venv of its own.
 PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
 
+BENCHES := check planner checkpoint recovery detection overhead control_plane
+
 SOAK_EXAMPLES ?= 4000
 SOAK_DAMAGES ?= 10000
 # Kills on each tier are one of 200 of this: two hours and more.
@@ -19,7 +21,7 @@ help:
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part'
 	@echo 'make lint         ruff, mypy and the import rules'
-	@echo 'make soak         the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
+	@echo 'make soak         the random tests of check, chain and checkpoints with many more cases, and the faults of scripts beside plain torchrun; counts go to docs/soak.json'
 	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
 	@echo 'make peers        .venv-peers with what make bench measures headway against'
@@ -54,13 +56,20 @@ soak: .venv/dev.stamp
 	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/test_chain_machine.py tests/faults/test_two_writers.py
 	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
 	    tests/runner/test_damage.py tests/runner/test_elastic.py
+	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow'
 
+# The tests that compute in one process run beside those that mostly wait for daemons; then, by themselves, those that train.
 test: lint
-	$(BIN)/python -m pytest
+	@pure=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$pure' EXIT; trap 'exit 130' INT TERM; \
+	$(BIN)/python -m pytest -m 'not slow' >$$pure 2>&1 & pid=$$!; failed=0; \
+	$(BIN)/python -m pytest -m slow tests/real || failed=1; \
+	wait $$pid || failed=1; cat $$pure; \
+	$(BIN)/python -m pytest -m slow --ignore=tests/real || failed=1; \
+	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt
 	$(PYTHON) -m venv --clear $(@D)
@@ -70,10 +79,6 @@ test: lint
 peers: $(PEERS)
 
 bench: .venv/dev.stamp peers
-	$(BIN)/python -m benchmarks.check
-	$(BIN)/python -m benchmarks.planner
-	$(BIN)/python -m benchmarks.checkpoint
-	$(BIN)/python -m benchmarks.recovery
-	$(BIN)/python -m benchmarks.detection
-	$(BIN)/python -m benchmarks.overhead
-	$(BIN)/python -m benchmarks.control_plane
+	@failed=; for bench in $(BENCHES); do \
+	    echo "== $$bench"; $(BIN)/python -m benchmarks.$$bench || failed="$$failed $$bench"; \
+	done; if [ -n "$$failed" ]; then echo "do not hold:$$failed" >&2; exit 1; fi

@@ -79,6 +79,7 @@ def test_the_page_shows_what_the_benchmark_measures(name: str, update_golden: bo
     compare(PAGE, name, MEASURED[name](), update_golden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [PAGE, README], ids=lambda file: file.name)
 @pytest.mark.usefixtures("rows")
 def test_the_page_and_the_readme_say_how_far_off_the_planner_is(file: Path, update_golden: bool) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.teed import Teed, following
+from headway.cli.teed import POLL_S, SELDOM_S, Teed, following, pause_s
 
 
 def teed(logs: Path, ranks: dict[int, int], **filters: list[str]) -> Teed:
@@ -69,3 +69,14 @@ def test_without_tee_nothing_is_followed(tmp_path: Path, capsys: pytest.CaptureF
     with following({"logs": str(tmp_path), "teed": {}, "role": "r", "filters": {}}):
         write(tmp_path, 0, 0, "stdout", "a\n")
     assert capsys.readouterr().out == ""
+
+
+def test_a_silent_file_is_looked_at_once_a_second_and_one_that_grows_ten_times(tmp_path: Path) -> None:
+    shown, looks, next_s, now_s = teed(tmp_path, {0: 1}), 0, POLL_S, 0.0
+    while now_s < 60.0:
+        looks, now_s = looks + 1, now_s + next_s
+        next_s = pause_s(next_s, shown=shown.show())
+    assert looks < 70
+    assert next_s == SELDOM_S
+    write(tmp_path, 0, 0, "stdout", "at last\n")
+    assert pause_s(next_s, shown=shown.show()) == POLL_S

@@ -133,7 +133,7 @@ def observed_cables(draw: st.DrawFn) -> Parsed[Inventory]:
     return inventory(nodes)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(observed_cables())
 def test_inventories_that_pass_the_checks_give_every_adapter_a_port_of_its_own(found: Parsed[Inventory]) -> None:
     wrong = [problem for problem in problems(spec(SIZE), found) if problem.is_error]
@@ -161,7 +161,7 @@ NODES = st.fixed_dictionaries({"name": ANY}, optional={**DEVICE, "nics": st.list
 SWITCHES = st.fixed_dictionaries({"name": ANY}, optional=DEVICE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.builds(inventory, st.lists(NODES, max_size=4), st.lists(SWITCHES, max_size=2)), min_size=1, max_size=2))
 def test_every_problem_of_an_inventory_points_to_something_in_it_and_says_what_to_do(found: list[Parsed[Inventory]]) -> None:
     for problem in problems(spec(SIZE), *found):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent.main import Agent, slot_of
+from headway.runner.agent.main import Agent
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, HeartbeatPage, Mesh, RunConfig, Timeout, Trainer
@@ -74,7 +75,7 @@ class Node:
 
     def start(self, generation: int, moved: list[list[int]]) -> None:
         place = {"master_addr": "127.0.0.1", "master_port": 1, "restarts": generation - 1}
-        self.send("start", generation, {"base": None, "slots": 1, "moved": moved, "hosts": {}, **place})
+        self.send("start", generation, {"base": None, "slots": 1, "moved": moved, **place})
 
     def of(self, kind: str, what: str | None = None) -> list[dict[str, Any]]:
         return [m.body for m in self.heard if m.kind == kind and (what is None or m.body["what"] == what)]
@@ -193,13 +194,27 @@ def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_
     assert [event["step"] for event in agent.events] == list(range(9 * EVENTS_KEPT, 10 * EVENTS_KEPT))
 
 
+def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = HeartbeatPage(memoryview(bytearray(1024)))
+    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, page)
+    monkeypatch.setattr(time, "monotonic", lambda: 5000.0)
+    assert agent._silent_s() == float("inf")
+    agent.workers = {rank: {"rank": rank, "local_rank": rank, "ended": None} for rank in (0, 1)}
+    agent._started = 4990.0
+    assert agent._silent_s() == 10.0
+    page.write(1, monotonic_ns=4997 * 10**9)
+    assert agent._silent_s() == 3.0
+
+
 @pytest.mark.parametrize("told", ["assign", "start"])
 def test_a_node_that_was_replaced_ends_what_it_runs(told: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
             if told == "assign":
-                case.send("assign", 2, {"slot": None, "world": 1, "moved": []})
+                case.send("assign", 2, {"slot": None})
             else:
                 case.start(2, moved=[])  # slot 0 is on node 0
             await case.until(lambda: len(case.exits()) == 2, "the end of both ranks")
@@ -258,7 +273,7 @@ def test_without_a_shared_store_no_node_takes_over(tmp_path: Path, monkeypatch: 
 
     async def scenario() -> int:
         async with node(tmp_path, timeouts={**DEFAULT_TIMEOUTS, "agent": Timeout(3.0)}) as case:
-            case.send("assign", 0, {"slot": 0, "world": 1, "moved": [[0, NODE]]})
+            case.send("assign", 0, {"slot": 0})
             await case.until(lambda: bool(case.of("beat")), "a beat")
             case.leave()
             return await case.ended()
@@ -275,11 +290,3 @@ def test_a_node_asked_to_stop_without_a_coordinator_leaves_within_its_grace(tmp_
             return await case.ended()  # the coordinator says nothing
 
     assert asyncio.run(scenario()) == Exit.PREEMPTED
-
-
-@pytest.mark.parametrize(
-    ("slots", "moved", "slot"),
-    [(2, [], 1), (2, [[1, 5]], None), (1, [], None), (2, [[0, 1], [1, 0]], 0), (3, [[2, 1], [1, 7]], 2)],
-)
-def test_a_node_finds_its_slot_in_a_start(slots: int, moved: list[list[int]], slot: int | None) -> None:
-    assert slot_of(1, {"slots": slots, "moved": moved}) == slot

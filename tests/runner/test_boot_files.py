@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from headway.runner.boot import dcp_calls, files, saved, unseen
-from headway.runner.boot.sidecar import Found, sidecar_of, verify
+from headway.runner.boot.sidecar import Found, sidecar_of, verify, write_sidecar
 from tests.runner.boots import Booted, booted
 from tests.runner.test_boot_saved import flip, names
 
@@ -209,6 +209,28 @@ def test_safetensors_are_verified_through_functions_that_were_imported_before(
     flip(path)
     with pytest.raises(saved.DamagedFileError):
         load_file(path)
+
+
+def test_safetensors_readers_class_is_still_a_class_and_its_readers_are_of_it(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = safetensors.safe_open
+    monkeypatch.setattr(safetensors, "safe_open", original)
+    files.hook_safetensors(safetensors)
+    hooked: Any = safetensors.safe_open
+    assert hooked is not original
+    path = tmp_path / "model.safetensors"
+    safetensors.torch.save_file({"weight": STATE["weight"]}, path)
+    write_sidecar(path, None, 1, 1)
+    with hooked(path, framework="pt") as reader:
+        assert (isinstance(reader, hooked), isinstance(path, hooked), type(reader) is original) == (True, False, True)
+        assert hooked.get_tensor(reader, "weight").equal(STATE["weight"])
+    assert (issubclass(hooked, hooked), issubclass(original, hooked), issubclass(Path, hooked)) == (True, True, False)
+    assert (isinstance(hooked, type), hooked.__name__, hooked.__doc__) == (True, original.__name__, original.__doc__)
+    assert isinstance(None, hooked | None)
+    flip(path)
+    with pytest.raises(saved.DamagedFileError):
+        hooked(filename=path, framework="pt")
 
 
 # --- torch.distributed.checkpoint -------------------------------------------------------------------------------------

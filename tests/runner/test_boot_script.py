@@ -1,6 +1,9 @@
 """A script run as `python` runs it, and what comes before its first line."""
 
+import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner.boot.script import TooLongError, at_most, run_script
+from headway.runner.contract import HeartbeatPage
 
 
 def test_a_script_knows_its_file_by_an_absolute_path_and_its_arguments_as_they_were_given(
@@ -31,3 +35,50 @@ def test_what_takes_too_long_is_left_and_the_scripts_own_alarm_is_untouched() ->
     with pytest.raises(TooLongError), at_most(0.001):
         threading.Event().wait()
     assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
+
+
+_COLLECTS = """
+import gc, weakref
+class Ring: pass
+ring = Ring(); ring.itself = ring
+seen = weakref.ref(ring)
+del ring
+gc.collect()
+print(gc.get_freeze_count() > 50_000, seen() is None)
+"""
+
+
+def test_collections_pass_over_what_is_imported_before_the_script_and_collect_what_it_makes(tmp_path: Path) -> None:
+    script, page = tmp_path / "script.py", os.memfd_create("heartbeat")
+    script.write_text(_COLLECTS)
+    os.ftruncate(page, HeartbeatPage.bytes_for(1))
+    store = socket.create_server(("127.0.0.1", 0))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with store, ours, theirs:
+        own: dict[str, object] = {
+            "HEARTBEAT_FD": page,
+            "EVENTS_FD": theirs.fileno(),
+            "STORE_FD": store.fileno(),
+            "GENERATION": 1,
+            "ATTEMPT": 0,
+        }
+        own |= {"BASE": "null", "RUN_JSON": tmp_path / "attempts/0/run.json"}
+        torchruns: dict[str, object] = {
+            "RANK": 0,
+            "LOCAL_RANK": 0,
+            "WORLD_SIZE": 1,
+            "LOCAL_WORLD_SIZE": 1,
+            "MASTER_ADDR": "127.0.0.1",
+        }
+        torchruns |= {"MASTER_PORT": store.getsockname()[1]}
+        named = {**torchruns, **{f"HEADWAY_{name}": value for name, value in own.items()}}
+        ran = subprocess.run(
+            [sys.executable, "-m", "headway.runner.boot", str(script)],
+            env={**os.environ, **{name: str(value) for name, value in named.items()}},
+            pass_fds=[page, theirs.fileno(), store.fileno()],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    os.close(page)
+    assert (ran.stdout, ran.returncode) == ("True True\n", 0), ran.stderr

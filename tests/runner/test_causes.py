@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headway.runner.contract import Exit
 from headway.runner.coordinator.causes import Cause, Ended, Kind, Raised, cause_of, hung, is_node_gone, kind_of, lost, unspecific
 from headway.runner.health.watch import Hang
+from headway.runner.health.xid import Xid
 
 HOSTS = {0: "n0", 1: "n1"}
 CLOSED = Raised(
@@ -185,3 +186,54 @@ def test_nobody_is_blamed_for_what_another_began(exits: list[Ended], raised: dic
         assert not blamed.asked or (blamed.rank in raised and blamed.code > 0)
     if own:
         assert blamed.code != 1 or is_node_gone(blamed.how) or blamed.oom or raised.get(blamed.rank) in (BAD_SAMPLE, NO_MEMORY)
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+LOST_GPU = (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus."), Xid(45, "PCI:0000:3b:00"))
+FAULT = (Xid(31, "PCI:0000:3b:00", "MMU Fault"),)
+NO_DEVICE = Raised("torch.AcceleratorError", "CUDA error: unspecified launch failure", "model.py:9 forward", 24)
+
+
+def with_xids(end: Ended, xids: tuple[Xid, ...]) -> Ended:
+    return replace(end, xids=xids)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["by itself", "with the others"])
+def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -> None:
+    """Rank 0's NCCL noticed first; rank 2 on the node with the device may have hung until it was ended."""
+    found = cause(ended(0, -6), with_xids(ended(2, -9, asked=asked), LOST_GPU), ended(1, 1), r1=WATCHDOG)
+    assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.HARDWARE, 1, "n1", "hardware: Xid 79")
+    assert found.text == (
+        "Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, Xid 45 of PCI:0000:3b:00 in the kernel's log; "
+        "rank 2: killed by signal 9"
+    )
+    assert found.outside
+
+
+def test_of_the_ranks_of_a_node_with_a_dead_device_the_one_that_said_so_is_named() -> None:
+    found = cause(with_xids(ended(2, 1), LOST_GPU), with_xids(ended(3, 1), LOST_GPU), r2=CLOSED, r3=NO_DEVICE)
+    assert (found.kind, found.rank, found.step) == (Kind.HARDWARE, 3, 24)
+    assert found.text.endswith("rank 3: exit code 1: AcceleratorError: CUDA error: unspecified launch failure")
+
+
+def test_what_a_program_may_have_caused_on_its_device_is_told_and_stays_a_crash() -> None:
+    found = cause(ended(0, 1), with_xids(ended(2, 1), FAULT), r0=CLOSED, r2=NO_DEVICE)
+    assert (found.kind, found.rank) == (Kind.CRASH, 2)
+    assert found.text.endswith("; the kernel's log: Xid 31 of PCI:0000:3b:00")
+
+
+def test_an_error_of_the_users_elsewhere_is_no_devices_and_neither_is_a_lost_node() -> None:
+    """The device may have been dead for a while without anybody using it."""
+    assert cause(ended(0, 1), with_xids(ended(2, -9, asked=True), LOST_GPU), r0=BAD_SAMPLE).kind is Kind.USER_ERROR
+    gone = ended(0, -9, how="node lost: it fell silent")
+    assert cause(gone, with_xids(ended(2, -9), LOST_GPU)).kind is Kind.NODE_LOST
+
+
+def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
+    hang, nodes = Hang((0,), "collective", 600.0, "nobody goes on"), {0: 0}
+    exits = [ended(0, -9, asked=True), with_xids(ended(2, -9, asked=True), LOST_GPU)]
+    found = hung(hang, nodes, HOSTS, 9, exits)
+    assert (found.kind, found.node, found.step) == (Kind.HARDWARE, 1, 9)
+    assert found.text.endswith("rank 2: no sign of life for 600.0 s in collective: nobody goes on")
+    assert hung(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is Kind.HANG

@@ -42,7 +42,7 @@ from .lockstep import FAULTS, Crash, Memory, Writer
 RUN = "run-1"
 GROUPS = 2
 # How many histories are tried; `make soak` sets more.
-EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "60"))
 
 at = st.integers(0, 99)
 faults = st.one_of(st.just("none"), st.sampled_from(FAULTS))

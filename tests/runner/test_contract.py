@@ -29,7 +29,10 @@ from headway.runner.contract import (
     Verdict,
     bind,
     coordinates,
+    cost_by_kind,
     from_json,
+    node_of,
+    slot_of,
     to_json,
 )
 
@@ -245,6 +248,50 @@ def test_a_spare_of_the_segments_domain_comes_before_a_lower_one_elsewhere() -> 
     binding = bind(4, live, {0: 0, 2: 2, 3: 3}, 2)
     assert binding is not None
     assert (binding.nodes[1], binding.outside) == (4, (1,))
+
+
+@pytest.mark.parametrize(
+    ("slots", "moved", "slot"),
+    [(2, {}, 1), (2, {1: 5}, None), (1, {}, None), (2, {0: 1, 1: 0}, 0), (3, {2: 1, 1: 7}, 2)],
+)
+def test_a_node_finds_its_slot_by_those_that_have_moved(slots: int, moved: dict[int, int], slot: int | None) -> None:
+    assert slot_of(1, slots, moved) == slot
+
+
+@given(st.permutations(range(6)), st.integers(1, 6))
+def test_slot_and_node_lead_to_each_other(nodes: list[int], slots: int) -> None:
+    moved = {slot: node for slot, node in enumerate(nodes[:slots]) if slot != node}
+    assert [node_of(slot, moved) for slot in range(slots)] == nodes[:slots]
+    assert [slot_of(node, slots, moved) for node in nodes] == [*range(slots), *[None] * (6 - slots)]
+
+
+# --- what failures cost -----------------------------------------------------------------------------------------------
+
+
+def test_a_failures_seconds_are_its_own_until_it_was_noticed_and_the_next_start() -> None:
+    ledger = [
+        (1, {"restart": 9.0, "productive": 50.0, "detect": 2.0}),
+        (2, {"restart": 3.0, "restore": 1.0, "lost_recompute": 4.0, "productive": 30.0, "hang": 5.0, "detect": 0.5}),
+        (3, {"rendezvous": 2.0, "restart": 1.0, "lost_recompute": 6.0, "productive": 10.0, "save_block": 7.0}),
+    ]
+    assert cost_by_kind(ledger, {1: "crash", 2: "hang"}, {1, 2, 3}) == {"crash": 2.0 + 8.0, "hang": 5.5 + 9.0}
+
+
+def test_what_a_generation_took_that_never_got_its_state_counts_with_the_failure_before_it() -> None:
+    ledger = [(1, {"detect": 1.0}), (2, {"restart": 4.0, "detect": 2.0}), (3, {"restart": 8.0}), (4, {"restart": 16.0})]
+    assert cost_by_kind(ledger, {1: "crash"}, {1, 3}) == {"crash": 1.0 + 4.0 + 2.0 + 8.0}
+    assert cost_by_kind(ledger, {1: "crash", 2: "hang"}, {1, 3}) == {"crash": 1.0 + 4.0, "hang": 2.0 + 8.0}
+
+
+@pytest.mark.parametrize(("ended_by", "cost"), [({1: "node lost"}, 40.0), ({2: "crash"}, 0.0)])
+def test_the_wait_between_two_attempts_belongs_to_the_failure_that_ended_the_first(ended_by: dict[int, str], cost: float) -> None:
+    ledger = [(1, {"productive": 9.0}), (0, {"queue": 40.0}), (2, {"productive": 9.0})]
+    assert cost_by_kind(ledger, ended_by, {1, 2}) == dict.fromkeys(ended_by.values(), cost)
+
+
+def test_steps_done_again_later_than_the_next_start_count_with_the_last_failure_before() -> None:
+    ledger = [(1, {"productive": 9.0}), (2, {"lost_recompute": 3.0}), (3, {"lost_recompute": 2.0})]
+    assert cost_by_kind(ledger, {1: "crash"}, {1, 2, 3}) == {"crash": 5.0}
 
 
 # --- the heartbeat page -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import Checkpoint, Domain, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
+from headway.runner.contract import DEFAULT_TIMEOUTS, Checkpoint, Domain, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
 from headway.runner.coordinator.causes import Ended, Kind
 from headway.runner.coordinator.events import (
     Action,
@@ -33,7 +33,6 @@ from headway.runner.coordinator.events import (
 from headway.runner.coordinator.state import (
     ENDED_S,
     GRACE_SHARE,
-    LAST_CALL_S,
     LAST_SHARE,
     QUIET_S,
     REJOIN_S,
@@ -46,6 +45,7 @@ from headway.runner.coordinator.state import (
 from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
 
 JOIN_S, AGENT_S = 60.0, 5.0
+LAST_CALL_S = DEFAULT_TIMEOUTS["last_call"].floor_s
 BASE = Base(20, 1, "ab")
 
 
@@ -186,7 +186,7 @@ def claims(actions: Sequence[Action]) -> int:
 def test_nothing_is_claimed_before_all_nodes_have_joined() -> None:
     bench = Bench()
     assert bench.do(joined(1), Tick(), Beat(1, 0, None, {})) == []
-    assigned = [Send(node, "assign", 0, {"slot": slot, "world": 2, "moved": []}) for slot, node in ((1, 1), (0, 0))]
+    assigned = [Send(node, "assign", 0, {"slot": slot}) for slot, node in ((1, 1), (0, 0))]
     assert bench.do(joined(0)) == [*assigned, MakeClaim(frozenset())]
 
 
@@ -194,7 +194,7 @@ def test_the_start_is_one_message_with_base_binding_and_rendezvous() -> None:
     bench = Bench()
     bench.join_all()
     actions = bench.do(Claimed(3, BASE, 1))
-    where = {"hosts": {"0": "host-0"}, "master_addr": "host-0", "master_port": 4000}
+    where = {"master_addr": "host-0", "master_port": 4000}
     body = {"base": vars(BASE), "slots": 2, "moved": [], **where, "restarts": 0}
     assert actions[-1] == Broadcast("start", 3, body)
     assert bench.note("start") == {
@@ -229,7 +229,7 @@ def test_a_node_that_the_start_has_not_reached_is_told_again() -> None:
     bench = Bench().started()
     order = told(bench.actions, "start")[0]
     assert bench.do(Lost(0), joined(0)) == [
-        Send(0, "assign", 1, {"slot": 0, "world": 2, "moved": []}),
+        Send(0, "assign", 1, {"slot": 0}),
         Send(0, "start", 1, order),
     ]
     bench.do(Beat(0, 1, 4100, {}))
@@ -259,7 +259,7 @@ def with_spare(**more: Any) -> Bench:
 
 def test_a_spare_is_assigned_no_slot_and_starts_nothing() -> None:
     bench = with_spare()
-    assert Send(2, "assign", 0, {"slot": None, "world": 2, "moved": []}) in bench.actions
+    assert Send(2, "assign", 0, {"slot": None}) in bench.actions
     assert bench.machine.generation.world_size == 4
 
 
@@ -274,7 +274,7 @@ def test_a_lost_nodes_slot_goes_to_the_spare_and_costs_no_restart() -> None:
     assert bench.note("rebound") == {"slot": 1, "from": 1, "to": 2, "outside": False, "host": "host-2"}
     assert (bench.note("failure")["cause_kind"], bench.note("failure")["node"]) == ("node lost", 1)
     (body,) = told(bench.do(Claimed(2, None, 1)), "start")
-    assert (body["moved"], body["hosts"]) == ([[1, 2]], {"0": "host-0", "2": "host-2"})
+    assert body["moved"] == [[1, 2]]
     assert bench.machine.roster.ranks(2) == range(2, 4)
 
 
@@ -365,7 +365,7 @@ def test_a_node_that_comes_back_after_it_was_replaced_ends_its_workers_and_is_a_
     bench.pass_time(ENDED_S + 0.5, 0, 2)
     bench.do(Claimed(2, None, 1), Beat(0, 1, 4200, {}))
     actions = bench.do(joined(1, 1, (2, 3)))
-    assert actions == [Send(1, "stop", 1, {}), Send(1, "assign", 2, {"slot": None, "world": 2, "moved": [[1, 2]]})]
+    assert actions == [Send(1, "stop", 1, {}), Send(1, "assign", 2, {"slot": None})]
     assert bench.do(Exited(1, 1, (Ended(2, 1, -9, "killed", True, 9),))) == []
     assert (bench.machine.phase, len(bench.machine.generation.alive)) == (Phase.RUNNING, 4)
     assert bench.machine.roster.spares() == 1
@@ -974,7 +974,7 @@ def test_a_connection_that_breaks_and_comes_back_stops_nothing() -> None:
     bench = Bench().started()
     bench.do(Beat(0, 1, None, {}), Beat(1, 1, None, {}))
     actions = bench.do(Lost(0), Lost(1), joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
-    assert actions == [Send(1, "assign", 1, {"slot": 1, "world": 2, "moved": []})]
+    assert actions == [Send(1, "assign", 1, {"slot": 1})]
 
 
 def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> None:
@@ -1026,7 +1026,7 @@ def test_it_adopts_a_binding_that_has_moved() -> None:
     bench = Bench(replace(config(), spares=1), newest=3, slots={0: 0, 1: 2})
     bench.do(joined(0, 3, (0, 1)), joined(2, 3, (2, 3)), joined(1))
     assert bench.notes() == ["adopted"]
-    assert Send(1, "assign", 3, {"slot": None, "world": 2, "moved": [[1, 2]]}) in bench.actions
+    assert Send(1, "assign", 3, {"slot": None}) in bench.actions
 
 
 def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:

@@ -169,7 +169,7 @@ def test_a_node_whose_connection_ends_is_replaced_by_the_spare(tmp_path: Path) -
         first.exits(0, 1)
         first.beat(0, 9)
         body = await first.started()
-        assert (body["moved"], body["hosts"]) == ([[1, 2]], {"0": "host-0", "2": "host-2"})
+        assert body["moved"] == [[1, 2]]
         assert (await spare.started()) == body
         first.exits(0, 0)
         spare.exits(1, 0)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -298,3 +299,4 @@ class CapturesMachine(RuleBasedStateMachine):
 
 
 TestCapturesMachine = CapturesMachine.TestCase
+TestCapturesMachine.settings = settings(max_examples=50, deadline=None)

@@ -158,11 +158,10 @@ def test_an_agent_tells_what_its_keeper_holds_and_workers_who_their_partner_is(t
             await coordinator.hear("join")
             coordinator.link.send("survey", 0, 1, {})
             answers = [await coordinator.hear("evidence", "held")]
-            coordinator.link.send("assign", 0, 1, {"slot": 1, "world": 2, "moved": []})
+            coordinator.link.send("assign", 0, 1, {"slot": 1})
             while (port := (await coordinator.hear("beat"))["port"]) is None:
                 continue
-            hosts = {"0": "127.0.0.1"}
-            where = {"master_addr": "127.0.0.1", "master_port": port, "hosts": hosts}
+            where = {"master_addr": "127.0.0.1", "master_port": port}
             start = {"base": None, "slots": 2, "moved": [], "restarts": 0, **where}
             coordinator.link.send("start", 4, 1, start)
             await coordinator.hear("exited")

@@ -42,7 +42,7 @@ lines = st.one_of(
 step_times = st.builds(StepTime, st.integers(1, 100), st.floats(0, 1e3), st.floats(0, 1e3))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(walls, walls, st.lists(lines, max_size=12), st.lists(step_times, max_size=20), st.integers(0, 100))
 def test_buckets_sum_to_the_wall_time(
     start: float, end: float, journal: list[dict[str, Any]], steps: list[StepTime], best: int
@@ -222,7 +222,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     walls,
     st.lists(st.tuples(st.floats(-10, 1e3), st.lists(events, max_size=8), st.lists(step_times, max_size=8), beats), max_size=4),

@@ -157,6 +157,17 @@ def test_a_lost_node_is_said_once_it_is_replaced_and_only_once(webhook: Webhook)
     assert notice["done"] == "node 2 has taken slot 1"
 
 
+def test_a_node_that_is_left_out_is_said_once_a_spare_has_its_slot(webhook: Webhook) -> None:
+    why = "n1 has a device that must be reset: a spare takes its place"
+    said = notifier(webhook.address)
+    said.journal({"kind": "excluded", "generation": 2, "node": 1, "host": "n1", "why": why})
+    said.journal({"kind": "rebound", "generation": 2, "slot": 1, "from": 1, "to": 2, "outside": False})
+    said.close()
+    (notice,) = webhook.received
+    assert (notice["kind"], notice["host"], notice["cause"]) == ("node left out", "n1", why)
+    assert notice["done"] == "node 2 has taken slot 1"
+
+
 def test_a_lost_node_that_nobody_replaces_is_said_when_the_run_goes_on_without(webhook: Webhook) -> None:
     said = notifier(webhook.address)
     said.journal(LOST)

@@ -170,6 +170,14 @@ def test_a_node_that_fails_at_different_steps_is_a_suspect_where_a_spare_is_ther
     assert judge.failed(on(KILLED, 1, 50), spare_nodes=0).exclude == ()
 
 
+def test_a_device_that_must_be_reset_leaves_its_node_out_at_once_and_without_a_spare_ends_the_attempt() -> None:
+    dead = Cause(Kind.HARDWARE, "hardware: Xid 79", "Xid 79 ...", 1, 0, "n0", 10, outside=True)
+    replaced = policy().failed(dead, spare_nodes=1)
+    assert (replaced.verdict, replaced.exclude) == (None, (0,))
+    assert replaced.why == "n0 has a device that must be reset: a spare takes its place"
+    assert policy().failed(dead, spare_nodes=0) == Decision(Exit.RETRY_ELSEWHERE, "Xid 79 ...")
+
+
 def test_a_users_errors_speak_against_no_node() -> None:
     judge = policy(budget=9)
     assert failing(judge, on(BAD_BATCH, 0, 10), spare_nodes=1) == [None]

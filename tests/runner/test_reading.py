@@ -1,11 +1,14 @@
 """Agents' messages: what an agent saw is what the coordinator gets."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from headway.runner.coordinator.events import Probed
+from headway.runner.coordinator.causes import Ended
+from headway.runner.coordinator.events import Exited, Probed, Recorded
 from headway.runner.coordinator.reading import event_of
+from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Probe
+from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
 
 LOCKED = Probe("S", 1.5, 4096, ("train.py:7 step", "train.py:20 main"), "compute", "futex_do_wait")
@@ -14,3 +17,19 @@ LOCKED = Probe("S", 1.5, 4096, ("train.py:7 step", "train.py:20 main"), "compute
 def test_a_look_at_a_process_arrives_with_all_that_was_seen() -> None:
     body = json.loads(json.dumps({"what": "probe", "ranks": {3: asdict(LOCKED)}}))
     assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Probed(1, 2, {3: LOCKED})
+
+
+def test_what_a_flight_recorder_says_arrives_whole() -> None:
+    entered = (Collective("0", "default_pg", 7, "all_reduce(Float[4])", False), Collective("3", "", 2, "barrier()", True))
+    body = json.loads(json.dumps({"what": "recorded", "ranks": {3: [asdict(each) for each in entered]}, "said": None}))
+    assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Recorded(1, 2, {3: entered}, None)
+    said = {"what": "recorded", "ranks": {}, "said": "INCOMPLETE"}
+    assert event_of(Message("r", 2, 1, 0, 5, "evidence", said)) == Recorded(1, 2, {}, "INCOMPLETE")
+
+
+def test_reports_of_devices_arrive_with_the_end_of_a_rank() -> None:
+    facts = {"rank": 3, "code": -9, "asked": True, "oom": False, "how": "killed by SIGKILL", "step": 7}
+    body = {"exits": [{**facts, "xids": [[79, "PCI:0000:3b:00", "lost"]]}, {**facts, "rank": 2}]}
+    ends = [Ended(rank, 1, -9, "killed by SIGKILL", True, 7) for rank in (3, 2)]
+    with_report = replace(ends[0], xids=(Xid(79, "PCI:0000:3b:00", "lost"),))
+    assert event_of(Message("r", 2, 1, 0, 5, "exited", body)) == Exited(1, 2, (with_report, ends[1]))

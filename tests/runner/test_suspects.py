@@ -46,6 +46,12 @@ def test_what_moves_with_the_job_is_not_the_hosts(tmp_path: Path) -> None:
     assert remembered(tmp_path, *everywhere) == {}
 
 
+def test_a_dead_device_is_its_hosts_wherever_else_one_died(tmp_path: Path) -> None:
+    dead = replace(HUNG, kind="hardware", fingerprint="hardware: Xid 79")
+    others = [in_run(dead, number, "n2") for number in (1, 2)]
+    assert remembered(tmp_path, *[in_run(dead, number) for number in (1, 2, 3)], *others) == {"n1": 3.0}
+
+
 def test_a_node_that_is_lost_again_and_again_in_one_run_is_a_lemon(tmp_path: Path) -> None:
     flapping = [replace(LOST, wall=NOW - second) for second in (10, 20, 30)]
     assert remembered(tmp_path, *flapping, replace(LOST, host="n2")) == {"n1": 3.0}
@@ -57,7 +63,7 @@ def test_only_what_hardware_may_have_done_counts() -> None:
         found = strike(Cause(kind, f"{kind}: x", "x", 0, 0, "n1", 5), "r-1", NOW)
         weights[kind] = found.weight if found else 0.0
     counted = {kind: weight for kind, weight in weights.items() if weight}
-    assert counted == {Kind.NODE_LOST: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+    assert counted == {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
     nobody = Cause(Kind.HANG, "hang: collective", "x", None, None, None, 5)
     killed = Cause(Kind.CRASH, "crash: killed by SIGKILL", "x", 0, 0, "n1", 5, outside=True)
     here = Cause(Kind.NODE_LOST, "node lost", "x", 0, 0, "127.0.0.1", 5, outside=True)

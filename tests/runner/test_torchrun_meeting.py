@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,7 @@ from headway.runner.contract import Checkpoint, RunConfig, from_json
 from headway.runner.coordinator.entrance import Entrance
 from headway.runner.messages import Link, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
-from headway.runner.torchrun import __main__ as launcher
-from headway.runner.torchrun import meeting
+from headway.runner.torchrun import launcher, meeting
 from headway.runner.torchrun.arguments import UsageError, parse
 from headway.runner.torchrun.configure import configure
 from headway.runner.torchrun.meeting import (
@@ -111,6 +111,18 @@ def test_of_two_on_one_machine_the_first_hosts() -> None:
     again = take(here, "127.0.0.1")
     assert again is not None
     again.close()
+
+
+def test_two_users_may_host_one_port_at_two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Endpoint("localhost", free_port(), hosted=True, sure=False, node=None)
+    mine = take(here, "127.0.0.1")
+    assert mine is not None
+    with mine, socket.create_server(("127.0.0.1", here.port)):
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+        assert take(here, "127.0.0.1") is None
+        theirs = take(here, "127.0.0.2")
+        assert theirs is not None
+        theirs.close()
 
 
 def test_a_port_that_somebody_else_has_is_no_place_to_host() -> None:

@@ -23,6 +23,10 @@ def test_streams_names_and_arguments_are_torchruns(tmp_path: Path, monkeypatch: 
         "print('err', os.environ['OMP_NUM_THREADS'], file=sys.stderr)\n"
         "assert os.path.isdir(os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']))\n"
         "assert 'HEADWAY_SECRET' not in os.environ\n"
+        "began = lambda pid: int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[19])\n"
+        "beside = open(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read().split()\n"
+        "(agent,) = [pid for pid in beside if 'agent.main' in open(f'/proc/{pid}/cmdline').read()]\n"
+        "assert began('self') < began(agent), 'workers import while the node starts'\n"
     )
     flags = (
         "--nproc-per-node",

@@ -1,12 +1,13 @@
 """The watch on a generation that moves, stalls or hangs, in virtual time: what it asks for, whom it names, and when it says nothing."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
-from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Watch
+from headway.runner.health.collectives import Collective
+from headway.runner.health.watch import FIRST_STEPS_S, Findings, Hang, Probe, RankBeat, Watch
 
 BEAT_S, TICK_S = 0.5, 0.1
 TRAIN = ("/work/train.py:40 loss_of", "/work/train.py:80 main")
@@ -257,12 +258,135 @@ def test_many_ranks_in_one_place_wait_even_if_nothing_calls_it_a_collective() ->
     assert hang.ranks == (1,)
 
 
-def test_before_anything_is_usual_a_lock_proves_nothing_and_a_stop_does() -> None:
-    world = trained(2, seconds=0.5)
+def test_before_the_first_step_a_lock_proves_nothing_and_a_stop_does() -> None:
+    world = World(2)
+    world.stand(5.0)
+    world.move(section="collective")
+    world.move(1, section="script")
     world.processes = one_and_others(LOCKED, WAITING)
     assert hang_in(world.stand(60.0)) is None
     world.processes = one_and_others(STOPPED, WAITING)
     assert hang_in(world.stand(60.0)) is not None
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_in_the_first_steps_a_lock_is_proof_once_nothing_was_done_for_ten_seconds(ranks: int) -> None:
+    world = trained(ranks, seconds=0.5)
+    world.processes = one_and_others(LOCKED, WAITING)
+    began_s = world.now_s
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert FIRST_STEPS_S < world.now_s - began_s <= FIRST_STEPS_S + 3.0
+
+
+@pytest.mark.parametrize("what", BENIGN)
+def test_in_the_first_steps_too_a_rank_is_left_alone_while_it(what: str) -> None:
+    world = trained(2, seconds=0.5)
+    one = BENIGN[what]
+    world.processes = lambda rank, now_s: (
+        WAITING if rank != 1 else dataclasses.replace(one, cpu_s=now_s) if one.state == "R" else one
+    )
+    assert hang_in(world.stand(100.0)) is None
+
+
+@pytest.mark.parametrize("used", ["cpu_s", "io_bytes"])
+def test_in_the_first_steps_a_lock_is_no_proof_where_something_is_done_now_and_then(used: str) -> None:
+    """As of a native library that loads something while the script's thread waits for it."""
+    world = trained(2, seconds=0.5)
+    grows: dict[str, Callable[[float], Probe]] = {
+        "cpu_s": lambda now_s: dataclasses.replace(LOCKED, cpu_s=now_s // 4),
+        "io_bytes": lambda now_s: dataclasses.replace(LOCKED, io_bytes=int(now_s // 4) << 20),
+    }
+    world.processes = lambda rank, now_s: grows[used](now_s) if rank == 1 else WAITING
+    assert hang_in(world.stand(100.0)) is None
+
+
+# --- flight recorders -------------------------------------------------------------------------------------------------
+
+
+def entered(number: int, *, done: bool = False) -> tuple[Collective, ...]:
+    return (Collective("0", "default_pg", number, "all_reduce(Float[4])", done),)
+
+
+def test_a_hang_says_which_collective_its_culprit_has_not_entered() -> None:
+    world = trained(4)
+    world.processes = one_and_others(LOCKED, WAITING)
+    world.stand(1.0)
+    world.watch.recorded({rank: entered(7) for rank in (0, 2, 3)} | {1: entered(6, done=True)})
+    world.watch.recorded({}, "INCOMPLETE: Missing communicator data from 1 job process")
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert hang.why.endswith(
+        "; rank 1 has not entered all_reduce(Float[4]), number 7 of group default_pg, in which 3 others wait"
+        "; NCCL says: INCOMPLETE: Missing communicator data from 1 job process"
+    )
+
+
+@pytest.mark.parametrize(("where", "ranks"), [(None, (2,)), ("collective", ())], ids=["outside", "in a collective by now"])
+def test_where_stacks_tell_nothing_the_flight_recorder_names_the_culprit(where: str | None, ranks: tuple[int, ...]) -> None:
+    """All ranks stand in one place of the script, each in native code of its own."""
+    world = trained(4)
+    world.move(section="compute")
+    world.processes = lambda *_: dataclasses.replace(LOCKED, waits_on=None, where=where)
+    world.stand(1.0)
+    world.watch.recorded({rank: entered(7) for rank in (0, 1, 3)} | {2: entered(6, done=True)})
+    hang = hang_in(world.stand(2000.0))
+    assert hang is not None
+    assert hang.ranks == ranks
+
+
+def test_a_rank_that_has_ended_is_not_named_by_what_it_recorded_before() -> None:
+    world = trained(4)
+    world.stand(1.0)
+    world.watch.recorded({rank: entered(7) for rank in (0, 1, 3)} | {2: entered(6, done=True)})
+    world.watch.ended([2])
+    del world.beats[2]
+    world.processes = lambda *_: WAITING
+    hang = hang_in(world.stand(2000.0))
+    assert hang is not None
+    assert hang.ranks == ()
+
+
+def test_what_was_recorded_before_anybody_moved_says_nothing() -> None:
+    world = trained(4)
+    world.watch.recorded({rank: entered(7) for rank in (0, 2, 3)} | {1: entered(6, done=True)}, "INCOMPLETE")
+    world.go(1.0)
+    world.processes = one_and_others(STOPPED, WAITING)
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert "number 7" not in hang.why
+    assert "NCCL" not in hang.why
+
+
+@pytest.mark.parametrize(
+    ("used_at", "recorded", "after_s"),
+    [([5], True, 4.1), ([5], False, 4.6), (range(2, 1000), True, None)],
+    ids=["a dump", "something else", "a dump and always something else"],
+)
+def test_writing_a_dump_counts_as_doing_nothing_for_who_did_nothing_before(
+    used_at: Sequence[int], recorded: bool, after_s: float | None
+) -> None:
+    """Looks are 0.5 s apart from 1.9 s on, and a hang is named from 4 s on."""
+    world = trained(4, step_s=1.0)
+    used, looks, began_s = LOCKED, 0, world.now_s
+
+    def processes(rank: int, _: float) -> Probe:
+        nonlocal used, looks
+        if rank != 1:
+            return WAITING
+        looks += 1
+        if looks in used_at:
+            used = dataclasses.replace(used, cpu_s=used.cpu_s + 0.4, io_bytes=used.io_bytes + (1 << 20))
+            if recorded:
+                world.watch.recorded({1: entered(6, done=True)})
+        return used
+
+    world.processes = processes
+    hang = hang_in(world.stand(60.0))
+    assert (hang is None) == (after_s is None)
+    assert after_s is None or world.now_s - began_s == pytest.approx(after_s, abs=0.21)
 
 
 def test_what_was_slow_in_a_section_stretches_its_timeout() -> None:
@@ -333,10 +457,3 @@ def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
     assert named is not None
     assert named.ranks == (3_777,)
     assert named.silent_s <= 10.0
-
-
-def test_signs_of_life_are_remembered() -> None:
-    world = World(2)
-    world.go(5.0)
-    assert world.watch.moved_since(world.now_s - 1.0)
-    assert not world.watch.moved_since(world.now_s)

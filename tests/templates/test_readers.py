@@ -370,7 +370,7 @@ TEXTS = st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=40)
 
 
 @given(TEXTS)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_no_text_is_more_than_refused(text: str) -> None:
     for read in (hosts.read, nccl.read, nccl.read_manifest):
         reading = Reading({})

@@ -183,7 +183,7 @@ def layouts(draw: st.DrawFn) -> Training:
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_ledger_is_what_one_rank_holds_at_one_instant(step: Training) -> None:
     use = peak(step)
     names = [item.name for item in use.ledger]
@@ -195,7 +195,7 @@ def test_the_ledger_is_what_one_rank_holds_at_one_instant(step: Training) -> Non
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_an_optimizers_step_and_a_loss_are_never_added_up(step: Training) -> None:
     names = {item.name for item in peak(step).ledger}
     assert not {"optimizer's temporaries", "activations"} <= names
@@ -203,7 +203,7 @@ def test_an_optimizers_step_and_a_loss_are_never_added_up(step: Training) -> Non
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_more_recomputation_never_keeps_more_in_flight(step: Training) -> None:
     def held(recompute: Recompute) -> float:
         return block_bytes(replace(step, recompute=recompute), experts=step.model.experts is not None).kept
@@ -212,21 +212,21 @@ def test_more_recomputation_never_keeps_more_in_flight(step: Training) -> None:
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_more_ranks_that_share_state_never_hold_more_of_it(step: Training) -> None:
     wider = replace(step, degrees=replace(step.degrees, dp_shard=step.degrees.dp_shard * 2))
     assert peak(wider).needed <= peak(step).needed + constants().communicator * (step.degrees.dp == 1)
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_replicas_change_nothing_but_their_communicator(step: Training) -> None:
     copies = replace(step, degrees=replace(step.degrees, dp_replicate=2))
     assert peak(copies).ledger == peak(step).ledger
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_smaller_microbatch_never_needs_more(step: Training) -> None:
     assume(step.micro > 1 and step.accumulation > 1)
     less = replace(step, micro=step.micro // 2, accumulation=step.accumulation * 2)
@@ -234,7 +234,7 @@ def test_a_smaller_microbatch_never_needs_more(step: Training) -> None:
 
 
 @given(layouts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_more_tensor_parallel_ranks_hold_less_of_the_state(step: Training) -> None:
     assume(step.degrees.tp < 4)
     wider = replace(step, degrees=replace(step.degrees, tp=step.degrees.tp * 2))

@@ -1,0 +1,140 @@
+"""What an agent says of a silence and of an end beside the processes' own state: what was recorded, and what the driver has reported."""
+
+import asyncio
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.runner.agent import main, ras
+from headway.runner.agent.flight import DUMPS, PIPES
+from headway.runner.agent.kernel_log import KernelLog
+from headway.runner.agent.main import Agent
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
+from headway.runner.coordinator.events import Event, Exited, Recorded
+from headway.runner.coordinator.reading import event_of
+from headway.runner.health.collectives import Collective
+from headway.runner.health.xid import Xid
+from headway.runner.messages import Message
+from headway.runner.rundir import RunDirectory
+
+CONFIG = RunConfig(slots=2, procs_per_slot=2, mesh=Mesh(dp_shard=4), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
+# As torch 2.13 writes it (test_flight.py has real ones).
+DUMP = {
+    "entries": [
+        {
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": 7,
+            "is_p2p": False,
+            "profiling_name": "gloo:all_reduce",
+            "state": "scheduled",
+            "retired": False,
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+        }
+    ]
+}
+WAITS = (Collective("0", "default_pg", 7, "all_reduce(Float[4])", done=False),)
+
+
+class Said:
+    """The link to a coordinator: what it gets is read as a coordinator reads it."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def send(self, kind: str, generation: int, node: int, body: Mapping[str, Any]) -> None:
+        self.events.append(event_of(Message("r", generation, node, 0, len(self.events), kind, dict(body))))
+
+
+def agent(tmp_path: Path) -> tuple[Agent, Said]:
+    """Of the second node, with ranks 2 and 3 in generation 5."""
+    directory = RunDirectory(tmp_path, 0)
+    directory.evidence.mkdir(parents=True)
+    page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))
+    found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), Said()
+    found._link = said  # type: ignore[assignment]
+    place = {"pid": 1, "generation": 5, "ended": None, "code": None, "asked": False, "oom": False}
+    found.workers = {rank: {**place, "rank": rank, "local_rank": rank - 2} for rank in (2, 3)}
+    return found, said
+
+
+def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(tmp_path: Path) -> None:
+    found, said = agent(tmp_path)
+    log = tmp_path / "kmsg"
+    log.write_text("4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 48, before this generation\n")
+    found._kernel = KernelLog(log)
+
+    async def scenario() -> None:
+        with log.open("a") as file:
+            file.write("4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+        for worker in found.workers.values():
+            worker.update(ended="exit code 1", code=1)
+            found._report_end(worker)
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    (exited,) = said.events
+    assert isinstance(exited, Exited)
+    lost = (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus."),)
+    assert [(each.rank, each.xids) for each in exited.exits] == [(2, lost), (3, lost)]
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["while it stands still", "and not once it has moved"])
+def test_what_a_rank_has_recorded_is_said_at_the_second_look(
+    moves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "RECORDED_S", 0.5 if moves else 60.0)
+    monkeypatch.setenv("NCCL_RAS_ENABLE", "0")
+    found, said = agent(tmp_path)
+    variables = found._recorder.variables(5)
+    requests = {}
+    for local_rank, rank in enumerate((2, 3)):
+        path = f"{variables[PIPES]}{rank}.pipe"
+        os.mkfifo(path)
+        requests[rank] = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        found.page.write(local_rank, monotonic_ns=1)
+
+    async def answer() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            try:
+                os.read(requests[3], 64)
+            except BlockingIOError:
+                continue
+            if moves:
+                found.page.write(1, monotonic_ns=2)
+            Path(f"{variables[DUMPS]}3").write_bytes(pickle.dumps(DUMP))
+
+    async def scenario() -> None:
+        answering = asyncio.create_task(answer())
+        await found._record(5, [2, 3])
+        assert not said.events, "the first look may be at a pause of a moment"
+        recording = asyncio.create_task(found._record(5, [2, 3]))
+        while not moves and not said.events:
+            await asyncio.sleep(0.01)
+        if moves:
+            await recording
+        recording.cancel()
+        answering.cancel()
+
+    asyncio.run(scenario())
+    for descriptor in requests.values():
+        os.close(descriptor)
+    assert said.events == ([] if moves else [Recorded(1, 5, {3: WAITS}, None)])
+
+
+def test_what_nccl_says_is_kept_and_its_finding_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, said = agent(tmp_path)
+    text = "Errors\n======\n\nDEAD\n  1 job process is considered dead\n"
+
+    async def report(_: object) -> str:
+        return text
+
+    monkeypatch.setattr(ras, "report", report)
+    asyncio.run(found._ask_nccl(5, {2: 0, 3: 0}))
+    assert said.events == [Recorded(1, 5, {}, "DEAD: 1 job process is considered dead")]
+    assert (found.directory.evidence / "ras-1.txt").read_text() == text

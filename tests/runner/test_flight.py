@@ -1,0 +1,162 @@
+"""torch's flight recorder of real gloo ranks, asked and read from outside; and what is not read."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.runner.agent import flight
+from headway.runner.agent.flight import Recorder, answers, read
+from headway.runner.health.collectives import Collective, missing
+from headway.runner.rundir import RunDirectory
+
+S = 1_000_000_000
+# Two ranks of one import of torch; the second one does not come to the third collective.
+JOB = """
+import os, sys, time
+import torch, torch.distributed as dist
+from headway.runner.boot.flight import answer_requests
+rank = int(os.fork() == 0)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+answer_requests(rank)
+for _ in range(2):
+    dist.all_reduce(torch.ones(4))
+dist.all_gather([torch.ones(2, 3)] * 2, torch.ones(2, 3), async_op=False) if rank == 0 else print("there", flush=True)
+time.sleep(600)
+"""
+
+
+def recorder(tmp_path: Path, **environment: str) -> Recorder:
+    directory = RunDirectory(tmp_path / "run", 0)
+    directory.evidence.mkdir(parents=True, exist_ok=True)
+    return Recorder(directory, environment)
+
+
+def dumped(asked: dict[int, tuple[Path, int]], enough: int) -> dict[int, tuple[Collective, ...]]:
+    until = time.monotonic() + 60
+    while len(found := answers(asked)) < enough:
+        assert time.monotonic() < until, "not within 60 s"
+        time.sleep(0.01)
+    return found
+
+
+def test_real_ranks_dump_what_they_have_entered_and_who_is_missing_follows(tmp_path: Path) -> None:
+    asks = recorder(tmp_path)
+    environment = {**os.environ, **asks.variables(3)}
+    argv = [sys.executable, "-c", JOB, str(tmp_path / "store")]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as job:
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "there\n"
+            found: dict[int, tuple[Collective, ...]] = {}
+            while not (found and any(not each.done for each in found[0])):  # rank 0 may not have come to it yet
+                found = dumped(asks.ask(3, [0, 1]), 2)
+        finally:
+            os.killpg(job.pid, 9)
+    assert [(each.number, each.what, each.done) for each in found[0]] == [(3, "all_gather(Float[2, 3])", False)]
+    assert [(each.number, each.what, each.done) for each in found[1]] == [(2, "all_reduce(Float[4])", True)]
+    absent = missing(found)
+    assert absent is not None
+    assert absent.ranks == (1,)
+    assert (tmp_path / "run/attempts/0/evidence/flight-3-0").is_file()
+
+
+def test_each_generation_dumps_under_names_of_its_own_and_what_the_user_has_set_stands(tmp_path: Path) -> None:
+    evidence = tmp_path / "run/attempts/0/evidence"
+    ours = recorder(tmp_path).variables(2)
+    assert ours == {
+        "TORCH_FR_DUMP_TEMP_FILE": f"{evidence}/flight-2-",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/run/attempts/0/pipes/rank-",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    theirs = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/trace", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+    given = recorder(tmp_path, **theirs).variables(2)
+    assert given["TORCH_FR_DUMP_TEMP_FILE"] == "/scratch/trace", "torch would take the newer name first"
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in given
+
+
+def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "mkfifo", refuse)
+    asks = recorder(tmp_path)
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in asks.variables(1)
+    assert asks.ask(1, [0]) == {}
+
+
+def test_nobody_is_asked_who_has_no_pipe_or_does_not_read_it(tmp_path: Path) -> None:
+    asks = recorder(tmp_path)
+    os.mkfifo(tmp_path / "run/attempts/0/pipes/rank-1.pipe")
+    assert asks.ask(1, [0, 1]) == {}
+
+
+def test_no_pipe_is_left_in_the_runs_directory_at_its_end(tmp_path: Path) -> None:
+    asks, pipes = recorder(tmp_path), tmp_path / "run/attempts/0/pipes"
+    for rank in (0, 1, 2):
+        os.mkfifo(pipes / f"rank-{rank}.pipe")
+    asks.close([0, 1])
+    assert [path.name for path in pipes.iterdir()] == ["rank-2.pipe"], "another node's"
+    recorder(tmp_path).close([2])
+    assert not pipes.exists()
+
+
+def test_a_rank_is_asked_at_the_second_look_of_a_silence_and_then_ever_more_seldom(tmp_path: Path) -> None:
+    asks = recorder(tmp_path)
+    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80]  # seconds after the last sign of life
+    assert [at_s for at_s in looks if asks.to_ask({0: 100 * S}, (100 + at_s) * S)] == [2, 8, 20, 40, 80]
+    assert not asks.to_ask({0: 200 * S}, 201 * S), "it has moved since"
+    assert asks.to_ask({0: 200 * S, 1: 5 * S}, 202 * S) == {0}
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("/tmp/headway-was-here",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Harmful()),
+        pickle.dumps({"entries": [Harmful()]}),
+        b"",
+        b"torn",
+        pickle.dumps({"entries": [{}]}),
+        pickle.dumps([]),
+    ],
+    ids=["a call", "a call inside", "empty", "torn", "of another format", "no dump"],
+)
+def test_what_is_no_dump_is_not_read_and_nothing_of_it_is_run(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "dump").write_bytes(data)
+    assert read(tmp_path / "dump") is None
+    assert not Path("/tmp/headway-was-here").exists()
+
+
+def test_a_dump_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dump").write_bytes(pickle.dumps({"entries": []}))
+    assert read(tmp_path / "dump") == ()
+    monkeypatch.setattr(flight, "DUMP_BYTES", 4)
+    assert read(tmp_path / "dump") is None
+
+
+def test_nccl_says_itself_when_a_collective_is_complete_and_one_that_timed_out_is_not() -> None:
+    def entry(number: int, state: str, *, retired: bool, p2p: bool = False) -> dict[str, object]:
+        facts = {
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": number,
+            "is_p2p": p2p,
+            "state": state,
+            "retired": retired,
+        }
+        return {**facts, "profiling_name": "nccl:all_reduce", "input_dtypes": ["BFloat16"], "input_sizes": [[8, 2]]}
+
+    (timed_out,) = flight.newest({"entries": [entry(4, "completed", retired=True), entry(5, "started", retired=True)]})
+    assert timed_out == Collective("0", "default_pg", 5, "all_reduce(BFloat16[8, 2])", done=False)
+    (after_a_send,) = flight.newest(
+        {"entries": [entry(4, "completed", retired=True), entry(4, "started", retired=False, p2p=True)]}
+    )
+    assert after_a_send.done

@@ -1,0 +1,96 @@
+"""What NVIDIA's driver reports to the kernel's log: what is read of it, and what it means."""
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headway.runner.agent.kernel_log import KEPT, KMSG, KernelLog, records
+from headway.runner.health.xid import Xid, first_grave, parse, told
+
+LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
+FAULT = "NVRM: Xid (PCI:0000:3b:00): 31, pid=1234, name=python, Ch 00000008, intr 00000000. MMU Fault"
+CHANGED = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x{}"
+
+
+def test_a_report_is_read_with_its_device_and_anything_else_is_none() -> None:
+    assert parse(LOST) == Xid(79, "PCI:0000:3b:00", "pid=1234, name=python, GPU has fallen off the bus.")
+    assert parse("NVRM: Xid (PCI:0000:3b:00): 48") == Xid(48, "PCI:0000:3b:00")
+    assert parse("nvidia-nvswitch1: SXid (PCI:0000:aa:00.0): 24007, Severity 1") is None
+
+
+@pytest.mark.parametrize("number", [48, 64, 74, 79, 95, 119, 120, 140])
+def test_a_device_must_be_reset_after(number: int) -> None:
+    assert Xid(number, "PCI:0000:3b:00").meaning is not None
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 63, 92, 94])
+def test_what_a_program_can_cause_or_the_device_has_dealt_with_says_nothing_against_it(number: int) -> None:
+    assert Xid(number, "PCI:0000:3b:00").meaning is None
+
+
+def test_the_driver_says_itself_which_action_it_needs() -> None:
+    actions = ["2 (Node Reboot Required)", "1 (GPU Reset Required)", "0 (None)", "3 (Drain P2P)"]
+    found = [parse(CHANGED.format(action)) for action in actions]
+    assert [each and each.meaning for each in found] == ["node reboot required", "gpu reset required", None, None]
+
+
+def test_reports_are_counted_and_the_grave_ones_told_first() -> None:
+    xids = [xid for line in (FAULT, LOST, LOST) if (xid := parse(line)) is not None]
+    assert first_grave(xids) == xids[1]
+    assert first_grave(xids[:1]) is None
+    assert told(xids) == ("Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, 2 times, Xid 31 of PCI:0000:3b:00")
+
+
+def record(sequence: int, message: str, priority: int = 4) -> str:
+    return f"{priority},{sequence},{sequence * 1000},-;{message}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
+
+
+def test_reports_since_the_generation_began_are_read_from_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(record(1, LOST))
+    kernel = KernelLog(log)
+    assert kernel.xids() == []
+    with log.open("a") as file:
+        file.write(record(2, FAULT) + record(3, "usb 1-1: new device") + record(4, LOST))
+    assert [each.number for each in kernel.xids()] == [31, 79]
+    assert [each.number for each in kernel.xids()] == [31, 79]
+    kernel.begin()
+    assert kernel.xids() == []
+
+
+def test_what_a_process_has_written_into_the_log_is_no_report(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("")
+    kernel = KernelLog(log)
+    log.write_text(record(1, LOST, priority=12))
+    assert kernel.xids() == []
+
+
+def test_a_device_that_says_the_same_for_ever_is_heard_for_a_while(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("")
+    kernel = KernelLog(log)
+    log.write_text("".join(record(number, LOST) for number in range(1000)))
+    assert len(kernel.xids()) == KEPT
+
+
+def test_without_the_right_to_read_the_log_nothing_is_known(tmp_path: Path) -> None:
+    assert KernelLog(tmp_path / "no kmsg").xids() == []
+
+
+def test_the_kernels_own_device_gives_records_of_this_shape() -> None:
+    text = f"headway test {uuid.uuid4()}"
+    try:
+        log, own = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK), os.open(KMSG, os.O_WRONLY)
+    except OSError as error:
+        pytest.skip(f"{KMSG} cannot be opened here (root may): {error}")
+    try:
+        os.lseek(log, 0, os.SEEK_END)
+        os.write(own, f"<4>{text}\n".encode())
+        found = list(records(log))
+    finally:
+        os.close(log)
+        os.close(own)
+    assert [priority >> 3 for priority, message in found if message == text] == [1], "a process's, not the kernel's"
