@@ -31,7 +31,8 @@ def main() -> None:
     model = DistributedDataParallel(network())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     saved, step = folder / "state.pt", 0
-    if saved.exists():
+    fresh = not saved.exists()  # the same for all ranks: none saves before all have taken steps
+    if not fresh:
         state = torch.load(saved)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -44,7 +45,7 @@ def main() -> None:
             optimizer.zero_grad()
             step += 1
             trace.write(f"{step} {os.getpid()} {time.monotonic()}\n")
-            if step == SAVED_AT and not saved.exists():
+            if step == SAVED_AT and fresh:
                 if dist.get_rank() == 0:
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
                     torch.save(state, folder / "state.part")
