@@ -56,7 +56,7 @@ class Committer:
             try:
                 self._rename(checkpoint, raw)
             except FileNotFoundError:
-                self._raise_superseded()
+                self.refuse_superseded()
                 raise
         else:
             assert self.upload is not None  # noqa: S101  nothing is brought to a tier that is not there
@@ -74,9 +74,11 @@ class Committer:
             return self.retire(tier)
         return ()
 
-    def _raise_superseded(self) -> None:
-        """A newer generation deletes what older ones have not committed: then that is why it is not there."""
-        newest = max((record.generation for record in self.chain.read()), default=0)
+    def refuse_superseded(self) -> None:
+        """Raises SupersededError if a newer generation stands on the chain: it deletes what older ones have not committed, and then that
+        is why something is not there. Raises OSError or ChainError when the chain cannot be read."""
+        with self._one_tier:
+            newest = max((record.generation for record in self.chain.read()), default=0)
         if newest > self.place.generation:
             raise SupersededError(f"generation {newest} has claimed the run")
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from headway.runner.checkpoint.chain import TIERS, CheckpointId, SupersededError
+from headway.runner.checkpoint.chain import TIERS, ChainError, CheckpointId, SupersededError
 from headway.runner.checkpoint.commit import Committer, Written
 from headway.runner.checkpoint.keeper.capture import Layout
 from headway.runner.checkpoint.keeper.link import Buffer, KeeperError, Link
@@ -251,6 +251,13 @@ class Saver:
             self._committer.commit(step, tier, everyone)
         return self._committer.bytes_of(everyone), self._committer.files_of(everyone)
 
+    def refuse_superseded(self, tier: str) -> None:
+        """Some rank could not write to the tier. Raises SupersededError where the reason is a newer generation, which deletes what this
+        one writes; for the first rank."""
+        if tier in TIERS:
+            with contextlib.suppress(OSError, ChainError):
+                self._committer.refuse_superseded()
+
     def clean(self, tier: str) -> None:
         """After a save has ended, beside whatever follows: what it has made superfluous goes."""
         gone = self._committer.clean(tier) if self._ranks.rank == 0 and tier in TIERS else ()
@@ -302,6 +309,8 @@ class _Lane:
         """Collective. Raises OSError where it failed and PeerError elsewhere."""
         heard = self._saver.heard(step, self._tier)
         everyone = [_unpack(raw) for raw in self._ranks.gather(_pack(heard))]
+        if None in everyone:
+            self._ranks.together(lambda: self._saver.refuse_superseded(self._tier), only=0)
         if isinstance(heard, Failed):
             raise OSError(heard.reason)
         if None in everyone:

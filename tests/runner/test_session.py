@@ -104,6 +104,16 @@ def test_whoever_had_the_directory_before_cannot_commit_any_more(tmp_path: Path)
     assert Loop(tmp_path).step == 4
 
 
+def test_a_write_that_fails_because_a_newer_session_deleted_it_says_who_has_the_directory(tmp_path: Path) -> None:
+    first = Loop(tmp_path).train(3)
+    first.run.wait()
+    (tmp_path / "shared/checkpoints/.tmp-step-000000004.g000001").write_text("in the way, as a deletion would be")
+    second = Loop(tmp_path)
+    with pytest.raises(checkpoint.SupersededError):
+        first.train(1).run.wait()
+    second.run.close()
+
+
 def test_a_state_that_lacks_what_was_saved_is_refused_by_name_unless_it_says_so(tmp_path: Path) -> None:
     with checkpoint.open(tmp_path, tiers={"disk": 1}) as run:
         run.load({"a": torch.ones(2), "b": torch.ones(3)})
