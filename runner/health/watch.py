@@ -25,8 +25,9 @@ __all__ = ["Findings", "Hang", "Probe", "RankBeat", "Straggler", "Watch"]
 BOUND_S, BOUND_FACTOR = 2.0, 5.0
 _SUSPECT, _KNOWN, _NAME = 0.375, 0.6, 0.8  # of the bound
 PROBES_APART_S, _PROBES_APART_MOST_S = 0.5, 60.0
-# Before so many it is not known what is usual: a stopped process is proof all the same, and a lock after FIRST_STEPS_S of doing nothing.
-_ENOUGH_GAPS, FIRST_STEPS_S = 20, 10.0
+# A rank's first steps, since it was first seen, are where it does what it does once, perhaps behind a lock: a stopped process is proof all
+# the same, and a lock after FIRST_STEPS_S of doing nothing.
+FIRST_STEPS, FIRST_STEPS_S = 30, 10.0
 _PROBE_ALL = 1024  # ranks; of more, those that may be in the way and a sample, another one each time
 _SAMPLE = 64
 # What the probe itself costs the process: a handler that writes its stack to a file.
@@ -84,7 +85,8 @@ class Findings:
 
 @dataclass(slots=True)
 class _Rank:
-    """`sign_s` is its last sign of life, `looked_s` when its agent last looked at its page, both on the watch's clock."""
+    """`sign_s` is its last sign of life, `looked_s` when its agent last looked at its page, both on the watch's clock; `first` the first
+    step that was seen of it, 0 before that."""
 
     step: int
     section: str
@@ -92,6 +94,7 @@ class _Rank:
     age_s: float
     sign_s: float
     looked_s: float
+    first: int
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class Watch:
         age_s = now_s - self._began_s if beat.age_s is None else beat.age_s
         each = self._ranks.get(rank)
         if each is None:
-            self._ranks[rank] = each = _Rank(beat.step, beat.section, beat.pulse, age_s, now_s - age_s, now_s)
+            self._ranks[rank] = each = _Rank(beat.step, beat.section, beat.pulse, age_s, now_s - age_s, now_s, beat.step)
             self._moved(now_s - age_s)
         elif beat.pulse != each.pulse or beat.step != each.step or beat.section != each.section or age_s < each.age_s:
             self._sign(each, beat, age_s, now_s)
@@ -183,6 +186,7 @@ class Watch:
         gap_s = max((sign_s - each.sign_s) / max(beat.pulse - each.pulse, 1), each.age_s)
         if each.step:  # what comes before the first step, and that step itself, are not usual
             self._gaps.add(gap_s)
+        each.first = each.first or beat.step
         self._timeouts.saw(each.section, gap_s)
         each.step, each.section, each.pulse, each.age_s, each.sign_s = beat.step, beat.section, beat.pulse, age_s, sign_s
         self._furthest = max(self._furthest, beat.step)
@@ -226,12 +230,15 @@ class Watch:
         if found is None:
             return None
         ranks, why = found
-        if len(self._gaps) < _ENOUGH_GAPS and not all(self._is_sure_at_first(self._looks[rank]) for rank in ranks):
+        if not all(self._is_sure_of(rank) for rank in ranks):
             return None
         return self._hang(ranks, now_s, why)
 
-    def _is_sure_at_first(self, look: _Look) -> bool:
-        """Whether a rank hangs that is in its first steps. Before them, what only one rank does once may well stand on a lock."""
+    def _is_sure_of(self, rank: int) -> bool:
+        """Whether a rank that seems to hang does. Before its first step, what only one rank does once may well stand on a lock."""
+        each, look = self._ranks[rank], self._looks[rank]
+        if each.first > 0 and each.step - each.first >= FIRST_STEPS:
+            return True
         return look.probe.state in "TZ" or (len(self._gaps) > 0 and look.at_s - look.idle_s >= FIRST_STEPS_S)
 
     def _timed_out(self, now_s: float) -> Hang | None:

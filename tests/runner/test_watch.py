@@ -269,6 +269,24 @@ def test_before_the_first_step_a_lock_proves_nothing_and_a_stop_does() -> None:
     assert hang_in(world.stand(60.0)) is not None
 
 
+def test_after_thirty_steps_however_fast_a_lock_is_proof_at_once() -> None:
+    world = trained(2, seconds=2.0, step_s=0.05)
+    world.processes = one_and_others(LOCKED, WAITING)
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert hang.silent_s <= 2.0
+
+
+def test_the_first_steps_after_a_restore_are_first_steps_too() -> None:
+    world = World(2, base=5_000)
+    world.go(0.5)
+    world.move(1, section="compute")
+    world.processes = one_and_others(LOCKED, WAITING)
+    began_s = world.now_s
+    assert hang_in(world.stand(60.0)) is not None
+    assert world.now_s - began_s > FIRST_STEPS_S
+
+
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_in_the_first_steps_a_lock_is_proof_once_nothing_was_done_for_ten_seconds(ranks: int) -> None:
     world = trained(ranks, seconds=0.5)
@@ -369,7 +387,7 @@ def test_writing_a_dump_counts_as_doing_nothing_for_who_did_nothing_before(
     used_at: Sequence[int], recorded: bool, after_s: float | None
 ) -> None:
     """Looks are 0.5 s apart from 1.9 s on, and a hang is named from 4 s on."""
-    world = trained(4, step_s=1.0)
+    world = trained(4, seconds=60.0, step_s=1.0)
     used, looks, began_s = LOCKED, 0, world.now_s
 
     def processes(rank: int, _: float) -> Probe:
@@ -439,7 +457,7 @@ def test_a_script_without_steps_may_work_for_hours_and_not_stand_still() -> None
 def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
     world = World(4_000, step_s=2.0)
     world.watch.beat(world.beats, world.now_s)
-    for step in range(1, 30):
+    for step in range(1, 40):
         world.now_s += 2.0
         beats = {rank: RankBeat(step, "compute", step, 0.0) for rank in world.beats}
         world.watch.beat(beats, world.now_s)
@@ -448,7 +466,7 @@ def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
     while named is None and world.now_s < 1200.0:
         world.now_s += 0.5
         for node in range(0, 4_000, 8):
-            beats = {rank: RankBeat(29, section[rank], 29, world.now_s - 1058.0) for rank in range(node, node + 8)}
+            beats = {rank: RankBeat(39, section[rank], 39, world.now_s - 1078.0) for rank in range(node, node + 8)}
             world.watch.beat(beats, world.now_s)
         found = world.watch.tick(world.now_s)
         assert len(found.probe) <= 1024
