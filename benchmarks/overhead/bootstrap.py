@@ -1,4 +1,4 @@
-"""The ratio of two jobs' times over pairs of turns, with the interval that resampling whole groups of pairs gives."""
+"""The ratio of two jobs' times over pairs of turns, with the interval that resampling whole starts of both jobs gives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Ratio:
 
 
 def ratio(ours_s: Sequence[float], other_s: Sequence[float], seed: int = 0, resamples: int = RESAMPLES) -> Ratio:
-    """Seconds of the same group in both, two groups or more. Groups are drawn with replacement and both sides of each together: neighbours
-    saw the same machine (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, percentile interval). Of so few groups the plain
+    """Seconds of the same start in both, two starts or more. Starts are drawn with replacement and both sides of each together: neighbours
+    saw the same machine (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, percentile interval). Of so few the plain
     percentiles cover too little, so theirs are moved outwards to where a mean's would have Student's bounds (Hesterberg, What Teachers
     Should Know about the Bootstrap, The American Statistician 69, 2015: the expanded percentile interval).
     """

@@ -1,13 +1,14 @@
 """The training that both sides run: an ordinary loop that saves by headway.checkpoint or by torch's async_save, or does not save.
 
-`job.py SIDE FOLDER SEQUENCES GROUPS [--saver NAME]`. The two jobs are never at work at once: each does a turn of STEPS steps, and then
-hands the turn to the other one. In the last turn of each group of TURNS there is a checkpoint, where any are saved. While a job waits
-its ranks meet now and then, as they would in a step. After the first group, which sets everything up, nobody has the turn until whoever
-started the jobs gives it.
+`job.py SIDE FIRST FOLDER SEQUENCES GROUPS [--saver NAME]`, FIRST being the side that has the first turn. The two jobs are never at work
+at once: each does a turn of STEPS steps, and then hands the turn to the other one. In the last turn of each group of TURNS there is a
+checkpoint, where any are saved. While a job waits its ranks meet now and then, as they would in a step. After the first group, which sets
+everything up, nobody has the turn until whoever started the jobs gives it.
 """
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -149,10 +150,10 @@ def hand_over(file: Path, side: str, to: str) -> None:
     whole.replace(file)
 
 
-def run(side: str, folder: Path, sequences: int, groups: int, saver_name: str | None) -> None:
+def run(side: str, first: str, folder: Path, sequences: int, groups: int, saver_name: str | None) -> None:
     dist.init_process_group("gloo")
     training, took_s = Training(sequences), list[float]()
-    saver = SAVERS[saver_name](training, folder / "checkpoints") if saver_name else NoSaver()
+    saver = SAVERS[saver_name](training, folder / f"checkpoints-{side}") if saver_name else NoSaver()
     other = next(name for name in SIDES if name != side)
     for number in range(TURNS * (1 + groups)):
         wait_for_turn(folder / "turn", side)
@@ -160,23 +161,25 @@ def run(side: str, folder: Path, sequences: int, groups: int, saver_name: str | 
         if dist.get_rank() == 0:
             found = {"turn_s": took_s[TURNS:], "state_bytes": training.state_bytes()}
             (folder / f"{side}.json").write_text(json.dumps(found))
-            is_set_up = number == TURNS - 1 and side == SIDES[-1]
+            is_set_up = number == TURNS - 1 and side != first
             hand_over(folder / "turn", side, NOBODY if is_set_up else other)
         dist.barrier()
-    if side == SIDES[0]:  # its end would take from the other's last turn
+    if side == first:  # its end would take from the other's last turn
         wait_for_turn(folder / "turn", side)
-    dist.destroy_process_group()
+    # Not by way of gloo's destructor: now and then torch 2.13 misses the wake-up of the thread that it then waits for.
+    os._exit(0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("side", choices=SIDES)
+    for name in ("side", "first"):
+        parser.add_argument(name, choices=SIDES)
     parser.add_argument("folder", type=Path)
     for name in ("sequences", "groups"):
         parser.add_argument(name, type=int)
     parser.add_argument("--saver", choices=tuple(SAVERS))
     options = parser.parse_args()
-    run(options.side, options.folder, options.sequences, options.groups, options.saver)
+    run(options.side, options.first, options.folder, options.sequences, options.groups, options.saver)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from benchmarks.overhead.job import NOBODY, SIDES, TURNS, hand_over
 from headway.runner.lines import read_lines
 
 RANKS = 2
+SAVES_TOO = ("dcp",)  # torchrun's side saves like ours where what saves is the script's own, and what headway adds is to be seen
 STANDBYS_S = 180.0  # to be ready, which costs nothing from then on
 _JOB = Path(__file__).with_name("job.py")
 _LOOK_S = 0.05
@@ -41,12 +42,12 @@ class _Seen:
     standbys: bool = False
 
 
-def measure(folder: Path, sequences: int, groups: int, saver: str, limit_s: float) -> Measured:
-    """Raises MeasureError when a job fails or both have not ended after `limit_s`."""
-    (folder / "turn").write_text(SIDES[0])
-    jobs = [_start(side, folder, sequences, groups, saver) for side in SIDES]
+def measure(folder: Path, first: str, sequences: int, groups: int, saver: str, limit_s: float) -> Measured:
+    """Starts both jobs, of which `first` has the first turn. Raises MeasureError when a job fails, or has not ended after `limit_s`."""
+    (folder / "turn").write_text(first)
+    jobs = [_start(side, first, folder, sequences, groups, saver) for side in SIDES]
     try:
-        seen = _watched(jobs, folder, time.monotonic() + limit_s)
+        seen = _watched(jobs, first, folder, time.monotonic() + limit_s)
     finally:
         for job in jobs:
             _end(job)
@@ -55,13 +56,15 @@ def measure(folder: Path, sequences: int, groups: int, saver: str, limit_s: floa
     return Measured(tuple(ours["turn_s"]), tuple(other["turn_s"]), control_s, seen.set_up_s, seen.standbys, ours["state_bytes"])
 
 
-def _start(side: str, folder: Path, sequences: int, groups: int, saver: str) -> subprocess.Popen[bytes]:
-    words = [side, str(folder), str(sequences), str(groups)]
+def _start(side: str, first: str, folder: Path, sequences: int, groups: int, saver: str) -> subprocess.Popen[bytes]:
+    words = [side, first, str(folder), str(sequences), str(groups)]
+    if side == SIDES[0] or saver in SAVES_TOO:
+        words.append(f"--saver={saver}")
     bin_folder = Path(sys.executable).parent
     given = {**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_RUNS": str(folder / "runs")}
     flags = ["--nnodes=1", f"--nproc-per-node={RANKS}"]
     if side == SIDES[0]:
-        command = [str(bin_folder / "headway"), "torchrun", *flags, str(_JOB), *words, f"--saver={saver}"]
+        command = [str(bin_folder / "headway"), "torchrun", *flags, str(_JOB), *words]
     else:
         command = [str(bin_folder / "torchrun"), *flags, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(_JOB), *words]
     output = (folder / f"{side}.log").open("wb")
@@ -69,9 +72,9 @@ def _start(side: str, folder: Path, sequences: int, groups: int, saver: str) -> 
     return subprocess.Popen(command, env={**given, "PYTHONPATH": str(root)}, stdout=output, stderr=output, start_new_session=True)
 
 
-def _watched(jobs: list[subprocess.Popen[bytes]], folder: Path, until_s: float) -> _Seen:
+def _watched(jobs: list[subprocess.Popen[bytes]], first: str, folder: Path, until_s: float) -> _Seen:
     """The CPU seconds of our job's processes that are no ranks, for each of the other's turns; until both jobs have ended."""
-    turn, seen, whose, before = folder / "turn", _Seen(), SIDES[0], dict[int, float]()
+    turn, seen, whose, before = folder / "turn", _Seen(), first, dict[int, float]()
     while any(job.poll() is None for job in jobs):
         _check(jobs, until_s)
         if (now := turn.read_text()) != whose:
@@ -81,7 +84,7 @@ def _watched(jobs: list[subprocess.Popen[bytes]], folder: Path, until_s: float) 
             if now == NOBODY:
                 seen.standbys = _await_standbys(jobs, folder, until_s)
                 seen.set_up_s = sum(_control_cpu_s(jobs[0].pid).values())
-                hand_over(turn, NOBODY, SIDES[0])
+                hand_over(turn, NOBODY, first)
             whose, before = now, cpu_s
         time.sleep(_LOOK_S)
     _check(jobs, until_s)
