@@ -5,13 +5,15 @@ others a worker's own thread does the same (boot/flight.py). A dump is a pickle 
 """
 
 import contextlib
+import hashlib
+import math
 import os
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.runner.health.collectives import Collective
+from headway.runner.health.collectives import Collective, Operation
 from headway.runner.rundir import RunDirectory
 
 # torch takes the newer name first (torch/csrc/distributed/c10d/FlightRecorder.cpp).
@@ -20,6 +22,9 @@ PIPES = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_BYTES = 1 << 28
 AGAIN_S = 5.0  # a dump takes torch up to 0.1 s of a core: of a long silence there is one for each doubling
 GROUPS = 64  # of a rank, in a message
+BEFORE = 100  # collectives by which two ranks are known to count alike
+ABOUT = 4  # before the one that a rank waits in, and from there on
+_UNLIKE = ("send", "recv", "coalesced")  # in the names of operations that may well differ by rank
 
 
 class Recorder:
@@ -106,21 +111,47 @@ def read(path: Path) -> tuple[Collective, ...] | None:
 
 def newest(dump: Mapping[str, Any]) -> tuple[Collective, ...]:
     """Of torch's flight recorder, format 2 (FlightRecorder.hpp)."""
-    last: dict[str, Mapping[str, Any]] = {}
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for entry in dump.get("entries", ()):
-        name = str(entry["process_group"][0])
-        if not entry["is_p2p"] and (name not in last or entry["collective_seq_id"] >= last[name]["collective_seq_id"]):
-            last[name] = entry
-    found = [_collective(name, entry) for name, entry in last.items()]
+        if not entry["is_p2p"]:
+            groups.setdefault(str(entry["process_group"][0]), {})[int(entry["collective_seq_id"])] = entry
+    found = [_collective(name, entries) for name, entries in groups.items()]
     return tuple(sorted(found, key=lambda each: each.done)[:GROUPS])
 
 
-def _collective(name: str, entry: Mapping[str, Any]) -> Collective:
-    backend, _, operation = str(entry["profiling_name"]).rpartition(":")
-    # A gloo operation never says that it has completed, only that nobody waits for it any more; of NCCL that may be a timeout.
-    done = entry["state"] == "completed" or (backend == "gloo" and bool(entry["retired"]))
-    sizes = ", ".join(f"{kind}{list(size)}" for kind, size in zip(entry["input_dtypes"], entry["input_sizes"], strict=False))
-    return Collective(name, str(entry["process_group"][1]), int(entry["collective_seq_id"]), f"{operation}({sizes[:80]})", done)
+def _collective(group: str, entries: Mapping[int, Mapping[str, Any]]) -> Collective:
+    """`entries` are a group's, by their numbers."""
+    newest = max(entries)
+    last = entries[newest]
+    done = max((number for number, entry in entries.items() if _is_done(entry)), default=0)
+    waits = min((number for number in entries if number > done), default=0)
+    about = waits or newest + 1
+    near = [number for number in sorted(entries) if about - ABOUT <= number < about + ABOUT]
+    recent = tuple(
+        _recent(entries, number) for number in near if not any(word in _operation(entries[number]) for word in _UNLIKE)
+    )
+    sizes = ", ".join(f"{kind}{list(size)}" for kind, size in zip(last["input_dtypes"], last["input_sizes"], strict=False))
+    what = f"{_operation(last)}({sizes[:80]})"
+    return Collective(group, str(last["process_group"][1]), newest, what, done == newest, waits, recent)
+
+
+def _is_done(entry: Mapping[str, Any]) -> bool:
+    """A gloo operation never says that it has completed, only that nobody waits for it any more; of NCCL that may be a timeout."""
+    is_gloo = str(entry["profiling_name"]).startswith("gloo:")
+    return entry["state"] == "completed" or (is_gloo and bool(entry["retired"]))
+
+
+def _operation(entry: Mapping[str, Any]) -> str:
+    return str(entry["profiling_name"]).rpartition(":")[2]
+
+
+def _recent(entries: Mapping[int, Mapping[str, Any]], number: int) -> Operation:
+    """What all ranks of an all_reduce must agree on is how much they give; other operations' sizes may differ by rank."""
+    entry, name = entries[number], _operation(entries[number])
+    if name == "all_reduce":
+        name += f" of {sum(math.prod(size) for size in entry['input_sizes']):,} elements"
+    before = [f"{each} {_operation(entries[each])}" for each in range(number - BEFORE, number) if each in entries]
+    return Operation(number, name, hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest())
 
 
 class _PlainValues(pickle.Unpickler):

@@ -6,7 +6,7 @@ from typing import Any
 from headway.runner.contract import SECTIONS
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import Beat, Event, Exited, Joined, Probed, Recorded, Said
-from headway.runner.health.collectives import Collective
+from headway.runner.health.collectives import Collective, Operation
 from headway.runner.health.watch import Probe, RankBeat
 from headway.runner.health.xid import Xid
 from headway.runner.messages import ChannelError, Message
@@ -93,7 +93,9 @@ def _probe(facts: Mapping[str, Any]) -> Probe:
 
 
 def _collective(facts: Mapping[str, Any]) -> Collective:
-    return Collective(str(facts["group"]), str(facts["label"]), int(facts["number"]), str(facts["what"]), bool(facts["done"]))
+    recent = tuple(Operation(int(each["number"]), str(each["name"]), str(each["before"])) for each in facts["recent"])
+    named = str(facts["group"]), str(facts["label"])
+    return Collective(*named, int(facts["number"]), str(facts["what"]), bool(facts["done"]), int(facts["waits"]), recent)
 
 
 def _committed(message: Message) -> Said:

@@ -1,4 +1,4 @@
-"""Who is missing in a collective: the newest ones that each rank has entered, as torch's flight recorder has them; no I/O."""
+"""Who is missing in a collective, or waits in another one than the others: what torch's flight recorder has of each rank; no I/O."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,42 +9,84 @@ _LISTED = 8  # ranks in a text
 
 
 @dataclass(frozen=True)
+class Operation:
+    """What a rank has entered under a number. `name` comes with as much as must be the same on all ranks; `before` is a digest of the
+    group's operations before it, by which two ranks are known to count alike."""
+
+    number: int
+    name: str
+    before: str
+
+
+@dataclass(frozen=True)
 class Collective:
     """The newest collective that a rank has entered in a process group. `group` is the group's name, the same on all its ranks, `label`
-    its description. `number` counts the group's collectives from 1. `what` is the operation and its sizes. `done`: it has completed."""
+    its description. `number` counts the group's collectives from 1. `what` is the operation and its sizes. `done`: it has completed.
+    `waits` is the first one that has not, after the last that has, 0 for none; `recent` are those about it."""
 
     group: str
     label: str
     number: int
     what: str
     done: bool
+    waits: int = 0
+    recent: tuple[Operation, ...] = ()
 
 
 @dataclass(frozen=True)
 class Missing:
-    """`ranks` hold the others up; `why` says in which collective."""
+    """`ranks` hold the others up, none where nobody is in the minority; `why` says in which collective."""
 
     ranks: tuple[int, ...]
     why: str
 
 
 def missing(entered: Mapping[int, Sequence[Collective]]) -> Missing | None:
-    """The ranks that have not entered a collective in which others wait, or have entered another one in its place.
+    """The ranks that have not entered a collective in which others wait.
 
     `entered` is by rank, for the ranks that are known. None where nobody is missing, or more are than wait. A rank that is late in one
     group because it waits in another is held up itself, and not named where anybody else is.
     """
-    by_group: dict[str, dict[int, Collective]] = {}
-    for rank, newest in entered.items():
-        for each in newest:
-            by_group.setdefault(each.group, {})[rank] = each
-    found = [each for group in by_group.values() for each in _missing_in(group, entered.keys())]
+    found = [each for group in _by_group(entered).values() for each in _missing_in(group, entered.keys())]
     waiting = {rank for rank, newest in entered.items() if any(not each.done for each in newest)}
     named = [each for each in found if not waiting.issuperset(each.ranks)] or found
     if not named:
         return None
     ranks = {rank for each in named for rank in each.ranks}
     return Missing(tuple(sorted(ranks - waiting or ranks)), named[0].why)
+
+
+def at_odds(entered: Mapping[int, Sequence[Collective]]) -> tuple[Missing, frozenset[int]] | None:
+    """Ranks that wait, and that will for ever: others have entered another operation of the group under the same number. Those in the
+    minority, and all of them. Only ranks whose operations before that were the same are held against each other."""
+    for group in _by_group(entered).values():
+        for number in sorted({each.waits for each in group.values() if each.waits}):
+            alike: dict[str, dict[int, str]] = {}
+            for rank, each in group.items():
+                for operation in each.recent:
+                    if operation.number == number:
+                        alike.setdefault(operation.before, {})[rank] = operation.name
+            for names in alike.values():
+                if len(set(names.values())) > 1 and any(group[rank].waits == number for rank in names):
+                    of = f"number {number:,} of group {_name(group[min(names)])}"
+                    return _odd(names, of), frozenset(names)
+    return None
+
+
+def _odd(names: Mapping[int, str], of: str) -> Missing:
+    usual, most = Counter(names[rank] for rank in sorted(names)).most_common(1)[0]
+    odd = tuple(sorted(rank for rank, name in names.items() if name != usual))
+    others = "1 other" if most == 1 else f"{most:,} others"
+    why = f"{_ranks(odd)} entered {names[odd[0]]} as {of}, and {others} {usual}: they never meet"
+    return Missing(odd if len(odd) < most else (), why)
+
+
+def _by_group(entered: Mapping[int, Sequence[Collective]]) -> dict[str, dict[int, Collective]]:
+    by_group: dict[str, dict[int, Collective]] = {}
+    for rank, newest in entered.items():
+        for each in newest:
+            by_group.setdefault(each.group, {})[rank] = each
+    return by_group
 
 
 def _missing_in(group: Mapping[int, Collective], known: Collection[int]) -> Iterator[Missing]:
@@ -56,16 +98,14 @@ def _missing_in(group: Mapping[int, Collective], known: Collection[int]) -> Iter
     late = tuple(sorted(rank for rank in members if rank not in there))
     if wait and late and len(late) <= len(wait):
         yield Missing(late, f"{_ranks(late)} not entered {_named(newest)}, in which {_others(len(wait))}")
-    usual, count = Counter(there[rank].what for rank in wait).most_common(1)[0] if wait else ("", 0)
-    odd = tuple(sorted(rank for rank in wait if there[rank].what != usual))
-    if odd and len(odd) < count:
-        what = there[odd[0]].what
-        yield Missing(odd, f"{_ranks(odd)} entered {what} where {_others(count)} in {_named(there[wait[0]], usual)}")
 
 
-def _named(each: Collective, what: str = "") -> str:
-    group = each.label if each.label not in ("", "undefined") else each.group
-    return f"{what or each.what}, number {each.number:,} of group {group}"
+def _named(each: Collective) -> str:
+    return f"{each.what}, number {each.number:,} of group {_name(each)}"
+
+
+def _name(each: Collective) -> str:
+    return each.label if each.label not in ("", "undefined") else each.group
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -228,11 +228,18 @@ class Watch:
         few = len(self._ranks) <= _PROBE_ALL
         found = culprits.proven([s for s in self._standings() if few or s.rank in self._looks or s.section == "collective"])
         if found is None:
-            return None
+            return self._never_meet(now_s)
         ranks, why = found
         if not all(self._is_sure_of(rank) for rank in ranks):
             return None
         return self._hang(ranks, now_s, why)
+
+    def _never_meet(self, now_s: float) -> Hang | None:
+        """Ranks that wait for each other in different collectives, and whose stacks have stayed the same: no time mends that."""
+        odds = collectives.at_odds(self._known())
+        if odds is None or not all(rank in self._looks and _is_held(self._looks[rank]) for rank in odds[1]):
+            return None
+        return self._hang(odds[0].ranks, now_s, odds[0].why, "collective")
 
     def _is_sure_of(self, rank: int) -> bool:
         """Whether a rank that seems to hang does. Before its first step, what only one rank does once may well stand on a lock."""
@@ -275,13 +282,15 @@ class Watch:
             where = self._looks[ranks[0]].probe.where if ranks[0] in self._looks else None
             section = where or self._ranks[ranks[0]].section
         found = self._missing()
-        more = [found.why] if found is not None else []
+        more = [found.why] if found is not None and found.why != why else []
         more += [f"NCCL says: {self._said}"] if self._said else []
         return Hang(ranks, section, now_s - since_s, "; ".join([why, *more]))
 
     def _missing(self) -> collectives.Missing | None:
         """Who holds others up by the flight recorders; nobody where a look at them says that they wait too: a dump may be older."""
-        known = {rank: entered for rank, entered in self._entered.items() if rank in self._ranks}
+        known = self._known()
+        if (odds := collectives.at_odds(known)) is not None:
+            return odds[0]
         found = collectives.missing(known)
         if found is None:
             return None
@@ -289,6 +298,9 @@ class Watch:
         pending = {rank for rank, entered in known.items() if not all(each.done for each in entered)}
         stale = any(look.where == "collective" for look in looks) and not pending.issuperset(found.ranks)
         return None if stale else found
+
+    def _known(self) -> dict[int, tuple[Collective, ...]]:
+        return {rank: entered for rank, entered in self._entered.items() if rank in self._ranks}
 
     def _all_silent_for(self, seconds: float) -> bool:
         """Whether every rank that has not ended was looked at `seconds` or more after the last sign of life of any."""
@@ -337,8 +349,12 @@ def _look(probe: Probe, now_s: float, before: _Look | None, *, recorded: bool) -
     return _Look(probe, now_s, before.held_s, since if idle else probe, before.idle_s if idle else now_s)
 
 
+def _is_held(look: _Look) -> bool:
+    return look.at_s - look.held_s >= PROBES_APART_S - 1e-6
+
+
 def _standing(rank: int, each: _Rank, look: _Look) -> Standing:
-    held = look.at_s - look.held_s >= PROBES_APART_S - 1e-6
+    held = _is_held(look)
     idle = look.at_s - look.idle_s >= PROBES_APART_S - 1e-6
     probe = look.probe
     standing = Standing(rank, each.step, probe.where or each.section, probe.stack, held=held, waits_on=probe.waits_on)

@@ -81,6 +81,28 @@ def test_max_restarts_means_what_it_means_to_torchrun(tmp_path: Path) -> None:
     assert len(only_run(tmp_path / "runs").journal("start")) == 1
 
 
+AT_ODDS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    dist.broadcast(torch.ones(4), src=1)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_ranks_that_wait_in_collectives_that_never_meet_are_restarted_and_told_which(tmp_path: Path) -> None:
+    """The collective's own timeout is 30 minutes, and so is gloo's."""
+    script = tmp_path / "train.py"
+    script.write_text(AT_ODDS)
+    done = headway("torchrun", "--nproc-per-node", "2", script, runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (hang,) = only_run(tmp_path / "runs").journal("hang")
+    assert (hang["ranks"], hang["section"]) == ([], "collective")
+    assert hang["why"].endswith("as number 4 of group default_pg, and 1 other all_reduce of 4 elements: they never meet")
+
+
 def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("raise ValueError('no such layer')\n")

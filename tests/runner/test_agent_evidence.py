@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from headway.runner.agent import main, ras
-from headway.runner.agent.flight import DUMPS, PIPES
+from headway.runner.agent.flight import DUMPS, PIPES, newest
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.coordinator.events import Event, Exited, Recorded
 from headway.runner.coordinator.reading import event_of
-from headway.runner.health.collectives import Collective
 from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
 from headway.runner.rundir import RunDirectory
@@ -37,7 +36,7 @@ DUMP = {
         }
     ]
 }
-WAITS = (Collective("0", "default_pg", 7, "all_reduce(Float[4])", done=False),)
+WAITS = newest(DUMP)
 
 
 class Said:

@@ -1,8 +1,8 @@
-"""Who is missing in a collective: late, in another one, or held up by who is."""
+"""Who is missing in a collective: late, or held up by who is; and who waits in another one than the others."""
 
 import pytest
 
-from headway.runner.health.collectives import Collective, missing
+from headway.runner.health.collectives import Collective, Operation, at_odds, missing
 
 SUM, GATHER = "all_reduce(Float[4])", "all_gather(Float[4])"
 
@@ -38,9 +38,8 @@ def test_a_rank_that_has_entered_nothing_is_missing_in_the_group_of_all_ranks_an
         {0: [at(7)], 1: [at(7)]},
         {0: [at(7, done=True)], 1: [at(6, done=True)]},
         {0: [at(7)], 1: [at(6, done=True)], 2: [at(6, done=True)]},
-        {0: [at(7, what=SUM)], 1: [at(7, what=GATHER)]},
     ],
-    ids=["nothing known", "all wait", "nobody waits", "most are behind", "two in two different ones"],
+    ids=["nothing known", "all wait", "nobody waits", "most are behind"],
 )
 def test_nobody_is_missing_where(entered: dict[int, list[Collective]]) -> None:
     assert missing(entered) is None
@@ -60,13 +59,51 @@ def test_where_all_who_are_late_wait_they_are_named_together() -> None:
     assert found.ranks == (3,)
 
 
-def test_who_has_entered_another_collective_than_most_is_named_with_both() -> None:
-    found = missing({0: [at(7)], 1: [at(7, what=GATHER)], 2: [at(7)]})
+def waits(operation: str, number: int = 7, before: str = "same", group: str = "0") -> Collective:
+    """In `operation`, with more that was entered behind it."""
+    recent = (Operation(number - 1, SUM, "old"), Operation(number, operation, before), Operation(number + 2, SUM, "new"))
+    return Collective(group, "default_pg", number + 2, SUM, False, number, recent)
+
+
+def has_done(operation: str, number: int = 7) -> Collective:
+    """It waits in the one behind."""
+    recent = (Operation(number, operation, "same"), Operation(number + 1, SUM, "new"))
+    return Collective("0", "default_pg", number + 1, SUM, False, number + 1, recent)
+
+
+def test_who_waits_in_another_operation_than_most_is_named_with_both() -> None:
+    found = at_odds({0: [waits("all_reduce of 4 elements")], 1: [waits("barrier")], 2: [waits("all_reduce of 4 elements")]})
     assert found is not None
-    assert found.ranks == (1,)
-    assert found.why == (
-        "rank 1 has entered all_gather(Float[4]) where 2 others wait in all_reduce(Float[4]), number 7 of group default_pg"
+    assert found[0].ranks == (1,)
+    assert found[0].why == (
+        "rank 1 has entered barrier as number 7 of group default_pg, and 2 others all_reduce of 4 elements: they never meet"
     )
+    assert found[1] == {0, 1, 2}
+
+
+def test_of_two_ranks_that_wait_in_two_operations_neither_is_the_culprit() -> None:
+    found = at_odds({0: [waits("barrier")], 1: [waits("broadcast")], 2: [at(6, done=True)]})
+    assert found is not None
+    assert found[0].ranks == ()
+    assert found[0].why == "rank 1 has entered broadcast as number 7 of group default_pg, and 1 other barrier: they never meet"
+    assert found[1] == {0, 1}, "rank 2 waits for nobody"
+
+
+def test_a_rank_whose_operation_went_through_without_the_others_is_at_odds_with_them() -> None:
+    """As the root of a broadcast, which only sends."""
+    found = at_odds({0: [waits("all_reduce of 4 elements")], 1: [has_done("broadcast")]})
+    assert found is not None
+    assert found[1] == {0, 1}
+    assert at_odds({0: [has_done("broadcast")], 1: [has_done("broadcast")]}) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [waits("barrier"), waits("broadcast", 8), waits("broadcast", before="other"), waits("broadcast", group="4"), at(7)],
+    ids=["the same", "another number", "counted otherwise", "another group", "not known what"],
+)
+def test_ranks_are_not_at_odds_where_one_waits_in(other: Collective) -> None:
+    assert at_odds({0: [waits("barrier")], 1: [other]}) is None
 
 
 def test_many_ranks_are_named_in_a_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headway.runner.agent import flight
 from headway.runner.agent.flight import Recorder, answers, read
-from headway.runner.health.collectives import Collective, missing
+from headway.runner.health.collectives import Collective, at_odds, missing
 from headway.runner.rundir import RunDirectory
 
 S = 1_000_000_000
@@ -155,8 +155,45 @@ def test_nccl_says_itself_when_a_collective_is_complete_and_one_that_timed_out_i
         return {**facts, "profiling_name": "nccl:all_reduce", "input_dtypes": ["BFloat16"], "input_sizes": [[8, 2]]}
 
     (timed_out,) = flight.newest({"entries": [entry(4, "completed", retired=True), entry(5, "started", retired=True)]})
-    assert timed_out == Collective("0", "default_pg", 5, "all_reduce(BFloat16[8, 2])", done=False)
+    assert (timed_out.number, timed_out.what, timed_out.done) == (5, "all_reduce(BFloat16[8, 2])", False)
     (after_a_send,) = flight.newest(
         {"entries": [entry(4, "completed", retired=True), entry(4, "started", retired=False, p2p=True)]}
     )
     assert after_a_send.done
+
+
+def gloo(number: int, operation: str, sizes: list[list[int]], *, done: bool) -> dict[str, object]:
+    facts = {
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "is_p2p": False,
+        "state": "scheduled",
+        "retired": done,
+    }
+    return {**facts, "profiling_name": f"gloo:{operation}", "input_dtypes": ["Float"] * len(sizes), "input_sizes": sizes}
+
+
+def test_a_rank_waits_in_the_first_collective_that_has_not_completed_after_the_last_that_has() -> None:
+    once = [gloo(1, "barrier", [], done=True), gloo(2, "all_reduce", [[4]], done=False), gloo(3, "all_reduce", [[4]], done=True)]
+    pending = [gloo(4, "all_reduce", [[8, 2], [3]], done=False), gloo(5, "broadcast", [[7]], done=False)]
+    (waiting,) = flight.newest({"entries": [*once, *pending]})
+    assert (waiting.number, waiting.what, waiting.done) == (5, "broadcast(Float[7])", False)
+    assert waiting.waits == 4
+    assert [(each.number, each.name) for each in waiting.recent][-2:] == [(4, "all_reduce of 19 elements"), (5, "broadcast")]
+    (done,) = flight.newest({"entries": once})
+    assert done.waits == 0
+
+
+@pytest.mark.parametrize(("one", "other"), [("send", "recv"), ("coalesced", "all_reduce")])
+def test_operations_that_may_differ_by_rank_are_not_held_against_anybody(one: str, other: str) -> None:
+    first, second = (flight.newest({"entries": [gloo(1, name, [[4]], done=False)]}) for name in (one, other))
+    assert at_odds({0: first, 1: second}) is None
+
+
+def test_two_ranks_count_alike_where_what_they_did_before_is_the_same() -> None:
+    alike = [gloo(number, "all_reduce", [[4]], done=True) for number in range(1, 200)]
+    one, other = ([*alike, gloo(200, operation, [[4]], done=False)] for operation in ("all_reduce", "broadcast"))
+    shifted = [*alike[:150], gloo(151, "barrier", [], done=True), *alike[151:], gloo(200, "broadcast", [[4]], done=False)]
+    first, second, third = (flight.newest({"entries": entries}) for entries in (one, other, shifted))
+    assert at_odds({0: first, 1: second}) is not None
+    assert at_odds({0: first, 1: third}) is None

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import Exited, Probed, Recorded
 from headway.runner.coordinator.reading import event_of
-from headway.runner.health.collectives import Collective
+from headway.runner.health.collectives import Collective, Operation
 from headway.runner.health.watch import Probe
 from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
@@ -20,7 +20,11 @@ def test_a_look_at_a_process_arrives_with_all_that_was_seen() -> None:
 
 
 def test_what_a_flight_recorder_says_arrives_whole() -> None:
-    entered = (Collective("0", "default_pg", 7, "all_reduce(Float[4])", False), Collective("3", "", 2, "barrier()", True))
+    recent = (Operation(7, "all_reduce of 4 elements", "0f"),)
+    entered = (
+        Collective("0", "default_pg", 8, "all_reduce(Float[4])", False, 7, recent),
+        Collective("3", "", 2, "barrier()", True),
+    )
     body = json.loads(json.dumps({"what": "recorded", "ranks": {3: [asdict(each) for each in entered]}, "said": None}))
     assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Recorded(1, 2, {3: entered}, None)
     said = {"what": "recorded", "ranks": {}, "said": "INCOMPLETE"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
-from headway.runner.health.collectives import Collective
+from headway.runner.health.collectives import Collective, Operation
 from headway.runner.health.watch import FIRST_STEPS_S, Findings, Hang, Probe, RankBeat, Watch
 
 BEAT_S, TICK_S = 0.5, 0.1
@@ -340,6 +340,35 @@ def test_a_hang_says_which_collective_its_culprit_has_not_entered() -> None:
         "; rank 1 has not entered all_reduce(Float[4]), number 7 of group default_pg, in which 3 others wait"
         "; NCCL says: INCOMPLETE: Missing communicator data from 1 job process"
     )
+
+
+def in_an_operation(operation: str) -> tuple[Collective, ...]:
+    return (Collective("0", "default_pg", 7, operation, False, 7, (Operation(7, operation, "same"),)),)
+
+
+@pytest.mark.parametrize(("ranks", "culprits"), [(2, ()), (4, (1,))])
+def test_ranks_that_wait_for_each_other_in_different_collectives_are_a_hang_at_once(
+    ranks: int, culprits: tuple[int, ...]
+) -> None:
+    world = trained(ranks)
+    world.move(section="collective")
+    world.processes = lambda *_: WAITING
+    world.stand(1.0)
+    others = {rank: in_an_operation("all_reduce of 4 elements") for rank in range(ranks)}
+    world.watch.recorded(others | {1: in_an_operation("barrier")})
+    hang = hang_in(world.stand(60.0))
+    assert hang is not None
+    assert (hang.ranks, hang.section) == (culprits, "collective")
+    assert hang.silent_s <= 2.0
+    assert hang.why.endswith("they never meet")
+
+
+def test_ranks_in_different_collectives_whose_stacks_still_change_are_left_alone() -> None:
+    world = trained(2)
+    world.processes = lambda rank, now_s: dataclasses.replace(WAITING, stack=(f"/work/train.py:{int(10 * now_s)} main", *GATHER))
+    world.stand(1.0)
+    world.watch.recorded({0: in_an_operation("all_reduce of 4 elements"), 1: in_an_operation("barrier")})
+    assert hang_in(world.stand(60.0)) is None
 
 
 @pytest.mark.parametrize(("where", "ranks"), [(None, (2,)), ("collective", ())], ids=["outside", "in a collective by now"])
