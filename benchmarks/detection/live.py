@@ -1,4 +1,4 @@
-"""A real job of two ranks under the watch: an agent's heartbeats and probes, in this process, without a network in between."""
+"""A real job of two ranks under the watch: an agent's heartbeats, probes and flight recorders, in this process, without a network."""
 
 import asyncio
 import json
@@ -16,9 +16,11 @@ from pathlib import Path
 
 from benchmarks.claim import MeasureError
 from benchmarks.detection.trace import Heard, Trace
-from headway.runner.agent import probe
+from headway.runner.agent import flight, probe
+from headway.runner.agent.flight import Recorder
 from headway.runner.agent.processes import signal_main_thread
 from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, STACKS_SIGNAL, HeartbeatPage, Mesh, RunConfig, Trainer
+from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Hang, Probe, RankBeat, Watch
 from headway.runner.rundir import open_run
 
@@ -47,6 +49,9 @@ class Node:
         self._events, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         config = RunConfig(1, RANKS, Mesh(dp_shard=RANKS), Trainer("script", {"argv": command}), "")
         self._directory = open_run(folder, "watched", config, 0, job="job")
+        self._directory.evidence.mkdir()
+        self._recorder, self._asked = Recorder(self._directory, os.environ), dict[int, tuple[Path, int]]()
+        self._asked_ns: dict[int, int] = {}
         listener = socket.create_server(("127.0.0.1", 0))
         descriptors = {"HEARTBEAT": memory, "EVENTS": theirs.fileno(), "STORE": listener.fileno()}
         self.workers = [self._start(rank, command, descriptors, listener.getsockname()[1]) for rank in range(RANKS)]
@@ -66,7 +71,12 @@ class Node:
             "HEADWAY_STACKS": self._stacks(rank),
             "HEADWAY_LOCAL_RANK": rank,
         }
-        given = {**torchrun, **more, **{f"HEADWAY_{name}_FD": number for name, number in own.items()}}
+        given = {
+            **torchrun,
+            **more,
+            **self._recorder.variables(1),
+            **{f"HEADWAY_{name}_FD": number for name, number in own.items()},
+        }
         return subprocess.Popen(
             [sys.executable, "-m", "headway.runner.boot", *command],
             env={**os.environ, **{name: str(value) for name, value in given.items()}},
@@ -91,6 +101,19 @@ class Node:
                 signal_main_thread(pids[rank], STACKS_SIGNAL)
 
         return await probe.look(pids, self._stacks, dump)
+
+    def ask_recorders(self, ranks: frozenset[int]) -> None:
+        """As an agent does after a look: those that have stood still since the look before."""
+        signs_ns = {rank: self._page.read(rank)["monotonic_ns"] for rank in ranks}
+        due = self._recorder.to_ask(signs_ns, time.monotonic_ns())
+        self._asked |= self._recorder.ask(1, due)
+        self._asked_ns |= {rank: signs_ns[rank] for rank in due}
+
+    def recorded(self) -> dict[int, tuple[Collective, ...]]:
+        """What they have answered since, of ranks that still stand where they stood."""
+        found = flight.answers(self._asked)
+        self._asked = {rank: before for rank, before in self._asked.items() if rank not in found}
+        return {rank: each for rank, each in found.items() if self._page.read(rank)["monotonic_ns"] == self._asked_ns[rank]}
 
     def _stacks(self, rank: int) -> Path:
         return self._folder / f"stacks-{rank}.txt"
@@ -124,6 +147,7 @@ async def _observe(node: Node, what: str, marks: Path, limit_s: float) -> Observ
             break
         if any(worker.returncode for worker in node.workers):
             raise MeasureError(f"the job that {what} has failed: {[worker.returncode for worker in node.workers]}")
+        watch.recorded(node.recorded())
         watch.ended(rank for rank, worker in enumerate(node.workers) if worker.poll() is not None)
         findings = watch.tick(now_s)
         if (hang := findings.hang) is not None:
@@ -137,6 +161,7 @@ async def _observe(node: Node, what: str, marks: Path, limit_s: float) -> Observ
         if findings.probe:
             probes = await node.probes(findings.probe)
             watch.probed(probes, time.monotonic())
+            node.ask_recorders(findings.probe)
             heard.append(Heard(time.monotonic() - began_s, {}, probes))
     mark = json.loads(marks.read_text())
     trace = Trace(what, RANKS, mark["at_s"] - began_s, tuple(mark["steps_s"]), tuple(heard))

@@ -32,7 +32,7 @@ def test_a_short_timeout_would_have_ended_the_job_in_which_a_rank(what: str) -> 
     assert replayed(recorded(what), lambda _, __: StepTimeout(5.0)) is not None
 
 
-@pytest.mark.parametrize("what", PROVEN)
+@pytest.mark.parametrize("what", [what for what in PROVEN if what not in IN_TIME])
 def test_a_real_job_is_ended_within_the_bound_when_a_rank(what: str) -> None:
     job = recorded(what)
     named = replayed(job, Ours, on_s=5.0)
