@@ -6,7 +6,7 @@ said to be unverified.
 
 import dataclasses
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.foreign.root import ROOT, open_reader
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.inspect import Refused, verify
 
 METADATA = ".metadata"
@@ -61,12 +62,22 @@ def is_ours(path: Path) -> bool:
     return (path / ROOT).exists() and (not metadata.exists() or MARK.encode() in metadata.read_bytes())
 
 
+def opened(path: Path) -> Reader | None:
+    """The checkpoint in a directory that headway wrote; None where it is torch's by now. Raises RefusedError."""
+    return open_reader(path) if is_ours(path) else None
+
+
 def damage_of(path: Path) -> str | None:
     """The first thing wrong with a directory that headway wrote; None if nothing is, or if it is torch's by now."""
-    if not is_ours(path):
-        return None
+    return damage_of_parts(path, None)
+
+
+def damage_of_parts(path: Path, ranks: Sequence[int] | None) -> str | None:
+    """As `damage_of`, of what some of the ranks that saved have written; None: of all, and of what they are together."""
     try:
-        return next((f"{found.name}: {found.reason}" for found in verify(open_reader(path)) if isinstance(found, Refused)), None)
+        if (reader := opened(path)) is None:
+            return None
+        return next((f"{found.name}: {found.reason}" for found in verify(reader, ranks) if isinstance(found, Refused)), None)
     except RefusedError as error:
         return str(error)
 

@@ -11,8 +11,8 @@ import shutil
 import socket
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,11 +92,24 @@ def damage(unit: Unit) -> str | None:
         from headway.runner.boot.dcp import damage_of  # noqa: PLC0415  imports torch
 
         return damage_of(unit.path)
-    files = sorted(map(file_of, unit.path.rglob(".*.xxh3"))) if unit.path.is_dir() else [unit.path]
-    for file in files:
-        if file.exists() and (why := damage_of_file(file)) is not None:
+    for file in files_of(unit):
+        if (why := damage_of_file(file)) is not None:
             return why if file == unit.path else f"{file.relative_to(unit.path)}: {why}"
     return None
+
+
+def files_of(unit: Unit) -> list[Path]:
+    """The files of a checkpoint that have a checksum, or may have one."""
+    files = sorted(map(file_of, unit.path.rglob(".*.xxh3"))) if unit.path.is_dir() else [unit.path]
+    return [file for file in files if file.exists()]
+
+
+def damage_found(unit: Unit) -> str | None:
+    """As `damage`; only what the disk cannot read is damage, a mount that is slow or gone is not."""
+    try:
+        return damage(unit)
+    except OSError as error:
+        return str(error) if error.errno == errno.EIO else None
 
 
 def damage_of_file(path: Path) -> str | None:
@@ -132,28 +145,29 @@ def _directories(files: Iterable[Path]) -> Iterator[Path]:
     return (directory for directories in alike.values() if len(directories) > 1 for directory in directories)
 
 
-def verify_newest(found: Iterable[Unit]) -> None:
-    """Verifies the newest checkpoint of each family, and where it is damaged the one before, until one is good."""
-    families = defaultdict[tuple[Path, str], list[Unit]](list)
+def _each_alone(units: Sequence[Unit]) -> list[str | None]:
+    return [damage_found(unit) for unit in units]
+
+
+def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequence[str | None]] = _each_alone) -> list[Unit]:
+    """Verifies the newest checkpoint of each family, and where it is damaged the one before, until one is good; returns the good ones.
+    `judged` says what is wrong with each of some checkpoints."""
+    left = defaultdict[tuple[Path, str], deque[Unit]](deque)
     for unit in found:
-        families[unit.family].append(unit)
-    for family in families.values():
-        _verify_family(family)
-
-
-def _verify_family(newest_first: list[Unit]) -> None:
-    refused = list[Path]()
-    for unit in newest_first:
-        try:
-            why = damage(unit)
-        except OSError as error:  # only what the disk cannot read is damage; a mount that is slow or gone is not
-            why = str(error) if error.errno == errno.EIO else None
-        if why is None:
-            for name in refused:
-                _put_in_place(unit, name)
-            return
-        if refuse(unit.path, why) is not None:
-            refused.append(unit.path)
+        left[unit.family].append(unit)
+    good, refused = list[Unit](), list[Unit]()
+    while newest := [units.popleft() for units in left.values() if units]:
+        for unit, why in zip(newest, judged(newest), strict=True):
+            if why is not None:
+                if refuse(unit.path, why) is not None:
+                    refused.append(unit)
+                continue
+            good.append(unit)
+            left[unit.family].clear()
+            for other in refused:
+                if other.family == unit.family:
+                    _put_in_place(unit, other.path)
+    return good
 
 
 def _put_in_place(good: Unit, refused: Path) -> None:
@@ -163,8 +177,3 @@ def _put_in_place(good: Unit, refused: Path) -> None:
         shutil.copy2(good.path, temporary)
         temporary.replace(refused)
         print(f"headway: {refused.name} is a copy of {good.path.name} now", file=sys.stderr, flush=True)
-
-
-def verify_saved(worker: Worker) -> None:
-    """Before the script: what was saved on this host, and on the node of the first rank what can be seen of all others'."""
-    verify_newest(units(registry_of(worker), None if worker.rank == 0 else socket.gethostname()))

@@ -9,32 +9,22 @@ import functools
 import gc
 import os
 import runpy
-import signal
 import sys
 import threading
 import traceback
 import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 from headway.runner.boot import signs
 from headway.runner.boot.hooks import prepare
-from headway.runner.boot.saved import registry_of, verify_saved
-from headway.runner.boot.unseen import carefully, say_unseen, watch_for_steps
-from headway.runner.worker import Worker, host_store, leave_store, meet_store
+from headway.runner.boot.shares import verify_first
+from headway.runner.boot.unseen import say_unseen, watch_for_steps
+from headway.runner.worker import Worker, host_store, leave_store
 
 _PASSED_OVER = (__file__, runpy.__file__, "<frozen runpy>")
-_VERIFIED = "headway/verified"  # in the store: the local ranks that have verified what was saved
-VERIFY_S = 300.0  # for what one process can read; what is loaded is compared again, by all ranks
-MEET_S = 2 * VERIFY_S
-
-
-class TooLongError(Exception):
-    """What was saved could not be verified within VERIFY_S: not an OSError, which would speak of one checkpoint."""
 
 
 def run_script(argv: Sequence[str]) -> None:
@@ -94,38 +84,6 @@ def own_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in _PASSED_OVER:
         trace = trace.tb_next
     return trace
-
-
-def verify_first(worker: Worker, store: Any) -> None:
-    """The first rank of each node verifies what was saved; all wait for it, or ranks would find different checkpoints."""
-    saved, nodes = registry_of(worker).exists(), worker.world_size // int(os.environ["LOCAL_WORLD_SIZE"])
-    if not saved and nodes == 1:  # of several nodes without a store in common, another one may have a registry
-        return
-    if saved and worker.local_rank == 0:
-        worker.section("restore")
-        carefully(_verify_in_time, worker)
-    meet_store(worker, store, _VERIFIED, timedelta(seconds=MEET_S))
-
-
-def _verify_in_time(worker: Worker) -> None:
-    with at_most(VERIFY_S):
-        verify_saved(worker)
-
-
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Raises TooLongError in the block, which the main thread runs, after so long."""
-
-    def ring(*_: Any) -> None:
-        raise TooLongError(f"not done after {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def main() -> None:

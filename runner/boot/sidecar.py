@@ -5,6 +5,7 @@ Hidden, so that no script's own search (`ckpt-*`, the last name of a sorted list
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -91,9 +92,7 @@ def verify(path: Path) -> Verified:
     file most of whose pieces differ has been written by somebody who left no checksum. What was appended later (a second object in an open
     file, the end of a gzip stream) is nobody's damage. Raises OSError.
     """
-    try:
-        record = from_json(Sidecar, sidecar_of(path).read_text())
-    except (FileNotFoundError, RecordError, UnicodeDecodeError):
+    if (record := recorded(path)) is None:
         return Verified(Found.UNKNOWN)
     whole, blocks = _hashes(path, record.bytes)
     if whole == record.xxh3_128:
@@ -104,21 +103,38 @@ def verify(path: Path) -> Verified:
     return Verified(Found.UNKNOWN if anew else Found.DAMAGED, record.xxh3_128, whole)
 
 
-def _piece(size: int) -> int:
-    """The length of each of at most BLOCKS pieces of `size` bytes."""
-    return max(1, -(-size // BLOCKS))
+def recorded(path: Path) -> Sidecar | None:
+    """What is known of a file; None where there is nothing, or nothing that can be read. Raises OSError."""
+    try:
+        return from_json(Sidecar, sidecar_of(path).read_text())
+    except (FileNotFoundError, RecordError, UnicodeDecodeError):
+        return None
+
+
+def differ(path: Path, record: Sidecar, first: int, end: int) -> bool:
+    """Whether any of the blocks from `first` up to `end` has other bytes than were saved. Raises OSError."""
+    blocks = dict[int, xxhash.xxh3_64]()
+    for number, data in _read(path, record.bytes, first, end):
+        blocks.setdefault(number, xxhash.xxh3_64()).update(data)
+    return any(number not in blocks or blocks[number].hexdigest() != record.blocks[number] for number in range(first, end))
+
+
+def _read(path: Path, size: int, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The bytes of blocks of the first `size` bytes of a file, each with its block's number, as far as there are any."""
+    piece = max(1, -(-size // BLOCKS))
+    with path.open("rb") as file:
+        file.seek(first * piece)
+        for number in range(first, end):
+            left = min(piece, size - number * piece)
+            while left > 0 and (data := file.read(min(left, _READ_BYTES))):
+                yield number, data
+                left -= len(data)
 
 
 def _hashes(path: Path, size: int) -> tuple[str, tuple[str, ...]]:
-    """xxh3_128 of the first `size` bytes of the file, and xxh3_64 of each of their pieces."""
-    whole, blocks, piece = xxhash.xxh3_128(), list[str](), _piece(size)
-    with path.open("rb") as file:
-        while data := file.read(min(piece, _READ_BYTES, size - file.tell())):
-            block, length = xxhash.xxh3_64(), 0
-            while data:
-                whole.update(data)
-                block.update(data)
-                length += len(data)
-                data = file.read(min(piece - length, _READ_BYTES, size - file.tell()))
-            blocks.append(block.hexdigest())
-    return whole.hexdigest(), tuple(blocks)
+    """xxh3_128 of the first `size` bytes of the file, and xxh3_64 of each of at most BLOCKS equal pieces of them."""
+    whole, blocks = xxhash.xxh3_128(), dict[int, xxhash.xxh3_64]()
+    for number, data in _read(path, size, 0, BLOCKS):
+        whole.update(data)
+        blocks.setdefault(number, xxhash.xxh3_64()).update(data)
+    return whole.hexdigest(), tuple(block.hexdigest() for block in blocks.values())

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch._C._distributed_c10d import HashStore
+
 from headway.runner import worker as workers
 from headway.runner.boot import signs
+from headway.runner.boot.shares import verify_first
 from headway.runner.contract import SECTIONS, HeartbeatPage
 from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
@@ -37,6 +40,10 @@ class Booted:
     def shown(self, word: str) -> int:
         return self.page.read(0)[word]
 
+    def verify(self) -> None:
+        """As before a script's first line."""
+        verify_first(self.worker, HashStore())
+
     @property
     def section(self) -> str:
         return SECTIONS[self.shown("section")]
@@ -51,7 +58,7 @@ def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         ours.settimeout(0)
-        page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))
+        page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(world_size))))
         worker = Worker(0, 0, world_size, 1, 0, str(directory.run_json), None, page, theirs)
         workers._current[:] = [worker]
         signs.show_signs(worker, "script")

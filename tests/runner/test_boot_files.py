@@ -135,7 +135,7 @@ def test_a_file_that_is_renamed_into_place_keeps_its_checksum(tmp_path: Path, bo
     assert verify(tmp_path / "state.pt").found is Found.GOOD
     assert not sidecar_of(tmp_path / "part").exists()
     flip(tmp_path / "state.pt")
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path) == ["run"]
 
 
@@ -163,7 +163,7 @@ def test_what_was_refused_is_neither_refused_again_nor_found_by_a_scripts_listin
     save(STATE, folder / unit)
     flip(folder / unit)
     for _ in range(3):
-        saved.verify_saved(boot.worker)
+        boot.verify()
     assert len(boot.said()) == 1
     assert [path.name for path in folder.glob("*refused*")] == [f".{unit.partition('/')[0]}.refused"]
     assert files._listing(os.listdir)(folder) == []
@@ -176,7 +176,7 @@ def test_a_directory_that_is_renamed_into_place_is_known_by_its_new_name(tmp_pat
     save(STATE, tmp_path / "tmp-checkpoint-10/optimizer.pt")
     files._renaming(os.rename)(tmp_path / "tmp-checkpoint-10", tmp_path / "checkpoint-10")
     flip(tmp_path / "checkpoint-10/optimizer.pt")
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path) == ["run"]
 
 

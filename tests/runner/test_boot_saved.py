@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.boot import saved
+from headway.runner.boot import saved, shares
 from headway.runner.boot.sidecar import sidecar_of, write_sidecar
 from headway.runner.lines import append_line
 from tests.runner.boots import Booted, booted
@@ -48,10 +48,10 @@ def test_of_files_in_a_folder_the_newest_good_one_stays_the_newest(tmp_path: Pat
     flip(files[3])
     flip(files[0])
     save(files[1])
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path / "ckpt") == ["step-10.pt", "step-20.pt", "step-30.pt", "step-40.pt"], "step-20 is the newest and good"
     flip(files[1])
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path / "ckpt") == []
     assert [note["path"] for note in boot.said()] == [str(files[at]) for at in (1, 3, 2, 0)]
 
@@ -59,7 +59,7 @@ def test_of_files_in_a_folder_the_newest_good_one_stays_the_newest(tmp_path: Pat
 def test_a_refused_checkpoint_is_said_with_both_checksums_and_its_new_name(tmp_path: Path, boot: Booted) -> None:
     path = save(tmp_path / "ckpt/model.pt", b"as it was saved")
     path.write_bytes(b"as it was daved")
-    saved.verify_saved(boot.worker)
+    boot.verify()
     (note,) = boot.said()
     assert (note["what"], note["kind"], note["path"]) == ("note", "refused file", str(path))
     assert note["now"] == str(tmp_path / "ckpt/.model.pt.refused")
@@ -71,7 +71,7 @@ def test_a_refused_checkpoint_is_said_with_both_checksums_and_its_new_name(tmp_p
 def test_a_second_refusal_of_the_same_name_keeps_the_first(tmp_path: Path, boot: Booted) -> None:
     for _ in range(2):
         flip(save(tmp_path / "ckpt/model.pt"))
-        saved.verify_saved(boot.worker)
+        boot.verify()
     assert sorted(path.name for path in (tmp_path / "ckpt").glob("*refused*")) == [
         ".model.pt.refused",
         ".model.pt.refused-2",
@@ -83,7 +83,7 @@ def test_a_numbered_directory_is_one_checkpoint_and_goes_as_a_whole(tmp_path: Pa
         for name in ("model.safetensors", "optimizer.pt"):
             save(tmp_path / f"out/checkpoint-{step}/{name}")
     flip(tmp_path / "out/checkpoint-20/optimizer.pt")
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path / "out") == ["checkpoint-10"]
     (note,) = boot.said()
     assert note["why"].startswith("optimizer.pt: xxh3_128 is ")
@@ -93,14 +93,14 @@ def test_directories_that_hold_the_same_names_are_checkpoints_whatever_they_are_
     for name in ("first", "second"):
         save(tmp_path / f"out/{name}/model.pt")
     flip(tmp_path / "out/second/model.pt")
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path / "out") == ["first"]
 
 
 def test_a_single_file_of_a_folder_takes_nothing_else_with_it(tmp_path: Path, boot: Booted) -> None:
     flip(save(tmp_path / "experiment-7/model.pt"))
     (tmp_path / "experiment-7/notes.txt").write_text("mine")
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(tmp_path / "experiment-7") == ["notes.txt"]
 
 
@@ -110,7 +110,7 @@ def test_the_name_that_lightning_resumes_from_goes_to_the_newest_good_file(tmp_p
     damaged = [save(folder / "epoch=1-step=20.ckpt"), save(folder / "last.ckpt")]
     for path in damaged:
         flip(path)
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert names(folder) == ["epoch=0-step=10.ckpt", "last.ckpt"]
     assert (folder / "last.ckpt").read_bytes() == good.read_bytes()
 
@@ -122,23 +122,9 @@ def test_what_was_deleted_or_overwritten_since_is_no_damage(tmp_path: Path, boot
     rewritten.write_bytes(os.urandom(6000))
     later = time.time() + 5
     os.utime(rewritten, (later, later))
-    saved.verify_saved(boot.worker)
+    boot.verify()
     assert boot.said() == []
     assert names(tmp_path / "ckpt") == ["step-20.pt"]
-
-
-def test_a_node_verifies_its_own_and_the_first_one_everybodys(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "another")
-    flip(save(tmp_path / "ckpt/step-10.pt"))
-    monkeypatch.undo()
-    boot.worker.rank = 1
-    saved.verify_saved(boot.worker)
-    assert names(tmp_path / "ckpt") == ["step-10.pt"]
-    boot.worker.rank = 0
-    saved.verify_saved(boot.worker)
-    assert names(tmp_path / "ckpt") == []
 
 
 @pytest.mark.parametrize(("number", "left"), [(errno.EIO, []), (errno.ESTALE, ["step-10.pt"]), (errno.EACCES, ["step-10.pt"])])
@@ -146,8 +132,8 @@ def test_only_a_file_that_its_disk_cannot_read_is_damaged(
     number: int, left: list[str], tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path / "ckpt/step-10.pt")
-    monkeypatch.setattr(saved, "verify", lambda path: (_ for _ in ()).throw(OSError(number, os.strerror(number), str(path))))
-    saved.verify_saved(boot.worker)
+    monkeypatch.setattr(shares, "differ", lambda path, *_: (_ for _ in ()).throw(OSError(number, os.strerror(number), str(path))))
+    boot.verify()
     assert names(tmp_path / "ckpt") == left
 
 

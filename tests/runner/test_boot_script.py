@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.boot.script import TooLongError, at_most, run_script
+from headway.runner.boot.script import run_script
+from headway.runner.boot.shares import TooLongError, at_most
 from headway.runner.contract import HeartbeatPage
 
 

@@ -226,9 +226,10 @@ class Refused:
     reason: str
 
 
-def verify(reader: Reader) -> Iterator[Progress | Refused]:
-    """Reads every part, object and chunk; goes on behind what is refused. Ends with the progress of all bytes."""
-    parts = [_part(reader, rank) for rank in range(reader.manifest.world_size)]
+def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progress | Refused]:
+    """Reads every part, object and chunk; goes on behind what is refused. Ends with the progress of all bytes. With `ranks` only what these
+    have written is read, and not whether all together are whole."""
+    parts = [_part(reader, rank) for rank in (range(reader.manifest.world_size) if ranks is None else ranks)]
     yield from (found for found in parts if isinstance(found, Refused))
     chunks = [(name, chunk) for part in parts if not isinstance(part, Refused) for name, chunk in part]
     of, done = sum(chunk.length for _, chunk in chunks), 0
@@ -236,7 +237,7 @@ def verify(reader: Reader) -> Iterator[Progress | Refused]:
         for (_, chunk), refused in zip(chunks, pool.map(lambda found: _verify_chunk(reader, *found), chunks), strict=True):
             done += chunk.length
             yield refused or Progress(done, of)
-    if all(not isinstance(part, Refused) for part in parts):
+    if ranks is None and all(not isinstance(part, Refused) for part in parts):
         yield from _uncovered(reader)
     yield Progress(done, of)
 

@@ -1,0 +1,275 @@
+"""What was saved is verified by all ranks of a generation together before the script's first line: each reads a share, the first decides.
+
+    rank 0     the newest checkpoint of each family -> shares of about the same size -> the others, through the generation's store
+    each rank  its share -> what is wrong with it -> rank 0, which refuses what is damaged and goes on with the one before
+
+Ranks meet in the store without a process group: the script makes its own. A node that has saved what rank 0 does not see verifies that
+by itself.
+"""
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from headway.runner.boot import saved
+from headway.runner.boot.saved import DCP, Unit, registry_of
+from headway.runner.boot.sidecar import differ, recorded
+from headway.runner.boot.unseen import carefully
+from headway.runner.checkpoint.format import RefusedError
+from headway.runner.worker import Worker, client_store, meet_store
+
+VERIFY_S = 300.0  # for what all ranks can read; what is loaded is compared again
+MEET_S = 2 * VERIFY_S
+SHARE_BYTES = 64 << 20  # less is not worth a question and an answer
+_SHARES, _GOOD, _VERIFIED = "headway/shares", "headway/good", "headway/verified"  # in the store
+
+Mark = tuple[int, int, int]
+
+
+class TooLongError(Exception):
+    """What was saved could not be verified within VERIFY_S: not an OSError, which would speak of one checkpoint."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Blocks of a file, or parts of a dcp directory, from `first` up to `end`, of the checkpoint `number`. By `mark` a rank knows whether
+    it sees what rank 0 saw: nodes may have other files of that name."""
+
+    number: int
+    kind: str
+    path: str
+    mark: Mark
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`damage` is what is wrong with the checkpoint `number`; empty where rank 0 must see for itself."""
+
+    number: int
+    damage: str = ""
+
+
+def verify_first(worker: Worker, store: Any) -> None:
+    """Before the script: all ranks wait until it is decided what is damaged, or they would find different checkpoints. `store` is what
+    host_store gave. Without a store, and after MEET_S, a rank goes on alone."""
+    try:
+        store = store or client_store(timedelta(seconds=MEET_S))
+        if worker.rank == 0:
+            _lead(worker, store)
+        else:
+            _follow(worker, store)
+    except RuntimeError as error:
+        print(f"headway: rank {worker.rank} goes on alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
+        return
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
+    if worker.world_size > here:  # without a store in common, another node may have a registry
+        if worker.local_rank == 0 and worker.rank != 0 and registry_of(worker).exists():
+            worker.section("restore")
+            carefully(_verify_own, worker, store)
+        meet_store(worker, store, _VERIFIED, timedelta(seconds=MEET_S))
+
+
+# --- the first rank ---------------------------------------------------------------------------------------------------
+
+
+def _lead(worker: Worker, store: Any) -> None:
+    lead = _Lead(store, worker.world_size)
+    good: list[Unit] = []
+    try:
+        if registry_of(worker).exists():
+            worker.section("restore")
+            good = carefully(_verify_all, worker, lead) or []
+    finally:
+        lead.dismiss(good)
+
+
+def _verify_all(worker: Worker, lead: "_Lead") -> list[Unit]:
+    return saved.verify_newest(saved.units(registry_of(worker), None), lead.judged)
+
+
+class _Lead:
+    """Gives the other ranks their shares, and hears what they found."""
+
+    def __init__(self, store: Any, ranks: int) -> None:
+        self._store, self._until_s = store, time.monotonic() + VERIFY_S
+        self._asked = [0] * ranks  # shares that each rank was given
+
+    def judged(self, units: Sequence[Unit]) -> list[str | None]:
+        """What is wrong with each of these checkpoints, verified by all ranks. Nothing is, as far as is known, where that is not done in
+        time: what is loaded is compared again."""
+        pieces, wrong = list[tuple[Piece, int]](), dict[int, str | None]()
+        for number, unit in enumerate(units):
+            try:
+                pieces += pieces_of(number, unit)
+            except (OSError, RefusedError):
+                wrong[number] = self._damage(unit)
+        given = shares(pieces, len(self._asked), SHARE_BYTES)
+        others = [rank for rank in range(1, len(given)) if given[rank]]
+        self._tell({rank: given[rank] for rank in others})
+        problems = carefully(_verify_in_time, given[0], self._left_s()) or []
+        for rank in others:
+            problems += self._answer(rank)
+        for problem in problems:
+            if problem.number not in wrong:
+                wrong[problem.number] = problem.damage or self._damage(units[problem.number])
+        return [wrong.get(number) for number in range(len(units))]
+
+    def _tell(self, words: Mapping[int, list[Piece] | None]) -> None:
+        keys = [f"{_SHARES}/{rank}/{self._asked[rank]}" for rank in words]
+        if keys:
+            self._store.multi_set(
+                keys, [json.dumps(word and [dataclasses.astuple(each) for each in word]) for word in words.values()]
+            )
+
+    def _left_s(self) -> float:
+        return max(self._until_s - time.monotonic(), 0.001)
+
+    def _damage(self, unit: Unit) -> str | None:
+        with at_most(self._left_s()):
+            return saved.damage_found(unit)
+
+    def _answer(self, rank: int) -> list[Problem]:
+        key = f"{_SHARES}/{rank}/{self._asked[rank]}/found"
+        self._asked[rank] += 1
+        try:
+            self._store.wait([key], timedelta(seconds=self._left_s()))
+        except RuntimeError:
+            print(f"headway: rank {rank} has not verified its share of what was saved in time", file=sys.stderr)
+            return []
+        return [Problem(*each) for each in json.loads(self._store.get(key))]
+
+    def dismiss(self, good: Sequence[Unit]) -> None:
+        """The others go on; `good` needs nobody to look at it again."""
+        if len(self._asked) > 1:
+            marks = {str(unit.path): mark for unit in good if (mark := _mark(unit.path)) is not None}
+            self._store.set(_GOOD, json.dumps(marks))
+            self._tell(dict.fromkeys(range(1, len(self._asked))))
+
+
+def pieces_of(number: int, unit: Unit) -> Iterator[tuple[Piece, int]]:
+    """What there is to verify of a checkpoint, with its bytes. Raises OSError, RefusedError."""
+    if unit.kind == DCP:
+        from headway.runner.boot.dcp import opened  # noqa: PLC0415  imports torch
+
+        if (reader := opened(unit.path)) is not None and (mark := _mark(unit.path)) is not None:
+            manifest = reader.manifest
+            yield Piece(number, DCP, str(unit.path), mark, 0, manifest.world_size), sum(manifest.files.values())
+        return
+    for file in saved.files_of(unit):
+        if (record := recorded(file)) is not None and (mark := _mark(file)) is not None and record.blocks:
+            yield Piece(number, unit.kind, str(file), mark, 0, len(record.blocks)), record.bytes
+
+
+def shares(pieces: Sequence[tuple[Piece, int]], ranks: int, least: int) -> list[list[Piece]]:
+    """The pieces, cut so that each rank has about the same bytes of them, and the first ones `least` each where there are few."""
+    room = each = max(sum(length for _, length in pieces) / ranks, least)
+    given: list[list[Piece]] = [[] for _ in range(ranks)]
+    rank = 0
+    for piece, length in pieces:
+        one, first = max(length, 1) / (piece.end - piece.first), piece.first
+        while first < piece.end:
+            if room < one / 2 and rank < ranks - 1:
+                rank, room = rank + 1, room + each
+            fit = piece.end - first if rank == ranks - 1 else max(1, round(room / one))
+            end = min(first + fit, piece.end)
+            given[rank].append(dataclasses.replace(piece, first=first, end=end))
+            room, first = room - (end - first) * one, end
+    return given
+
+
+# --- every rank -------------------------------------------------------------------------------------------------------
+
+
+def _follow(worker: Worker, store: Any) -> None:
+    number = 0
+    while True:
+        key = f"{_SHARES}/{worker.rank}/{number}"
+        store.wait([key], timedelta(seconds=MEET_S))
+        share = json.loads(store.get(key))
+        if share is None:
+            return
+        worker.section("restore")
+        found = carefully(_verify_in_time, [Piece(*each) for each in share], VERIFY_S) or []
+        store.set(f"{key}/found", json.dumps([dataclasses.astuple(problem) for problem in found]))
+        number += 1
+
+
+def _verify_in_time(share: Sequence[Piece], seconds: float) -> list[Problem]:
+    with at_most(seconds):
+        return verify_share(share)
+
+
+def verify_share(share: Sequence[Piece]) -> list[Problem]:
+    """What is wrong with it. Only what the disk cannot read is damage; a mount that is slow or gone is not."""
+    found = []
+    for piece in share:
+        try:
+            problem = _problem(piece)
+        except FileNotFoundError:
+            problem = Problem(piece.number)
+        except OSError as error:
+            problem = Problem(piece.number, str(error)) if error.errno == errno.EIO else None
+        if problem is not None:
+            found.append(problem)
+    return found
+
+
+def _problem(piece: Piece) -> Problem | None:
+    """Raises OSError."""
+    path = Path(piece.path)
+    if _mark(path) != tuple(piece.mark):
+        return Problem(piece.number)
+    if piece.kind == DCP:
+        from headway.runner.boot.dcp import damage_of_parts  # noqa: PLC0415  imports torch
+
+        damage = damage_of_parts(path, range(piece.first, piece.end))
+        return None if damage is None else Problem(piece.number, damage)
+    record = recorded(path)
+    return Problem(piece.number) if record is None or differ(path, record, piece.first, piece.end) else None
+
+
+def _mark(path: Path) -> Mark | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _verify_own(worker: Worker, store: Any) -> None:
+    """What was saved on this node, and rank 0 has not seen or not found good."""
+    store.wait([_GOOD], timedelta(seconds=MEET_S))
+    good = json.loads(store.get(_GOOD))
+    found = saved.units(registry_of(worker), socket.gethostname())
+    known = {unit.family for unit in found if (mark := _mark(unit.path)) is not None and good.get(str(unit.path)) == list(mark)}
+    with at_most(VERIFY_S):
+        saved.verify_newest(unit for unit in found if unit.family not in known)
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raises TooLongError in the block, which the main thread runs, after so long."""
+
+    def ring(*_: Any) -> None:
+        raise TooLongError(f"not done after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
