@@ -38,6 +38,12 @@ def read_lines(path: Path, start: int = 0) -> Iterator[tuple[dict[str, Any], int
                 yield record, start
 
 
+def read_last(path: Path, size: int) -> Iterator[dict[str, Any]]:
+    """The whole lines among the last `size` bytes. A file that is not there has none."""
+    start = max(0, path.stat().st_size - size) if path.exists() else 0
+    return (line for line, _ in read_lines(path, start))
+
+
 def cut_torn_line(path: Path) -> None:
     """Takes back half a line that a killed writer left, before the next writer's first line is glued to it."""
     if path.exists():

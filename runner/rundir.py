@@ -94,6 +94,11 @@ class RunDirectory:
         return self.root / "shared" / "checkpoints"
 
     @property
+    def saved(self) -> Path:
+        """What a script has saved by other means than headway's: a file a host."""
+        return self.root / "shared" / "saved"
+
+    @property
     def secret_file(self) -> Path:
         return self.root / "secret"
 

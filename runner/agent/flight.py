@@ -6,6 +6,7 @@ others a worker's own thread does the same (boot/flight.py). A dump is a pickle 
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 import pickle
@@ -115,8 +116,15 @@ def newest(dump: Mapping[str, Any]) -> tuple[Collective, ...]:
     for entry in dump.get("entries", ()):
         if not entry["is_p2p"]:
             groups.setdefault(str(entry["process_group"][0]), {})[int(entry["collective_seq_id"])] = entry
-    found = [_collective(name, entries) for name, entries in groups.items()]
+    known = dump.get("pg_config", {})
+    found = [_collective(_among(name, known.get(name, {})), entries) for name, entries in groups.items()]
     return tuple(sorted(found, key=lambda each: each.done)[:GROUPS])
+
+
+def _among(name: str, facts: Mapping[str, Any]) -> str:
+    """A group's name, with its first rank where that is known: where torch names groups by a count, the parts of one split share a name."""
+    ranks = json.loads(str(facts.get("ranks") or "[]"))
+    return f"{name}@{min(ranks)}" if ranks else name
 
 
 def _collective(group: str, entries: Mapping[int, Mapping[str, Any]]) -> Collective:

@@ -1,10 +1,12 @@
 """What the scripts of a run have saved where, and its refusal: damaged checkpoints go out of the way of the script's own search.
 
-`shared/saved.jsonl` has a line for every save. Before a script starts the newest checkpoint of each family is verified; a damaged one
-is renamed to `.NAME.refused`, so that a script which looks for its newest finds the one before.
+`shared/saved/HOST.jsonl` has a line for every save: a file a host, since not every network file system appends for several. Before a
+script starts the newest checkpoint of each family is verified; a damaged one is renamed to `.NAME.refused`, so that a script which looks
+for its newest finds the one before.
 """
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -18,7 +20,8 @@ from pathlib import Path
 
 from headway.runner import worker as workers
 from headway.runner.boot.sidecar import Found, file_of, verify
-from headway.runner.lines import append_line, read_lines
+from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.lines import append_line, read_last, read_lines
 from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
 
@@ -28,7 +31,11 @@ _NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch
 # Lightning's name of the newest, which it looks for by that name alone (ModelCheckpoint.CHECKPOINT_NAME_LAST).
 _LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 
-REGISTRY_BYTES = 1 << 26  # of the registry's end are read: a line has about 200
+REGISTRY_BYTES = 1 << 26  # of a file's end are read: a line has about 200
+LONG_BYTES, NEWEST = (
+    1 << 20,
+    1000,
+)  # a longer file keeps so many of its newest lines, and the last of each checkpoint that is there
 
 
 class DamagedFileError(Exception):
@@ -50,15 +57,35 @@ class Unit:
 
 
 def registry_of(worker: Worker) -> Path:
-    """The file with what the run's scripts have saved."""
-    return RunDirectory.of(Path(worker.run_json), worker.attempt).root / "shared" / "saved.jsonl"
+    """The folder with what the run's scripts have saved."""
+    return RunDirectory.of(Path(worker.run_json), worker.attempt).saved
 
 
 def record(path: Path, kind: str) -> None:
     """This process has saved `path`. Raises OSError."""
     if (worker := workers.current()) is not None:
-        line = {"path": str(path.absolute()), "kind": kind, "host": socket.gethostname(), "wall": time.time()}
-        append_line(registry_of(worker), line)
+        file = _of_host(registry_of(worker), socket.gethostname())
+        file.parent.mkdir(parents=True, exist_ok=True)
+        append_line(file, {"path": str(path.absolute()), "kind": kind, "wall": time.time()})
+
+
+def _of_host(registry: Path, host: str) -> Path:
+    return registry / f"{host}.jsonl"
+
+
+def shorten(registry: Path) -> None:
+    """This host's file, while nobody saves. Raises OSError."""
+    file = _of_host(registry, socket.gethostname())
+    if not file.exists() or file.stat().st_size <= LONG_BYTES:
+        return
+    lines = [line for line, _ in read_lines(file)]
+    last = {line["path"]: number for number, line in enumerate(lines)}
+    kept = [
+        line
+        for number, line in enumerate(lines)
+        if number >= len(lines) - NEWEST or (last[line["path"]] == number and Path(line["path"]).exists())
+    ]
+    write_atomic(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
 # --- refusing ---------------------------------------------------------------------------------------------------------
@@ -124,10 +151,11 @@ def damage_of_file(path: Path) -> str | None:
 def units(registry: Path, host: str | None) -> list[Unit]:
     """The checkpoints that were saved and are there, the newest first; with `host`, those that were saved there."""
     saved: dict[Path, tuple[str, float]] = {}
-    start = max(0, registry.stat().st_size - REGISTRY_BYTES) if registry.exists() else 0
-    for line, _ in read_lines(registry, start):
-        if host is None or line["host"] == host:
-            saved[Path(line["path"])] = line["kind"], line["wall"]
+    for file in registry.glob("*.jsonl") if host is None else [_of_host(registry, host)]:
+        for line in read_last(file, REGISTRY_BYTES):
+            path, wall = Path(line["path"]), line["wall"]
+            if path not in saved or saved[path][1] <= wall:
+                saved[path] = line["kind"], wall
     newest: dict[Path, Unit] = {}
     directories = set(_directories(path for path, (kind, _) in saved.items() if kind == FILE))
     for path, (kind, wall) in saved.items():

@@ -14,11 +14,12 @@ from headway.runner.coordinator.causes import Cause
 from headway.runner.coordinator.events import Finish, Note
 from headway.runner.coordinator.suspects import file_of, record, strike
 from headway.runner.goodput.ledger import Account, Book, StepTime
-from headway.runner.lines import append_line, cut_torn_line, read_lines
+from headway.runner.lines import append_line, cut_torn_line, read_last, read_lines
 from headway.runner.rundir import RunDirectory, read_verdict
 
 LEDGER_SCHEMA = "headway.ledger/1"
 EVIDENCE_NAMED = 64  # files
+SAVED_BYTES = 1 << 20  # of what a host's script has saved: some 5,000 saves
 
 
 class Books:
@@ -132,8 +133,10 @@ class Books:
         self._write_account(generation, closed)
 
     def _saves(self) -> list[float]:
-        """When (Unix seconds) the run's script has saved something."""
-        return [line["wall"] for line, _ in read_lines(self._directory.root / "shared" / "saved.jsonl")]
+        """When (Unix seconds) the run's script has saved something, by the host that has done so last: all do it at once, or one does."""
+        files = [file for file in self._directory.saved.glob("*.jsonl") if file.exists()]
+        newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+        return [] if newest is None else [line["wall"] for line in read_last(newest, SAVED_BYTES)]
 
     def _write_account(self, generation: int, closed: Account) -> None:
         for bucket, seconds in closed.buckets.items():

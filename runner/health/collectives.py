@@ -20,9 +20,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Collective:
-    """The newest collective that a rank has entered in a process group. `group` is the group's name, the same on all its ranks, `label`
-    its description. `number` counts the group's collectives from 1. `what` is the operation and its sizes. `done`: it has completed.
-    `waits` is the first one that has not, after the last that has, 0 for none; `recent` are those about it."""
+    """The newest collective that a rank has entered in a process group. `group` is the group's name, the same on all its ranks and on no
+    others, `label` its description. `number` counts the group's collectives from 1. `what` is the operation and its sizes. `done`: it has
+    completed. `waits` is the first one that has not, after the last that has, 0 for none; `recent` are those about it."""
 
     group: str
     label: str

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner.contract import HeartbeatPage
+from headway.runner.lines import read_lines
 from tests.soak import record
 
 from .kills import AGENT, COORDINATOR
@@ -134,9 +135,9 @@ class Story:
 
     def saved(self) -> list[Path]:
         """What its saves have noted, in order, as this machine sees it."""
-        noted = self.run.directory / "shared/saved.jsonl"
-        lines = noted.read_text().splitlines() if noted.exists() else []
-        return [self.nodes.folder / Path(json.loads(line)["path"]).relative_to(SHARED) for line in lines]
+        files = (self.run.directory / "shared/saved").glob("*.jsonl")
+        lines = sorted((line for file in files for line, _ in read_lines(file)), key=lambda line: line["wall"])
+        return [self.nodes.folder / Path(line["path"]).relative_to(SHARED) for line in lines]
 
     def another_save(self, start: int) -> None:
         """Waits for a save of the generation that is the run's `start`th, behind all that there are now, and for a step behind it."""

@@ -1,6 +1,7 @@
 """Checkpoints that a script saved: the newest of each family is verified, and what is damaged gets out of every search's way."""
 
 import errno
+import json
 import os
 import shutil
 import time
@@ -140,10 +141,41 @@ def test_only_a_file_that_its_disk_cannot_read_is_damaged(
 def test_of_a_long_registry_only_the_end_is_read(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = save(tmp_path / "a/step-10.pt"), save(tmp_path / "b/step-20.pt")
     registry = saved.registry_of(boot.worker)
-    monkeypatch.setattr(saved, "REGISTRY_BYTES", registry.stat().st_size - 1)
+    (file,) = registry.iterdir()
+    monkeypatch.setattr(saved, "REGISTRY_BYTES", file.stat().st_size - 1)
     assert [unit.path for unit in saved.units(registry, None)] == [new]
-    append_line(registry, {"path": str(old), "kind": saved.FILE, "host": "here", "wall": 1.0})
+    append_line(file, {"path": str(old), "kind": saved.FILE, "wall": 1.0})
     assert {unit.path for unit in saved.units(registry, None)} == {new, old}
+
+
+def test_each_host_notes_its_saves_for_itself_and_all_are_found(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = save(tmp_path / "a/step-10.pt")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    other = save(tmp_path / "b/step-20.pt")
+    registry = saved.registry_of(boot.worker)
+    assert [unit.path for unit in saved.units(registry, None)] == [other, one]
+    assert [unit.path for unit in saved.units(registry, "another")] == [other]
+    assert saved.units(registry, "a third") == []
+
+
+def test_a_long_registry_keeps_what_is_there_and_its_newest_lines(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = save(tmp_path / "a/step-10.pt")
+    for step in range(20, 60):
+        save(tmp_path / f"a/step-{step}.pt").unlink()
+    registry = saved.registry_of(boot.worker)
+    (file,) = registry.iterdir()
+    before = file.read_bytes()
+    saved.shorten(registry)
+    assert file.read_bytes() == before, "it is not long"
+    monkeypatch.setattr(saved, "LONG_BYTES", 1000)
+    monkeypatch.setattr(saved, "NEWEST", 3)
+    boot.verify()
+    paths = [json.loads(line)["path"] for line in file.read_text().splitlines()]
+    assert paths == [str(kept), *(str(tmp_path / f"a/step-{step}.pt") for step in (57, 58, 59))]
 
 
 def test_two_ranks_that_find_the_same_damage_refuse_it_once(tmp_path: Path, boot: Booted) -> None:

@@ -53,7 +53,7 @@ def test_real_ranks_dump_what_they_have_entered_and_who_is_missing_follows(tmp_p
             assert job.stdout is not None
             assert job.stdout.readline() == "there\n"
             found: dict[int, tuple[Collective, ...]] = {}
-            while not (found and any(not each.done for each in found[0])):  # rank 0 may not have come to it yet
+            while not (found and found[0][0].number == 3 and found[1][0].done):  # rank 0 may not have come to it yet
                 found = dumped(asks.ask(3, [0, 1]), 2)
         finally:
             os.killpg(job.pid, 9)
@@ -188,6 +188,14 @@ def test_a_rank_waits_in_the_first_collective_that_has_not_completed_after_the_l
 def test_operations_that_may_differ_by_rank_are_not_held_against_anybody(one: str, other: str) -> None:
     first, second = (flight.newest({"entries": [gloo(1, name, [[4]], done=False)]}) for name in (one, other))
     assert at_odds({0: first, 1: second}) is None
+
+
+def test_groups_of_one_name_and_other_ranks_are_two_groups() -> None:
+    config = [{"0": {"name": "0", "desc": "default_pg", "ranks": ranks}} for ranks in ("[0, 1]", "[2, 3]")]
+    entries = [[gloo(1, name, [[4]], done=False)] for name in ("broadcast", "all_reduce")]
+    (one,), (other,) = (flight.newest({"entries": each, "pg_config": known}) for each, known in zip(entries, config, strict=True))
+    assert (one.group, other.group) == ("0@0", "0@2")
+    assert at_odds({0: [one], 2: [other]}) is None
 
 
 def test_two_ranks_count_alike_where_what_they_did_before_is_the_same() -> None:
