@@ -60,17 +60,87 @@ soak: .venv/dev.stamp
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 
 test-fast: .venv/dev.stamp
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
 # The tests that compute in one process run beside those that mostly wait for daemons; then, by themselves, those that train and the fabric,
 # whose timers are short. A shell lets what it starts in the background ignore interrupts, which some tests send.
-BESIDE := kubernetes pulumi slurm
+BESIDE := tests/real/kubernetes tests/real/pulumi tests/real/slurm
+test: lint
+	@calm=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$calm' EXIT; trap 'exit 130' INT TERM; \
+	env --default-signal=INT $(BIN)/python -m pytest -m 'calm or not slow' >$$calm 2>&1 & pid=$$!; failed=0; \
+	$(BIN)/python -m pytest -m slow $(BESIDE) || failed=1; \
+	wait $$pid || failed=1; cat $$calm; \
+	$(BIN)/python -m pytest -m 'slow and not calm' $(BESIDE:%=--ignore=%) || failed=1; \
+	exit $$failed
+
+.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
+
+BENCHES := check planner checkpoint recovery detection overhead control_plane
+
+SOAK_EXAMPLES ?= 4000
+SOAK_DAMAGES ?= 10000
+# Kills on each tier are one of 200 of this: two hours and more.
+SOAK_KILLS ?= 40000
+
+.PHONY: help soak venv quickstart test-fast test lint peers bench
+
+help:
+	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
+	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
+	@echo 'make test-fast    the tests that start no training process and no real part'
+	@echo 'make lint         ruff, mypy and the import rules'
+	@echo 'make soak         the random tests of check, chain and checkpoints with many more cases, and the faults of scripts beside plain torchrun; counts go to docs/soak.json'
+	@echo 'make bench        every claim on speed, measured beside a peer'
+	@echo 'make venv         .venv with all that the tests want'
+	@echo 'make peers        .venv-peers with what make bench measures headway against'
+
+.venv/torch.stamp: .ci/constraints.txt
+	$(PYTHON) -m venv --clear .venv
+	@echo 'installing torch and headway into .venv ...'
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@touch $@
+
+.venv/runner.stamp: pyproject.toml .venv/torch.stamp
+	$(PIP_INSTALL) --editable '.[runner]'
+	@$(BIN)/python -m compileall -q headway jobspec templates infra runner
+	@touch $@
+
+.venv/dev.stamp: .venv/runner.stamp
+	$(PIP_INSTALL) --editable '.[runner,infra,kubernetes,remote,huggingface,dev]'
+	@touch $@
+
+venv: .venv/dev.stamp
+
+quickstart: .venv/runner.stamp
+	$(BIN)/headway run examples/quickstart/job.yaml --kill 1@90
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy headway tests benchmarks
+	$(BIN)/lint-imports --no-cache
+
+soak: .venv/dev.stamp
+	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/test_chain_machine.py tests/faults/test_two_writers.py
+	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
+	    tests/runner/test_damage.py tests/runner/test_elastic.py
+	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
+	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
+
+test-fast: .venv/dev.stamp
+	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
+
+# The tests that compute in one process run beside those that mostly wait for daemons; then, by themselves, those that train and the fabric,
+# whose timers are short. A shell lets what it starts in the background ignore interrupts, which some tests send.
+BESIDE := tests/real/kubernetes tests/real/pulumi tests/real/slurm
+ALONE := tests/jobspec tests/properties tests/templates tests/report
 test: lint
 	@pure=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$pure' EXIT; trap 'exit 130' INT TERM; \
-	env --default-signal=INT $(BIN)/python -m pytest -m 'not slow' >$$pure 2>&1 & pid=$$!; failed=0; \
-	$(BIN)/python -m pytest -m slow $(BESIDE:%=tests/real/%) || failed=1; \
+	{ env --default-signal=INT $(BIN)/python -m pytest -m 'not slow' && \
+	  env --default-signal=INT $(BIN)/python -m pytest -m slow $(ALONE); } >$$pure 2>&1 & pid=$$!; failed=0; \
+	$(BIN)/python -m pytest -m slow $(BESIDE) || failed=1; \
 	wait $$pid || failed=1; cat $$pure; \
-	$(BIN)/python -m pytest -m slow $(BESIDE:%=--ignore=tests/real/%) || failed=1; \
+	$(BIN)/python -m pytest -m slow $(BESIDE:%=--ignore=%) $(ALONE:%=--ignore=%) || failed=1; \
 	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt

@@ -2,8 +2,20 @@
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).parent
+# Folders whose tests compute in one process, slow ones too: `make test` runs them beside those that wait for real parts.
+CALM = frozenset({"jobspec", "properties", "report", "templates"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of CALM folders."""
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in CALM:
+            item.add_marker(pytest.mark.calm)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

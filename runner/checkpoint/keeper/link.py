@@ -78,7 +78,11 @@ class Link:
         self._asking, self._sending = threading.Lock(), threading.Lock()
         self._reader = threading.Thread(target=self._read, name="keeper-link", daemon=True)
         self._reader.start()
-        self._send(hello)
+        try:
+            self._send(hello)
+        except KeeperError:
+            self.close()
+            raise
 
     def __enter__(self) -> "Link":
         return self

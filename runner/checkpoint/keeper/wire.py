@@ -81,7 +81,8 @@ class Wire:
         data = f"{type(message).__name__} {answers:d} {to_json(message)}\n".encode()
         try:
             sent = socket.send_fds(self._socket, [data], list(descriptors))
-            self._socket.sendall(memoryview(data)[sent:])
+            if sent < len(data):  # nothing sent to who has read all and gone would be an error
+                self._socket.sendall(memoryview(data)[sent:])
         except OSError as error:
             raise LostError(f"connection lost: {error}") from None
 
