@@ -96,9 +96,9 @@ def sequences_for(step_s: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
     parser.add_argument("--saver", choices=tuple(SAVERS), help="only this one")
-    parser.add_argument("--starts", type=int, default=10, help="of the two jobs, of each saver")
+    parser.add_argument("--starts", type=int, default=24, help="of the two jobs, of each saver")
     parser.add_argument(
-        "--groups", type=int, default=4, help=f"a start, of {TURNS} turns of {STEPS} steps on each side, and one checkpoint"
+        "--groups", type=int, default=2, help=f"a start, of {TURNS} turns of {STEPS} steps on each side, and one checkpoint"
     )
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="after which two jobs are given up")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the jobs leave logs, times and checkpoints")
