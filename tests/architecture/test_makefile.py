@@ -1,0 +1,27 @@
+"""The Makefile is whole: what `make help` names can be made, and nothing is missing there."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+if shutil.which("make") is None:
+    pytest.skip("needs make (Debian: apt install make)", allow_module_level=True)
+
+
+def make(*words: str) -> str:
+    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_help_names_every_target() -> None:
+    (declared,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"^make (\S+)", make("help"), re.MULTILINE)) == set(declared.split()) - {"help"}
+
+
+def test_what_every_target_would_do_is_known() -> None:
+    for target in re.findall(r"^make (\S+)", make("help"), re.MULTILINE):
+        make("--dry-run", target)
