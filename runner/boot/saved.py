@@ -32,10 +32,8 @@ _NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch
 _LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 
 REGISTRY_BYTES = 1 << 26  # of a file's end are read: a line has about 200
-LONG_BYTES, NEWEST = (
-    1 << 20,
-    1000,
-)  # a longer file keeps so many of its newest lines, and the last of each checkpoint that is there
+# A file that is longer keeps so many of its newest lines, and the last one of each checkpoint that is there.
+LONG_BYTES, NEWEST = 1 << 20, 1000
 
 
 class DamagedFileError(Exception):
