@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.claim import Claim, report, spread
 from benchmarks.overhead.bootstrap import Ratio, ratio
-from benchmarks.overhead.job import EVERY, MODEL, SAVERS, SIDES, STEPS, TOKENS, TURNS
+from benchmarks.overhead.job import EVERY, LONG, MODEL, SAVERS, SIDES, SINGLE, TOKENS
 from benchmarks.overhead.jobs import RANKS, SAVES_TOO, Measured, measure
 from headway.runner.train.model import Transformer
 
@@ -50,20 +50,20 @@ def _say_start(number: int, starts: int, measured: Measured) -> None:
 
 
 def _judged(measured: Sequence[Measured], groups: int, sequences: int, saver: str) -> Claim:
-    """The turns of one start together are one value: where a process's memory comes to lie makes it faster or slower by up to 2 % for as
-    long as it lives, torchrun beside torchrun too.
+    """The turns of one start together are one value: where a process's memory comes to lie makes it faster or slower for as long as it
+    lives, torchrun beside torchrun too.
 
     What our control processes take in our turns is in our time already. What they take in the other's turns has held up the other: by
     that CPU time at most, where all its ranks waited for each other at every moment of it, and by that over the number of cores at least.
     The most is taken off the other's time, so the ratio that is judged errs against us."""
-    ours_s, control_s = [sum(each.ours_s) for each in measured], [sum(each.control_s) for each in measured]
+    ours_s, control_s = [sum(each.ours_s) for each in measured], [each.control_s for each in measured]
     measured_s = [sum(each.other_s) for each in measured]
     other_s = [took_s - held_up_s for took_s, held_up_s in zip(measured_s, control_s, strict=True)]
     found, plain = ratio(ours_s, other_s), ratio(ours_s, measured_s)
     control_ms = 1000 * sum(control_s) / len(control_s) / groups / EVERY
     set_up_s = sum(each.set_up_s for each in measured) / len(measured)
     standbys = "two standbys, ready before" if all(each.standbys for each in measured) else "not all with standbys"
-    turns = f"{groups} groups of {TURNS} turns of {STEPS} steps on each side, one checkpoint a group where any are saved"
+    turns = f"{groups} groups of {SINGLE} turns of one step and one of {LONG} on each side, with a checkpoint in that where any are saved"
     conditions = (
         f"mean ratio {_text(found)}; {_text(plain)} with the other's turns as they were, in which our control processes took "
         f"{control_ms:.2f} ms of CPU a step; {len(measured)} starts of both jobs with {turns}, durable before its turn ends, "
@@ -96,10 +96,8 @@ def sequences_for(step_s: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
     parser.add_argument("--saver", choices=tuple(SAVERS), help="only this one")
-    parser.add_argument("--starts", type=int, default=24, help="of the two jobs, of each saver")
-    parser.add_argument(
-        "--groups", type=int, default=2, help=f"a start, of {TURNS} turns of {STEPS} steps on each side, and one checkpoint"
-    )
+    parser.add_argument("--starts", type=int, default=20, help="of the two jobs, of each saver")
+    parser.add_argument("--groups", type=int, default=5, help=f"a start, each of {EVERY} steps on each side, and one checkpoint")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="after which two jobs are given up")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the jobs leave logs, times and checkpoints")
     parser.add_argument("--json", action="store_true", help="print an object a claim")

@@ -1,9 +1,10 @@
 """The training that both sides run: an ordinary loop that saves by headway.checkpoint or by torch's async_save, or does not save.
 
-`job.py SIDE FIRST FOLDER SEQUENCES GROUPS [--saver NAME]`, FIRST being the side that has the first turn. The two jobs are never at work
-at once: each does a turn of STEPS steps, and then hands the turn to the other one. In the last turn of each group of TURNS there is a
-checkpoint, where any are saved. While a job waits its ranks meet now and then, as they would in a step. After the first group, which sets
-everything up, nobody has the turn until whoever started the jobs gives it.
+`job.py SIDE FIRST FOLDER SEQUENCES GROUPS STARTER [--saver NAME]`: FIRST is the side that has the first turn, STARTER the process that
+started both jobs. They are never at work at once: each does a turn, and then hands the turn to the other one. A group is SINGLE turns of
+one step and one turn of LONG steps, with a checkpoint in it, where any are saved. Turns are as short as they can be, for a machine that
+others share becomes faster and slower by 10 %, for seconds and for minutes. While a job waits its ranks meet now and then, as they would
+in a step. After the first group, which sets everything up, nobody has the turn until whoever started the jobs gives it.
 """
 
 import argparse
@@ -22,19 +23,23 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.overhead.baton import Baton
+from benchmarks.overhead.control import Control, between_s
 from headway import checkpoint
 from headway.runner.contract import Model
 from headway.runner.train.model import Transformer
 
 SIDES = ("headway", "torchrun")
 NOBODY = "nobody"
-STEPS, TURNS = 10, 5
-EVERY = STEPS * TURNS  # steps from one checkpoint to the next
+SINGLE, LONG = 40, 10
+EVERY = SINGLE + LONG  # steps from one checkpoint to the next
+GROUP = (*[1] * SINGLE, LONG)
+SET_UP = (LONG,) * (EVERY // LONG)
 # examples/quickstart: 0.8 million parameters, sequences of 256 tokens.
 MODEL = Model(vocab_size=256, layers=4, hidden=128, heads=4, kv_heads=2, ffn_hidden=352)
 TOKENS = 256
 _EARLY = 8  # steps of its turn are left when a checkpoint begins: it is to become durable beside them
-_LOOK_S = 0.1
+_MEET_S = 0.5
 
 
 class Training:
@@ -123,11 +128,11 @@ class DcpSaver:
 SAVERS: dict[str, Callable[[Training, Path], Saver]] = {"headway": HeadwaySaver, "dcp": DcpSaver}
 
 
-def turn(training: Training, saver: Saver) -> float:
+def turn(training: Training, saver: Saver, steps: int) -> float:
     """Seconds of a turn; a checkpoint that was begun in it is durable before it ends."""
     dist.barrier()
     began_s = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(steps):
         training.step()
         saver.after_step()
     saver.wait()
@@ -135,37 +140,62 @@ def turn(training: Training, saver: Saver) -> float:
     return time.perf_counter() - began_s
 
 
-def wait_for_turn(file: Path, side: str) -> None:
-    """Until rank 0 finds this side's name in the file."""
-    mine = torch.zeros(1)
-    while not mine:
-        time.sleep(_LOOK_S)
-        mine += float(dist.get_rank() == 0 and file.read_text() == side)
-        dist.all_reduce(mine)
+class Turns:
+    """This side's turns, and the CPU that its processes other than the ranks take in the other's."""
 
+    def __init__(self, side: str, folder: Path, starter: int) -> None:
+        self._side, self._baton = side, Baton(folder, (*SIDES, NOBODY))
+        pids = torch.zeros(dist.get_world_size(), dtype=torch.long)
+        pids[dist.get_rank()] = os.getpid()
+        dist.all_reduce(pids)
+        self._control = Control(starter, pids.tolist()) if dist.get_rank() == 0 else None
+        self._before = dict[int, float]()
+        self.control_s = 0.0
 
-def hand_over(file: Path, side: str, to: str) -> None:
-    whole = file.with_suffix(f".{side}")
-    whole.write_text(to)
-    whole.replace(file)
+    def wait(self) -> None:
+        """Until rank 0 has the baton."""
+        mine = torch.zeros(1)
+        while not mine:
+            mine += float(self._control is not None and self._baton.take(self._side, _MEET_S))
+            dist.all_reduce(mine)
+        if self._control is not None:
+            self.control_s += between_s(self._before, self._control.cpu_s())
 
+    def begin(self) -> float:
+        """What CPU was taken before the first turn that counts, of which the other's may be over; from here on it is counted."""
+        taken_s, self.control_s = self.control_s, 0.0
+        return sum(self._before.values()) + taken_s
 
-def run(side: str, first: str, folder: Path, sequences: int, groups: int, saver_name: str | None) -> None:
-    dist.init_process_group("gloo")
-    training, took_s = Training(sequences), list[float]()
-    saver = SAVERS[saver_name](training, folder / f"checkpoints-{side}") if saver_name else NoSaver()
-    other = next(name for name in SIDES if name != side)
-    for number in range(TURNS * (1 + groups)):
-        wait_for_turn(folder / "turn", side)
-        took_s.append(turn(training, saver))
-        if dist.get_rank() == 0:
-            found = {"turn_s": took_s[TURNS:], "state_bytes": training.state_bytes()}
-            (folder / f"{side}.json").write_text(json.dumps(found))
-            is_set_up = number == TURNS - 1 and side != first
-            hand_over(folder / "turn", side, NOBODY if is_set_up else other)
+    def hand_over(self, to: str) -> None:
         dist.barrier()
+        if self._control is not None:
+            self._before = self._control.cpu_s()
+            self._baton.give(to)
+
+
+def run(side: str, first: str, folder: Path, sequences: int, groups: int, saver_name: str | None, starter: int) -> None:
+    dist.init_process_group("gloo")
+    training, took_s, set_up_s = Training(sequences), list[float](), 0.0
+    saver = SAVERS[saver_name](training, folder / f"checkpoints-{side}") if saver_name else NoSaver()
+    turns = Turns(side, folder, starter)
+    other = next(name for name in SIDES if name != side)
+    for number, steps in enumerate((*SET_UP, *GROUP * groups)):
+        turns.wait()
+        if number == len(SET_UP):
+            set_up_s = turns.begin()
+        took_s.append(turn(training, saver, steps))
+        is_set_up = number == len(SET_UP) - 1 and side != first
+        turns.hand_over(NOBODY if is_set_up else other)
     if side == first:  # its end would take from the other's last turn
-        wait_for_turn(folder / "turn", side)
+        turns.wait()
+    if dist.get_rank() == 0:
+        found = {
+            "turn_s": took_s[len(SET_UP) :],
+            "control_s": turns.control_s,
+            "set_up_s": set_up_s,
+            "state_bytes": training.state_bytes(),
+        }
+        (folder / f"{side}.json").write_text(json.dumps(found))
     # Not by way of gloo's destructor: now and then torch 2.13 misses the wake-up of the thread that it then waits for.
     os._exit(0)
 
@@ -177,9 +207,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     for name in ("sequences", "groups"):
         parser.add_argument(name, type=int)
+    parser.add_argument("starter", type=int)
     parser.add_argument("--saver", choices=tuple(SAVERS))
     options = parser.parse_args()
-    run(options.side, options.first, options.folder, options.sequences, options.groups, options.saver)
+    run(options.side, options.first, options.folder, options.sequences, options.groups, options.saver, options.starter)
 
 
 if __name__ == "__main__":

@@ -6,58 +6,59 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.claim import MeasureError
-from benchmarks.overhead.job import NOBODY, SIDES, TURNS, hand_over
+from benchmarks.overhead.baton import Baton
+from benchmarks.overhead.job import NOBODY, SIDES
 from headway.runner.lines import read_lines
 
 RANKS = 2
 SAVES_TOO = ("dcp",)  # torchrun's side saves like ours where what saves is the script's own, and what headway adds is to be seen
 STANDBYS_S = 180.0  # to be ready, which costs nothing from then on
 _JOB = Path(__file__).with_name("job.py")
-_LOOK_S = 0.05
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LOOK_S = 0.25
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of each side's turns. `control_s` is the CPU that our processes other than the ranks took in each of the other's turns,
-    and so took from it; `set_up_s` what they took before, once, and `standbys` whether those were ready then."""
+    """Seconds of each side's turns. `control_s` is the CPU that our processes other than the ranks took in all of the other's turns, and so
+    took from it; `set_up_s` what they took before, once, and `standbys` whether those were ready then."""
 
     ours_s: tuple[float, ...]
     other_s: tuple[float, ...]
-    control_s: tuple[float, ...]
+    control_s: float
     set_up_s: float
     standbys: bool
     state_bytes: int
 
 
-@dataclass
-class _Seen:
-    control_s: list[float] = field(default_factory=list)
-    set_up_s: float = 0.0
-    standbys: bool = False
-
-
 def measure(folder: Path, first: str, sequences: int, groups: int, saver: str, limit_s: float) -> Measured:
     """Starts both jobs, of which `first` has the first turn. Raises MeasureError when a job fails, or has not ended after `limit_s`."""
-    (folder / "turn").write_text(first)
+    baton, until_s = Baton(folder, (*SIDES, NOBODY), make=True), time.monotonic() + limit_s
     jobs = [_start(side, first, folder, sequences, groups, saver) for side in SIDES]
     try:
-        seen = _watched(jobs, first, folder, time.monotonic() + limit_s)
+        baton.give(first)
+        while not baton.take(NOBODY, _LOOK_S):
+            _check(jobs, until_s)
+        standbys = _await_standbys(jobs, folder, until_s)
+        baton.give(first)
+        while any(job.poll() is None for job in jobs):
+            _check(jobs, until_s)
+            time.sleep(_LOOK_S)
+        _check(jobs, until_s)
     finally:
         for job in jobs:
             _end(job)
+        baton.close()
     ours, other = (json.loads((folder / f"{side}.json").read_text()) for side in SIDES)
-    control_s = tuple(seen.control_s[TURNS:])
-    return Measured(tuple(ours["turn_s"]), tuple(other["turn_s"]), control_s, seen.set_up_s, seen.standbys, ours["state_bytes"])
+    times = tuple(ours["turn_s"]), tuple(other["turn_s"])
+    return Measured(*times, ours["control_s"], ours["set_up_s"], standbys, ours["state_bytes"])
 
 
 def _start(side: str, first: str, folder: Path, sequences: int, groups: int, saver: str) -> subprocess.Popen[bytes]:
-    words = [side, first, str(folder), str(sequences), str(groups)]
+    words = [side, first, str(folder), str(sequences), str(groups), str(os.getpid())]
     if side == SIDES[0] or saver in SAVES_TOO:
         words.append(f"--saver={saver}")
     bin_folder = Path(sys.executable).parent
@@ -70,25 +71,6 @@ def _start(side: str, first: str, folder: Path, sequences: int, groups: int, sav
     output = (folder / f"{side}.log").open("wb")
     root = Path(__file__).parents[2]
     return subprocess.Popen(command, env={**given, "PYTHONPATH": str(root)}, stdout=output, stderr=output, start_new_session=True)
-
-
-def _watched(jobs: list[subprocess.Popen[bytes]], first: str, folder: Path, until_s: float) -> _Seen:
-    """The CPU seconds of our job's processes that are no ranks, for each of the other's turns; until both jobs have ended."""
-    turn, seen, whose, before = folder / "turn", _Seen(), first, dict[int, float]()
-    while any(job.poll() is None for job in jobs):
-        _check(jobs, until_s)
-        if (now := turn.read_text()) != whose:
-            cpu_s = _control_cpu_s(jobs[0].pid)
-            if whose == SIDES[1]:
-                seen.control_s.append(sum(max(took_s - before.get(pid, 0.0), 0.0) for pid, took_s in cpu_s.items()))
-            if now == NOBODY:
-                seen.standbys = _await_standbys(jobs, folder, until_s)
-                seen.set_up_s = sum(_control_cpu_s(jobs[0].pid).values())
-                hand_over(turn, NOBODY, first)
-            whose, before = now, cpu_s
-        time.sleep(_LOOK_S)
-    _check(jobs, until_s)
-    return seen
 
 
 def _check(jobs: list[subprocess.Popen[bytes]], until_s: float) -> None:
@@ -110,38 +92,6 @@ def _await_standbys(jobs: list[subprocess.Popen[bytes]], folder: Path, until_s: 
             return True
         time.sleep(_LOOK_S)
     return False
-
-
-def _control_cpu_s(pid: int) -> dict[int, float]:
-    """CPU of a job's processes by their pids, but for those that run the script."""
-    return {each: _cpu_s(each) for each in _tree(pid) if not _is_rank(each)}
-
-
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:  # the thread has ended
-            continue
-        for child in children:
-            yield from _tree(int(child))
-
-
-def _is_rank(pid: int) -> bool:
-    """A rank's command line names the module that runs the script, or the script; torchrun's and ours name it too, behind their flags."""
-    try:
-        return b"headway.runner.boot" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _cpu_s(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:

@@ -1,10 +1,14 @@
 """The few collectives that a checkpoint needs: bytes gathered from all ranks, passed along some of them, and failing together."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_group, _get_default_store
 
 from headway.runner.checkpoint.chain import SupersededError
 from headway.runner.checkpoint.format import UnfitError
@@ -19,8 +23,13 @@ class PeerError(Exception):
 class Ranks:
     """This rank among all of them, over one CPU process group. One rank needs no group."""
 
-    def __init__(self, rank: int = 0, world_size: int = 1, group: dist.ProcessGroup | None = None) -> None:
-        self.rank, self.world_size, self._group = rank, world_size, group
+    def __init__(self, rank: int = 0, world_size: int = 1, group: Any = None) -> None:
+        """`group`: a backend of torch.distributed; that of its default group when left out."""
+        self.rank, self.world_size, self._given = rank, world_size, group
+
+    @property
+    def _group(self) -> Any:
+        return self._given or _get_default_group()
 
     @classmethod
     def of_default_group(cls) -> "Ranks":
@@ -36,7 +45,7 @@ class Ranks:
         """
         if self.world_size == 1:
             return Ranks()
-        return Ranks(self.rank, self.world_size, dist.new_group(backend="gloo", timeout=patience))
+        return Ranks(self.rank, self.world_size, _gloo(self.rank, self.world_size, patience or default_pg_timeout))
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's `data`, in rank order. All must have the same length."""
@@ -44,7 +53,7 @@ class Ranks:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(found, mine, group=self._group)
+        self._group.allgather([found], [mine]).wait()
         return [bytes(t.numpy()) for t in found]
 
     def gather_any(self, data: bytes) -> list[bytes]:
@@ -60,9 +69,9 @@ class Ranks:
         """
         at = along.index(self.rank)
         if at > 0:
-            dist.recv(data, src=along[at - 1], group=self._group)
+            self._group.recv([data], along[at - 1], 0).wait()
         if at + 1 < len(along):
-            dist.send(data, dst=along[at + 1], group=self._group)
+            self._group.send([data], along[at + 1], 0).wait()
 
     def together(self, step: Callable[[], None], only: int | None = None) -> None:
         """Runs `step` on every rank, or only on rank `only`, and raises on all ranks if it raised on any.
@@ -95,3 +104,33 @@ def _outcome(error: Exception | None) -> bytes:
         case UnfitError():
             return _UNFIT
     return _FAILED
+
+
+# Never destroyed: its destructor joins threads, of which one now and then misses that it is to end (torch 2.13).
+_kept: list[Any] = []
+
+
+def _gloo(rank: int, world_size: int, patience: timedelta) -> Any:
+    """A gloo group of all ranks, over the devices of one that is there. torch's `new_group` makes a device for each group, and the thread
+    of a device wakes up a hundred times a second, whether anybody communicates or not: 0.2 % of a core each."""
+    gloo: Any = dist.ProcessGroupGloo
+    store = PrefixStore(f"headway/{len(_kept)}", _get_default_store())
+    if devices := _devices():
+        options = gloo._Options()
+        options._devices, options._timeout = devices, patience
+        group = gloo(store, rank, world_size, options)
+    else:
+        group = gloo(store, rank, world_size, timeout=patience)
+    _kept.append(group)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # not at the end of the interpreter either
+    return group
+
+
+def _devices() -> list[Any]:
+    """Of the default group, where it has gloo, or else of the first one made here."""
+    try:
+        backend: Any = _get_default_group()._get_backend(torch.device("cpu"))
+        found: list[Any] = backend.options._devices
+    except (RuntimeError, AttributeError):  # NCCL alone, or a wrapper for debugging
+        found = _kept[0].options._devices if _kept else []
+    return found

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.overhead.bootstrap import ratio, student
-from benchmarks.overhead.job import TURNS
+from benchmarks.overhead.job import EVERY, GROUP, LONG
 
 TRUE = 1.01
 
@@ -29,16 +29,16 @@ def test_students_bound_is_the_tables(freedom: int, bound: float) -> None:
 @pytest.mark.parametrize(("noise", "mood", "stalls"), [(0.02, 0.0, 0.0), (0.03, 0.01, 0.0), (0.03, 0.01, 0.05)])
 def test_of_500_intervals_about_475_cover_the_truth(noise: float, mood: float, stalls: float) -> None:
     """Turns of a machine that drifts, with a checkpoint in the last turn of each of our groups and stalls of either side now and then."""
-    covered, shape = 0, (24, TURNS)
+    covered, steps, shape = 0, np.array(GROUP), (24, len(GROUP))
     for seed in range(500):
         chance = np.random.default_rng(seed)
         machine = np.exp(chance.normal(0.0, mood, shape).cumsum()).reshape(shape)
         saving = np.full(shape, 1 + (TRUE - 1) / 2)
-        saving[:, -1] += TURNS * (TRUE - 1) / 2
+        saving[:, -1] += EVERY / LONG * (TRUE - 1) / 2
         sides = []
         for costs in (saving, np.ones(shape)):
             stalled = (chance.random(shape) < stalls) * chance.exponential(0.2, shape)
-            sides.append((machine * costs * (1 + noise * chance.standard_normal(shape) + stalled)).sum(axis=1))
+            sides.append((machine * steps * costs * (1 + noise * chance.standard_normal(shape) + stalled)).sum(axis=1))
         found = ratio(list(sides[0]), list(sides[1]), seed, resamples=1000)
         covered += found.low <= TRUE <= found.high
     assert 465 <= covered <= 485
