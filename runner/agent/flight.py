@@ -26,6 +26,15 @@ GROUPS = 64  # of a rank, in a message
 BEFORE = 100  # collectives by which two ranks are known to count alike
 ABOUT = 4  # before the one that a rank waits in, and from there on
 _UNLIKE = ("send", "recv", "coalesced")  # in the names of operations that may well differ by rank
+# What NCCL does alike, and torch calls now so and now so (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+_ALIKE = {
+    "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "all_reduce_barrier": "barrier",
+}
+THREAD = "headway-flight"  # of a worker, which dumps when it is asked; the kernel keeps 15 letters
 
 
 class Recorder:
@@ -94,18 +103,20 @@ def answers(asked: Mapping[int, tuple[Path, int]]) -> dict[int, tuple[Collective
     """What was dumped since `Recorder.ask` gave `asked`. A dump that is not whole yet is none."""
     found = {}
     for rank, (path, before_ns) in asked.items():
-        if _written_ns(path) > before_ns and (entered := read(path)) is not None:
+        if _written_ns(path) > before_ns and (entered := read(path, rank)) is not None:
             found[rank] = entered
     return found
 
 
-def read(path: Path) -> tuple[Collective, ...] | None:
-    """The newest collective of each group in a dump, those that have not completed first; None where it cannot be read."""
+def read(path: Path, rank: int | None = None) -> tuple[Collective, ...] | None:
+    """The newest collective of each group in a dump, those that have not completed first; None where it cannot be read, or where this is
+    no `rank` of the process's group of all ranks: several worlds under one launch call their groups alike."""
     try:
         if path.stat().st_size > DUMP_BYTES:
             return None
         with path.open("rb") as file:
-            return newest(_PlainValues(file).load())
+            dump = _PlainValues(file).load()
+            return newest(dump) if rank is None or _is_rank(dump, rank) else None
     except Exception:  # somebody else's bytes: pickle and the look at them may raise anything
         return None
 
@@ -113,12 +124,23 @@ def read(path: Path) -> tuple[Collective, ...] | None:
 def newest(dump: Mapping[str, Any]) -> tuple[Collective, ...]:
     """Of torch's flight recorder, format 2 (FlightRecorder.hpp)."""
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
+    made: dict[str, Any] = {}
     for entry in dump.get("entries", ()):
-        if not entry["is_p2p"]:
-            groups.setdefault(str(entry["process_group"][0]), {})[int(entry["collective_seq_id"])] = entry
+        name = str(entry["process_group"][0])
+        if entry["is_p2p"] or not name:
+            continue
+        if made.setdefault(name, entry.get("pg_id")) != entry.get("pg_id"):  # destroyed and made again: it counts from 1
+            made[name], groups[name] = entry.get("pg_id"), {}
+        groups.setdefault(name, {})[int(entry["collective_seq_id"])] = entry
     known = dump.get("pg_config", {})
     found = [_collective(_among(name, known.get(name, {})), entries) for name, entries in groups.items()]
     return tuple(sorted(found, key=lambda each: each.done)[:GROUPS])
+
+
+def _is_rank(dump: Mapping[str, Any], rank: int) -> bool:
+    """Whether its group of all ranks has this rank; also where it does not say."""
+    listed = (facts.get("ranks") for facts in dump.get("pg_config", {}).values() if facts.get("desc") == "default_pg")
+    return all(rank in json.loads(str(ranks)) for ranks in listed if ranks)
 
 
 def _among(name: str, facts: Mapping[str, Any]) -> str:
@@ -136,7 +158,9 @@ def _collective(group: str, entries: Mapping[int, Mapping[str, Any]]) -> Collect
     about = waits or newest + 1
     near = [number for number in sorted(entries) if about - ABOUT <= number < about + ABOUT]
     recent = tuple(
-        _recent(entries, number) for number in near if not any(word in _operation(entries[number]) for word in _UNLIKE)
+        _recent(entries, number)
+        for number in near
+        if not any(word in _operation(entries[number]) for word in _UNLIKE) and _knows_before(entries, number)
     )
     sizes = ", ".join(f"{kind}{list(size)}" for kind, size in zip(last["input_dtypes"], last["input_sizes"], strict=False))
     what = f"{_operation(last)}({sizes[:80]})"
@@ -150,16 +174,26 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
 
 
 def _operation(entry: Mapping[str, Any]) -> str:
-    return str(entry["profiling_name"]).rpartition(":")[2]
+    name = str(entry["profiling_name"]).rpartition(":")[2]
+    return _ALIKE.get(name, name)
+
+
+def _knows_before(entries: Mapping[int, Mapping[str, Any]], number: int) -> bool:
+    """Whether all that must be known before a number is: operations in a captured CUDA graph count and are not recorded."""
+    return all(each in entries for each in range(max(1, number - BEFORE), number))
 
 
 def _recent(entries: Mapping[int, Mapping[str, Any]], number: int) -> Operation:
+    before = [f"{each} {_agreed(entries[each])}" for each in range(max(1, number - BEFORE), number)]
+    return Operation(number, _agreed(entries[number]), hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest())
+
+
+def _agreed(entry: Mapping[str, Any]) -> str:
     """What all ranks of an all_reduce must agree on is how much they give; other operations' sizes may differ by rank."""
-    entry, name = entries[number], _operation(entries[number])
-    if name == "all_reduce":
-        name += f" of {sum(math.prod(size) for size in entry['input_sizes']):,} elements"
-    before = [f"{each} {_operation(entries[each])}" for each in range(number - BEFORE, number) if each in entries]
-    return Operation(number, name, hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest())
+    name = _operation(entry)
+    if name != "all_reduce":
+        return name
+    return f"{name} of {sum(math.prod(size) for size in entry['input_sizes']):,} elements"
 
 
 class _PlainValues(pickle.Unpickler):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from headway.runner.agent.flight import THREAD
 from headway.runner.agent.processes import catches, children
 from headway.runner.contract import STACKS_SIGNAL
 from headway.runner.health.watch import Probe
@@ -49,6 +50,7 @@ _PLACES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
     )
 )
+_WAKE_NOBODY = ("gloo_", "pt_", THREAD)  # how threads' names begin
 # Between a frame that waits and the one that speaks: the standard library's own.
 _THROUGH = re.compile(r"/(threading|selectors|socket|ssl|contextlib|_decorators|_contextlib)\.py:")
 
@@ -79,12 +81,24 @@ def state(pid: int) -> str:
 
 
 def waits_on(pid: int) -> str | None:
-    """The kernel function that the main thread sleeps in (proc(5), wchan); None where that is not shown, or it does not sleep."""
+    """The kernel function that the main thread sleeps in (proc(5), wchan); None where that is not shown, or it does not sleep, or another
+    thread of the process waits for a clock or for somebody else, and may wake it then: one that uploads, and that the loop waits for."""
+    name = _text(Path(f"/proc/{pid}/wchan"))
+    others = (path for path in Path(f"/proc/{pid}/task").glob("*") if path.name != str(pid))
+    return None if name in (None, "", "0") or any(map(_may_wake, others)) else name
+
+
+def _may_wake(thread: Path) -> bool:
+    """Whether a thread waits for anything but another one. Those that wait for other ranks, and for a dump to be asked for, wake nobody."""
+    waits, name = _text(thread / "wchan"), _text(thread / "comm")
+    return waits is not None and not waits.startswith("futex") and not (name or "").startswith(_WAKE_NOBODY)
+
+
+def _text(path: Path) -> str | None:
     try:
-        name = Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
+        return path.read_text().strip()
+    except OSError:  # it has ended, or is somebody else's
         return None
-    return None if name in ("", "0") else name
 
 
 def usage(pid: int) -> tuple[float, int]:

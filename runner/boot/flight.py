@@ -3,12 +3,13 @@
 torch makes that pipe for NCCL alone, under the same name, in the place of this one: so each rank is asked in one way, whatever its backend.
 """
 
+import contextlib
 import os
 import sys
 import threading
 from pathlib import Path
 
-from headway.runner.agent.flight import DUMPS, DUMPS_BEFORE, PIPES
+from headway.runner.agent.flight import DUMPS, DUMPS_BEFORE, PIPES, THREAD
 from headway.runner.boot.unseen import carefully
 
 
@@ -24,20 +25,25 @@ def answer_requests(rank: int) -> None:
         requests = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # with an end to write to of our own, reading never meets the end
     except OSError:
         return
-    threading.Thread(target=_answer, args=(requests, Path(f"{dumps}{rank}")), name="headway-flight", daemon=True).start()
+    threading.Thread(target=_answer, args=(requests, Path(f"{dumps}{rank}")), name=THREAD, daemon=True).start()
 
 
 def _answer(requests: int, target: Path) -> None:
+    with contextlib.suppress(OSError):  # Python tells the kernel a thread's name from 3.14 on
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD)
     while os.read(requests, 4096):
         carefully(write_dump, target)
 
 
 def write_dump(target: Path) -> None:
     """Without stacks: those are had otherwise, and the first time torch needs 1.6 s of a core for them (2.13, 2,000 entries). Before there
-    is a process group nothing is written."""
+    is a process group nothing is written, nor where that is not the job's: worlds that a script makes itself call their groups alike."""
     distributed, recorder = (sys.modules.get(name) for name in ("torch.distributed", "torch._C._distributed_c10d"))
     dump = getattr(recorder, "_dump_fr_trace", None)
     if distributed is None or dump is None or not distributed.is_initialized():
+        return
+    here = {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}
+    if any(os.environ.get(name, text) != text for name, text in here.items()):
         return
     temporary = target.with_name(f".tmp-{target.name}.{os.getpid()}")
     temporary.write_bytes(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))

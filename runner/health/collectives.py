@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _EVERYBODY = "default_pg"  # what torch calls the group of all ranks (torch/distributed/distributed_c10d.py, init_process_group)
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # a rank may be done with those before others have begun
 _LISTED = 8  # ranks in a text
 
 
@@ -58,11 +59,15 @@ def missing(entered: Mapping[int, Sequence[Collective]]) -> Missing | None:
 
 def at_odds(entered: Mapping[int, Sequence[Collective]]) -> tuple[Missing, frozenset[int]] | None:
     """Ranks that wait, and that will for ever: others have entered another operation of the group under the same number. Those in the
-    minority, and all of them. Only ranks whose operations before that were the same are held against each other."""
+    minority, and all of them. Only ranks that wait, and whose operations before that were the same, are held against each other; nobody
+    where one has completed what others wait in, for then the ranks do not count alike."""
     for group in _by_group(entered).values():
-        for number in sorted({each.waits for each in group.values() if each.waits}):
+        waiting = {rank: each for rank, each in group.items() if each.waits}
+        for number in sorted({each.waits for each in waiting.values()}):
+            if any(_has_met(each, number) for each in waiting.values()):
+                break
             alike: dict[str, dict[int, str]] = {}
-            for rank, each in group.items():
+            for rank, each in waiting.items():
                 for operation in each.recent:
                     if operation.number == number:
                         alike.setdefault(operation.before, {})[rank] = operation.name
@@ -71,6 +76,11 @@ def at_odds(entered: Mapping[int, Sequence[Collective]]) -> tuple[Missing, froze
                     of = f"number {number:,} of group {_name(group[min(names)])}"
                     return _odd(names, of), frozenset(names)
     return None
+
+
+def _has_met(each: Collective, number: int) -> bool:
+    """Whether a rank has completed an operation that takes all of its group."""
+    return each.waits > number and any(found.number == number and found.name not in _ROOTED for found in each.recent)
 
 
 def _odd(names: Mapping[int, str], of: str) -> Missing:

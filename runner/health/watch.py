@@ -235,11 +235,12 @@ class Watch:
         return self._hang(ranks, now_s, why)
 
     def _never_meet(self, now_s: float) -> Hang | None:
-        """Ranks that wait for each other in different collectives, and whose stacks have stayed the same: no time mends that."""
+        """Ranks that wait for each other in different collectives, and whose stacks have stayed the same: no time mends that. It is the
+        program's fault and no rank's, so the text alone names them: no node comes under suspicion."""
         odds = collectives.at_odds(self._known())
         if odds is None or not all(rank in self._looks and _is_held(self._looks[rank]) for rank in odds[1]):
             return None
-        return self._hang(odds[0].ranks, now_s, odds[0].why, "collective")
+        return self._hang((), now_s, odds[0].why, "collective")
 
     def _is_sure_of(self, rank: int) -> bool:
         """Whether a rank that seems to hang does. Before its first step, what only one rank does once may well stand on a lock."""
@@ -350,7 +351,8 @@ def _look(probe: Probe, now_s: float, before: _Look | None, *, recorded: bool) -
 
 
 def _is_held(look: _Look) -> bool:
-    return look.at_s - look.held_s >= PROBES_APART_S - 1e-6
+    """No stack is none that has stayed the same: a process that runs shows none."""
+    return (bool(look.probe.stack) or look.probe.state in "TZ") and look.at_s - look.held_s >= PROBES_APART_S - 1e-6
 
 
 def _standing(rank: int, each: _Rank, look: _Look) -> Standing:

@@ -97,6 +97,16 @@ def test_a_rank_whose_operation_went_through_without_the_others_is_at_odds_with_
     assert at_odds({0: [has_done("broadcast")], 1: [has_done("broadcast")]}) is None
 
 
+def test_nobody_is_at_odds_where_one_has_completed_what_takes_them_all() -> None:
+    """It counts otherwise: without the others it could not have completed."""
+    assert at_odds({0: [waits("all_reduce of 4 elements")], 1: [has_done("all_gather")]}) is None
+
+
+def test_a_rank_that_waits_for_nobody_is_not_held_against_those_that_wait() -> None:
+    done = Collective("0", "default_pg", 7, SUM, True, 0, (Operation(7, "broadcast", "same"),))
+    assert at_odds({0: [waits("barrier")], 1: [done]}) is None
+
+
 @pytest.mark.parametrize(
     "other",
     [waits("barrier"), waits("broadcast", 8), waits("broadcast", before="other"), waits("broadcast", group="4"), at(7)],

@@ -190,6 +190,34 @@ def test_operations_that_may_differ_by_rank_are_not_held_against_anybody(one: st
     assert at_odds({0: first, 1: second}) is None
 
 
+@pytest.mark.parametrize(("one", "other"), [("_all_gather_base", "all_gather"), ("_broadcast_oop", "broadcast")])
+def test_what_is_one_operation_under_two_names_meets(one: str, other: str) -> None:
+    first, second = (flight.newest({"entries": [gloo(1, name, [[4]], done=False)]}) for name in (one, other))
+    assert at_odds({0: first, 1: second}) is None
+
+
+def test_a_group_that_was_made_again_is_judged_by_its_new_life_only() -> None:
+    old = [{**gloo(number, "broadcast", [[4]], done=True), "pg_id": 0} for number in (1, 2)]
+    (found,) = flight.newest({"entries": [*old, {**gloo(1, "barrier", [], done=False), "pg_id": 1}]})
+    assert (found.number, [each.name for each in found.recent]) == (1, ["barrier"])
+    assert flight.newest({"entries": old})[0].number == 2
+
+
+def test_an_operation_is_not_judged_where_one_before_it_is_not_recorded() -> None:
+    """One in a captured CUDA graph counts and leaves no entry."""
+    (found,) = flight.newest({"entries": [gloo(1, "barrier", [], done=True), gloo(3, "broadcast", [[4]], done=False)]})
+    assert found.waits == 3
+    assert [each.number for each in found.recent] == [1]
+
+
+def test_the_dump_of_a_world_in_which_the_process_has_another_rank_tells_nothing(tmp_path: Path) -> None:
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    path = tmp_path / "dump"
+    path.write_bytes(pickle.dumps({"entries": [gloo(1, "barrier", [], done=False)], "pg_config": config}))
+    assert read(path, 1)
+    assert read(path, 2) is None
+
+
 def test_groups_of_one_name_and_other_ranks_are_two_groups() -> None:
     config = [{"0": {"name": "0", "desc": "default_pg", "ranks": ranks}} for ranks in ("[0, 1]", "[2, 3]")]
     entries = [[gloo(1, name, [[4]], done=False)] for name in ("broadcast", "all_reduce")]

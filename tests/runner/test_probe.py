@@ -75,6 +75,18 @@ def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path:
     assert "other" in (tmp_path / "stacks").read_text(), "all threads stay in the evidence"
 
 
+@pytest.mark.parametrize(("other", "locked"), [("threading.Event().wait()", True), ("time.sleep(600)", False)])
+def test_a_lock_that_another_thread_may_come_to_release_is_not_shown_as_one(
+    other: str, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that waits for its uploader is no deadlock, however quiet the uploader is."""
+    monkeypatch.setitem(globals(), "BEGIN", BEGIN.replace("time.sleep(600)", other))
+    with process("queue.SimpleQueue().get()", tmp_path / "stacks") as standing:
+        until(lambda: probe.state(standing.pid) == "S")
+        seen = look(standing.pid, tmp_path / "stacks")
+    assert (seen.waits_on or "").startswith("futex") is locked
+
+
 def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.state(standing.pid) == "S")
