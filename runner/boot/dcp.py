@@ -5,6 +5,7 @@ said to be unverified.
 """
 
 import dataclasses
+import os
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from headway.runner.boot import saved
 from headway.runner.boot.unseen import carefully, unseen
 from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
-from headway.runner.checkpoint.foreign.root import ROOT, open_reader
+from headway.runner.checkpoint.foreign.root import ROOT, RootedReader, read_root
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.read import Reader
@@ -63,23 +64,34 @@ def is_ours(path: Path) -> bool:
 
 
 def opened(path: Path) -> Reader | None:
-    """The checkpoint in a directory that headway wrote; None where it is torch's by now. Raises RefusedError."""
-    return open_reader(path) if is_ours(path) else None
+    """The checkpoint in a directory that headway wrote; None where it is torch's by now. Raises RefusedError, OSError."""
+    return RootedReader(path, read_root(path)) if is_ours(path) else None
 
 
 def damage_of(path: Path) -> str | None:
-    """The first thing wrong with a directory that headway wrote; None if nothing is, or if it is torch's by now."""
+    """The first thing wrong with a directory that headway wrote; None if nothing is, or if it is torch's by now. Raises OSError."""
     return damage_of_parts(path, None)
 
 
 def damage_of_parts(path: Path, ranks: Sequence[int] | None) -> str | None:
-    """As `damage_of`, of what some of the ranks that saved have written; None: of all, and of what they are together."""
+    """As `damage_of`, of what some of the ranks that saved have written; None: of all, and of what they are together. Raises OSError."""
     try:
         if (reader := opened(path)) is None:
             return None
-        return next((f"{found.name}: {found.reason}" for found in verify(reader, ranks) if isinstance(found, Refused)), None)
+        for found in verify(reader, ranks):
+            if isinstance(found, Refused):
+                return _as_read(path, f"{found.name}: {found.reason}", found.unread)
     except RefusedError as error:
-        return str(error)
+        return _as_read(path, str(error), error.unread)
+    return None
+
+
+def _as_read(path: Path, why: str, unread: int | None) -> str:
+    """`why`. Raises the OSError behind it. A file that is missing from a directory that can be listed was lost, which is damage."""
+    if unread is not None:
+        raise OSError(unread, os.strerror(unread), str(path))
+    next(path.iterdir(), None)
+    return why
 
 
 # --- in place of torch's -----------------------------------------------------------------------------------------------

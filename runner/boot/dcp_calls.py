@@ -84,7 +84,7 @@ def _loading(original: Callable[..., None]) -> Callable[..., None]:
                 return original(**{**given, "storage_reader": ours})
             except CheckpointException as error:
                 refused = next((reason for reason, _ in error.failures.values() if isinstance(reason, RefusedError)), None)
-                if refused is not None:
+                if refused is not None and refused.unread is None:
                     carefully(saved.refuse, ours.path, str(refused))
                 raise
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headway.runner import worker as workers
 from headway.runner.boot import saved
-from headway.runner.boot.sidecar import file_of, is_own, sidecar_of, sweep, write_sidecar
+from headway.runner.boot.sidecar import file_of, is_own, mark_begun, sidecar_of, sweep, write_sidecar
 from headway.runner.boot.signs import in_section
 from headway.runner.boot.unseen import carefully
 
@@ -32,9 +32,15 @@ def path_of(file: Any) -> Path | None:
     return path if path.is_file() else None
 
 
-def drop_checksum(file: Any) -> None:
-    """Before a file is written over: who is killed on the way leaves no checksum of other bytes."""
-    if workers.current() is not None and (path := path_of(file)) is not None:
+def begin(file: Any) -> None:
+    """Before a file is written: who is killed on the way leaves no checksum of other bytes, and what is cut off is known for it."""
+    if (worker := workers.current()) is None:
+        return
+    path = Path(file) if isinstance(file, str | os.PathLike) and not isinstance(os.fspath(file), bytes) else None
+    if path is not None and path.parent.is_dir() and (path.is_file() or not path.exists()):
+        mark_begun(path, os.environ.get("TORCHELASTIC_RUN_ID"), worker.generation, worker.step)
+        saved.record(path, saved.FILE)
+    elif (path := path_of(file)) is not None:  # an open file may hold more than one object
         sidecar_of(path).unlink(missing_ok=True)
 
 
@@ -64,9 +70,17 @@ def verify_before_use(file: Any) -> None:
     if _verified.get(path) == (stat.st_size, stat.st_mtime_ns):
         return
     if (why := saved.damage_of_file(path)) is not None:
-        saved.refuse(saved.unit_of(path), why)
-        raise saved.DamagedFileError(f"{path}: {why}; it was renamed and is not loaded")
+        raise saved.DamagedFileError(f"{path}: {why}; {_refused(path, why)} and is not loaded")
     _verified[path] = stat.st_size, stat.st_mtime_ns
+
+
+def _refused(path: Path, why: str) -> str:
+    """What has become of a damaged file."""
+    try:
+        saved.refuse(saved.unit_of(path), why)
+    except OSError as error:
+        return f"it could not be renamed ({error})"
+    return "it was renamed"
 
 
 def saving(original: Callable[..., Any], place: int, name: str) -> Callable[..., Any]:
@@ -76,7 +90,7 @@ def saving(original: Callable[..., Any], place: int, name: str) -> Callable[...,
     def save(*args: Any, **kwargs: Any) -> Any:
         with in_section("save"):
             file = args[place] if len(args) > place else kwargs.get(name)
-            carefully(drop_checksum, file)
+            carefully(begin, file)
             done = original(*args, **kwargs)
             carefully(keep_checksum, file)
             return done
@@ -180,11 +194,23 @@ def hook_renames() -> None:
 def _renaming(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def rename(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        plain = not args and not kwargs and isinstance(source, str | os.PathLike) and isinstance(target, str | os.PathLike)
+        if plain:
+            carefully(_drop_before, Path(source), Path(target))
         original(source, target, *args, **kwargs)
-        if not args and not kwargs and isinstance(source, str | os.PathLike) and isinstance(target, str | os.PathLike):
+        if plain:
             carefully(_follow, Path(source), Path(target), original)
 
     return rename
+
+
+def _drop_before(source: Path, target: Path) -> None:
+    """Before a file is renamed over another: who is killed on the way leaves no checksum of other bytes. A rename that fails then leaves
+    the file without one."""
+    if workers.current() is None or is_own(source.name) or is_own(target.name):
+        return
+    if source.is_file() and target.is_file() and not source.samefile(target):
+        sidecar_of(target).unlink(missing_ok=True)
 
 
 def _follow(source: Path, target: Path, rename: Callable[..., None]) -> None:

@@ -8,7 +8,6 @@ by itself.
 """
 
 import dataclasses
-import errno
 import json
 import os
 import signal
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.boot import saved
-from headway.runner.boot.saved import DCP, Unit, registry_of
+from headway.runner.boot.saved import DCP, State, Unit, Verdict, registry_of
 from headway.runner.boot.sidecar import differ, recorded
 from headway.runner.boot.unseen import carefully
 from headway.runner.checkpoint.format import RefusedError
@@ -56,10 +55,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Problem:
-    """`damage` is what is wrong with the checkpoint `number`; empty where rank 0 must see for itself."""
+    """What a rank has found of the checkpoint `number`, and why; no `state` where rank 0 must see for itself."""
 
     number: int
-    damage: str = ""
+    state: str = ""
+    why: str = ""
 
 
 def verify_first(worker: Worker, store: Any) -> None:
@@ -78,10 +78,14 @@ def verify_first(worker: Worker, store: Any) -> None:
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
     if worker.world_size > here:  # without a store in common, another node may have a registry
-        if worker.local_rank == 0 and worker.rank != 0 and registry_of(worker).exists():
+        if worker.local_rank == 0 and worker.rank != 0 and carefully(_has_registry, worker):
             worker.section("restore")
             carefully(_verify_own, worker, store)
         meet_store(worker, store, _VERIFIED, timedelta(seconds=MEET_S))
+
+
+def _has_registry(worker: Worker) -> bool:
+    return registry_of(worker).exists()
 
 
 # --- the first rank ---------------------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ def _lead(worker: Worker, store: Any) -> None:
     lead = _Lead(store, worker.world_size)
     good: list[Unit] = []
     try:
-        if registry_of(worker).exists():
+        if carefully(_has_registry, worker):
             worker.section("restore")
             good = carefully(_verify_all, worker, lead) or []
     finally:
@@ -109,49 +113,62 @@ class _Lead:
         self._store, self._until_s = store, time.monotonic() + VERIFY_S
         self._asked = [0] * ranks  # shares that each rank was given
 
-    def judged(self, units: Sequence[Unit]) -> list[str | None]:
-        """What is wrong with each of these checkpoints, verified by all ranks. Nothing is, as far as is known, where that is not done in
-        time: what is loaded is compared again."""
-        pieces, wrong = list[tuple[Piece, int]](), dict[int, str | None]()
+    def judged(self, units: Sequence[Unit]) -> list[Verdict]:
+        """What each of these checkpoints is, verified by all ranks. Unknown, where that is not done in time: what is loaded is compared
+        again."""
+        pieces, verdicts = list[tuple[Piece, int]](), dict[int, Verdict]()
         for number, unit in enumerate(units):
             try:
+                if (verdict := saved.cut_off(unit)) is not None:
+                    verdicts[number] = verdict
+                    continue
                 pieces += pieces_of(number, unit)
             except (OSError, RefusedError):
-                wrong[number] = self._damage(unit)
+                verdicts[number] = self._verdict(unit)
         given = shares(pieces, len(self._asked), SHARE_BYTES)
         others = [rank for rank in range(1, len(given)) if given[rank]]
         self._tell({rank: given[rank] for rank in others})
-        problems = carefully(_verify_in_time, given[0], self._left_s()) or []
-        for rank in others:
-            problems += self._answer(rank)
-        for problem in problems:
-            if problem.number not in wrong:
-                wrong[problem.number] = problem.damage or self._damage(units[problem.number])
-        return [wrong.get(number) for number in range(len(units))]
+        answers = [carefully(_verify_in_time, given[0], self._left_s()), *map(self._answer, others)]
+        problems = [problem for answer in answers for problem in answer or []]
+        # Damage first: one share of a checkpoint may be damaged and another not to be read.
+        for problem in sorted(problems, key=lambda problem: (problem.state != State.DAMAGED, problem.state)):
+            if problem.number not in verdicts:
+                seen = Verdict(State(problem.state), problem.why) if problem.state else self._verdict(units[problem.number])
+                verdicts[problem.number] = seen
+        read = {piece.number for piece, _ in pieces} if None not in answers else set[int]()
+        rest = [Verdict(State.GOOD if number in read else State.UNKNOWN) for number in range(len(units))]
+        return [verdicts.get(number, verdict) for number, verdict in enumerate(rest)]
 
     def _tell(self, words: Mapping[int, list[Piece] | None]) -> None:
+        """Each rank its share, with the seconds that are left for it; None: there is no more."""
         keys = [f"{_SHARES}/{rank}/{self._asked[rank]}" for rank in words]
         if keys:
             self._store.multi_set(
-                keys, [json.dumps(word and [dataclasses.astuple(each) for each in word]) for word in words.values()]
+                keys,
+                [
+                    json.dumps(share and [self._left_s(), [dataclasses.astuple(piece) for piece in share]])
+                    for share in words.values()
+                ],
             )
 
     def _left_s(self) -> float:
         return max(self._until_s - time.monotonic(), 0.001)
 
-    def _damage(self, unit: Unit) -> str | None:
+    def _verdict(self, unit: Unit) -> Verdict:
         with at_most(self._left_s()):
-            return saved.damage_found(unit)
+            return saved.judge(unit)
 
-    def _answer(self, rank: int) -> list[Problem]:
+    def _answer(self, rank: int) -> list[Problem] | None:
+        """None from a rank that has not done it in time."""
         key = f"{_SHARES}/{rank}/{self._asked[rank]}/found"
         self._asked[rank] += 1
         try:
             self._store.wait([key], timedelta(seconds=self._left_s()))
         except RuntimeError:
             print(f"headway: rank {rank} has not verified its share of what was saved in time", file=sys.stderr)
-            return []
-        return [Problem(*each) for each in json.loads(self._store.get(key))]
+            return None
+        found = json.loads(self._store.get(key))
+        return None if found is None else [Problem(*each) for each in found]
 
     def dismiss(self, good: Sequence[Unit]) -> None:
         """The others go on; `good` needs nobody to look at it again."""
@@ -200,12 +217,12 @@ def _follow(worker: Worker, store: Any) -> None:
     while True:
         key = f"{_SHARES}/{worker.rank}/{number}"
         store.wait([key], timedelta(seconds=MEET_S))
-        share = json.loads(store.get(key))
-        if share is None:
+        if (word := json.loads(store.get(key))) is None:
             return
+        left_s, share = word
         worker.section("restore")
-        found = carefully(_verify_in_time, [Piece(*each) for each in share], VERIFY_S) or []
-        store.set(f"{key}/found", json.dumps([dataclasses.astuple(problem) for problem in found]))
+        found = carefully(_verify_in_time, [Piece(*each) for each in share], left_s)
+        store.set(f"{key}/found", json.dumps(found if found is None else [dataclasses.astuple(problem) for problem in found]))
         number += 1
 
 
@@ -215,7 +232,7 @@ def _verify_in_time(share: Sequence[Piece], seconds: float) -> list[Problem]:
 
 
 def verify_share(share: Sequence[Piece]) -> list[Problem]:
-    """What is wrong with it. Only what the disk cannot read is damage; a mount that is slow or gone is not."""
+    """What is wrong with it, and what cannot be read."""
     found = []
     for piece in share:
         try:
@@ -223,7 +240,8 @@ def verify_share(share: Sequence[Piece]) -> list[Problem]:
         except FileNotFoundError:
             problem = Problem(piece.number)
         except OSError as error:
-            problem = Problem(piece.number, str(error)) if error.errno == errno.EIO else None
+            verdict = saved.unread(error)
+            problem = Problem(piece.number, verdict.state, verdict.why)
         if problem is not None:
             found.append(problem)
     return found
@@ -238,7 +256,7 @@ def _problem(piece: Piece) -> Problem | None:
         from headway.runner.boot.dcp import damage_of_parts  # noqa: PLC0415  imports torch
 
         damage = damage_of_parts(path, range(piece.first, piece.end))
-        return None if damage is None else Problem(piece.number, damage)
+        return None if damage is None else Problem(piece.number, State.DAMAGED, damage)
     record = recorded(path)
     return Problem(piece.number) if record is None or differ(path, record, piece.first, piece.end) else None
 

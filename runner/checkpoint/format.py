@@ -17,15 +17,16 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """A checkpoint failed verification. `name` is the file (and tensor) that did, `reason` says how."""
+    """A checkpoint failed verification. `name` is the file (and tensor) that did, `reason` says how. `unread`: the errno by which what
+    is there could not be read, which is no damage."""
 
-    def __init__(self, checkpoint: CheckpointId, name: str, reason: str) -> None:
+    def __init__(self, checkpoint: CheckpointId, name: str, reason: str, unread: int | None = None) -> None:
         super().__init__(f"{checkpoint.directory}/{name}: {reason}")
-        self.checkpoint, self.name, self.reason = checkpoint, name, reason
+        self.checkpoint, self.name, self.reason, self.unread = checkpoint, name, reason, unread
 
-    def __reduce__(self) -> tuple[type["RefusedError"], tuple[CheckpointId, str, str]]:
+    def __reduce__(self) -> tuple[type["RefusedError"], tuple[CheckpointId, str, str, int | None]]:
         """torch.distributed.checkpoint pickles what a rank raised to tell the others; by default only the message would go along."""
-        return type(self), (self.checkpoint, self.name, self.reason)
+        return type(self), (self.checkpoint, self.name, self.reason, self.unread)
 
 
 class UnfitError(Exception):

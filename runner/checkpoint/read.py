@@ -86,7 +86,7 @@ class Reader:
         try:
             self._source.read_into(chunk.file, chunk.offset, out)
         except OSError as error:
-            raise self.refuse(chunk.file, error.strerror or str(error)) from None
+            raise self._unread(chunk.file, error) from None
         except EOFError as error:
             raise self.refuse(chunk.file, f"tensor `{name}` {error}") from None
         if chunk_hash(out, chunk_seed(self.run, self.checkpoint, name, chunk.box)) != chunk.xxh3_128:
@@ -98,14 +98,18 @@ class Reader:
         self.chunk_into(name, chunk, memoryview(out))
         return out
 
-    def refuse(self, name: str, reason: str) -> RefusedError:
-        return RefusedError(self.checkpoint, name, reason)
+    def refuse(self, name: str, reason: str, unread: int | None = None) -> RefusedError:
+        return RefusedError(self.checkpoint, name, reason, unread)
+
+    def _unread(self, name: str, error: OSError) -> RefusedError:
+        lost = isinstance(error, FileNotFoundError)
+        return self.refuse(name, error.strerror or str(error), None if lost else error.errno)
 
     def _verified(self, name: str, expected: str) -> bytes:
         try:
             raw = self._source.read(name)
         except OSError as error:
-            raise self.refuse(name, error.strerror or str(error)) from None
+            raise self._unread(name, error) from None
         if (found := xxhash.xxh3_128_hexdigest(raw)) != expected:
             raise self.refuse(name, f"xxh3_128 is {found}, and {expected} was committed")
         return raw

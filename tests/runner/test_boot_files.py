@@ -1,8 +1,10 @@
 """Hooks of saves and loads: the file is as it was, its checksum is beside it, and what is damaged is not loaded."""
 
+import errno
 import gzip
 import io
 import os
+import re
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from headway.runner.boot import dcp_calls, files, saved, unseen
 from headway.runner.boot.sidecar import Found, sidecar_of, verify, write_sidecar
+from headway.runner.checkpoint.sources import DirectorySource
 from tests.runner.boots import Booted, booted
 from tests.runner.test_boot_saved import flip, names
 
@@ -64,12 +67,72 @@ def test_who_dies_while_a_file_is_written_over_leaves_no_checksum_of_what_was_th
     save(STATE, tmp_path / "state.pt")
 
     def dies(*_: Any) -> None:
-        assert not sidecar_of(tmp_path / "state.pt").exists()
+        assert verify(tmp_path / "state.pt").found is Found.UNKNOWN
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         files.saving(dies, 1, "f")(STATE, tmp_path / "state.pt")
     assert verify(tmp_path / "state.pt").found is Found.UNKNOWN
+    boot.verify()
+    assert names(tmp_path) == ["run", "state.pt"], "it is whole"
+
+
+def torch_file(path: Path) -> None:
+    torch.save(STATE, path)
+
+
+def old_torch_file(path: Path) -> None:
+    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+
+
+def safetensors_file(path: Path) -> None:
+    safetensors.torch.save_file({"weight": STATE["weight"], "bias": torch.ones(7)}, path)
+
+
+@pytest.mark.parametrize("left", [0, 5, 900, -1], ids=["nothing", "its first bytes", "a part", "all but one byte"])
+@pytest.mark.parametrize(("write", "suffix"), [(torch_file, ".pt"), (safetensors_file, ".safetensors")])
+def test_a_file_whose_save_was_killed_is_refused_before_the_script_and_the_one_before_stays(
+    write: Callable[[Path], None], suffix: str, left: int, tmp_path: Path, boot: Booted
+) -> None:
+    def dies(path: Path) -> None:
+        write(path)
+        path.write_bytes(path.read_bytes()[:left])
+        raise KeyboardInterrupt
+
+    files.saving(write, 0, "path")(tmp_path / f"step-10{suffix}")
+    with pytest.raises(KeyboardInterrupt):
+        files.saving(dies, 0, "path")(tmp_path / f"step-20{suffix}")
+    boot.verify()
+    assert names(tmp_path) == ["run", f"step-10{suffix}"]
+    assert [note["why"] for note in boot.said()] == [f"step-20{suffix} is cut off: its save did not end"]
+
+
+@pytest.mark.parametrize(("write", "suffix"), [(torch_file, ".pt"), (old_torch_file, ".pt"), (safetensors_file, ".safetensors")])
+def test_a_file_that_is_whole_stays_where_its_checksum_was_not_written_any_more(
+    write: Callable[[Path], None], suffix: str, tmp_path: Path, boot: Booted
+) -> None:
+    def dies(path: Path) -> None:
+        write(path)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.saving(dies, 0, "path")(tmp_path / f"step-20{suffix}")
+    boot.verify()
+    assert names(tmp_path) == ["run", f"step-20{suffix}"]
+
+
+def test_a_safetensors_file_with_a_header_that_is_none_is_cut_off(tmp_path: Path, boot: Booted) -> None:
+    path = tmp_path / "step-20.safetensors"
+    files.begin(path)
+    path.write_bytes((8).to_bytes(8, "little") + bytes(100))
+    boot.verify()
+    assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "s3://bucket/state.pt"])
+def test_what_is_no_file_of_this_machine_gets_no_mark(name: str, boot: Booted) -> None:
+    files.begin(name)
+    assert not saved.registry_of(boot.worker).exists()
 
 
 def test_what_is_saved_into_memory_leaves_no_trace(tmp_path: Path, boot: Booted) -> None:
@@ -89,6 +152,16 @@ def test_a_flipped_bit_is_not_loaded_and_the_file_gets_out_of_the_way(tmp_path: 
         load(path)
     assert names(tmp_path) == ["run"]
     assert [note["kind"] for note in boot.said()] == ["refused file"]
+
+
+def test_a_damaged_file_that_cannot_be_renamed_is_not_loaded_either(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(STATE, tmp_path / "state.pt")
+    flip(tmp_path / "state.pt")
+    monkeypatch.setattr(saved, "refuse", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    with pytest.raises(saved.DamagedFileError, match=r"it could not be renamed \(.*Permission denied\) and is not loaded"):
+        load(tmp_path / "state.pt")
 
 
 def test_a_file_that_is_loaded_twice_is_read_for_its_checksum_once(
@@ -137,6 +210,27 @@ def test_a_file_that_is_renamed_into_place_keeps_its_checksum(tmp_path: Path, bo
     flip(tmp_path / "state.pt")
     boot.verify()
     assert names(tmp_path) == ["run"]
+
+
+def test_who_dies_right_after_a_rename_leaves_no_checksum_of_what_was_there(tmp_path: Path, boot: Booted) -> None:
+    save(STATE, tmp_path / "state.pt")
+    save({"step": 40}, tmp_path / "part")
+
+    def dies(source: Path, target: Path) -> None:
+        source.replace(target)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files._renaming(dies)(tmp_path / "part", tmp_path / "state.pt")
+    assert not sidecar_of(tmp_path / "state.pt").exists()
+
+
+def test_a_rename_of_nothing_or_onto_itself_takes_no_checksum(tmp_path: Path, boot: Booted) -> None:
+    save(STATE, tmp_path / "state.pt")
+    with pytest.raises(FileNotFoundError):
+        files._renaming(os.replace)(tmp_path / "gone", tmp_path / "state.pt")
+    files._renaming(os.replace)(tmp_path / "state.pt", tmp_path / "state.pt")
+    assert verify(tmp_path / "state.pt").found is Found.GOOD
 
 
 def test_a_hidden_name_that_is_renamed_into_place_keeps_its_checksum(tmp_path: Path, boot: Booted) -> None:
@@ -268,6 +362,39 @@ def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_before_the_script_and_at_i
         loaded(tmp_path / "step-20")
     assert names(tmp_path) == ["run", "step-10"]
     assert [Path(note["path"]).name for note in hooked.said()] == ["step-30", "step-20"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("called", ["read", "read_into"])
+def test_a_dcp_checkpoint_that_cannot_be_read_stays_and_the_one_before_is_verified(
+    called: str, number: int, tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (10, 20, 30):
+        state_dict_saver.save(STATE, checkpoint_id=tmp_path / f"step-{step}", no_dist=True)
+    (data,) = (tmp_path / "step-20").glob("data-*.bin")
+    flip(data)
+    original = getattr(DirectorySource, called)
+
+    def read(self: Any, *args: Any) -> Any:
+        if self._directory.name == "step-30":
+            raise OSError(number, os.strerror(number), str(self._directory))
+        return original(self, *args)
+
+    monkeypatch.setattr(DirectorySource, called, read)
+    with pytest.raises(CheckpointException, match=re.escape(os.strerror(number))):
+        loaded(tmp_path / "step-30")
+    assert "step-30" in names(tmp_path), "a load tells as little"
+    hooked.verify()
+    assert names(tmp_path) == ["run", "step-10", *([] if number == errno.EIO else ["step-30"])]
+
+
+@pytest.mark.parametrize("kind", ["data-*.bin", "part-*.json"])
+def test_a_file_that_a_dcp_checkpoint_has_lost_is_damage(kind: str, tmp_path: Path, hooked: Booted) -> None:
+    state_dict_saver.save(STATE, checkpoint_id=tmp_path / "step-10", no_dist=True)
+    (lost,) = (tmp_path / "step-10").glob(kind)
+    lost.unlink()
+    hooked.verify()
+    assert names(tmp_path) == ["run"]
 
 
 def test_a_directory_that_torch_wrote_is_loaded_and_said_to_be_unverified(tmp_path: Path, boot: Booted) -> None:

@@ -1,6 +1,7 @@
 """What was saved, verified by all ranks together: each reads a share of it, and rank 0 decides. The ranks are forks that share a store."""
 
 import dataclasses
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from headway.runner.boot import saved, shares
+from headway.runner.boot import saved, shares, unseen
 from headway.runner.boot.dcp import ScriptWriter
 from headway.runner.boot.shares import Piece, verify_first
 from headway.runner.boot.sidecar import BLOCKS, Sidecar, differ
@@ -30,6 +31,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Booted]:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(RANKS))
     with booted(tmp_path / "run", RANKS) as found:
         yield found
+    unseen._seen.clear()
 
 
 @contextmanager
@@ -142,6 +144,47 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(
     verify_first(boot.worker, HashStore())
     said = capfd.readouterr().err
     assert all(f"rank {rank} has not verified its share of what was saved in time" in said for rank in range(1, RANKS))
+    assert names(tmp_path / "ckpt") == ["step-10.pt"]
+
+
+def test_a_rank_is_told_the_time_that_is_left(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, given_s = HashStore(), list[float]()
+    with monkeypatch.context() as patch:
+        patch.setattr(shares, "VERIFY_S", 7.0)
+        lead = shares._Lead(store, 2)
+    lead._tell({1: [Piece(0, saved.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
+    store.set("headway/shares/1/1", "null")
+    monkeypatch.setattr(shares, "_verify_in_time", lambda _, seconds: given_s.append(seconds))
+    shares._follow(dataclasses.replace(boot.worker, rank=1), store)
+    (left_s,) = given_s
+    assert 0 < left_s <= 7
+
+
+def test_a_share_that_was_not_read_in_time_makes_nothing_good(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
+    store = HashStore()
+    for rank in range(1, RANKS):
+        store.set(f"headway/shares/{rank}/0/found", "null" if rank == 2 else "[]")
+    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(saved.registry_of(boot.worker), None))
+    assert verdict.state is saved.State.UNKNOWN
+
+
+def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_path: Path, boot: Booted) -> None:
+    save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
+    store = HashStore()
+    for rank, state in enumerate(("unread", "damaged", "failed"), 1):
+        store.set(f"headway/shares/{rank}/0/found", f'[[0, "{state}", "why"]]')
+    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(saved.registry_of(boot.worker), None))
+    assert verdict.state is saved.State.DAMAGED
+
+
+def test_a_registry_that_cannot_be_looked_at_stops_no_rank(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setattr(shares, "_has_registry", lambda _: (_ for _ in ()).throw(OSError(errno.ESTALE, "Stale file handle")))
+    save(tmp_path / "ckpt/step-10.pt")
+    verify(boot, tmp_path)
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
 
 

@@ -1,10 +1,13 @@
 """Checksums beside files: what counts as damage, and what as somebody else's file."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headway.runner.boot import sidecar
 from headway.runner.boot.sidecar import Found, sidecar_of, sweep, verify, write_sidecar
 
 CONTENT = bytes(range(256)) * 100
@@ -61,13 +64,56 @@ def test_what_was_appended_since_is_no_damage_and_a_flipped_bit_before_it_is(sav
     assert verify(saved).found is Found.DAMAGED
 
 
-def test_a_file_that_another_program_has_written_anew_is_not_ours_to_judge(saved: Path) -> None:
+@pytest.mark.parametrize("seconds", [-5, 5])
+def test_a_file_that_another_program_has_put_there_is_not_ours_to_judge(seconds: int, saved: Path) -> None:
+    before = saved.stat()
     saved.write_bytes(bytes(255 - value for value in CONTENT))
-    later(saved)
+    os.utime(saved, ns=(before.st_atime_ns, before.st_mtime_ns))
+    later(saved, seconds)
     assert verify(saved).found is Found.UNKNOWN
 
 
-def test_other_bytes_of_no_later_time_are_damage(saved: Path) -> None:
+def while_hashing(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Something else happens once while a file is read."""
+    original = sidecar._hashes
+
+    def hashes(*args: Any) -> Any:
+        monkeypatch.setattr(sidecar, "_hashes", original)
+        found = original(*args)
+        happens()
+        return found
+
+    monkeypatch.setattr(sidecar, "_hashes", hashes)
+
+
+def test_a_mismatch_of_a_file_that_is_written_over_meanwhile_says_nothing(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = sidecar_of(saved).read_text()
+    saved.write_bytes(flipped(CONTENT, 12_345))
+
+    def replace() -> None:
+        (saved.parent / "new").write_bytes(CONTENT)
+        (saved.parent / "new").replace(saved)
+
+    def save_anew() -> None:
+        write_sidecar(saved, "run-1", 2, 40)
+
+    for happens in (save_anew, sidecar_of(saved).unlink, replace):
+        sidecar_of(saved).write_text(record)
+        while_hashing(monkeypatch, happens)
+        assert verify(saved).found is Found.UNKNOWN
+
+
+def test_no_sidecar_is_left_of_a_file_that_is_written_over_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(CONTENT)
+    while_hashing(monkeypatch, lambda: path.write_bytes(CONTENT[1:]))
+    write_sidecar(path, "run-1", 2, 30)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_bytes_of_the_same_time_are_damage(saved: Path) -> None:
     before = saved.stat()
     saved.write_bytes(bytes(255 - value for value in CONTENT))
     os.utime(saved, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -325,7 +325,7 @@ def test_what_a_rank_refused_reaches_the_other_ranks_as_it_was(tmp_path: Path) -
     error = refused(tmp_path / "nowhere", blank())
     found = pickle.loads(pickle.dumps(error))
     assert isinstance(found, RefusedError)
-    assert (str(found), found.checkpoint, found.name) == (str(error), error.checkpoint, error.name)
+    assert (str(found), found.checkpoint, found.name, found.unread) == (str(error), error.checkpoint, error.name, error.unread)
 
 
 def test_metadata_that_is_refused_raises_wherever_it_is_used(tmp_path: Path) -> None:

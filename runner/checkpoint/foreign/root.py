@@ -89,7 +89,7 @@ def read_root(path: Path) -> Root:
     except FileNotFoundError:
         raise RefusedError(place, ROOT, _absent(path)) from None
     except OSError as error:
-        raise RefusedError(place, ROOT, error.strerror or str(error)) from None
+        raise RefusedError(place, ROOT, error.strerror or str(error), error.errno) from None
     line, newline, rest = raw.partition(b"\n")
     if not newline or rest != to_json_hash(line):
         raise RefusedError(place, ROOT, "the first line has not the hash that the second line says")
@@ -131,8 +131,8 @@ class RootedReader(Reader):
         manifest_hash = xxhash.xxh3_128_hexdigest(record_bytes(root.manifest))
         super().__init__(RootedSource(path, root), RUN, PlacedBase(STEP, GENERATION, manifest_hash, path=str(path)))
 
-    def refuse(self, name: str, reason: str) -> RefusedError:
-        return super().refuse(self._names.get(name, name), reason)
+    def refuse(self, name: str, reason: str, unread: int | None = None) -> RefusedError:
+        return super().refuse(self._names.get(name, name), reason, unread)
 
 
 def open_reader(path: Path) -> Reader:

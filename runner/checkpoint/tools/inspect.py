@@ -29,6 +29,7 @@ from headway.runner.contract import RunConfig, from_json
 from headway.runner.rundir import RunDirectory
 
 DIRECTORY = re.compile(r"step-(\d{9})\.g(\d{6})")
+_THREADS = 8
 
 
 class PlaceError(ValueError):
@@ -220,10 +221,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Refused:
-    """A file, with the tensor or object in it, that is not what was committed."""
+    """A file, with the tensor or object in it, that is not what was committed; `unread` as RefusedError's."""
 
     name: str
     reason: str
+    unread: int | None = None
 
 
 def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progress | Refused]:
@@ -233,7 +235,7 @@ def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progr
     yield from (found for found in parts if isinstance(found, Refused))
     chunks = [(name, chunk) for part in parts if not isinstance(part, Refused) for name, chunk in part]
     of, done = sum(chunk.length for _, chunk in chunks), 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_threads()) as pool:
         for (_, chunk), refused in zip(chunks, pool.map(lambda found: _verify_chunk(reader, *found), chunks), strict=True):
             done += chunk.length
             yield refused or Progress(done, of)
@@ -242,13 +244,18 @@ def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progr
     yield Progress(done, of)
 
 
+def _threads() -> int:
+    """Each holds a chunk in memory (64 MB by default). The ranks of a node that verify together share its cores."""
+    return max(1, min(_THREADS, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
 def _part(reader: Reader, rank: int) -> list[tuple[str, Chunk]] | Refused:
     """The chunks of a rank's part, whose objects can be read too."""
     try:
         reader.objects(rank)
         return [(name, chunk) for name, entry in reader.part(rank).tensors.items() for chunk in entry.chunks]
     except RefusedError as error:
-        return Refused(error.name, error.reason)
+        return Refused(error.name, error.reason, error.unread)
     except ValueError as error:
         return Refused(part_name(rank), f"an object cannot be read: {error}")
 
@@ -257,7 +264,7 @@ def _verify_chunk(reader: Reader, name: str, chunk: Chunk) -> Refused | None:
     try:
         reader.chunk(name, chunk)
     except RefusedError as error:
-        return Refused(error.name, error.reason)
+        return Refused(error.name, error.reason, error.unread)
     return None
 
 
