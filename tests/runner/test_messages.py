@@ -1,6 +1,7 @@
 """Links over real loopback sockets: what one side sends the other hears, and a stranger's line never becomes a Message."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -89,6 +90,25 @@ async def listening() -> AsyncIterator[Coordinator]:
         listener.close()
         for link in coordinator.links:
             link.close()
+
+
+@asynccontextmanager
+async def answering(first: bytes) -> AsyncIterator[int]:
+    """The port of somebody who says one thing to one peer, and listens until it hangs up."""
+    closed = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(first)
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        closed.set()
+
+    server = await asyncio.start_server(answer, HOST, 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.wait_for(closed.wait(), 20)
 
 
 @asynccontextmanager
@@ -443,29 +463,18 @@ def test_an_agent_gives_up_who_answers_nothing(monkeypatch: pytest.MonkeyPatch) 
         with socket.create_server((HOST, 0)) as silent, pytest.raises(ChannelError, match="no handshake with 127"):
             await connect(HOST, silent.getsockname()[1], SECRET, RUN, 0, End().hear, End().lose)
 
-        async def challenge_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"ab" * CHALLENGE_BYTES + b"\n")
-            await reader.read()
-            writer.close()
-
-        server = await asyncio.start_server(challenge_only, HOST, 0)
-        async with server:
+        async with answering(b"ab" * CHALLENGE_BYTES + b"\n") as port:
             with pytest.raises(ChannelError, match=r"within 0[.]05 s"):
-                await connect(HOST, server.sockets[0].getsockname()[1], SECRET, RUN, 0, End().hear, End().lose)
+                await connect(HOST, port, SECRET, RUN, 0, End().hear, End().lose)
 
     asyncio.run(scenario())
 
 
 def test_an_agent_refuses_who_sends_no_challenge() -> None:
-    async def http(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
     async def scenario() -> None:
-        server = await asyncio.start_server(http, HOST, 0)
-        async with server:
+        async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
             with pytest.raises(ChannelError, match="no challenge of 16 bytes"):
-                await connect(HOST, server.sockets[0].getsockname()[1], SECRET, RUN, 0, End().hear, End().lose)
+                await connect(HOST, port, SECRET, RUN, 0, End().hear, End().lose)
 
     asyncio.run(scenario())
 
