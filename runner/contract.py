@@ -225,6 +225,24 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
 
 
 @dataclass(frozen=True)
+class Every:
+    """Each so many optimizer steps or each so many seconds: one of the two is set."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """Checks against silent data corruption. `compare`: checksums of what replicas hold alike. `replay`: a step is computed once more,
+    each share of its batch on another rank. `grad_norm_factor`: so many times its running median a gradient norm is looked into."""
+
+    compare: Every | None = None
+    replay: Every | None = None
+    grad_norm_factor: float | None = None
+
+
+@dataclass(frozen=True)
 class Notify:
     """`webhook_env` names the variable that holds a webhook's address in the supervisor's environment: the address is a secret."""
 
@@ -270,6 +288,7 @@ class RunConfig:
     grace_s: float = 30.0
     spares: int = 0
     min_slots: int | None = None
+    corruption: Corruption | None = None
     notify: Notify | None = None
     domains: tuple[Domain, ...] = ()
     segment_required: bool = False

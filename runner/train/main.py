@@ -3,24 +3,19 @@
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import resource
 import signal
-import struct
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.nn import functional
+from torch.distributed.fsdp import fully_shard
 
 from headway.runner.boot.hooks import prepare_signs
 from headway.runner.boot.signs import Signs, in_section, show_signs, write_modules
@@ -34,48 +29,19 @@ from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.schedule import Schedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Batch, Exit, MetricsLine, Model, Optimizer, RunConfig, from_json
+from headway.runner.contract import Exit, MetricsLine, RunConfig, from_json
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.rundir import RunDirectory
 from headway.runner.train.data import Corpus, DataError, open_corpus
+from headway.runner.train.gradients import Agreed, Gradients
 from headway.runner.train.history import at, position
+from headway.runner.train.job import Job
 from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
-from headway.runner.train.rng import restore_rng, rng_state, seed_all
-from headway.runner.train.sampler import sample_at
+from headway.runner.train.rng import seed_all
+from headway.runner.train.soundness import Soundness
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker, host_store
-
-
-@dataclass(frozen=True)
-class Job:
-    """The parts of run.json that the builtin trainer needs; the plan has made sure that they are there."""
-
-    config: RunConfig
-    model: Model
-    batch: Batch
-    optimizer: Optimizer
-    steps: int
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "Job":
-        if config.model is None or config.batch is None or config.optimizer is None or config.steps is None:
-            raise ValueError("run.json: the builtin trainer needs model, batch, optimizer and steps")
-        return cls(config, config.model, config.batch, config.optimizer, config.steps)
-
-
-class NonFiniteError(Exception):
-    """The loss or its gradient is not a number, twice from the same batch."""
-
-
-@dataclass(frozen=True)
-class Agreed:
-    """What all ranks know of a step before it is applied: the mean loss, the gradient's norm, and whether all are to save and stop."""
-
-    loss: float
-    norm: float
-    finite: bool
-    stop: bool
 
 
 class Trainer:
@@ -97,6 +63,7 @@ class Trainer:
         self._blocked_s = 0.0  # for a save since the last step
         self._stepped = False
         self.state = self._build()
+        self.gradients = Gradients(worker, self.state, self.corpus, self.ranks)
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
 
@@ -113,7 +80,8 @@ class Trainer:
         initialize(model, self.job.model, seed)
         seed_all(seed, self.worker.rank)
         optimizer = make_optimizer(model, self.job.optimizer)
-        return TrainState(model, optimizer, Consumed(), self.device, seed, self.corpus.fingerprint)
+        soundness = Soundness() if self.job.config.corruption else None
+        return TrainState(model, optimizer, Consumed(), self.device, seed, self.corpus.fingerprint, soundness=soundness)
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -164,7 +132,7 @@ class Trainer:
         """One optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
         job, state = Job.of(at(self.job.config, self.state.step)), self.state
         state.consumed.position = self.worker.sample = position(self.job.config, state.step)
-        agreed = self._gradients(job)
+        agreed, stop = self._gradients(job)
         set_hyperparameters(state.optimizer, job.optimizer, state.step, job.steps)
         state.optimizer.step()
         state.optimizer.zero_grad()
@@ -175,86 +143,21 @@ class Trainer:
             self._stepped = True
             carefully(write_modules, self.worker)
         self._write_metrics(job, agreed)
-        return agreed.stop
+        return stop
 
-    def _gradients(self, job: Job) -> Agreed:
-        """Leaves the clipped gradients of the batch. What is not finite is computed again, once, from the same batch.
-
-        Finite then, it was the hardware's or the network's passing fault, and the step counts. Raises NonFiniteError on all ranks.
-        """
-        state = self.state
-        digest, generators = state.consumed.digest, rng_state(self.device) if job.model.dropout else None
-        agreed, found = self._attempt(job)
-        if agreed.finite:
-            return agreed
-        state.consumed.digest = digest
-        state.optimizer.zero_grad()
-        if generators is not None:
-            restore_rng(generators, self.device)
-        again, found_again = self._attempt(job)
-        if not again.finite:
-            raise NonFiniteError(
-                f"{found_again} in step {state.step + 1}, as at the first try ({found}); the step was not applied"
-            )
-        if self.worker.rank == 0:
-            self.worker.say("note", kind="transient", step=state.step + 1, sample=self.worker.sample, found=found)
-        return again
-
-    def _attempt(self, job: Job) -> tuple[Agreed, str]:
-        """Forward and backward over the batch; what all ranks agree on, and what was not finite, if anything."""
-        model = self.state.model
-        assert isinstance(model, FSDPModule)  # noqa: S101
-        model.train()
-        rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
-        loss = torch.zeros((), device=self.device)
-        for index in range(rounds):
-            model.set_requires_gradient_sync(index == rounds - 1)
-            with in_section("data"):
-                tokens = self._micro_batch(job.batch, index)
-            part = self._loss(tokens) / rounds
-            torch.autograd.backward(part)
-            loss += part.detach()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
-        value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        agreed = self._agree(float(loss), value)
-        return agreed, "" if agreed.finite else self._not_finite(float(loss), value)
-
-    def _not_finite(self, loss: float, norm: float) -> str:
-        """Whose loss it was, or that all losses are finite and only the gradient is not. Collective."""
-        losses = [struct.unpack("<d", said)[0] for said in self.ranks.gather(struct.pack("<d", loss))]
-        ranks = [f"{value} on rank {rank}" for rank, value in enumerate(losses) if not math.isfinite(value)]
-        return f"loss {', '.join(ranks)}" if ranks else f"gradient norm {norm}, every loss finite"
-
-    def _micro_batch(self, batch: Batch, index: int) -> torch.Tensor:
-        """(micro, sequence + 1) tokens: this rank's share of round `index`."""
-        state = self.state
-        first = state.consumed.position + (index * self.worker.world_size + self.worker.rank) * batch.micro_sequences
-        samples = []
-        for place in range(first, first + batch.micro_sequences):
-            number = sample_at(place, self.corpus.windows(batch.sequence_length), self.job.config.seed)
-            samples.append(self.corpus.sample(number, batch.sequence_length))
-            state.consumed.take(place, samples[-1])
-        return torch.stack(samples).to(self.device)
-
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits = self.state.model(tokens[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-    def _agree(self, loss: float, norm: float) -> Agreed:
-        """What all ranks act on at the same step: whether loss and gradient are finite everywhere, and whether any was asked to stop.
+    def _gradients(self, job: Job) -> tuple[Agreed, bool]:
+        """Leaves the gradients of the step, and says whether all ranks are to save and stop after it.
 
         Which tiers are due goes by the first rank's clock. Raises SupersededError on all ranks when one has seen a newer claim.
         """
         now = time.monotonic()
         late = [first and self.worker.rank == 0 for first in self.schedule.late(now)]
-        bad = not (math.isfinite(loss) and math.isfinite(norm))
-        flags = [bad, self.worker.save_requested(), self.saver.superseded, *late]
-        told = torch.tensor([loss, *flags], dtype=torch.float64)
-        dist.all_reduce(told)
-        if told[3] > 0:
+        agreed = self.gradients.of(job, [self.worker.save_requested(), self.saver.superseded, *late])
+        stop, superseded, *late = agreed.flags
+        if superseded:
             raise SupersededError("a newer generation has claimed the run")
-        self._due = self.schedule.due(self.state.step + 1, [bool(flag > 0) for flag in told[4:]], now)
-        return Agreed(float(told[0]) / self.worker.world_size, norm, not told[1] > 0, bool(told[2] > 0))
+        self._due = self.schedule.due(self.state.step + 1, late, now)
+        return agreed, stop
 
     # --- what stays ---------------------------------------------------------------------------------------------------
 

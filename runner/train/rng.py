@@ -43,6 +43,11 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(_bytes(state["cuda"]), device)
 
 
+def drawn_from(device: torch.device) -> str:
+    """Which of the generators of `rng_state` a model on this device draws from."""
+    return "cuda" if device.type == "cuda" else "torch"
+
+
 @contextmanager
 def kept_generators() -> Iterator[None]:
     """Whatever is drawn inside, Python's, NumPy's and torch's generators on the CPU go on afterwards as if nothing had been."""

@@ -14,6 +14,7 @@ from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tensors import local_tensor, to_bytes
 from headway.runner.train.rng import restore_rng, rng_state, seed_all
+from headway.runner.train.soundness import Soundness
 
 _MASK = (1 << 64) - 1
 
@@ -56,6 +57,7 @@ class TrainState:
     seed: int
     fingerprint: str
     step: int = 0
+    soundness: Soundness | None = None  # where steps are checked against silent corruption
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
@@ -77,6 +79,8 @@ class TrainState:
         total = self.consumed.total(ranks)
         consumed = {"position": total.position, "digest": total.digest}
         objects = {"step": self.step, "consumed": consumed, "data": self.fingerprint, "rng": rng_state(self.device)}
+        if self.soundness is not None:
+            objects["soundness"] = self.soundness.state_dict()
         return State(self.parameters() | self.moments(), objects)
 
     def restore(self, reader: Reader, ranks: Ranks) -> None:
@@ -91,6 +95,8 @@ class TrainState:
         with torch.no_grad():
             Loader(reader, self.parameters() | self.moments(), ranks).load()
         self.step = objects["step"]
+        if self.soundness is not None:  # what a run without these checks has saved is taken as it is
+            self.soundness.load_state_dict(objects.get("soundness", {"step": self.step, "norms": []}))
         consumed = objects["consumed"]
         self.consumed = Consumed(consumed["position"], consumed["digest"] if ranks.rank == 0 else 0)
         if world_size == ranks.world_size and ("cuda" in objects["rng"] or self.device.type != "cuda"):  # an import has none

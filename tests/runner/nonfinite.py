@@ -13,14 +13,16 @@ from headway.runner.boot.signs import show_signs
 from headway.runner.contract import Batch, Checkpoint, Data, HeartbeatPage, Mesh, Model, Optimizer, RunConfig, Tier
 from headway.runner.contract import Trainer as Kind
 from headway.runner.rundir import RunDirectory
-from headway.runner.train.main import Job, NonFiniteError, Trainer
+from headway.runner.train.gradients import Gradients, NonFiniteError
+from headway.runner.train.job import Job
+from headway.runner.train.main import Trainer
 from headway.runner.worker import Worker
 from tests.runner.worlds import join, leave
 
 STEP = 3
 
 
-class Faulty(Trainer):
+class Faulty(Gradients):
     """The loss of rank 1's last micro batch of STEP is not a number `times` times."""
 
     times = 0
@@ -59,8 +61,9 @@ def run(folder: Path, times: int) -> None:
     said, events = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(2))))
     worker = Worker(rank, rank, 2, 1, 0, str(directory.run_json), None, page, events)
-    trainer = Faulty(worker, Job.of(config(folder.parent / "text")), show_signs(worker, "start"))
-    trainer.times = times
+    trainer = Trainer(worker, Job.of(config(folder.parent / "text")), show_signs(worker, "start"))
+    trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks)
+    faulty.times = times
     error = None
     try:
         trainer.run()

@@ -27,6 +27,6 @@ def test_a_passing_fault_leaves_no_trace_and_one_that_stays_is_not_applied(tmp_p
     text = "loss nan on rank 1 in step 3, as at the first try (loss nan on rank 1); the step was not applied"
     assert [(rank["error"], rank["step"]) for rank in lasting] == [(text, 2)] * 2
     (raised,) = [event for event in lasting[1]["said"] if event["what"] == "exception"]
-    assert raised["type"] == "headway.runner.train.main.NonFiniteError"
+    assert raised["type"] == "headway.runner.train.gradients.NonFiniteError"
     assert (raised["text"], raised["step"], raised["sample"]) == (text, 2, 8)
     assert "tests/runner/nonfinite.py:" in raised["at"], "the innermost frame that is not of what is installed, nor of headway"

@@ -1,0 +1,20 @@
+"""Silent data corruption as a rank tells of it: numbers that are wrong, and that nothing else reports."""
+
+from collections.abc import Collection
+
+from headway.runner.worker import Worker
+
+
+class CorruptionError(Exception):
+    """Two computations, or two copies, that must be equal bit by bit are not, and nothing more may be built on them."""
+
+
+def say_corrupted(worker: Worker, ranks: Collection[int], found: str, sound_step: int | None) -> None:
+    """To the coordinator, before CorruptionError ends this rank. `ranks` are suspected, of which one is to blame where it cannot be told
+    which. Checkpoints after `sound_step` are not used again; None: those since the last `say_compared`."""
+    worker.say("corrupted", ranks=sorted(ranks), found=found, sound_step=sound_step)
+
+
+def say_compared(worker: Worker) -> None:
+    """To the coordinator: what was compared now is equal, so that what was committed before was sound."""
+    worker.say("compared", step=worker.step)

@@ -1,0 +1,292 @@
+"""The gradients of a step, and whether they are what they should be: finite, usual, and the same wherever they are computed."""
+
+import math
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from headway.runner.boot.signs import in_section
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.corruption import CorruptionError, say_corrupted
+from headway.runner.train.data import Corpus
+from headway.runner.train.job import Job
+from headway.runner.train.rng import drawn_from, restore_rng, rng_state
+from headway.runner.train.sampler import sample_at
+from headway.runner.train.soundness import Soundness
+from headway.runner.train.state import TrainState
+from headway.runner.train.trace import Trace
+from headway.runner.train.witnesses import Judgement, Witnesses, shifts
+from headway.runner.worker import Worker
+
+
+class NonFiniteError(Exception):
+    """The loss or its gradient is not a number, however often the same batch is computed."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all ranks know of a step before it is applied: the mean loss, the gradient's norm, whether both are finite and usual
+    everywhere, and which of the flags that were told with it some rank has set."""
+
+    loss: float
+    norm: float
+    finite: bool
+    usual: bool
+    flags: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What every attempt at a step begins from: the hash of the samples so far and, where the model draws numbers, the generators."""
+
+    digest: int
+    generators: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A forward and a backward pass over the batch, and what is as they left it. `found`: what is not finite or not usual. `result`: the
+    hash of this rank's share, empty where it was not traced."""
+
+    agreed: Agreed
+    found: str
+    result: bytes
+    gradients: list[torch.Tensor | None]
+    after: _Begun
+
+    @property
+    def values(self) -> tuple[float, float]:
+        return self.agreed.loss, self.agreed.norm
+
+
+@dataclass
+class Gradients:
+    """One rank's part in them; its methods are collective."""
+
+    worker: Worker
+    state: TrainState
+    corpus: Corpus
+    ranks: Ranks
+    _replayed_s: float = field(default_factory=time.monotonic)  # when a step was computed again, by the first rank's clock
+    _is_late: bool = False  # by that clock the next one is to be
+
+    def of(self, job: Job, flags: Sequence[bool]) -> Agreed:
+        """Leaves the clipped gradients of the batch.
+
+        What is not finite is computed again, once; finite then, it was a passing fault, and the step counts. With `corruption` in the
+        spec a step that is due, not finite or unusual is computed on other ranks too, and only what two of them agree on is left.
+        Raises NonFiniteError and CorruptionError on all ranks.
+        """
+        begun, soundness = self._begin(job), self.state.soundness
+        is_due = self._is_due(job)
+        first = self._attempt(job, begun, flags=flags, traced=is_due)
+        if soundness is None:
+            found = first if first.agreed.finite else self._once_more(job, begun, first)
+        else:
+            doubted = is_due or not (first.agreed.finite and first.agreed.usual)
+            found = self._looked_into(job, begun, first, soundness) if doubted else first
+            soundness.norms.append(found.agreed.norm)
+        return replace(found.agreed, flags=first.agreed.flags)
+
+    def _once_more(self, job: Job, begun: _Begun, first: _Attempt) -> _Attempt:
+        again = self._attempt(job, begun)
+        if not again.agreed.finite:
+            raise NonFiniteError(f"{again.found} in {self._step}, as at the first try ({first.found}); the step was not applied")
+        self._note("transient", found=first.found)
+        return again
+
+    # --- the same on other ranks --------------------------------------------------------------------------------------
+
+    def _looked_into(self, job: Job, begun: _Begun, first: _Attempt, soundness: Soundness) -> _Attempt:
+        """The attempt that stands, once other ranks have computed the same."""
+        own = first if first.result else self._attempt(job, begun, traced=True)
+        is_repeated = own.values == first.values
+        judgement = self._judged(job, begun, own)
+        if judgement.suspects:
+            self._refuse(judgement, soundness)
+        if judgement.passing:
+            self._note("transient", found=f"{_named(judgement.passing)} computed what no other rank did", ranks=judgement.passing)
+            own = self._right_one(job, begun, own, judgement, soundness)
+        self._take(own)
+        if not own.agreed.finite:
+            raise NonFiniteError(f"{own.found} in {self._step}, computed {len(shifts(self.ranks.world_size))} times")
+        soundness.step, self._replayed_s, self._is_late = self.state.step + 1, time.monotonic(), False
+        if not is_repeated:
+            self._note("transient", found=first.found or "loss {:.9g}, gradient norm {:.9g}".format(*first.values))
+        elif first.found:
+            self._note("spike", found=first.found)
+        return own
+
+    def _judged(self, job: Job, begun: _Begun, own: _Attempt) -> Judgement:
+        witnesses = Witnesses(self.ranks.world_size)
+        first, *others = shifts(self.ranks.world_size)
+        witnesses.heard(first, self.ranks.gather(own.result))
+        for shift in others:
+            witnesses.heard(shift, self.ranks.gather(self._attempt(job, begun, shift=shift, traced=True).result))
+            if witnesses.settled():
+                break
+        return witnesses.judge()
+
+    def _right_one(self, job: Job, begun: _Begun, own: _Attempt, judgement: Judgement, soundness: Soundness) -> _Attempt:
+        """`own`, or one more, if it has the results that stand: the sum over ranks is made of them."""
+        if self._wrong(own, judgement):
+            own = self._attempt(job, begun, traced=True)
+            if wrong := self._wrong(own, judgement):
+                self._refuse(replace(judgement, lasting=wrong), soundness)
+        return own
+
+    def _wrong(self, attempt: _Attempt, judgement: Judgement) -> tuple[int, ...]:
+        """The ranks whose results do not stand."""
+        results = enumerate(self.ranks.gather(attempt.result))
+        return tuple(rank for rank, result in results if result != judgement.standing[rank])
+
+    def _refuse(self, judgement: Judgement, soundness: Soundness) -> NoReturn:
+        who, several = _named(judgement.suspects), len(judgement.suspects) > 1
+        if judgement.lasting:
+            found = f"{who} {'compute' if several else 'computes'} what no other rank does, again and again"
+        else:
+            found = f"{who} compute different numbers from the same, and which of them is wrong cannot be told"
+        found = f"{found}: {self._step} was not applied; all was sound up to step {soundness.step}"
+        if self.worker.rank == 0:
+            say_corrupted(self.worker, judgement.suspects, found, soundness.step)
+        raise CorruptionError(found)
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        if self.worker.rank == 0:
+            self.worker.say("note", kind=kind, step=self.state.step + 1, sample=self.worker.sample, **facts)
+
+    @property
+    def _step(self) -> str:
+        return f"step {self.state.step + 1}"
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    def _is_due(self, job: Job) -> bool:
+        """Whether the coming step is to be computed on other ranks too."""
+        every = job.config.corruption.replay if job.config.corruption else None
+        if every is None:
+            return False
+        if every.steps is not None:
+            return (self.state.step + 1) % every.steps == 0
+        is_late, self._is_late = self._is_late, False
+        return is_late
+
+    def _comes_late(self, job: Job) -> bool:
+        every = job.config.corruption.replay if job.config.corruption else None
+        timed = every is not None and every.seconds is not None and self.worker.rank == 0
+        return timed and time.monotonic() - self._replayed_s >= (every.seconds if every and every.seconds else 0.0)
+
+    # --- an attempt ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, job: Job) -> _Begun:
+        return _Begun(self.state.consumed.digest, rng_state(self.state.device) if job.model.dropout else None)
+
+    def _take(self, attempt: _Attempt) -> None:
+        """All is as the attempt left it."""
+        for parameter, gradient in zip(self.state.model.parameters(), attempt.gradients, strict=True):
+            parameter.grad = gradient
+        self.state.consumed.digest = attempt.after.digest
+        if attempt.after.generators is not None:
+            restore_rng(attempt.after.generators, self.state.device)
+
+    def _attempt(self, job: Job, begun: _Begun, *, flags: Sequence[bool] = (), shift: int = 0, traced: bool = False) -> _Attempt:
+        """Forward and backward over the batch; this rank takes the share of the one `shift` after it."""
+        state = self.state
+        state.consumed.digest = begun.digest
+        state.optimizer.zero_grad()
+        self._draw_as(begun, shift)
+        trace = Trace() if traced else None
+        with trace.of(state.model) if trace else nullcontext():
+            loss, norm = self._computed(job, shift, trace)
+        agreed = self._agree(job, loss, norm, flags)
+        found = self._unusual(norm) if agreed.finite and not agreed.usual else ""
+        return _Attempt(
+            agreed,
+            found if agreed.finite else self._not_finite(loss, norm),
+            trace.result if trace else b"",
+            [parameter.grad for parameter in state.model.parameters()],
+            self._begin(job),
+        )
+
+    def _draw_as(self, begun: _Begun, shift: int) -> None:
+        """Numbers are drawn as the rank whose share it is draws them."""
+        if begun.generators is None:
+            return
+        name = drawn_from(self.state.device)
+        theirs = {}
+        if shift:
+            states = self.ranks.gather(begun.generators[name])
+            theirs = {name: states[(self.ranks.rank + shift) % self.ranks.world_size]}
+        restore_rng({**begun.generators, **theirs}, self.state.device)
+
+    def _computed(self, job: Job, shift: int, trace: Trace | None) -> tuple[float, float]:
+        """This rank's loss and the norm of the gradient of all, which is clipped."""
+        model = self.state.model
+        assert isinstance(model, FSDPModule)  # noqa: S101
+        model.train()
+        rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
+        loss = torch.zeros((), device=self.state.device)
+        for index in range(rounds):
+            model.set_requires_gradient_sync(index == rounds - 1)
+            with in_section("data"):
+                tokens = self._micro_batch(job, index, (self.worker.rank + shift) % self.worker.world_size)
+            part = self._loss(tokens) / rounds
+            torch.autograd.backward(part)
+            loss += part.detach()
+            if trace:
+                trace.add("loss", part)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
+        return float(loss), float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    def _micro_batch(self, job: Job, index: int, share: int) -> torch.Tensor:
+        """(micro, sequence + 1) tokens: round `index` of a rank's share."""
+        state, batch = self.state, job.batch
+        first = state.consumed.position + (index * self.worker.world_size + share) * batch.micro_sequences
+        samples = []
+        for place in range(first, first + batch.micro_sequences):
+            number = sample_at(place, self.corpus.windows(batch.sequence_length), job.config.seed)
+            samples.append(self.corpus.sample(number, batch.sequence_length))
+            state.consumed.take(place, samples[-1])
+        return torch.stack(samples).to(state.device)
+
+    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.state.model(tokens[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    def _agree(self, job: Job, loss: float, norm: float, flags: Sequence[bool]) -> Agreed:
+        """What all ranks act on at the same step. A rank that is asked something at the first attempt is not asked at the others."""
+        bad = not (math.isfinite(loss) and math.isfinite(norm))
+        checks, soundness = job.config.corruption, self.state.soundness
+        unusual = checks is not None and soundness is not None and soundness.is_unusual(norm, checks)
+        told = torch.tensor([loss, bad, unusual, self._comes_late(job), *flags], dtype=torch.float64)
+        dist.all_reduce(told)
+        total, is_bad, is_unusual, is_late, *raised = told.tolist()
+        self._is_late = is_late > 0
+        return Agreed(
+            total / self.worker.world_size, norm, not is_bad > 0, not is_unusual > 0, tuple(flag > 0 for flag in raised)
+        )
+
+    def _not_finite(self, loss: float, norm: float) -> str:
+        """Whose loss it was, or that all losses are finite and only the gradient is not. Collective."""
+        losses = [struct.unpack("<d", said)[0] for said in self.ranks.gather(struct.pack("<d", loss))]
+        ranks = [f"{value} on rank {rank}" for rank, value in enumerate(losses) if not math.isfinite(value)]
+        return f"loss {', '.join(ranks)}" if ranks else f"gradient norm {norm}, every loss finite"
+
+    def _unusual(self, norm: float) -> str:
+        usual = self.state.soundness.usual() if self.state.soundness else None
+        return f"gradient norm {norm:.4g}" + (f", {norm / usual:.1f} times the usual {usual:.4g}" if usual else "")
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 1 and 2`."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

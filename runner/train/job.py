@@ -1,0 +1,22 @@
+"""The parts of run.json that the builtin trainer needs."""
+
+from dataclasses import dataclass
+
+from headway.runner.contract import Batch, Model, Optimizer, RunConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """The plan has made sure that they are there."""
+
+    config: RunConfig
+    model: Model
+    batch: Batch
+    optimizer: Optimizer
+    steps: int
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Job":
+        if config.model is None or config.batch is None or config.optimizer is None or config.steps is None:
+            raise ValueError("run.json: the builtin trainer needs model, batch, optimizer and steps")
+        return cls(config, config.model, config.batch, config.optimizer, config.steps)

@@ -1,0 +1,34 @@
+"""What a run remembers to tell sound steps from others: how far it was sound, and what its gradient norms usually are."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from headway.runner.contract import Corruption
+
+NORMS = 128  # the running median is over so many steps
+LEAST = 16  # before these nothing is unusual
+
+
+@dataclass
+class Soundness:
+    """`step`: up to there every rank was shown to compute what others do."""
+
+    step: int = 0
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORMS))
+
+    def usual(self) -> float | None:
+        """The median of the last gradient norms; None while there are too few."""
+        return median(self.norms) if len(self.norms) >= LEAST else None
+
+    def is_unusual(self, norm: float, checks: Corruption) -> bool:
+        """Whether the norm is as many times the usual one as is to be looked into."""
+        usual = self.usual()
+        return checks.grad_norm_factor is not None and usual is not None and norm > checks.grad_norm_factor * usual
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "norms": list(self.norms)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step, self.norms = state["step"], deque(state["norms"], maxlen=NORMS)

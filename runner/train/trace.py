@@ -1,0 +1,53 @@
+"""What a rank computes by itself in a forward and backward pass, before anything is summed over ranks, as one hash."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+
+from headway.runner.checkpoint.tensors import to_bytes
+
+RESULT_BYTES = 16
+
+
+class Trace:
+    """A hash over losses, and over the gradient of each weight as its operation gives it: equal bit by bit, or something was computed
+    differently. It costs a copy of each gradient to the host."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_128()
+
+    def add(self, name: str, value: torch.Tensor) -> None:
+        self._hash.update(name.encode())
+        self._hash.update(to_bytes(value))
+
+    @property
+    def result(self) -> bytes:
+        return self._hash.digest()
+
+    @contextmanager
+    def of(self, model: nn.Module) -> Iterator[None]:
+        """Gradients of all backward passes below are added. A sharded module shows its whole weights only while it computes, so they are
+        caught there."""
+        caught: dict[int, tuple[torch.Tensor, Any]] = {}  # with each weight, so that no other gets its number
+
+        def enter(name: str, module: nn.Module) -> None:
+            weight: Any  # register_hook has no types
+            for own, weight in module.named_parameters(recurse=False):
+                if weight.requires_grad and id(weight) not in caught:
+                    hook = weight.register_hook(lambda gradient, of=f"{name}.{own}": self.add(of, gradient))
+                    caught[id(weight)] = weight, hook
+
+        entered = [
+            module.register_forward_pre_hook(lambda module, _, of=name: enter(of, module))
+            for name, module in model.named_modules()
+            if next(module.parameters(recurse=False), None) is not None
+        ]
+        try:
+            yield
+        finally:
+            for handle in [*entered, *(hook for _, hook in caught.values())]:
+                handle.remove()

@@ -1,0 +1,79 @@
+"""Shares of a batch that several ranks have computed, and who of them computed wrongly. Pure: ranks, shares and results are values.
+
+In attempt `a` rank `r` computes share `(r + shifts(world_size)[a]) % world_size`, so each share has another witness in each attempt. A
+result stands that two ranks gave. A rank that is wrong in one attempt alone had a passing fault; one that is wrong in two has one that
+lasts, also where it is wrong the same way each time, which the same rank computing again would never show.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def shifts(world_size: int) -> tuple[int, ...]:
+    """By how many ranks the shares move in each attempt that may be needed. Two ranks must each be asked twice; one is all there is."""
+    return {1: (0, 0, 0), 2: (0, 1, 0, 1)}.get(world_size, (0, 1, 2))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """`standing`: the result of each share, None where no two ranks agree. `passing` ranks were wrong once. `lasting` ones again and
+    again. `divided`: ranks of which some are wrong again and again, and nobody else can say which."""
+
+    standing: tuple[bytes | None, ...]
+    passing: tuple[int, ...]
+    lasting: tuple[int, ...]
+    divided: tuple[int, ...]
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        return self.lasting or self.divided
+
+
+class Witnesses:
+    """The results of one step's attempts."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._votes: list[list[tuple[int, bytes]]] = [[] for _ in range(world_size)]  # of each share: rank, result
+
+    def heard(self, shift: int, results: Sequence[bytes]) -> None:
+        """`results` by rank, of an attempt with this shift."""
+        for rank, result in enumerate(results):
+            self._votes[(rank + shift) % self._world_size].append((rank, result))
+
+    def agree(self) -> bool:
+        """Whether all results of each share are equal."""
+        return all(len({result for _, result in votes}) == 1 for votes in self._votes)
+
+    def settled(self) -> bool:
+        """Whether no further attempt could say more."""
+        return None not in self.judge().standing
+
+    def judge(self) -> Judgement:
+        standing = tuple(map(self._standing, self._votes))
+        wrong, lasting, divided = Counter[int](), set[int](), set[int]()
+        for votes, result in zip(self._votes, standing, strict=True):
+            if result is not None:
+                wrong.update(rank for rank, given in votes if given != result)
+            elif contradicted := _contradicting_themselves(votes):
+                lasting |= contradicted
+            else:
+                divided |= {rank for rank, _ in votes}
+        lasting |= {rank for rank, times in wrong.items() if times > 1}
+        return Judgement(standing, tuple(sorted(set(wrong) - lasting)), tuple(sorted(lasting)), tuple(sorted(divided)))
+
+    def _standing(self, votes: Sequence[tuple[int, bytes]]) -> bytes | None:
+        """The result that two ranks gave; of one rank that is all there is, the one that it gave twice."""
+        given = votes if self._world_size == 1 else sorted(set(votes))
+        (result, times), *_ = Counter(result for _, result in given).most_common()
+        return result if times > 1 else None
+
+
+def _contradicting_themselves(votes: Sequence[tuple[int, bytes]]) -> set[int]:
+    """Ranks that have given two results of one share, where another gave the same twice."""
+    results: dict[int, set[bytes]] = {}
+    for rank, result in votes:
+        results.setdefault(rank, set()).add(result)
+    found = {rank for rank, given in results.items() if len(given) > 1}
+    return found if len(found) < len(results) or len(results) == 1 else set()

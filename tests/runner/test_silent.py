@@ -1,0 +1,84 @@
+"""Gradients that are silently wrong on one rank: found by computing the step on other ranks, and never applied."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .worlds import run_world
+
+pytestmark = pytest.mark.slow
+
+Records = dict[str, list[dict[str, Any]]]
+
+
+def records(folder: Path, world_size: int, *names: str) -> Records:
+    """What all ranks wrote, by case."""
+    (folder / "text").write_text("the quick brown fox jumps over the lazy dog; " * 50)
+    run_world("tests.runner.silent", world_size, folder, str(world_size), *names)
+    return {name: [json.loads((folder / name / f"rank-{rank}.json").read_text()) for rank in range(world_size)] for name in names}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    names = ("unchecked", "sound", "first", "other", "lasting", "nan", "batch", "spike", "burst", "late")
+    return records(tmp_path_factory.mktemp("three"), 3, *names)
+
+
+def test_a_step_that_is_computed_on_other_ranks_too_leaves_the_run_as_it_was(three: Records) -> None:
+    for name in ("sound", "late"):
+        assert [(rank["error"], rank["step"], rank["sound"]) for rank in three[name]] == [(None, 6, 6)] * 3
+        assert (three[name][0]["hashes"], three[name][0]["told"]) == (three["unchecked"][0]["hashes"], [])
+    assert three["sound"][0]["tries"] == 2, "the last of the six steps is due"
+
+
+@pytest.mark.parametrize(("name", "rank"), [("first", 1), ("other", 0)])
+def test_a_rank_that_is_wrong_once_is_named_and_leaves_no_trace(three: Records, name: str, rank: int) -> None:
+    assert three[name][0]["hashes"] == three["unchecked"][0]["hashes"]
+    note, *others = three[name][0]["told"]
+    assert (note["kind"], note["step"], note["ranks"]) == ("transient", 4, [rank])
+    assert note["found"] == f"rank {rank} computed what no other rank did"
+    assert [other["kind"] for other in others] == []
+
+
+def test_a_rank_that_stays_wrong_ends_the_generation_before_the_step_is_applied(three: Records) -> None:
+    text = "rank 1 computes what no other rank does, again and again: step 4 was not applied; all was sound up to step 2"
+    assert [(rank["error"], rank["step"]) for rank in three["lasting"]] == [(f"CorruptionError: {text}", 3)] * 3
+    assert three["lasting"][0]["told"] == [{"what": "corrupted", "rank": 0, "ranks": [1], "found": text, "sound_step": 2}]
+
+
+def test_values_that_are_no_numbers_are_the_ranks_fault_where_others_have_numbers_and_else_the_batchs(three: Records) -> None:
+    assert all(rank["error"].startswith("CorruptionError: rank 1 computes what no other rank does") for rank in three["nan"])
+    assert all(rank["error"].startswith("NonFiniteError: loss nan on rank 0, nan on rank 1") for rank in three["batch"])
+    assert {rank["step"] for rank in three["nan"] + three["batch"]} == {2}
+
+
+def test_a_gradient_norm_that_is_unusual_everywhere_is_applied_and_said(three: Records) -> None:
+    (note, *_) = three["spike"][0]["told"]
+    assert (note["kind"], note["step"]) == ("spike", 1)
+    assert "times the usual 1e-06" in note["found"]
+    assert [rank["error"] for rank in three["spike"]] == [None] * 3
+    assert three["spike"][0]["hashes"] == three["unchecked"][0]["hashes"]
+
+
+def test_a_gradient_norm_that_is_unusual_once_is_not_applied(three: Records) -> None:
+    (note,) = three["burst"][0]["told"]
+    assert (note["kind"], note["step"]) == ("transient", 4)
+    assert note["found"].startswith("gradient norm ")
+    assert three["burst"][0]["hashes"] == three["unchecked"][0]["hashes"]
+
+
+def test_of_two_ranks_that_stay_with_their_results_both_are_suspected(tmp_path: Path) -> None:
+    found = records(tmp_path, 2, "sound", "first", "lasting")
+    assert found["first"][0]["hashes"] == found["sound"][0]["hashes"]
+    assert found["first"][0]["told"][0]["ranks"] == [1]
+    (told,) = found["lasting"][0]["told"]
+    assert (told["ranks"], told["sound_step"]) == ([0, 1], 2)
+    assert "which of them is wrong cannot be told" in told["found"]
+
+
+def test_one_rank_alone_computes_again_by_itself(tmp_path: Path) -> None:
+    found = records(tmp_path, 1, "unchecked", "sound")
+    assert found["sound"][0]["hashes"] == found["unchecked"][0]["hashes"]
+    assert (found["sound"][0]["told"], found["sound"][0]["sound"]) == ([], 6)
