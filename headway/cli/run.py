@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,22 @@ def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# Of lines that always say the same, by their kind.
+_WORDS: Mapping[str, str] = {
+    "hang": "hang in {section}: {why}",
+    "straggler": "rank {rank} needs {ratio:.2f} times the others' time for a step",
+    "corruption": "wrong numbers: {found}",
+    "transient": "step {step}: {found}; computed again, and right",
+    "spike": "step {step}: {found}; the same on all ranks that computed it",
+    "lost": "node {node} ({host}) is left out: {why}",
+    "excluded": "node {node} ({host}) is left out: {why}",
+    "rebound": "slot {slot} goes on at node {to}",
+    "takeover": "node {node} has taken over as coordinator",
+    "refused": "step {step}: checkpoint refused, {name}: {reason}",
+    "preempted": "asked to save and stop",
+}
+
+
 def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
     """Shows the run's progress on a terminal until it has ended, and carries out `kills` on the way. Returns those left over."""
     console = Console(stderr=True, highlight=False)
@@ -147,23 +163,10 @@ def _words(line: dict[str, Any]) -> str | None:
         case "failure":
             who = f"rank {line['rank']}" if line["rank"] is not None else "a node"
             return f"step {line['step']}: {who} was lost ({line['cause']})"
-        case "hang":
-            return f"hang in {line['section']}: {line['why']}"
-        case "straggler":
-            return f"rank {line['rank']} needs {line['ratio']:.2f} times the others' time for a step"
-        case "lost" | "excluded":
-            return f"node {line['node']} ({line['host']}) is left out: {line['why']}"
-        case "rebound":
-            return f"slot {line['slot']} goes on at node {line['to']}"
-        case "takeover":
-            return f"node {line['node']} has taken over as coordinator"
-        case "refused":
-            return f"step {line['step']}: checkpoint refused, {line['name']}: {line['reason']}"
         case "section" if line["name"] == "script":
             return f"generation {line['generation']}: the script runs; what it prints is in `logs` of the attempt"
-        case "preempted":
-            return "asked to save and stop"
-    return None
+    words = _WORDS.get(line["kind"])
+    return None if words is None else words.format_map(line)
 
 
 class Tail:

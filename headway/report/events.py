@@ -1,4 +1,4 @@
-"""What happened in a run beside failures and saves, as sentences: hangs, stragglers, nodes lost and replaced, what nobody saw."""
+"""What happened in a run beside failures and saves, as sentences: hangs, wrong numbers, stragglers, nodes lost and replaced."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from headway.report import units
 from headway.report.history import Generation
 from headway.report.records import (
+    Corruption,
     Entry,
     Excluded,
     Hang,
@@ -13,8 +14,10 @@ from headway.report.records import (
     Rebound,
     RefusedFile,
     Regroup,
+    Spike,
     Straggler,
     Takeover,
+    Transient,
     Unseen,
 )
 
@@ -52,6 +55,8 @@ def _told(entry: Entry) -> tuple[str, str] | None:
             return "rebound", _rebound(entry)
         case Excluded():
             return "excluded", f"{_host(entry.host, entry.node)} is left out: {entry.why}"
+        case Corruption() | Transient() | Spike():
+            return _numbers(entry)
         case Takeover():
             return "takeover", f"node {entry.node} has taken over as coordinator (term {entry.term})"
         case Regroup():
@@ -78,6 +83,21 @@ def _straggler(found: Straggler) -> str:
     return (
         f"rank {found.rank}{where} needs {found.ratio:.2f} times the others' time for a step ({units.seconds(found.own_step_s)})"
     )
+
+
+def _numbers(entry: Corruption | Transient | Spike) -> tuple[str, str]:
+    match entry:
+        case Corruption():
+            return "corruption", f"{entry.found}{_on(entry.hosts)}"
+        case Transient():
+            return "transient", f"step {entry.step:,}: {entry.found}{_on(entry.hosts)}; computed again, and right"
+        case Spike():
+            return "spike", f"step {entry.step:,}: {entry.found}; the same on all ranks that computed it, and applied"
+
+
+def _on(hosts: Sequence[str | None]) -> str:
+    named = [host for host in hosts if host]
+    return f" (on {', '.join(named)})" if named else ""
 
 
 def _rebound(move: Rebound) -> str:

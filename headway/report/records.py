@@ -168,6 +168,30 @@ class Rebound(Entry):
     host: str | None = None
 
 
+class Corruption(Entry):
+    """Ranks were shown to compute, or to hold, other numbers than others; up to `sound_step` all was right."""
+
+    ranks: list[int]
+    hosts: list[str | None] = []
+    found: str
+    sound_step: int
+
+
+class Transient(Entry):
+    """A step that was computed again, since something was wrong at the first try; on which hosts, where that is known."""
+
+    step: int
+    found: str
+    hosts: list[str | None] = []
+
+
+class Spike(Entry):
+    """An unusual step that all ranks compute the same."""
+
+    step: int
+    found: str
+
+
 class Takeover(Entry):
     term: int
     node: int
@@ -208,6 +232,9 @@ JOURNAL_KINDS: Mapping[str, type[Entry]] = {
     "regroup": Regroup,
     "rebound": Rebound,
     "takeover": Takeover,
+    "corruption": Corruption,
+    "transient": Transient,
+    "spike": Spike,
     "refused file": RefusedFile,
     "unseen": Unseen,
     "finished": Finished,

@@ -9,7 +9,7 @@ from headway.report.markup import Markup, element
 from headway.report.summary import RunSummary, Span
 
 LONGEST = 60
-MARKED = frozenset({"hang", "straggler", "lost", "rebound", "takeover", "regroup"})
+MARKED = frozenset({"hang", "corruption", "straggler", "lost", "rebound", "takeover", "regroup"})
 _READING = (
     "Each row is one start of all ranks on the clock. Colours show how its seconds divide, not their order; ticks are events."
 )

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Any
 
 from headway.runner.contract import Exit
 from headway.runner.health.watch import Hang
@@ -22,6 +23,7 @@ class Kind(StrEnum):
     NODE_LOST = "node lost"
     STORAGE = "storage"
     HARDWARE = "hardware"
+    CORRUPTION = "corruption"
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,23 @@ def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: i
         return _of_a_device(min(grave, key=lambda end: (end.rank not in hang.ranks, end.rank)), hosts, step, text)
     where = f"hang: {hang.section}"
     return Cause(Kind.HANG, where, text, rank, node, None if node is None else hosts.get(node), step)
+
+
+def corrupted(found: str, ranks: Sequence[int], nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:
+    """Ranks were shown to compute, or to hold, what others do not. `nodes` is rank -> node index: of several that are suspected, one
+    is named only where all are on it."""
+    rank = ranks[0] if len(ranks) == 1 else None
+    suspected = {nodes.get(each) for each in ranks}
+    node = suspected.pop() if len(suspected) == 1 else None
+    host = None if node is None else hosts.get(node)
+    return Cause(Kind.CORRUPTION, str(Kind.CORRUPTION), found, rank, node, host, step, outside=True)
+
+
+def passing_fault(host: str | None, note: Mapping[str, Any]) -> Cause:
+    """A rank on this host was wrong once, and right when it computed the same again: nothing ended by it."""
+    return Cause(
+        Kind.CORRUPTION, str(Kind.CORRUPTION), str(note.get("found")), None, None, host, int(note.get("step") or 0), outside=True
+    )
 
 
 def lost(node: int, host: str | None, why: str, step: int) -> Cause:

@@ -49,14 +49,15 @@ def _claim_after(
         return ClaimRefused(Exit.UNVERIFIED, why)
     back_to = limit(history, done)
     base = _base(records, wanted, back_to)
-    if base is None and back_to != 0 and (why := _why_not_from_scratch(records, directory.checkpoints)):
+    from_scratch = 0 in (back_to, wanted.sound_step)
+    if base is None and not from_scratch and (why := _why_not_from_scratch(records, directory.checkpoints, wanted.sound_step)):
         return ClaimRefused(Exit.UNVERIFIED, why)
     record = chain.claim(
         base,
         directory.attempt,
         f"coordinator on {socket.gethostname()}",
         history_entries=max(done, carried_out(history)),
-        rolled_back=back_to is not None,
+        rolled_back=back_to is not None or wanted.sound_step is not None,
     )
     return Claimed(record.generation, base, claims_without_commit(chain.read()))
 
@@ -66,15 +67,19 @@ def _base(records: list[Record], wanted: MakeClaim, back_to: int | None) -> Base
     back, the committed checkpoint of just that step."""
     if back_to == 0:
         return None
-    stored = newest_base(records, wanted.refused, back_to)
     if back_to is not None:
+        stored = newest_base(records, wanted.refused, back_to)
         return stored if stored is not None and stored.step == back_to else None
-    held = newest_held_base(records, wanted.held, wanted.refused)
+    stored = newest_base(records, wanted.refused, wanted.sound_step)
+    sound = {at: manifest for at, manifest in wanted.held.items() if wanted.sound_step is None or at.step <= wanted.sound_step}
+    held = newest_held_base(records, sound, wanted.refused)
     return max((base for base in (stored, held) if base is not None), key=lambda base: base.step, default=None)
 
 
-def _why_not_from_scratch(records: list[Record], checkpoints: Path) -> str:
-    """Step 0 is only right for a run that has never saved."""
+def _why_not_from_scratch(records: list[Record], checkpoints: Path, sound_step: int | None) -> str:
+    """Step 0 is only right for a run that has never saved, or that was never shown to be sound since."""
+    if sound_step is not None:
+        return f"no checkpoint of step {sound_step} or before is left, and all later ones are of a run that was computed wrongly"
     if lineage(records):
         return "checkpoints were committed, and none of those that count verifies"
     if not records and any(checkpoints.glob("step-*")):

@@ -131,10 +131,11 @@ class Drop:
 @dataclass(frozen=True)
 class MakeClaim:
     """Claim the next generation from the newest checkpoint that is not refused in its tier. `held`: what all ranks have in memory, with
-    the hash of its manifest."""
+    the hash of its manifest. `sound_step`: what was saved after that step does not count any more."""
 
     refused: frozenset[tuple[CheckpointId, str]]
     held: Mapping[CheckpointId, str] = field(default_factory=dict)
+    sound_step: int | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from headway.runner.checkpoint.chain import Chain, ChainError, Claim, newest_bas
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of
 from headway.runner.coordinator.books import Books
+from headway.runner.coordinator.causes import passing_fault
 from headway.runner.coordinator.claiming import claim
 from headway.runner.coordinator.entrance import Entrance
 from headway.runner.coordinator.events import (
@@ -353,6 +354,9 @@ class Server:
         self._notifier.journal(line)
         if note.kind == "failure" and self._machine.failure is not None:
             self._store.submit(self._books.strike, self._machine.failure, line["wall"])
+        if note.kind == "transient":
+            for host in line.get("hosts", ()):
+                self._store.submit(self._books.strike, passing_fault(host, line), line["wall"])
         return written
 
     def _account(self) -> None:
@@ -393,8 +397,9 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
     except ChainError:
         records = []  # the first claim meets the same error and ends the attempt with it
     newest, committed = newest_claim(records), newest_base(records)
+    corrupted = None if newest is None else _corruption_in(directory, newest.generation)
     if newest is None or newest.attempt != directory.attempt or not isinstance(newest.entry, Claim):
-        return Coordinator(config, 0, time.monotonic(), watch=watch)
+        return Coordinator(config, 0, time.monotonic(), corrupted=corrupted, watch=watch)
     lines = _journal_of(directory)
     starts = [line for line in lines if line["kind"] == "start" and "moved" in line]
     return Coordinator(
@@ -407,6 +412,7 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         _nodes_of(starts[-1]) if starts else None,
         hosts={entry["node"]: entry["host"] for start in starts for entry in start["nodes"]},
         started=bool(starts) and starts[-1]["generation"] == newest.generation,
+        corrupted=corrupted,
         watch=watch,
     )
 
@@ -415,6 +421,12 @@ def _journal_of(directory: RunDirectory) -> list[dict[str, Any]]:
     """All lines of this attempt, generation by generation."""
     paths = sorted(directory.journal(0).parent.glob("*.jsonl"))
     return [line for path in paths for line, _ in read_lines(path) if line.get("attempt") == directory.attempt]
+
+
+def _corruption_in(directory: RunDirectory, generation: int) -> dict[str, Any] | None:
+    """What the newest generation was found to have computed wrongly, where no claim since has undone it."""
+    lines = (line for line, _ in read_lines(directory.journal(generation)) if line["kind"] == "corruption")
+    return next(lines, None)
 
 
 def _nodes_of(start: Mapping[str, Any]) -> dict[int, int]:

@@ -35,7 +35,7 @@ _OF_A_NODE: Mapping[str, str] = {"lost": "node lost", "excluded": "node left out
 
 @dataclass(frozen=True)
 class Notice:
-    """`kind` is what happened: "hang", "node lost", "node left out", or the verdict's name. `done`: what the run did;
+    """`kind` is what happened: "hang", "corruption", "node lost", "node left out", or the verdict's name. `done`: what the run did;
     `to_do`: what a person must do."""
 
     run: str
@@ -56,8 +56,8 @@ class Notice:
 
 
 class Notifier:
-    """Hears the journal's lines and the verdict, and says what matters: a hang, a node that was lost or is left out (once each), an
-    attempt that failed.
+    """Hears the journal's lines and the verdict, and says what matters: a hang, wrong numbers, a node that was lost or is left out (once
+    each), an attempt that failed.
 
     `journal` and `verdict` neither block nor raise. The address is a secret: it stands in no message and no log.
     """
@@ -91,6 +91,8 @@ class Notifier:
                 self._failure = line
             case "hang":
                 self._hung(line)
+            case "corruption":
+                self._corrupted(line)
             case "lost" | "excluded":
                 self._lost.setdefault(int(line["node"]), line)
             case "rebound" if line.get("from") in self._lost:
@@ -121,6 +123,14 @@ class Notifier:
             self._notice("hang", cause, facts, line["generation"], done, to_do),
             line.get("evidence", ()),
         )
+
+    def _corrupted(self, line: Mapping[str, Any]) -> None:
+        ranks, hosts = line["ranks"], [host for host in line["hosts"] if host]
+        named = {"rank": ranks[0] if len(ranks) == 1 else None, "node": line["nodes"][0] if len(line["nodes"]) == 1 else None}
+        facts = {**line, **named, "host": hosts[0] if len(hosts) == 1 else None}
+        done = f"the run goes back to a checkpoint of step {line['sound_step']} or before"
+        to_do = f"test the devices of {', '.join(hosts) or 'the suspected nodes'} before they compute again"
+        self._say("corruption", self._notice("corruption", line["found"], facts, line["generation"], done, to_do), ())
 
     def _replaced(self, lost: Mapping[str, Any], done: str) -> None:
         """Said once for each node, however often it comes back."""

@@ -1,12 +1,13 @@
 """What follows from a failure: go on here, go on without a suspect, or stop. Pure; the coordinator holds one for an attempt."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.runner.contract import Exit, Restart
 from headway.runner.coordinator.causes import Cause, Kind
 
+_FAULTY: Mapping[Kind, str] = {Kind.HARDWARE: "must be reset", Kind.CORRUPTION: "computes wrongly"}
 NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts
 
 
@@ -65,8 +66,8 @@ class Policy:
             return Decision(Exit.STOP, cause.text)
         if cause.kind is Kind.NODE_LOST and (spare_nodes or not self._judges):
             return self._go_on("its node is replaced, which costs no restart")
-        if self._judges and cause.kind is Kind.HARDWARE and cause.node is not None:
-            return self._without_device(cause, cause.node, spare_nodes)
+        if self._judges and cause.kind in _FAULTY and cause.node is not None:
+            return self._without_node(cause, cause.node, spare_nodes)
         if self._judges and (why := self._hopeless(cause)):
             return Decision(Exit.STOP, why)
         if self._judges and cause.node is not None and spare_nodes and (why := self._speaks_against_node(cause)):
@@ -77,11 +78,14 @@ class Policy:
         self._restarts += 1
         return Decision(None, why, exclude)
 
-    def _without_device(self, cause: Cause, node: int, spare_nodes: int) -> Decision:
-        """A device that must be reset fails every start on its node; nobody resets it while the job holds it."""
+    def _without_node(self, cause: Cause, node: int, spare_nodes: int) -> Decision:
+        """A device that must be reset fails every start on its node, and nobody resets it while the job holds it; one that computes
+        wrongly would spoil every further step."""
         if not spare_nodes:
             return Decision(Exit.RETRY_ELSEWHERE, cause.text)
-        return self._go_on(f"{cause.host or f'node {node}'} has a device that must be reset: a spare takes its place", (node,))
+        return self._go_on(
+            f"{cause.host or f'node {node}'} has a device that {_FAULTY[cause.kind]}: a spare takes its place", (node,)
+        )
 
     def _charged(self, cause: Cause, is_further: bool) -> Decision:
         """Goes on at the cost of a restart, or ends the attempt."""

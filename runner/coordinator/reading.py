@@ -18,6 +18,7 @@ _FACTS: Mapping[str, tuple[str, ...]] = {
     "refused": ("step", "generation", "tier"),
     "exception": ("rank", "text"),
     "held": ("holdings",),
+    "corrupted": ("ranks", "found"),
     "note": ("kind",),
 }
 
@@ -67,7 +68,7 @@ def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
 
 
 # What a node may put into the journal: lines that a coordinator is rebuilt from are none of them.
-NOTES = frozenset({"standby", "warm", "refused file", "unseen", "transient"})
+NOTES = frozenset({"standby", "warm", "refused file", "unseen", "transient", "spike"})
 
 
 def _evidence(message: Message) -> Said | Probed | Recorded:

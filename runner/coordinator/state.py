@@ -18,7 +18,7 @@ import xxhash
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout
-from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, hung
+from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, corrupted, hung
 from headway.runner.coordinator.events import (
     Action,
     Beat,
@@ -39,7 +39,7 @@ from headway.runner.coordinator.events import (
     Send,
     Tick,
 )
-from headway.runner.coordinator.policy import Policy
+from headway.runner.coordinator.policy import Decision, Policy
 from headway.runner.coordinator.roster import Roster
 from headway.runner.coordinator.vitals import Vitals
 from headway.runner.health.watch import Hang, Watch
@@ -71,6 +71,7 @@ class Generation:
     failed_nodes: set[int] = field(default_factory=set)  # where a rank has ended without being told to
     raised: dict[int, Raised] = field(default_factory=dict)
     refused: list[Mapping[str, Any]] = field(default_factory=list)
+    corrupted: Mapping[str, Any] | None = None  # what a rank has said of it, as the journal has it
     committed: set[int] = field(default_factory=set)
     best_step: int = 0
     hang: Hang | None = None
@@ -109,14 +110,15 @@ class Coordinator:
         *,
         hosts: Mapping[int, str] | None = None,
         started: bool = False,
+        corrupted: Mapping[str, Any] | None = None,
         watch: Callable[[int, Mapping[str, Timeout], float], Watch] = Watch,
     ) -> None:
-        """`newest_generation` and its `base` are what the chain says of this attempt, `slots` (slot -> node), `hosts` (by node) and
-        `started` what the journal says of that generation; 0 and None when there is none."""
+        """`newest_generation` and its `base` are what the chain says of this attempt, `slots` (slot -> node), `hosts` (by node),
+        `started` and `corrupted` what the journal says of that generation; 0 and None when there is none."""
         self.config = config
         self.phase = Phase.GATHERING
         self.roster = Roster(config)
-        self.generation = Generation(newest_generation, base)
+        self.generation = Generation(newest_generation, base, corrupted=corrupted)
         self.refused: set[tuple[CheckpointId, str]] = set()
         self.holdings: dict[int, list[dict[str, Any]]] = {}  # node -> what its keeper holds, as far as it was asked and has said
         self.policy = Policy(
@@ -130,6 +132,11 @@ class Coordinator:
         self.best_step = 0
         self.reached = 0  # the furthest step before a failure
         self.committed_step = committed_step
+        # Of a script: what was committed when its ranks last compared equal. What a run begins with is taken as it is.
+        self._sound_step = None if newest_generation == 0 else 0 if base is None else base.step
+        self._ending: tuple[Exit, str, Cause | None, tuple[int, ...]] | None = (
+            None  # once the claim stands that undoes what is not sound
+        )
         self.preempting = False
         self.verdict: Exit | None = None
         self.cause = ""
@@ -516,13 +523,22 @@ class Coordinator:
         self._enter(Phase.CLAIMING)
         whole = whole_captures(self.config, self.holdings.values())
         held = {checkpoint: hashed for checkpoint, hashed in whole.items() if (checkpoint, "memory") not in self.refused}
-        self._out.append(MakeClaim(frozenset(self.refused), held))
+        self._out.append(MakeClaim(frozenset(self.refused), held, self._sound()))
+
+    def _sound(self) -> int | None:
+        """The step after which nothing counts that the generation which has ended saved, or those before it; None: all does."""
+        return None if self.generation.corrupted is None else int(self.generation.corrupted["sound_step"])
 
     def _claimed(self, event: Claimed) -> None:
         self.generation, self._claim_stands, self.watch = Generation(event.generation, event.base), True, None
         self.committed_step = event.base.step if event.base else None
+        begins_at = self.committed_step or 0
+        self._sound_step = begins_at if self._sound_step is None else min(self._sound_step, begins_at)
         base = {"step": event.base.step, "generation": event.base.generation, "tier": event.base.tier} if event.base else None
         self._note("claim", {"base": base})
+        if self._ending is not None:
+            self._end(*self._ending)
+            return
         # What a script saves is its own business, and need not be on the chain.
         saves = bool(self.config.checkpoint.tiers) and not self._is_script
         if saves and event.idle > self.config.restart.no_progress + self.config.restart.budget:
@@ -574,7 +590,7 @@ class Coordinator:
         elif what == "held":
             self._held(event.node, event.body["holdings"])
         elif what == "note":
-            self._note(event.body["kind"], {"node": event.node, **event.body})
+            self._note(event.body["kind"], {"node": event.node, **event.body, **self._hosts_named(event)})
         elif event.generation == self.generation.number:
             match what:
                 case "loaded":
@@ -583,6 +599,10 @@ class Coordinator:
                     self._committed(event.body)
                 case "refused":
                     self._refused(event.body)
+                case "corrupted":
+                    self._corrupted(event.body)
+                case "compared":
+                    self._sound_step = self.committed_step or 0
                 case "exception":
                     self._raised(event.body)
                 case "section" | "finished" | "retired" | "waited":
@@ -610,6 +630,27 @@ class Coordinator:
             self.generation.refused.append(body)
             self.refused.add((CheckpointId(body["step"], body["generation"]), body["tier"]))
             self._note("refused", body)
+
+    def _corrupted(self, body: Mapping[str, Any]) -> None:
+        """Numbers are wrong that a rank computes or holds. What was saved since all were last shown to be right goes too."""
+        if self.generation.corrupted is not None:
+            return
+        ranks, nodes = self._named(body["ranks"])
+        sound = body.get("sound_step")
+        facts = {"ranks": ranks, "found": body["found"], "sound_step": (self._sound_step or 0) if sound is None else sound}
+        self.generation.corrupted = facts
+        self._note("corruption", {**facts, "nodes": nodes, "hosts": [self.roster.host(node) for node in nodes]})
+
+    def _named(self, ranks: Iterable[Any]) -> tuple[list[int], list[int]]:
+        """The ranks of this generation among those that somebody names, and their nodes."""
+        known = [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.generation.world_size]
+        return known, sorted({self.roster.node_of(rank) for rank in known})
+
+    def _hosts_named(self, event: Said) -> dict[str, list[str | None]]:
+        """Where the ranks are that a note is about."""
+        named = event.body.get("ranks", ()) if event.generation == self.generation.number else ()
+        _, nodes = self._named(named)
+        return {"hosts": [self.roster.host(node) for node in nodes]} if nodes else {}
 
     # --- asked to stop ------------------------------------------------------------------------------------------------
 
@@ -673,6 +714,8 @@ class Coordinator:
             self._end(Exit.COMPLETED, "all ranks finished")
         elif Exit.SUPERSEDED in codes & self._together:
             self._end(Exit.SUPERSEDED, "a newer generation has claimed the run")
+        elif self.generation.corrupted is not None:
+            self._decide(self._cause())
         elif self.preempting:
             self._end(Exit.PREEMPTED, "asked to stop")
         elif (
@@ -686,6 +729,9 @@ class Coordinator:
 
     def _cause(self) -> Cause:
         hosts = {node: member.host for node, member in self.roster.members.items() if member.host}
+        if (found := self.generation.corrupted) is not None:
+            nodes = {rank: self.roster.node_of(rank) for rank in found["ranks"]}
+            return corrupted(found["found"], found["ranks"], nodes, hosts, self.generation.best_step)
         if (hang := self.generation.hang) is not None:
             nodes = {rank: self.roster.node_of(rank) for rank in hang.ranks}
             return hung(hang, nodes, hosts, self.generation.best_step, self.generation.exits)
@@ -696,14 +742,29 @@ class Coordinator:
         self._note_failure(cause)
         self.policy.progressed(self._new_steps(cause))
         decision = self.policy.failed(cause, spare_nodes=self.roster.spares())
+        if self.preempting:
+            decision = Decision(Exit.PREEMPTED, "asked to stop")
         if decision.verdict is not None:
-            suspects = () if cause.node is None or decision.verdict is not Exit.RETRY_ELSEWHERE else (cause.node,)
-            self._end(decision.verdict, decision.why, cause, suspects)
+            suspects = self._suspects(cause) if decision.verdict is Exit.RETRY_ELSEWHERE else ()
+            self._end_soundly(decision.verdict, decision.why, cause, suspects)
             return
         for node in decision.exclude:
             self.roster.members[node].excluded = True
             self._note("excluded", {"node": node, "host": self.roster.host(node), "why": decision.why})
         self._go_on()
+
+    def _suspects(self, cause: Cause) -> tuple[int, ...]:
+        if cause.node is not None or self.generation.corrupted is None:
+            return () if cause.node is None else (cause.node,)
+        return tuple(sorted({self.roster.node_of(rank) for rank in self.generation.corrupted["ranks"]}))
+
+    def _end_soundly(self, exit_code: Exit, why: str, cause: Cause | None, suspects: tuple[int, ...]) -> None:
+        """Ends the attempt; before that a claim undoes what is not sound, so that no later attempt goes on from it."""
+        if self.generation.corrupted is None:
+            self._end(exit_code, why, cause, suspects)
+            return
+        self._ending, self.holdings = (exit_code, why, cause, suspects), {}
+        self._make_claim()
 
     def _new_steps(self, cause: Cause) -> int:
         """Steps that no generation before had reached. A script's own count begins anew with each start, so all of its steps count."""

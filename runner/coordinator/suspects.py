@@ -16,8 +16,10 @@ _PATIENCE_S = 1.0  # for the lock; one write of a line is whole without it on a 
 _POLL_S = 0.02
 
 # What a failure says about the host that it was on. A crash may be the program's own.
-_WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
-_OF_THE_HOST = frozenset({Kind.NODE_LOST, Kind.HARDWARE})  # from outside of the job's own code, and still the host's
+_WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.CORRUPTION: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+_OF_THE_HOST = frozenset(
+    {Kind.NODE_LOST, Kind.HARDWARE, Kind.CORRUPTION}
+)  # from outside of the job's own code, and still the host's
 _ALWAYS_OF_THE_HOST = (str(Kind.NODE_LOST), f"{Kind.HARDWARE}:")  # fingerprints
 _NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 

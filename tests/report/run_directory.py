@@ -221,6 +221,23 @@ def hang_and_lost_node(path: Path) -> RunDirectory:
     return run
 
 
+def wrong_numbers(path: Path) -> RunDirectory:
+    """A passing fault and a spike, then node n2 is found to compute wrongly at step 15, and the run goes back to 10."""
+    run = RunDirectory(path)
+    run.begin(hosts=("n1", "n2"))
+    found = "rank 1 computed what no other rank did"
+    run.journal("transient", rank=0, node=0, ranks=[1], hosts=["n2"], step=5, sample=40, found=found)
+    run.journal("spike", rank=0, node=0, step=8, sample=64, found="gradient norm 90, 12.0 times the usual 7.5")
+    run.train(14)
+    found = "rank 1 computes what no other rank does, again and again"
+    run.journal("corruption", ranks=[1], nodes=[1], hosts=["n2"], sound_step=10, found=found)
+    run.fail(found, rank=1, host="n2", back_to=14, kind="corruption")
+    run.begin(base=(10, 1), hosts=("n1", "n3"), restart=1.0)
+    run.train(20, again_to=14)
+    run.finish()
+    return run
+
+
 def still_running(path: Path) -> RunDirectory:
     """One failure behind it, thirteen steps into the second generation, no verdict."""
     run = RunDirectory(path)

@@ -291,6 +291,17 @@ def test_events_stand_in_their_generations_in_words(runs: Path) -> None:
     ]
 
 
+def test_wrong_numbers_are_told_with_their_hosts_and_what_they_cost(runs: Path) -> None:
+    build.wrong_numbers(runs / "run")
+    found = summarize(runs / "run")
+    assert [(event.generation, event.kind, event.text) for event in found.events] == [
+        (1, "transient", "step 5: rank 1 computed what no other rank did (on n2); computed again, and right"),
+        (1, "spike", "step 8: gradient norm 90, 12.0 times the usual 7.5; the same on all ranks that computed it, and applied"),
+        (1, "corruption", "rank 1 computes what no other rank does, again and again (on n2)"),
+    ]
+    assert [failure.kind for failure in found.failures] == ["corruption"]
+
+
 def test_a_journal_line_of_a_known_kind_without_what_it_needs_is_named(runs: Path) -> None:
     run = build.one_failure(runs / "run")
     run.journal("hang", section="compute")

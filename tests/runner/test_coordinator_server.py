@@ -182,6 +182,33 @@ def test_a_node_whose_connection_ends_is_replaced_by_the_spare(tmp_path: Path) -
     assert [(line["host"], line["kind"]) for line in strikes] == [("host-1", "node lost")]
 
 
+def test_a_passing_fault_is_a_strike_against_its_host_and_ends_nothing(tmp_path: Path) -> None:
+    config, directory = opened(tmp_path, replace(CONFIG, cluster="small"))
+    note = {
+        "what": "note",
+        "kind": "transient",
+        "rank": 0,
+        "ranks": [1],
+        "step": 3,
+        "found": "rank 1 computed what no other rank did",
+    }
+
+    async def story() -> None:
+        task = await serving(config, directory)
+        first, second = [await Agent(config, directory, node).join() for node in (0, 1)]
+        for agent in (first, second):
+            await agent.started()
+        first.link.send("evidence", first.generation, 0, note)
+        first.exits(0, 0)
+        second.exits(1, 0)
+        await task
+
+    run(story)
+    assert [line["hosts"] for line in journal(directory, "transient")] == [["host-1"]]
+    strikes = [line for line, _ in read_lines(tmp_path / "suspects" / "small.jsonl")]
+    assert [(line["host"], line["kind"], line["weight"]) for line in strikes] == [("host-1", "corruption", 1.0)]
+
+
 def test_what_is_not_understood_ends_its_connection_and_nothing_else(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
 

@@ -243,3 +243,15 @@ def test_without_an_address_nothing_is_sent_and_nothing_fails() -> None:
         said.verdict(STOPPED)
         said.close()
         assert said._thread is None
+
+
+def test_wrong_numbers_are_said_with_whose_they_are_and_how_far_the_run_goes_back(webhook: Webhook) -> None:
+    said = notifier(webhook.address)
+    found = "rank 3 computes what no other rank does"
+    line = {"kind": "corruption", "generation": 2, "ranks": [3], "nodes": [1], "hosts": ["n1"], "found": found, "sound_step": 40}
+    said.journal(line)
+    said.close()
+    (notice,) = webhook.received
+    assert (notice["kind"], notice["rank"], notice["node"], notice["host"], notice["cause"]) == ("corruption", 3, 1, "n1", found)
+    assert notice["done"] == "the run goes back to a checkpoint of step 40 or before"
+    assert notice["to_do"] == "test the devices of n1 before they compute again"

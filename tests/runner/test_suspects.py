@@ -63,7 +63,7 @@ def test_only_what_hardware_may_have_done_counts() -> None:
         found = strike(Cause(kind, f"{kind}: x", "x", 0, 0, "n1", 5), "r-1", NOW)
         weights[kind] = found.weight if found else 0.0
     counted = {kind: weight for kind, weight in weights.items() if weight}
-    assert counted == {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+    assert counted == {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.CORRUPTION: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
     nobody = Cause(Kind.HANG, "hang: collective", "x", None, None, None, 5)
     killed = Cause(Kind.CRASH, "crash: killed by SIGKILL", "x", 0, 0, "n1", 5, outside=True)
     here = Cause(Kind.NODE_LOST, "node lost", "x", 0, 0, "127.0.0.1", 5, outside=True)
