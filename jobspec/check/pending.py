@@ -38,19 +38,12 @@ def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
                 yield Problem("HW214", JOB, path, message, row.hint)
 
 
-def _corruption(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    for name, value in job.resilience.corruption or ():
-        if value is not None:
-            yield ("resilience", "corruption", name), f"`corruption.{name}`"
-
-
 def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
     if job.code.commit != "HEAD":
         yield ("code", "commit"), "a commit of its own"
 
 
 _TABLE = (
-    _Pending(("resilience", "corruption"), "", _corruption, "the runner verifies checkpoints, not steps", "leave it out"),
     _Pending(
         ("code", "commit"),
         "all but `HEAD`",

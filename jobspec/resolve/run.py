@@ -11,8 +11,9 @@ from headway.jobspec.resolve.history import resolve_history
 from headway.jobspec.resolve.model import ModelSizes, as_decoder
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.spec.resilience import Checkpoint, Tier, Timeouts
+from headway.jobspec.spec.resilience import Checkpoint, Corruption, Tier, Timeouts
 from headway.jobspec.spec.training import Optimizer
+from headway.jobspec.units import Interval
 from headway.runner import contract
 
 
@@ -48,12 +49,13 @@ def resolve_run(
         data=None if job.data is None or data is None else contract.Data(job.data.kind, data.model_dump(mode="json")),
         batch=None if job.batch is None else _batch(job.batch),
         optimizer=None if job.optimizer is None else _optimizer(job.optimizer),
-        checkpoint=contract.Checkpoint() if job.checkpoint is None else _checkpoint(job.checkpoint),
+        checkpoint=contract.Checkpoint() if job.checkpoint is None else _checkpoint(job.checkpoint, job.resilience.corruption),
         history=resolve_history(job),
         restart=contract.Restart(**job.resilience.restart.model_dump()),
         timeouts=_timeouts(job.resilience.timeouts),
         grace_s=job.resilience.grace,
         spares=job.resilience.spares,
+        corruption=None if job.resilience.corruption is None else _corruption(job.resilience.corruption),
         notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
         domains=domains,
         segment_required=together is not None,
@@ -78,9 +80,25 @@ def _optimizer(optimizer: Optimizer) -> contract.Optimizer:
     return contract.Optimizer(**optimizer.model_dump(include=fields))
 
 
-def _checkpoint(checkpoint: Checkpoint) -> contract.Checkpoint:
+def _checkpoint(checkpoint: Checkpoint, checks: Corruption | None) -> contract.Checkpoint:
     tiers = tuple(_tier(tier, checkpoint.keep) for tier in checkpoint.tiers)
-    return contract.Checkpoint(tiers, checkpoint.horizon or 0, checkpoint.host_memory)
+    return contract.Checkpoint(tiers, max(checkpoint.horizon or 0, _looks_back(checks)), checkpoint.host_memory)
+
+
+def _looks_back(checks: Corruption | None) -> int:
+    """How many steps may have been wrong when a check finds out, where that is known."""
+    intervals = () if checks is None else (checks.compare, checks.replay)
+    return max((every.steps for every in intervals if every is not None and every.steps is not None), default=0)
+
+
+def _corruption(checks: Corruption) -> contract.Corruption | None:
+    if (checks.compare, checks.replay, checks.grad_norm_factor) == (None, None, None):
+        return None
+    return contract.Corruption(_every(checks.compare), _every(checks.replay), checks.grad_norm_factor)
+
+
+def _every(interval: Interval | None) -> contract.Every | None:
+    return None if interval is None else contract.Every(interval.steps, interval.seconds)
 
 
 def _tier(tier: Tier, keep: int) -> contract.Tier:

@@ -35,7 +35,8 @@ class Checkpoint(Section):
     keep: int = Field(contract.Tier.keep, ge=2, examples=[3])
     """Verified checkpoints that stay; at least 2, so that one is left when the newest does not verify."""
     horizon: Steps | None = Field(None, examples=["10000 steps"])
-    """How far back silent corruption may be found, in steps: one verified checkpoint that is older stays beside the newest."""
+    """How far back silent corruption may be found, in steps: one verified checkpoint that is older stays beside the newest. At least as \
+far as `resilience.corruption` looks back."""
     host_memory: Bytes | None = Field(None, ge=1, examples=["400GiB"])
     """What captures of the ranks, and copies for other nodes, may take of a node's memory; what the node has when left out."""
 
@@ -83,11 +84,12 @@ class Corruption(Section):
     """Checks against silent data corruption: wrong numbers that nothing reports."""
 
     compare: Every | None = Field(None, examples=["1000 steps"])
-    """How often data-parallel replicas compare checksums of their parameters."""
+    """How often ranks compare checksums of what they hold alike: parameters and optimizer state of data-parallel replicas, as \
+DistributedDataParallel and DTensors have them. For a script."""
     replay: Every | None = Field(None, examples=["5000 steps"])
-    """How often one step is computed twice and compared, bit by bit."""
+    """How often a step is computed on other ranks too and compared, bit by bit, before it is applied. Of the trainer `builtin`."""
     grad_norm_factor: float | None = Field(None, gt=1, examples=[10.0])
-    """A gradient norm so many times its running median is looked into before it is applied."""
+    """A gradient norm so many times its running median is looked into in the same way, before it is applied. Of the trainer `builtin`."""
 
 
 class Notify(Section):

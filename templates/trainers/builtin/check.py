@@ -36,6 +36,7 @@ _ONLY: Limited = {
     ("overlap", "pipeline"): ((False,), "has no pipeline"),
     ("overlap", "experts"): ((False,), "builds no experts"),
     ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
+    ("resilience", "corruption", "compare"): ((), "holds each parameter once, so that there is no replica to compare"),
 }  # What `history` may change from a step on (runner/train/history.py).
 _CHANGED = ("steps", "batch.global", *(f"optimizer.{field.name}" for field in fields(contract.Optimizer)))
 ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}

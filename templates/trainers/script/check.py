@@ -44,6 +44,7 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     if options.argv[0] == "-m":
         yield Problem("HW210", JOB, (*_ARGV, 0), "`-m` in place of the script", "write `module: true`, and the module first")
     yield from _check_history(plan)
+    yield from _check_corruption(plan)
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
@@ -60,6 +61,16 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
             message = "a script reads its samples itself, and nothing leaves any of them out"
             path = ("history", index, "skip_samples")
             yield Problem("HW306", JOB, path, message, "let the script do it: take the line out", at_key=True)
+
+
+def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
+    """Its state can be looked at after a step; its steps are its own."""
+    checks = plan.spec["resilience"]["corruption"] or {}
+    for name in ("replay", "grad_norm_factor"):
+        if checks.get(name) is not None:
+            message = f"a script's step cannot be computed again from outside, which `{name}` asks for"
+            hint = "use `compare`, which looks at what replicas hold alike, or let the script do it"
+            yield Problem("HW306", JOB, ("resilience", "corruption", name), message, hint, at_key=True)
 
 
 def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[str]:

@@ -24,6 +24,7 @@ run_json=$(
     "tiers": [{"every_s": null, "every_steps": 10, "keep": 3, "kind": "disk", "url": null}]
   },
   "cluster": "two-ranks-here",
+  "corruption": null,
   "data": null,
   "domains": [],
   "grace_s": 30.0,

@@ -24,6 +24,7 @@ run_json=$(
     "tiers": [{"every_s": null, "every_steps": 20, "keep": 3, "kind": "disk", "url": null}]
   },
   "cluster": "this-machine",
+  "corruption": null,
   "data": {"kind": "python_stdlib", "options": {"limit_bytes": 8000000}},
   "domains": [],
   "grace_s": 30.0,
