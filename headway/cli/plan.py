@@ -23,9 +23,12 @@ from headway.cli.outlook import OutlookError, asks, configure_outlook, look, out
 from headway.cli.plan_checkpoints import checkpoint_facts
 from headway.cli.terminal import stdout_console
 from headway.jobspec.json_text import json_text
+from headway.jobspec.notation import write_interval
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.suggest import listed
+from headway.jobspec.units import Interval
+from headway.runner.contract import Corruption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,6 +167,8 @@ def _facts(planned: PlannedJob) -> _Facts:
         yield "model", _parameters(plan.model)
     yield from _beside_the_mesh(plan.spec["layout"])
     yield from checkpoint_facts(plan, planned.cluster)
+    if plan.run.corruption is not None:
+        yield "against silent corruption", "; ".join(_checks(plan.run.corruption))
     if plan.time_limit is not None:
         yield "longest attempt", plan.time_limit
     if (hours := plan.spec["limits"]["gpu_hours"]) is not None:
@@ -178,6 +183,17 @@ def _beside_the_mesh(layout: Mapping[str, Any]) -> _Facts:
         yield "pipeline schedule", layout["schedule"]
     if layout["virtual_stages"] > 1:
         yield "stages a rank", str(layout["virtual_stages"])
+
+
+def _checks(corruption: Corruption) -> Iterator[str]:
+    """What is looked at and, where that follows from the spec, what part of the steps' time it takes."""
+    if (replay := corruption.replay) is not None:
+        share = "" if replay.steps is None else f" ({100 / replay.steps:.2g} % of the time)"
+        yield f"a step computed on other ranks too every {write_interval(Interval(replay.steps, replay.seconds))}{share}"
+    if corruption.grad_norm_factor is not None:
+        yield f"so is one with a gradient norm more than {corruption.grad_norm_factor:g} times the usual"
+    if (compare := corruption.compare) is not None:
+        yield f"replicas compared every {write_interval(Interval(compare.steps, compare.seconds))}"
 
 
 def _parameters(model: ModelSizes) -> str:

@@ -65,6 +65,24 @@ def test_a_job_shows_its_command_model_pipeline_checkpoints_and_limits(folder: P
     ]
 
 
+def test_a_job_shows_what_is_checked_against_silent_corruption_and_what_it_takes(folder: Path, capsys: Capture) -> None:
+    (folder / "job.yaml").write_text(f"{JOB}resilience: {{corruption: {{compare: 2000 steps}}}}\n")
+    assert main(["plan", "job.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "against silent corruption: replicas compared every 2000 steps" in lines
+    assert "one older checkpoint: at least 2,000 steps behind the newest" in lines
+    examples = Path(__file__).parents[2] / "examples" / "quickstart"
+    (folder / "cluster.yaml").write_text((examples / "cluster.yaml").read_text())
+    checks = "resilience: {corruption: {replay: 400 steps, grad_norm_factor: 10}}\n"
+    (folder / "job.yaml").write_text((examples / "job.yaml").read_text() + checks)
+    assert main(["plan", "job.yaml"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("against silent corruption")]
+    assert line.endswith(
+        "a step computed on other ranks too every 400 steps (0.25 % of the time); "
+        "so is one with a gradient norm more than 10 times the usual"
+    )
+
+
 def test_what_a_job_does_not_say_is_not_shown(folder: Path, capsys: Capture) -> None:
     lines = [
         line for line in JOB.splitlines() if not line.startswith(("model", "layout", "batch", "steps", "checkpoint", "limits"))
