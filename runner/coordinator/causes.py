@@ -265,6 +265,8 @@ def kind_of(error: Raised) -> Kind:
         return Kind.OUT_OF_MEMORY
     if name in ("NonFiniteError", "FloatingPointError") or _NAN.search(text):
         return Kind.NAN
+    if name == "CorruptionError":
+        return Kind.CORRUPTION
     if name in ("StoreError", "ObjectError", "ChainError") or _STORAGE.search(text):
         return Kind.STORAGE
     if says_a_peer_is_gone(error) or _is_from_the_device(name, text) or _is_from_the_system(name) or _CHILD.search(text):
@@ -305,7 +307,7 @@ def _kind(end: Ended, error: Raised | None, *, script: bool) -> Kind:
 def _is_from_outside(end: Ended, kind: Kind) -> bool:
     """Signals that a process does not raise against itself, and what happens to nodes and to stores."""
     by_signal = -end.code in _FROM_OUTSIDE and not end.oom
-    return by_signal or kind in (Kind.NODE_LOST, Kind.PREEMPTION, Kind.STORAGE)
+    return by_signal or kind in (Kind.NODE_LOST, Kind.PREEMPTION, Kind.STORAGE, Kind.CORRUPTION)
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------

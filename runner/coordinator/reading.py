@@ -82,6 +82,10 @@ def _evidence(message: Message) -> Said | Probed | Recorded:
         return Recorded(message.node, message.generation, ranks, None if said is None else str(said))
     if what == "note" and body.get("kind") not in NOTES:
         raise KeyError("kind")
+    if "ranks" in body:
+        body = {**body, "ranks": [int(rank) for rank in body["ranks"]]}
+    if what == "corrupted" and body.get("sound_step") is not None:
+        body = {**body, "sound_step": int(body["sound_step"])}
     if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
         raise KeyError(*missing)
     return Said(message.node, message.generation, body)

@@ -641,9 +641,9 @@ class Coordinator:
         self.generation.corrupted = facts
         self._note("corruption", {**facts, "nodes": nodes, "hosts": [self.roster.host(node) for node in nodes]})
 
-    def _named(self, ranks: Iterable[Any]) -> tuple[list[int], list[int]]:
+    def _named(self, ranks: Iterable[int]) -> tuple[list[int], list[int]]:
         """The ranks of this generation among those that somebody names, and their nodes."""
-        known = [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.generation.world_size]
+        known = [rank for rank in ranks if 0 <= rank < self.generation.world_size]
         return known, sorted({self.roster.node_of(rank) for rank in known})
 
     def _hosts_named(self, event: Said) -> dict[str, list[str | None]]:

@@ -93,7 +93,8 @@ class Gradients:
             found = first if first.agreed.finite else self._once_more(job, begun, first)
         else:
             doubted = is_due or not (first.agreed.finite and first.agreed.usual)
-            found = self._looked_into(job, begun, first, soundness) if doubted else first
+            kept = first if first.result else replace(first, gradients=[])  # memory for one more attempt
+            found = self._looked_into(job, begun, kept, soundness) if doubted else first
             soundness.norms.append(found.agreed.norm)
         return replace(found.agreed, flags=first.agreed.flags)
 
@@ -156,8 +157,7 @@ class Gradients:
         else:
             found = f"{who} compute different numbers from the same, and which of them is wrong cannot be told"
         found = f"{found}: {self._step} was not applied; all was sound up to step {soundness.step}"
-        if self.worker.rank == 0:
-            say_corrupted(self.worker, judgement.suspects, found, soundness.step)
+        say_corrupted(self.worker, judgement.suspects, found, soundness.step)
         raise CorruptionError(found)
 
     def _note(self, kind: str, **facts: Any) -> None:

@@ -19,6 +19,7 @@ from headway.runner.rundir import RunDirectory
 from headway.runner.train.gradients import Gradients, NonFiniteError
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
+from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
 from tests.runner import nonfinite
 from tests.runner.worlds import join, leave
@@ -103,6 +104,14 @@ def run(folder: Path, case: Case, world_size: int) -> None:
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, fault=case.fault)
     if trainer.state.soundness is not None:
         trainer.state.soundness.norms.extend(case.norms)
+    traced: set[str] = set()
+    original = Trace.add
+
+    def add(trace: Trace, name: str, value: torch.Tensor) -> None:
+        traced.add(name)
+        original(trace, name, value)
+
+    Trace.add = add  # type: ignore[method-assign,assignment]
     error = None
     try:
         trainer.run()
@@ -111,7 +120,16 @@ def run(folder: Path, case: Case, world_size: int) -> None:
     told = [event for event in nonfinite.heard(said) if isinstance(event, dict) and event["what"] in ("note", "corrupted")]
     sound = trainer.state.soundness and trainer.state.soundness.step
     hashes = trainer.state.hashes(trainer.ranks)
-    record = {"error": error, "step": trainer.state.step, "sound": sound, "hashes": hashes, "told": told, "tries": faulty.tries}
+    record = {
+        "error": error,
+        "step": trainer.state.step,
+        "sound": sound,
+        "hashes": hashes,
+        "told": told,
+        "tries": faulty.tries,
+        "traced": sorted(traced),
+    }
+    Trace.add = original  # type: ignore[method-assign]
     (folder / f"rank-{rank}.json").write_text(json.dumps(record))
 
 

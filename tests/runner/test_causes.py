@@ -118,6 +118,7 @@ def test_a_signal_to_end_that_nobody_asked_for_is_a_preemption() -> None:
         ("builtins.MemoryError", "", Kind.OUT_OF_MEMORY),
         ("builtins.OSError", "[Errno 12] Cannot allocate memory", Kind.OUT_OF_MEMORY),
         ("headway.runner.train.gradients.NonFiniteError", "the loss is nan", Kind.NAN),
+        ("headway.runner.corruption.CorruptionError", "rank 3 computes what no other rank does", Kind.CORRUPTION),
         ("builtins.RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", Kind.NAN),
         ("builtins.OSError", "[Errno 28] No space left on device: '/x'", Kind.STORAGE),
         ("builtins.OSError", "[Errno 5] Input/output error", Kind.STORAGE),

@@ -220,6 +220,10 @@ def test_what_is_not_understood_ends_its_connection_and_nothing_else(tmp_path: P
             ("beat", {"port": None, "ranks": 3}),
             ("exited", {"exits": [{"rank": 0}]}),
             ("evidence", {"what": "refused"}),
+            ("evidence", {"what": "corrupted", "ranks": 3, "found": "x"}),
+            ("evidence", {"what": "corrupted", "ranks": ["x"], "found": "x"}),
+            ("evidence", {"what": "corrupted", "ranks": [0], "found": "x", "sound_step": []}),
+            ("evidence", {"what": "waited", "ranks": None}),
             ("evidence", {"what": "probe", "ranks": {"0": {"state": "R"}}}),
             ("committed", {}),
         ):

@@ -33,6 +33,15 @@ def test_a_step_that_is_computed_on_other_ranks_too_leaves_the_run_as_it_was(thr
     assert three["sound"][0]["tries"] == 2, "the last of the six steps is due"
 
 
+def test_the_gradient_of_every_weight_is_compared(three: Records) -> None:
+    weights = [f"{part}.weight" for part in ("embedding", "norm", "output")]
+    for layer in ("attention.wk", "attention.wo", "attention.wq", "attention.wv", "attention_norm", "ffn_norm"):
+        weights.append(f"layers.0.{layer}.weight")
+    weights += [f"layers.0.feed_forward.w{number}.weight" for number in (1, 2, 3)]
+    assert three["sound"][1]["traced"] == sorted([*weights, "loss"])
+    assert three["unchecked"][1]["traced"] == []
+
+
 @pytest.mark.parametrize(("name", "rank"), [("first", 1), ("other", 0)])
 def test_a_rank_that_is_wrong_once_is_named_and_leaves_no_trace(three: Records, name: str, rank: int) -> None:
     assert three[name][0]["hashes"] == three["unchecked"][0]["hashes"]
@@ -45,7 +54,8 @@ def test_a_rank_that_is_wrong_once_is_named_and_leaves_no_trace(three: Records, 
 def test_a_rank_that_stays_wrong_ends_the_generation_before_the_step_is_applied(three: Records) -> None:
     text = "rank 1 computes what no other rank does, again and again: step 4 was not applied; all was sound up to step 2"
     assert [(rank["error"], rank["step"]) for rank in three["lasting"]] == [(f"CorruptionError: {text}", 3)] * 3
-    assert three["lasting"][0]["told"] == [{"what": "corrupted", "rank": 0, "ranks": [1], "found": text, "sound_step": 2}]
+    said = {"what": "corrupted", "ranks": [1], "found": text, "sound_step": 2}
+    assert [rank["told"] for rank in three["lasting"]] == [[{**said, "rank": rank}] for rank in range(3)]
 
 
 def test_values_that_are_no_numbers_are_the_ranks_fault_where_others_have_numbers_and_else_the_batchs(three: Records) -> None:
