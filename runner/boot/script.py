@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 from headway.runner.boot import signs
 from headway.runner.boot.hooks import prepare
 from headway.runner.boot.shares import verify_first
-from headway.runner.boot.unseen import say_unseen, watch_for_steps
+from headway.runner.boot.unseen import carefully, say_unseen, watch_for_steps
+from headway.runner.contract import RunConfig, from_json
 from headway.runner.worker import Worker, host_store, leave_store
 
 _PASSED_OVER = (__file__, runpy.__file__, "<frozen runpy>")
@@ -62,6 +63,15 @@ def keep_process_groups() -> None:
     distributed.destroy_process_group = distributed_c10d.destroy_process_group = destroy
 
 
+def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
+    """Has what replicas hold alike compared behind the steps that are counted, where the run asks for that."""
+    config = from_json(RunConfig, Path(worker.run_json).read_text())
+    if config.corruption is not None and config.corruption.compare is not None:
+        from headway.runner.boot.compare import prepare as prepare_comparison  # noqa: PLC0415  imports torch
+
+        counter.then = prepare_comparison(worker, config.corruption.compare, config.timeouts["collective"].floor_s)
+
+
 def leave(code: int) -> NoReturn:
     """Ends the process as the interpreter would, but for the destructors of process groups that the script did not destroy."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
@@ -93,7 +103,9 @@ def main() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
 
     store = host_store(worker)  # serves the other ranks for as long as this process lives
-    register_optimizer_step_post_hook(signs.StepCounter(signs.show_signs(worker, "script")))
+    counter = signs.StepCounter(signs.show_signs(worker, "script"))
+    register_optimizer_step_post_hook(counter)
+    carefully(compare_replicas, worker, counter)
     keep_process_groups()
     verify_first(worker, store)
     worker.section("script")

@@ -137,6 +137,7 @@ class StepCounter:
 
     def __init__(self, signs: Signs) -> None:
         self._signs, self._first, self._steps = signs, 0, 0
+        self.then: Callable[[Any, bool], None] | None = None  # after each optimizer's step, and whether that counts
 
     def __call__(self, optimizer: Any, *_: Any) -> None:
         if self._signs.trying:
@@ -148,6 +149,8 @@ class StepCounter:
         if id(optimizer) == self._first:
             self._steps += 1
             self._signs.stepped(self._steps)
+        if self.then is not None:
+            self.then(optimizer, id(optimizer) == self._first)
 
 
 def steps_made(optimizer: Any) -> int | None:

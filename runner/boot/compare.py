@@ -1,0 +1,239 @@
+"""Replicas compared while a script runs: wrong numbers that nothing reports show as copies that are not equal bit by bit.
+
+    each rank    a checksum of what it holds alike with others, after a step -> all ranks, over a group of this module's own
+    all ranks    equal: that is said, and nothing else happens; else who differs is named and the script ends by CorruptionError
+
+Replicas that work stay equal to each other, as they step with the same gradients. What was never equal on any two ranks is therefore no
+replica (a script may step each rank alone), and is left out.
+"""
+
+import atexit
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from headway.runner.boot import replicas, saved
+from headway.runner.boot.after_import import after_import
+from headway.runner.boot.saved import State, Unit, Verdict
+from headway.runner.boot.signs import current, in_section
+from headway.runner.boot.unseen import carefully, unseen
+from headway.runner.boot.witness import Holding, Said, holdings, listed, state_name, suspected, told
+from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.contract import Every
+from headway.runner.corruption import CorruptionError, say_compared, say_corrupted
+from headway.runner.worker import Worker
+
+# Ranks that step together come to a comparison together. At most half of the timeout of collectives, in one of which another rank may wait
+# meanwhile for this one.
+PATIENCE_S = 60.0
+_GROWTH = 2  # of the steps from one comparison to the next, while the time of a step is being learnt
+_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch.optim.optimizer: what calls the hooks of a step
+
+
+def prepare(worker: Worker, every: Every, collective_s: float) -> "Comparison":
+    """What is to be called after each optimizer's step. To be made before the script makes modules. `collective_s` is the run's timeout of
+    collectives."""
+    after_import("torch.nn.parallel.distributed", replicas.see_ddp)
+    return Comparison(worker, every, min(PATIENCE_S, collective_s / 2))
+
+
+class Schedule:
+    """When the next comparison is due. It counts this process's own steps, so that ranks agree without asking; the first step has the
+    first one, with which the others are compared."""
+
+    def __init__(self, every: Every, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._clock = every, clock
+        self._count, self._due, self._gap = 0, 1, 1
+        self._from: tuple[int, float] | None = None
+
+    def stepped(self) -> None:
+        self._count += 1
+
+    def is_due(self) -> bool:
+        return self._count >= self._due
+
+    def step_s(self) -> float:
+        """Seconds a step on this rank since the comparison before; 0 before there was one."""
+        if self._from is None:
+            return 0.0
+        count, at_s = self._from
+        return (self._clock() - at_s) / max(self._count - count, 1)
+
+    def compared(self, step_s: float) -> None:
+        """Sets the next one, by the first rank's `step_s`."""
+        if self._every.steps is not None:
+            self._due = (self._count // self._every.steps + 1) * self._every.steps
+        else:
+            wanted = (self._every.seconds or 0.0) / step_s if step_s > 0 else 1.0
+            self._gap = max(1, min(round(wanted), _GROWTH * self._gap if self._from is not None else 1))
+            self._due = self._count + self._gap
+        self._from = self._count, self._clock()
+
+
+class Comparison:
+    """One rank's part. Called by StepCounter after each optimizer's step; `counted` where that is a step of the run."""
+
+    def __init__(self, worker: Worker, every: Every, patience_s: float = PATIENCE_S) -> None:
+        self._worker, self._schedule, self._patience = worker, Schedule(every), timedelta(seconds=patience_s)
+        self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in the order of their first steps
+        self._ranks, self._default = Ranks(), None  # the group, and the default group that it was made with
+        self._alike: set[tuple[str, int]] = set()  # kinds and numbers of holders, of what was equal somewhere once
+        self._alone, self._over = False, False
+        self._equal_step: int | None = None  # of the newest comparison that found all equal
+        self._saved_after: float | None = time.time()  # what was saved since may be wrong; None until the next step
+        self._found: CorruptionError | None = None
+
+    def __call__(self, optimizer: Any, counted: bool) -> None:
+        """Raises CorruptionError, and again at each step of a script that goes on. What fails in the check itself stops nobody."""
+        if not (self._over or self._found):
+            try:
+                self._found = self._after(optimizer, counted)
+            except Exception as error:
+                self._give_up(f"{type(error).__name__}: {error}")
+        if self._found is not None:
+            raise self._found
+
+    def _after(self, optimizer: Any, counted: bool) -> CorruptionError | None:
+        if counted:
+            self._schedule.stepped()
+            self._alone = self._alone or replicas.stepped_alone()
+            if self._saved_after is None:
+                self._saved_after = time.time()
+        if (optimizer in self._optimizers and not self._schedule.is_due()) or is_within_another():
+            return None
+        self._optimizers[optimizer] = None
+        if not self._schedule.is_due():
+            return None
+        if is_unordered():
+            self._give_up("an optimizer steps within the backward pass, or in a CUDA graph")
+            return None
+        return self._compare()
+
+    def _compare(self) -> CorruptionError | None:
+        mine = self._mine()
+        try:
+            with _waiting():
+                group = self._group()
+                said = [Said.from_json(text) for text in group.gather_any(mine.to_json())]
+        except Exception as error:  # a rank that is gone, or that makes other steps than this one
+            self._give_up(f"the ranks did not meet: {error}".splitlines()[0])
+            return None
+        self._schedule.compared(said[0].step_s)
+        return self._judge(said, group)
+
+    def _mine(self) -> Said:
+        signs = current()
+        pulse = signs.pulse if signs is not None else self._worker.pulse
+        step_s = self._schedule.step_s()
+        found = carefully(replicas.sums, self._optimizers, pulse) if dist.is_initialized() else []
+        sums = None if found is None else tuple(found)
+        return Said(self._worker.rank, self._worker.step, step_s, self._alone, sums)
+
+    def _group(self) -> Ranks:
+        """All ranks over a CPU group of its own, as the script may make and destroy process groups."""
+        default: Any = dist.group.WORLD if dist.is_initialized() else None
+        if default is not self._default:
+            self._ranks = Ranks.of_default_group().apart(self._patience)
+            self._default = default
+        return self._ranks
+
+    def _judge(self, said: Sequence[Said], group: Ranks) -> CorruptionError | None:
+        failed = [each.rank for each in said if each.sums is None]
+        if failed:
+            self._give_up(f"{listed(failed)} could not compute checksums")
+            return None
+        held = holdings(said)
+        if any(len(each.ranks) < each.holders for each in held):
+            unseen("compare: ranks of one set hold other tensors in their optimizers: those are not compared")
+        held = [each for each in held if len(each.ranks) > 1]
+        if not held:
+            unseen("compare: no two ranks hold the same parameters, so nothing can be compared")
+            return None
+        self._alike |= {(each.kind, each.holders) for each in held if each.is_alike}
+        differing = [each for each in held if not each.is_equal]
+        wrong = [] if any(each.alone for each in said) else [each for each in differing if self._were_alike(each)]
+        if wrong:
+            return self._corrupted(wrong, group)
+        for each in differing:
+            unseen(f"compare: {each.holders} ranks keep {state_name(each.kind)} of their own: these are not compared")
+        if not differing:
+            self._alone = False
+        if len(differing) < len(held):
+            self._equal_step, self._saved_after = self._worker.step, None
+            if group.rank == 0:
+                say_compared(self._worker)
+        return None
+
+    def _were_alike(self, each: Holding) -> bool:
+        return (each.kind, each.holders) in self._alike
+
+    def _corrupted(self, differing: Sequence[Holding], group: Ranks) -> CorruptionError:
+        found = told(differing, self._worker.step, self._equal_step)
+        carefully(say_corrupted, self._worker, suspected(differing), found, None)
+        carefully(self._refuse)
+        atexit.register(carefully, self._refuse)  # what is saved on the way out: by a thread, or by who catches the error
+        carefully(group.gather, b"\0")  # the first rank that ends has the others ended
+        return CorruptionError(found)
+
+    def _refuse(self) -> None:
+        """What this host has saved since the newest comparison that found all equal. A save before the step after that one holds what was
+        compared."""
+        since = self._saved_after
+        if since is None:
+            return
+        equal = "never" if self._equal_step is None else f"last at step {self._equal_step}"
+        why = f"replicas were not equal at step {self._worker.step} any more, and {equal} before it was saved"
+
+        def judged(units: Sequence[Unit]) -> list[Verdict]:
+            return [Verdict(State.DAMAGED, why) if unit.at >= since else Verdict(State.UNKNOWN) for unit in units]
+
+        saved.verify_newest(saved.units(saved.registry_of(self._worker), socket.gethostname()), judged)
+
+    def _give_up(self, why: str) -> None:
+        self._over = True
+        what = f"compare: replicas are not compared after step {self._worker.step}: {why}"
+        print(f"headway: {what}", file=sys.stderr, flush=True)
+        unseen(what)
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def is_within_another() -> bool:
+    """Whether the step is a part of another optimizer's (ZeroRedundancyOptimizer's), which has parameters to pass on still."""
+    frame, steps = sys._getframe(), 0
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        steps += frame.f_code.co_qualname == _STEP
+    return steps > 1
+
+
+def is_unordered() -> bool:
+    """Whether ranks may step in other orders here, or may not wait: within a backward pass, on a thread of torch's, in a CUDA graph."""
+    in_backward = torch._C._current_graph_task_id() != -1 or isinstance(threading.current_thread(), threading._DummyThread)
+    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return in_backward or (has_cuda and torch.cuda.is_current_stream_capturing())
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """The thread waits for other ranks, and is seen to."""
+    signs = current()
+    with in_section("collective"):
+        if signs is None or not signs.counts():
+            yield
+            return
+        signs.wait_begins()
+        try:
+            yield
+        finally:
+            signs.wait_ends()

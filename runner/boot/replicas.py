@@ -1,0 +1,135 @@
+"""What several ranks hold alike: parameters and optimizer state of data-parallel replicas -> a checksum of each kind for each set of ranks.
+
+A DTensor says by itself who else holds the same elements. A plain parameter has others like it where it belongs to a module of torch's
+DistributedDataParallel, and its optimizer state with it. Of all else no other rank is a witness.
+"""
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch.distributed.tensor import DTensor
+
+from headway.runner.boot.unseen import carefully
+from headway.runner.boot.witness import PARAMETERS, Sum
+from headway.runner.checkpoint.tensors import LocalTensor, local_tensor, to_bytes
+
+_PIECE = 1 << 24  # elements that are copied from a device at once
+# Hooks after which each rank has gradients of its own, for a while or for ever (torch.distributed.algorithms.ddp_comm_hooks).
+_LOCAL_HOOKS = frozenset({"noop_hook", "post_localSGD_hook"})
+
+
+# --- DistributedDataParallel ------------------------------------------------------------------------------------------
+
+# The ids of the parameters that each module keeps alike, for as long as it lives and with it they. No references to the parameters
+# themselves: torch.utils.swap_tensors refuses a tensor that has any.
+_modules: "weakref.WeakKeyDictionary[Any, frozenset[int]]" = weakref.WeakKeyDictionary()
+
+
+def see_ddp(module: Any) -> None:
+    """torch.nn.parallel.distributed: from here on its modules are remembered, with the parameters whose gradients they average."""
+    original = module.DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        carefully(_remember, self)
+
+    module.DistributedDataParallel.__init__ = init
+
+
+def _remember(module: Any) -> None:
+    """Without what it was told to ignore, and what was frozen when it was made: that it averages never."""
+    _modules[module] = frozenset(id(parameter) for parameter in module._module_parameters if parameter.requires_grad)
+
+
+def stepped_alone() -> bool:
+    """Whether the step that was just made had gradients of this rank alone, in any module: under `no_sync`, or by its hook."""
+    return any(_is_local(module) for module in list(_modules))
+
+
+def _is_local(module: Any) -> bool:
+    hooks = (getattr(hook, "__name__", "") for hook, _ in module._comm_hooks)
+    return not module.require_forward_param_sync or any(name in _LOCAL_HOOKS for name in hooks)
+
+
+def _members() -> dict[int, tuple[int, ...]]:
+    """The ranks that hold a parameter alike, by its id. A module whose process group was destroyed keeps nothing alike any more."""
+    found: dict[int, tuple[int, ...]] = {}
+    for module, parameters in list(_modules.items()):
+        with contextlib.suppress(KeyError):
+            found |= dict.fromkeys(parameters, tuple(sorted(dist.get_process_group_ranks(module.process_group))))
+    return found
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+def sums(optimizers: Iterable[Any], pulse: Callable[[], None]) -> list[Sum]:
+    """Of what the optimizers step, in their order, and their state of the same shapes. `pulse` is called for each tensor."""
+    begun: dict[tuple[str, tuple[int, ...]], _Checksum] = {}
+    for kind, local, ranks in _held(optimizers):
+        begun.setdefault((kind, ranks), _Checksum()).add(local)
+        pulse()
+    return [Sum(kind, len(ranks), each.name(kind, ranks), each.digest()) for (kind, ranks), each in begun.items()]
+
+
+class _Checksum:
+    """What tensors are, in their order, and what they hold."""
+
+    def __init__(self) -> None:
+        self._what, self._bytes = xxhash.xxh3_128(), xxhash.xxh3_128()
+
+    def add(self, local: LocalTensor) -> None:
+        self._what.update(f"{local.shape} {local.data.dtype} {local.box}\n".encode())
+        for piece in torch.split(local.data.reshape(-1), _PIECE):
+            self._bytes.update(to_bytes(piece))
+
+    def name(self, kind: str, ranks: tuple[int, ...]) -> str:
+        return xxhash.xxh3_128_hexdigest(f"{kind} {ranks} {self._what.hexdigest()}".encode())
+
+    def digest(self) -> str:
+        return self._bytes.hexdigest()
+
+
+def _held(optimizers: Iterable[Any]) -> Iterator[tuple[str, LocalTensor, tuple[int, ...]]]:
+    """Each tensor that others hold too: its kind, this rank's elements, and the ranks."""
+    members = _members()
+    for kind, tensor, of in _tensors(optimizers):
+        if (local := _local(tensor)) is not None:
+            ranks = local.sharers or members.get(id(of), ())
+            if len(ranks) > 1:
+                yield kind, local, ranks
+
+
+def _tensors(optimizers: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Parameters, and what an optimizer keeps for each in the parameter's shape, with the parameter. Sums of rows or counters it may make
+    in ways of its own on each rank."""
+    seen = set[int]()
+    for optimizer in optimizers:
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            yield PARAMETERS, parameter, parameter
+            state = optimizer.state.get(parameter)
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    yield str(key), value, parameter
+
+
+def _local(tensor: Any) -> LocalTensor | None:
+    """This rank's elements; None of what has no bytes of its own: partial sums, sparse and quantized kinds, shapes without memory."""
+    if not isinstance(tensor, DTensor) and type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    try:
+        local = local_tensor(tensor)
+    except ValueError:
+        return None
+    plain = type(local.data) in (torch.Tensor, torch.nn.Parameter) and local.data.layout is torch.strided
+    return local if plain and local.data.device.type != "meta" and not local.data.is_quantized else None
