@@ -4,6 +4,8 @@ from collections.abc import Collection
 
 from headway.runner.worker import Worker
 
+SUSPECTS = 256  # are named; more than that is no device's fault
+
 
 class CorruptionError(Exception):
     """Two computations, or two copies, that must be equal bit by bit are not, and nothing more may be built on them."""
@@ -15,7 +17,7 @@ def say_corrupted(worker: Worker, ranks: Collection[int], found: str, sound_step
     `ranks` are suspected, of which one is to blame where it cannot be told which. Checkpoints after `sound_step` are not used again; None:
     those since the last `say_compared`.
     """
-    worker.say("corrupted", ranks=sorted(ranks), found=found, sound_step=sound_step)
+    worker.say("corrupted", ranks=sorted(ranks)[:SUSPECTS], found=found, sound_step=sound_step)
 
 
 def say_compared(worker: Worker) -> None:

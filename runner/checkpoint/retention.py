@@ -59,10 +59,12 @@ class DirectoryRoot:
 
 @dataclass(frozen=True)
 class Retention:
-    """`keep`: how many of the newest stay, for each tier. `horizon_steps`: how far back silent corruption may be found."""
+    """`keep`: how many of the newest stay, for each tier. `horizon_steps`: how far back silent corruption may be found. `sound_step`: up to
+    there the run is known to be sound."""
 
     keep: Mapping[str, int]
     horizon_steps: int = 0
+    sound_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ def expired(records: Sequence[Record], retention: Retention) -> dict[str, list[C
     """What may go from each tier that `retention.keep` names, oldest first.
 
     Of what counts there stay: the newest `keep` of the tier; everywhere the newest commit and the newest claim's base; and on one tier
-    each, the newest that is `horizon_steps` or more older than the newest commit, and the one that will follow it there. What was rolled
-    back stays until `keep` were committed on the tier after it.
+    each, the newest that is known to be sound, the newest that is `horizon_steps` or more older than the newest commit, and the one that
+    will follow it there. What was rolled back stays until `keep` were committed on the tier after it.
     """
     counting = lineage(records)
     stays = _staying(counting, newest_claim(records), retention)
@@ -99,7 +101,7 @@ def _staying(counting: Sequence[Committed], claim: Record | None, retention: Ret
     if claim is not None and isinstance(claim.entry, Claim) and claim.entry.base is not None:
         everywhere.add(claim.entry.base.checkpoint)
     stays = {tier: set(everywhere) for tier in retention.keep}
-    for committed in _around_the_horizon(counting, retention.horizon_steps):
+    for committed in (*_around_the_horizon(counting, retention.horizon_steps), *_newest_sound(counting, retention.sound_step)):
         if tiers := [tier for tier in committed.tiers if tier in stays]:
             stays[tiers[-1]].add(committed.checkpoint)
     return stays
@@ -113,6 +115,11 @@ def _around_the_horizon(counting: Sequence[Committed], horizon_steps: int) -> It
     before = [committed for committed in stored if committed.step > newest - horizon_steps]
     yield from beyond[:1]
     yield from before[-1:]
+
+
+def _newest_sound(counting: Sequence[Committed], sound_step: int | None) -> Sequence[Committed]:
+    known = [committed for committed in counting if committed.tiers and sound_step is not None and committed.step <= sound_step]
+    return known[:1]
 
 
 def _rolled_back(records: Sequence[Record], counting: Sequence[Committed], tier: str, keep: int) -> Iterator[CheckpointId]:

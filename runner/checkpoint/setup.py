@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from headway.runner.checkpoint.chain import Chain, CheckpointId
 from headway.runner.checkpoint.commit import Committer
@@ -59,13 +60,26 @@ def _own_keeper(ranks: Ranks, local_ranks: int) -> str:
     return names[ranks.rank - ranks.rank % local_ranks].decode()
 
 
-def saver_of(place: Place, chain: Chain, ranks: Ranks, checkpoint: Checkpoint, connect: Callable[[], Link]) -> Saver:
-    """The saver of one generation; collective."""
-    committer = first_rank(place, chain, checkpoint) if ranks.rank == 0 else Committer(place, chain)
+def _nothing_known() -> int | None:
+    return None
+
+
+def saver_of(
+    place: Place,
+    chain: Chain,
+    ranks: Ranks,
+    checkpoint: Checkpoint,
+    connect: Callable[[], Link],
+    sound_step: Callable[[], int | None] = _nothing_known,
+) -> Saver:
+    """The saver of one generation; collective. `sound_step`: up to which step the run is known to be sound, asked from another thread."""
+    committer = first_rank(place, chain, checkpoint, sound_step) if ranks.rank == 0 else Committer(place, chain)
     return Saver(committer, ranks, checkpoint, connect)
 
 
-def first_rank(place: Place, chain: Chain, checkpoint: Checkpoint) -> Committer:
+def first_rank(
+    place: Place, chain: Chain, checkpoint: Checkpoint, sound_step: Callable[[], int | None] = _nothing_known
+) -> Committer:
     """Who commits, with what reaches each tier."""
     roots: dict[str, Root] = {}
     upload = None
@@ -74,7 +88,7 @@ def first_rank(place: Place, chain: Chain, checkpoint: Checkpoint) -> Committer:
     if (url := checkpoint.remote) is not None:
         roots["remote"] = RemoteRoot(url, place.run)
         upload = uploader(url, place.run)
-    return Committer(place, chain, retirement(place, chain, checkpoint, roots), upload)
+    return Committer(place, chain, retirement(place, chain, checkpoint, roots, sound_step), upload)
 
 
 def uploader(url: str, run: str) -> Callable[[CheckpointId, bytes], None]:
@@ -83,13 +97,18 @@ def uploader(url: str, run: str) -> Callable[[CheckpointId, bytes], None]:
 
 
 def retirement(
-    place: Place, chain: Chain, checkpoint: Checkpoint, roots: dict[str, Root]
+    place: Place,
+    chain: Chain,
+    checkpoint: Checkpoint,
+    roots: dict[str, Root],
+    sound_step: Callable[[], int | None] = _nothing_known,
 ) -> Callable[[str], tuple[CheckpointId, ...]]:
     """What is retired after a commit to a tier, and deleted there. What could not be is said, and costs nothing."""
     retention = Retention({tier.kind: tier.keep for tier in checkpoint.tiers if tier.kind in roots}, checkpoint.horizon_steps)
 
     def go(tier: str) -> tuple[CheckpointId, ...]:
-        done = retire(chain, {tier: roots[tier]}, retention, place.generation, place.attempt)
+        known = replace(retention, sound_step=sound_step())
+        done = retire(chain, {tier: roots[tier]}, known, place.generation, place.attempt)
         for failure in done.failures:
             print(failure, file=sys.stderr, flush=True)
         return done.checkpoints.get(tier, ())

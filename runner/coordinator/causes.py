@@ -107,13 +107,14 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
         return _of_a_device(first, hosts, step, text)
     kind = _kind(first, error, script=script)
     outside = _is_from_outside(first, kind)
+    is_of_all = kind is Kind.CORRUPTION  # whoever was wrong, all ranks raise that
     return Cause(
         kind,
         _fingerprint(kind, first, error),
         f"{text}; the kernel's log: {told(first.xids)}" if first.xids else text,
-        first.rank,
-        first.node,
-        hosts.get(first.node),
+        None if is_of_all else first.rank,
+        None if is_of_all else first.node,
+        None if is_of_all else hosts.get(first.node),
         step,
         sample=error.sample if error else None,
         outside=outside,
@@ -250,6 +251,7 @@ _DEVICE = re.compile(
 _CHILD = re.compile(
     r"DataLoader worker \(pid.*\) (?:is killed by|exited unexpectedly)"
 )  # torch/utils/data/dataloader.py, torch/csrc/DataLoader.cpp
+_CORRUPTION = "headway.runner.corruption.CorruptionError"  # a rank that was wrong raises it like all others
 _NAN = re.compile(r"returned nan values in its \d+th output")  # torch's anomaly mode (torch/csrc/autograd/engine.cpp)
 
 
@@ -265,7 +267,7 @@ def kind_of(error: Raised) -> Kind:
         return Kind.OUT_OF_MEMORY
     if name in ("NonFiniteError", "FloatingPointError") or _NAN.search(text):
         return Kind.NAN
-    if name == "CorruptionError":
+    if error.type == _CORRUPTION:
         return Kind.CORRUPTION
     if name in ("StoreError", "ObjectError", "ChainError") or _STORAGE.search(text):
         return Kind.STORAGE

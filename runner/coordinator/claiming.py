@@ -48,9 +48,13 @@ def _claim_after(
     if (why := refusal(history, done, standing)) is not None:
         return ClaimRefused(Exit.UNVERIFIED, why)
     back_to = limit(history, done)
+    if back_to is not None and wanted.sound_step is not None and back_to > wanted.sound_step:
+        why = (
+            f"`history` goes back to step {back_to}, and all after step {wanted.sound_step} is of a run that was computed wrongly"
+        )
+        return ClaimRefused(Exit.UNVERIFIED, why)
     base = _base(records, wanted, back_to)
-    from_scratch = 0 in (back_to, wanted.sound_step)
-    if base is None and not from_scratch and (why := _why_not_from_scratch(records, directory.checkpoints, wanted.sound_step)):
+    if base is None and back_to != 0 and (why := _why_not_from_scratch(records, directory.checkpoints, wanted.sound_step)):
         return ClaimRefused(Exit.UNVERIFIED, why)
     record = chain.claim(
         base,
@@ -77,9 +81,11 @@ def _base(records: list[Record], wanted: MakeClaim, back_to: int | None) -> Base
 
 
 def _why_not_from_scratch(records: list[Record], checkpoints: Path, sound_step: int | None) -> str:
-    """Step 0 is only right for a run that has never saved, or that was never shown to be sound since."""
+    """Step 0 is only right for a run that has never saved, or never as long as it was sound."""
     if sound_step is not None:
-        return f"no checkpoint of step {sound_step} or before is left, and all later ones are of a run that was computed wrongly"
+        gone = any(committed.step <= sound_step for committed in lineage(records))
+        left = f"no checkpoint of step {sound_step} or before is left, and all later ones are of a run that was computed wrongly"
+        return left if gone else ""
     if lineage(records):
         return "checkpoints were committed, and none of those that count verifies"
     if not records and any(checkpoints.glob("step-*")):

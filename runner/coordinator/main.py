@@ -7,13 +7,13 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.runner.checkpoint.chain import Chain, ChainError, Claim, newest_base, newest_claim
+from headway.runner.checkpoint.chain import Chain, ChainError, Claim, Record, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of
 from headway.runner.coordinator.books import Books
@@ -38,6 +38,7 @@ from headway.runner.coordinator.events import (
 from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
 from headway.runner.coordinator.notify import Notifier
 from headway.runner.coordinator.pace import Pace
+from headway.runner.coordinator.policy import FAULTY
 from headway.runner.coordinator.reading import event_of
 from headway.runner.coordinator.state import Coordinator
 from headway.runner.coordinator.tensorboard import open_follower
@@ -398,8 +399,9 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         records = []  # the first claim meets the same error and ends the attempt with it
     newest, committed = newest_claim(records), newest_base(records)
     corrupted = None if newest is None else _corruption_in(directory, newest.generation)
+    sound_step = None if newest is None else _sound_step_in(directory, newest)
     if newest is None or newest.attempt != directory.attempt or not isinstance(newest.entry, Claim):
-        return Coordinator(config, 0, time.monotonic(), corrupted=corrupted, watch=watch)
+        return Coordinator(config, 0, time.monotonic(), corrupted=corrupted, sound_step=sound_step, watch=watch)
     lines = _journal_of(directory)
     starts = [line for line in lines if line["kind"] == "start" and "moved" in line]
     return Coordinator(
@@ -413,6 +415,8 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         hosts={entry["node"]: entry["host"] for start in starts for entry in start["nodes"]},
         started=bool(starts) and starts[-1]["generation"] == newest.generation,
         corrupted=corrupted,
+        barred=_barred_in(lines),
+        sound_step=sound_step,
         watch=watch,
     )
 
@@ -427,6 +431,23 @@ def _corruption_in(directory: RunDirectory, generation: int) -> dict[str, Any] |
     """What the newest generation was found to have computed wrongly, where no claim since has undone it."""
     lines = (line for line, _ in read_lines(directory.journal(generation)) if line["kind"] == "corruption")
     return next(lines, None)
+
+
+def _barred_in(lines: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Nodes of which this attempt knows that a device must not compute any more."""
+    failures = (line for line in lines if line["kind"] == "failure" and line.get("cause_kind") in FAULTY)
+    return {line["node"] for line in failures if line.get("node") is not None}
+
+
+def _sound_step_in(directory: RunDirectory, newest: Record) -> int | None:
+    """What the run had committed when the replicas of its script were last equal, of what counts still."""
+    paths = sorted(directory.journal(0).parent.glob("*.jsonl"))
+    found = [line for path in paths for line, _ in read_lines(path) if line["kind"] == "compared"]
+    if not found or not isinstance(newest.entry, Claim):
+        return None
+    begins_at = newest.entry.base.step if newest.entry.base else 0
+    known = int(found[-1]["sound_step"])
+    return known if found[-1]["generation"] == newest.generation else min(known, begins_at)
 
 
 def _nodes_of(start: Mapping[str, Any]) -> dict[int, int]:

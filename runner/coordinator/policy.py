@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headway.runner.contract import Exit, Restart
 from headway.runner.coordinator.causes import Cause, Kind
 
-_FAULTY: Mapping[Kind, str] = {Kind.HARDWARE: "must be reset", Kind.CORRUPTION: "computes wrongly"}
+FAULTY: Mapping[Kind, str] = {Kind.HARDWARE: "must be reset", Kind.CORRUPTION: "computes wrongly"}
 NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts
 
 
@@ -40,6 +40,11 @@ class Policy:
         self._failures: list[Cause] = []
 
     @property
+    def judges(self) -> bool:
+        """Whether anything follows from what a failure was."""
+        return self._judges
+
+    @property
     def restarts(self) -> int:
         """Failures of this attempt after which it went on."""
         return self._restarts
@@ -66,7 +71,7 @@ class Policy:
             return Decision(Exit.STOP, cause.text)
         if cause.kind is Kind.NODE_LOST and (spare_nodes or not self._judges):
             return self._go_on("its node is replaced, which costs no restart")
-        if self._judges and cause.kind in _FAULTY and cause.node is not None:
+        if self._judges and cause.kind in FAULTY and cause.node is not None:
             return self._without_node(cause, cause.node, spare_nodes)
         if self._judges and (why := self._hopeless(cause)):
             return Decision(Exit.STOP, why)
@@ -84,7 +89,7 @@ class Policy:
         if not spare_nodes:
             return Decision(Exit.RETRY_ELSEWHERE, cause.text)
         return self._go_on(
-            f"{cause.host or f'node {node}'} has a device that {_FAULTY[cause.kind]}: a spare takes its place", (node,)
+            f"{cause.host or f'node {node}'} has a device that {FAULTY[cause.kind]}: a spare takes its place", (node,)
         )
 
     def _charged(self, cause: Cause, is_further: bool) -> Decision:
@@ -92,7 +97,7 @@ class Policy:
         self._fruitless += not is_further
         if self._judges and self._fruitless >= self._restart.no_progress:
             why = f"{self._fruitless} failures in a row without a new step; the last: {cause.text}"
-            return Decision(Exit.STOP, why)
+            return Decision(Exit.RETRY_ELSEWHERE if cause.kind is Kind.CORRUPTION else Exit.STOP, why)
         if self._budget <= 0:
             why = f"no restart left in the budget of {self._restart.budget}; {cause.text}"
             return Decision(Exit.STOP if self._is_script else Exit.RETRY_ELSEWHERE, why)

@@ -27,7 +27,7 @@ def event_of(message: Message) -> Event:
     """Raises ChannelError for a message that does not say what its kind promises."""
     try:
         return _READERS[message.kind](message)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ChannelError(f"a message {message.kind!r} that is not understood: {error!r}") from None
 
 
@@ -67,8 +67,9 @@ def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
     return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")), xids)
 
 
+_DOUBTS = frozenset({"transient", "spike"})
 # What a node may put into the journal: lines that a coordinator is rebuilt from are none of them.
-NOTES = frozenset({"standby", "warm", "refused file", "unseen", "transient", "spike"})
+NOTES = frozenset({"standby", "warm", "refused file", "unseen"}) | _DOUBTS
 
 
 def _evidence(message: Message) -> Said | Probed | Recorded:
@@ -82,13 +83,30 @@ def _evidence(message: Message) -> Said | Probed | Recorded:
         return Recorded(message.node, message.generation, ranks, None if said is None else str(said))
     if what == "note" and body.get("kind") not in NOTES:
         raise KeyError("kind")
-    if "ranks" in body:
-        body = {**body, "ranks": [int(rank) for rank in body["ranks"]]}
-    if what == "corrupted" and body.get("sound_step") is not None:
-        body = {**body, "sound_step": int(body["sound_step"])}
     if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
         raise KeyError(*missing)
-    return Said(message.node, message.generation, body)
+    return Said(message.node, message.generation, _of_numbers(body) if _is_of_numbers(body) else body)
+
+
+def _is_of_numbers(body: Mapping[str, Any]) -> bool:
+    """Whether it tells of wrong numbers, or of a doubt about some: strikes and rollbacks follow from these."""
+    return body["what"] == "corrupted" or (body["what"] == "note" and body["kind"] in _DOUBTS)
+
+
+def _of_numbers(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the ranks are the coordinator knows better."""
+    own = {name: value for name, value in body.items() if name not in ("hosts", "nodes")}
+    own |= {"ranks": [int(rank) for rank in body.get("ranks", ())], "found": str(body["found"])}
+    for name in ("step", "sound_step"):
+        if body.get(name) is not None:
+            own[name] = _natural(body[name])
+    return own
+
+
+def _natural(value: Any) -> int:
+    if (number := int(value)) < 0:
+        raise ValueError(f"{number} is below 0")
+    return number
 
 
 def _probe(facts: Mapping[str, Any]) -> Probe:

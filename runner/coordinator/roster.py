@@ -53,6 +53,7 @@ class Roster:
     slot_of: dict[int, int] = field(default_factory=dict)  # node -> slot
     moved: list[list[int]] = field(default_factory=list)  # where the binding differs from slot i on node i
     away: set[int] = field(default_factory=set)  # nodes with a slot and without a connection
+    barred: set[int] = field(default_factory=set)  # nodes with a device that must not compute any more
 
     def __post_init__(self) -> None:
         self._domain_of = {host: domain.name for domain in self.config.domains for host in domain.hosts}
@@ -107,7 +108,8 @@ class Roster:
 
     def spares(self) -> int:
         """Connected nodes that could take a slot."""
-        return sum(m.connected and not m.excluded and node not in self.slot_of for node, m in self.members.items())
+        free = (m for n, m in self.members.items() if n not in self.slot_of and n not in self.barred)
+        return sum(member.connected and not member.excluded for member in free)
 
     def states(self) -> dict[str, int]:
         """How many nodes compute, stand by, are not connected, and were given up."""
@@ -119,7 +121,8 @@ class Roster:
 
     def is_at_home(self) -> bool:
         """Whether each slot's own node is there, so that nobody needs to move."""
-        return all(node in self.members and self.members[node].connected for node in range(self.config.slots))
+        own = (self.members.get(node) for node in range(self.config.slots) if node not in self.barred)
+        return all(member is not None and member.connected for member in own)
 
     def can_bind(self) -> bool:
         return self._binding() is not None
@@ -144,7 +147,8 @@ class Roster:
 
     def _binding(self) -> Binding | None:
         """With as many slots as possible; for each number, first without suspects."""
-        usable = {n: m for n, m in self.members.items() if not m.lost and (m.gone_at is None or n in self.slot_of)}
+        there = {n: m for n, m in self.members.items() if not m.lost and (m.gone_at is None or n in self.slot_of)}
+        usable = {node: member for node, member in there.items() if node not in self.barred}
         for slots in range(min(self.config.slots, len(usable)), self.least_slots - 1, -1):
             for live in self._candidates(usable):
                 required = self.config.segment_required

@@ -39,7 +39,7 @@ from headway.runner.coordinator.events import (
     Send,
     Tick,
 )
-from headway.runner.coordinator.policy import Decision, Policy
+from headway.runner.coordinator.policy import FAULTY, Decision, Policy
 from headway.runner.coordinator.roster import Roster
 from headway.runner.coordinator.vitals import Vitals
 from headway.runner.health.watch import Hang, Watch
@@ -111,10 +111,13 @@ class Coordinator:
         hosts: Mapping[int, str] | None = None,
         started: bool = False,
         corrupted: Mapping[str, Any] | None = None,
+        barred: Iterable[int] = (),
+        sound_step: int | None = None,
         watch: Callable[[int, Mapping[str, Timeout], float], Watch] = Watch,
     ) -> None:
         """`newest_generation` and its `base` are what the chain says of this attempt, `slots` (slot -> node), `hosts` (by node),
-        `started` and `corrupted` what the journal says of that generation; 0 and None when there is none."""
+        `started` and `corrupted` what the journal says of that generation; 0 and None when there is none. `barred` nodes must not compute
+        in this attempt any more; `sound_step` is what the run of a script had committed when its replicas were last equal."""
         self.config = config
         self.phase = Phase.GATHERING
         self.roster = Roster(config)
@@ -132,8 +135,9 @@ class Coordinator:
         self.best_step = 0
         self.reached = 0  # the furthest step before a failure
         self.committed_step = committed_step
-        # Of a script: what was committed when its ranks last compared equal. What a run begins with is taken as it is.
-        self._sound_step = None if newest_generation == 0 else 0 if base is None else base.step
+        self.roster.barred = set(barred)
+        begun_at = 0 if base is None else base.step  # what a run begins with is taken as it is
+        self._sound_step = sound_step if sound_step is not None or newest_generation == 0 else begun_at
         self._ending: tuple[Exit, str, Cause | None, tuple[int, ...]] | None = (
             None  # once the claim stands that undoes what is not sound
         )
@@ -189,7 +193,8 @@ class Coordinator:
             case Claimed():
                 self._claimed(event)
             case ClaimRefused(exit_code, cause):
-                self._end(exit_code, cause)
+                _, _, failure, suspects = self._ending or (exit_code, cause, None, ())
+                self._end(exit_code, cause, failure, suspects)
             case Tick():
                 self._tick()
 
@@ -603,6 +608,7 @@ class Coordinator:
                     self._corrupted(event.body)
                 case "compared":
                     self._sound_step = self.committed_step or 0
+                    self._note("compared", {"step": event.body.get("step"), "sound_step": self._sound_step})
                 case "exception":
                     self._raised(event.body)
                 case "section" | "finished" | "retired" | "waited":
@@ -661,7 +667,9 @@ class Coordinator:
         self.preempting = True
         self._preempted_s = self._now_s - age_s
         self._note("preempted", {})
-        if self.phase is Phase.RUNNING and self.generation.alive:
+        if self._ending is not None:
+            self._ending = Exit.PREEMPTED, "asked to stop", *self._ending[2:]
+        elif self.phase is Phase.RUNNING and self.generation.alive:
             self._save_or_stop()
         elif self.phase is not Phase.STOPPING:
             self._end(Exit.PREEMPTED, "asked to stop")
@@ -742,10 +750,12 @@ class Coordinator:
         self._note_failure(cause)
         self.policy.progressed(self._new_steps(cause))
         decision = self.policy.failed(cause, spare_nodes=self.roster.spares())
+        if cause.kind in FAULTY and cause.node is not None and self.policy.judges:
+            self.roster.barred.add(cause.node)
         if self.preempting:
             decision = Decision(Exit.PREEMPTED, "asked to stop")
         if decision.verdict is not None:
-            suspects = self._suspects(cause) if decision.verdict is Exit.RETRY_ELSEWHERE else ()
+            suspects = self._suspects(cause) if decision.verdict in (Exit.RETRY_ELSEWHERE, Exit.PREEMPTED) else ()
             self._end_soundly(decision.verdict, decision.why, cause, suspects)
             return
         for node in decision.exclude:
@@ -784,7 +794,8 @@ class Coordinator:
         self._enter(Phase.ENDED)
         self.verdict, self.cause = exit_code, cause
         self._note("end", {"verdict": exit_code.name.lower(), "exit_code": int(exit_code), "cause": cause})
-        self._out.append(Finish(exit_code, cause, failure, suspects, self.best_step, self.committed_step))
+        named = tuple(sorted({*suspects, *self.roster.barred})) if exit_code is not Exit.COMPLETED else suspects
+        self._out.append(Finish(exit_code, cause, failure, named, self.best_step, self.committed_step))
         self._tell_all("stop", {"exit_code": int(exit_code)})
 
     # --- ways to speak ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ _WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.
 _OF_THE_HOST = frozenset(
     {Kind.NODE_LOST, Kind.HARDWARE, Kind.CORRUPTION}
 )  # from outside of the job's own code, and still the host's
-_ALWAYS_OF_THE_HOST = (str(Kind.NODE_LOST), f"{Kind.HARDWARE}:")  # fingerprints
+_ALWAYS_OF_THE_HOST = (str(Kind.NODE_LOST), f"{Kind.HARDWARE}:", str(Kind.CORRUPTION))  # fingerprints
 _NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -61,7 +61,7 @@ def lemons(path: Path, now: float) -> dict[str, float]:
     """The hosts with STRIKES or more within WINDOW_S before `now` (Unix seconds), each with its sum of weights.
 
     The same failure again in one run counts once. One that a run met on several hosts counts against none of them: it moved with the
-    job; a node's loss and a device's fault do not move.
+    job; a node's loss and a device's faults do not move.
     """
     counted = {}
     hosts: dict[tuple[str, str], set[str]] = {}

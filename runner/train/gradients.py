@@ -3,9 +3,10 @@
 import math
 import struct
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -26,6 +27,8 @@ from headway.runner.train.state import TrainState
 from headway.runner.train.trace import Trace
 from headway.runner.train.witnesses import Judgement, Witnesses, shifts
 from headway.runner.worker import Worker
+
+_NAMED = 8  # ranks in a text
 
 
 class NonFiniteError(Exception):
@@ -76,8 +79,7 @@ class Gradients:
     state: TrainState
     corpus: Corpus
     ranks: Ranks
-    _replayed_s: float = field(default_factory=time.monotonic)  # when a step was computed again, by the first rank's clock
-    _is_late: bool = False  # by that clock the next one is to be
+    _is_late: bool = False  # by the first rank's clock the next step is to be computed on other ranks too
 
     def of(self, job: Job, flags: Sequence[bool]) -> Agreed:
         """Leaves the clipped gradients of the batch.
@@ -88,15 +90,16 @@ class Gradients:
         """
         begun, soundness = self._begin(job), self.state.soundness
         is_due = self._is_due(job)
-        first = self._attempt(job, begun, flags=flags, traced=is_due)
-        if soundness is None:
-            found = first if first.agreed.finite else self._once_more(job, begun, first)
-        else:
-            doubted = is_due or not (first.agreed.finite and first.agreed.usual)
-            kept = first if first.result else replace(first, gradients=[])  # memory for one more attempt
-            found = self._looked_into(job, begun, kept, soundness) if doubted else first
+        found = self._attempt(job, begun, flags=flags, traced=is_due)
+        told = found.agreed.flags
+        is_doubted = is_due or not (found.agreed.finite and found.agreed.usual)
+        if is_doubted and not is_due:  # its gradients are computed again: their memory is needed for that
+            found = replace(found, gradients=[])
+        if is_doubted:
+            found = self._once_more(job, begun, found) if soundness is None else self._looked_into(job, begun, found, soundness)
+        if soundness is not None:
             soundness.norms.append(found.agreed.norm)
-        return replace(found.agreed, flags=first.agreed.flags)
+        return replace(found.agreed, flags=told)
 
     def _once_more(self, job: Job, begun: _Begun, first: _Attempt) -> _Attempt:
         again = self._attempt(job, begun)
@@ -110,20 +113,21 @@ class Gradients:
     def _looked_into(self, job: Job, begun: _Begun, first: _Attempt, soundness: Soundness) -> _Attempt:
         """The attempt that stands, once other ranks have computed the same."""
         own = first if first.result else self._attempt(job, begun, traced=True)
-        is_repeated = own.values == first.values
+        checked = own.values
         judgement = self._judged(job, begun, own)
         if judgement.suspects:
-            self._refuse(judgement, soundness)
+            self._refuse(job, judgement, soundness)
         if judgement.passing:
             self._note("transient", found=f"{_named(judgement.passing)} computed what no other rank did", ranks=judgement.passing)
             own = self._right_one(job, begun, own, judgement, soundness)
         self._take(own)
         if not own.agreed.finite:
             raise NonFiniteError(f"{own.found} in {self._step}, computed {len(shifts(self.ranks.world_size))} times")
-        soundness.step, self._replayed_s, self._is_late = self.state.step + 1, time.monotonic(), False
-        if not is_repeated:
+        soundness.held(self.state.step + 1)
+        self._is_late = False
+        if checked != first.values:
             self._note("transient", found=first.found or "loss {:.9g}, gradient norm {:.9g}".format(*first.values))
-        elif first.found:
+        elif first.found and own.values == first.values:
             self._note("spike", found=first.found)
         return own
 
@@ -138,11 +142,15 @@ class Gradients:
         return witnesses.judge()
 
     def _right_one(self, job: Job, begun: _Begun, own: _Attempt, judgement: Judgement, soundness: Soundness) -> _Attempt:
-        """`own`, or one more, if it has the results that stand: the sum over ranks is made of them."""
-        if self._wrong(own, judgement):
+        """`own`, or another one with the results that stand: the sum over ranks is made of them."""
+        times = Counter(judgement.passing)
+        wrong = self._wrong(own, judgement)
+        while wrong:
             own = self._attempt(job, begun, traced=True)
-            if wrong := self._wrong(own, judgement):
-                self._refuse(replace(judgement, lasting=wrong), soundness)
+            wrong = self._wrong(own, judgement)
+            times.update(wrong)
+            if lasting := tuple(rank for rank in wrong if times[rank] > 1):
+                self._refuse(job, replace(judgement, lasting=lasting), soundness)
         return own
 
     def _wrong(self, attempt: _Attempt, judgement: Judgement) -> tuple[int, ...]:
@@ -150,14 +158,18 @@ class Gradients:
         results = enumerate(self.ranks.gather(attempt.result))
         return tuple(rank for rank, result in results if result != judgement.standing[rank])
 
-    def _refuse(self, judgement: Judgement, soundness: Soundness) -> NoReturn:
+    def _refuse(self, job: Job, judgement: Judgement, soundness: Soundness) -> NoReturn:
+        # Where steps are not computed again at intervals, nothing says how far back the fault goes.
+        is_known = job.config.corruption is not None and job.config.corruption.replay is not None
+        sound_step = soundness.step if is_known else self.state.step
         who, several = _named(judgement.suspects), len(judgement.suspects) > 1
         if judgement.lasting:
             found = f"{who} {'compute' if several else 'computes'} what no other rank does, again and again"
         else:
             found = f"{who} compute different numbers from the same, and which of them is wrong cannot be told"
-        found = f"{found}: {self._step} was not applied; all was sound up to step {soundness.step}"
-        say_corrupted(self.worker, judgement.suspects, found, soundness.step)
+        known = f"all was sound up to step {sound_step}" if is_known else "steps before it were not computed again"
+        found = f"{found}: {self._step} was not applied; {known}"
+        say_corrupted(self.worker, judgement.suspects, found, sound_step)
         raise CorruptionError(found)
 
     def _note(self, kind: str, **facts: Any) -> None:
@@ -182,8 +194,9 @@ class Gradients:
 
     def _comes_late(self, job: Job) -> bool:
         every = job.config.corruption.replay if job.config.corruption else None
-        timed = every is not None and every.seconds is not None and self.worker.rank == 0
-        return timed and time.monotonic() - self._replayed_s >= (every.seconds if every and every.seconds else 0.0)
+        if every is None or every.seconds is None or self.state.soundness is None or self.worker.rank != 0:
+            return False
+        return time.time() - self.state.soundness.wall >= every.seconds
 
     # --- an attempt ---------------------------------------------------------------------------------------------------
 
@@ -288,5 +301,7 @@ class Gradients:
 
 def _named(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 1 and 2`."""
+    if len(ranks) > _NAMED:
+        return f"ranks {', '.join(map(str, ranks[:_NAMED]))} and {len(ranks) - _NAMED:,} more"
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

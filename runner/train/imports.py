@@ -43,7 +43,10 @@ def contents_of_job(archive: Archive, origin: Path, config: RunConfig, step: int
     saved = state.to_save(Ranks())
     own = archive.objects().get("0", {})
     same = isinstance(own, dict) and (own.get("step"), own.get("data")) == (step, state.fingerprint)
-    return Contents(saved.tensors, own if same else saved.objects)
+    kept = (
+        {name: value for name, value in own.items() if name != "soundness"} if same else saved.objects
+    )  # that is of the other run
+    return Contents(saved.tensors, kept)
 
 
 def _model(config: RunConfig) -> Model:

@@ -58,7 +58,7 @@ class Trainer:
         self.place = place_of(worker, job.config, self.directory, checkpoint)
         self.chain = Chain(open_store(str(self.directory.chain)), self.place.run)
         self.connect = connector(lambda: self.place, checkpoint, self.ranks)
-        self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect)
+        self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect, self._sound_step)
         self.schedule = Schedule(checkpoint.tiers, time.monotonic())
         self._blocked_s = 0.0  # for a save since the last step
         self._stepped = False
@@ -107,6 +107,9 @@ class Trainer:
             self.worker.say("finished", step=self.state.step, hashes=hashes)
             print(json.dumps({"finished": self.state.step, "seconds": round(time.monotonic() - began, 3), "hashes": hashes}))
         return Exit.COMPLETED
+
+    def _sound_step(self) -> int | None:
+        return None if self.state.soundness is None else self.state.soundness.step
 
     def _last_step(self) -> int:
         return self.job.config.last_step or self.job.steps

@@ -1,5 +1,6 @@
 """What a run remembers to tell sound steps from others: how far it was sound, and what its gradient norms usually are."""
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
@@ -13,9 +14,10 @@ LEAST = 16  # before these nothing is unusual
 
 @dataclass
 class Soundness:
-    """`step`: up to there every rank was shown to compute what others do."""
+    """`step`: up to there every rank was shown to compute what others do, at `wall` (Unix seconds, by the first rank's clock)."""
 
     step: int = 0
+    wall: float = field(default_factory=time.time)
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=NORMS))
 
     def usual(self) -> float | None:
@@ -28,7 +30,11 @@ class Soundness:
         return checks.grad_norm_factor is not None and usual is not None and norm > checks.grad_norm_factor * usual
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "norms": list(self.norms)}
+        return {"step": self.step, "wall": self.wall, "norms": list(self.norms)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.norms = state["step"], deque(state["norms"], maxlen=NORMS)
+        self.step, self.wall, self.norms = state["step"], state["wall"], deque(state["norms"], maxlen=NORMS)
+
+    def held(self, step: int) -> None:
+        """All ranks have computed this step alike."""
+        self.step, self.wall = step, time.time()

@@ -96,7 +96,8 @@ class TrainState:
             Loader(reader, self.parameters() | self.moments(), ranks).load()
         self.step = objects["step"]
         if self.soundness is not None:  # what a run without these checks has saved is taken as it is
-            self.soundness.load_state_dict(objects.get("soundness", {"step": self.step, "norms": []}))
+            unchecked = Soundness(self.step).state_dict()
+            self.soundness.load_state_dict(objects.get("soundness", unchecked))
         consumed = objects["consumed"]
         self.consumed = Consumed(consumed["position"], consumed["digest"] if ranks.rank == 0 else 0)
         if world_size == ranks.world_size and ("cuda" in objects["rng"] or self.device.type != "cuda"):  # an import has none

@@ -79,6 +79,9 @@ CASES = {
     "batch": Case(fault=lambda step, _, __: NAN if step == 3 else None),
     "spike": Case(Corruption(grad_norm_factor=3.0), norms=(1e-6,) * 16),
     "burst": Case(Corruption(grad_norm_factor=30.0), lambda *at: 1e6 if at == (4, 1, 1) else None, (10.0,) * 16),
+    "once each": Case(fault=lambda *at: 1.0001 if at in ((4, 1, 1), (4, 4, 2)) else None),
+    "due": Case(fault=lambda *at: NAN if at == (4, 1, 1) else None),
+    "broken": Case(Corruption(grad_norm_factor=30.0), always(1, since=3, factor=1e6), (10.0,) * 16),
     "late": Case(Corruption(replay=Every(seconds=0.0))),
 }
 

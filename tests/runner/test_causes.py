@@ -119,6 +119,7 @@ def test_a_signal_to_end_that_nobody_asked_for_is_a_preemption() -> None:
         ("builtins.OSError", "[Errno 12] Cannot allocate memory", Kind.OUT_OF_MEMORY),
         ("headway.runner.train.gradients.NonFiniteError", "the loss is nan", Kind.NAN),
         ("headway.runner.corruption.CorruptionError", "rank 3 computes what no other rank does", Kind.CORRUPTION),
+        ("mylib.io.CorruptionError", "bad checksum", Kind.USER_ERROR),
         ("builtins.RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", Kind.NAN),
         ("builtins.OSError", "[Errno 28] No space left on device: '/x'", Kind.STORAGE),
         ("builtins.OSError", "[Errno 5] Input/output error", Kind.STORAGE),
@@ -238,3 +239,11 @@ def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
     assert (found.kind, found.node, found.step) == (Kind.HARDWARE, 1, 9)
     assert found.text.endswith("rank 2: no sign of life for 600.0 s in collective: nobody goes on")
     assert hung(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is Kind.HANG
+
+
+def test_of_wrong_numbers_whose_finder_could_not_speak_nobody_is_blamed() -> None:
+    raised = {
+        rank: Raised("headway.runner.corruption.CorruptionError", "rank 3 computes what no other does") for rank in range(4)
+    }
+    found = cause_of([Ended(rank, rank // 2, 1, "exit code 1", False, 9) for rank in range(4)], raised, {0: "n0", 1: "n1"})
+    assert (found.kind, found.rank, found.node, found.host, found.outside) == (Kind.CORRUPTION, None, None, None, True)

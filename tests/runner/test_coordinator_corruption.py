@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, Commit, lineage
+from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, Commit, Retire, lineage
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Exit, RunConfig
+from headway.runner.contract import Change, Exit, RunConfig
 from headway.runner.coordinator.claiming import claim
-from headway.runner.coordinator.events import Action, Claimed, ClaimRefused, Finish, MakeClaim
+from headway.runner.coordinator.events import Action, Beat, Claimed, ClaimRefused, Finish, Lost, MakeClaim, Tick
 from headway.runner.coordinator.main import rebuilt
+from headway.runner.coordinator.state import Phase
 from headway.runner.lines import append_line
 from headway.runner.rundir import RunDirectory
 
-from .test_coordinator import BASE, Bench, config, joined
+from .test_coordinator import AGENT_S, BASE, Bench, config, joined
 
 FOUND = "rank 3 computes what no other rank does, again and again: step 40 was not applied; all was sound up to step 20"
 
@@ -84,6 +85,59 @@ def test_who_is_asked_to_stop_meanwhile_leaves_nothing_behind_that_is_not_sound(
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
+def test_a_node_that_computes_wrongly_never_computes_again_in_the_attempt() -> None:
+    bench = with_spare()
+    corrupted(bench)
+    bench.started(BASE).loaded()
+    bench.do(Lost(0))
+    bench.pass_time(AGENT_S + 1, 1, 2)
+    for rank in (2, 3):
+        bench.end(rank, -15, asked=True)
+    bench.do(Tick())
+    assert bench.machine.phase in (Phase.REPLACING, Phase.ENDED)
+    found = bench.finish()
+    assert (found.exit_code, found.suspects) == (Exit.RETRY_ELSEWHERE, (0, 1))
+
+
+def test_every_later_verdict_of_the_attempt_names_the_node() -> None:
+    bench = with_spare()
+    corrupted(bench)
+    bench.started(BASE).loaded()
+    bench.say("preempted")
+    bench.end_all([82, 82, 82, 82])
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.PREEMPTED, (1,))
+
+
+def test_the_suspects_of_a_claim_that_is_refused_are_named_all_the_same() -> None:
+    bench = Bench(config(budget=0)).started(BASE).loaded()
+    corrupted(bench, (0, 3))
+    bench.do(ClaimRefused(Exit.UNVERIFIED, "no checkpoint is left"))
+    found = bench.finish()
+    assert (found.exit_code, found.cause, found.suspects) == (Exit.UNVERIFIED, "no checkpoint is left", (0, 1))
+
+
+def test_who_is_asked_to_stop_before_the_claim_stands_waits_for_it() -> None:
+    bench = Bench().started(BASE).loaded()
+    corrupted(bench)
+    bench.say("preempted")
+    assert not any(isinstance(action, Finish) for action in bench.actions)
+    bench.do(Claimed(2, BASE, 2))
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.PREEMPTED, (1,))
+
+
+def test_two_suspects_are_named_however_often_the_run_began_again_without_a_new_step() -> None:
+    bench = Bench(config(no_progress=2)).started(BASE).loaded()
+    for _ in range(2):
+        corrupted(bench, (0, 3))
+        bench.do(Claimed(bench.generation + 1, BASE, 1))
+        if bench.machine.phase is not Phase.ENDED:
+            bench.do(Beat(0, bench.generation - 1, 5000 + bench.generation, {}))
+            bench.loaded()
+    corrupted(bench, (0, 3))
+    bench.do(Claimed(bench.generation + 1, BASE, 1))
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0, 1))
+
+
 def test_of_a_script_what_was_committed_when_its_ranks_last_were_equal_is_sound() -> None:
     bench = Bench(config("script")).started(BASE)
     for step, compared in ((30, True), (40, True), (50, False)):
@@ -128,7 +182,7 @@ def chain(directory: RunDirectory) -> Chain:
 
 def claimed(chain: Chain, settings: RunConfig, directory: RunDirectory, sound_step: int | None) -> Base | str | None:
     """The base of the claim, or why there is none."""
-    held = {CheckpointId(28, 1): "cd", CheckpointId(18, 1): "ef"}
+    held = {CheckpointId(28, 1): "cd", CheckpointId(18, 1): "ef"} if sound_step in (19, 25, None) else {}
     found = claim(chain, settings, directory, MakeClaim(frozenset(), held, sound_step))
     return found.cause if isinstance(found, ClaimRefused) else found.base
 
@@ -147,9 +201,25 @@ def test_a_run_that_was_never_shown_to_be_sound_begins_anew(chain: Chain, settin
     assert lineage(chain.read()) == []
 
 
-def test_where_nothing_sound_is_left_a_person_must_look(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
-    why = claimed(chain, settings, directory, 9)
-    assert why == "no checkpoint of step 9 or before is left, and all later ones are of a run that was computed wrongly"
+def test_a_run_that_had_saved_nothing_while_it_was_sound_begins_anew(
+    chain: Chain, settings: RunConfig, directory: RunDirectory
+) -> None:
+    assert claimed(chain, settings, directory, 9) is None
+
+
+def test_where_what_was_sound_is_gone_a_person_must_look(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
+    chain.append(Retire((CheckpointId(10, 1),)), 1, 0, "test")
+    why = claimed(chain, settings, directory, 15)
+    assert why == "no checkpoint of step 15 or before is left, and all later ones are of a run that was computed wrongly"
+
+
+def test_a_history_goes_back_to_nothing_that_is_not_sound(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
+    back = replace(settings, history=(Change(30, rollback_to=30),))
+    assert claimed(chain, back, directory, 20) == (
+        "`history` goes back to step 30, and all after step 20 is of a run that was computed wrongly"
+    )
+    back = replace(settings, history=(Change(30, rollback_to=10),))
+    assert claimed(chain, back, directory, 20) == Base(10, 1, "ab")
 
 
 @pytest.mark.parametrize("attempt", [0, 1], ids=["the same attempt", "the next one"])
@@ -162,3 +232,19 @@ def test_a_coordinator_that_comes_after_goes_by_what_the_journal_says(
     assert machine._sound() == 20
     chain.claim(Base(20, 1, "ab"), attempt, "test", rolled_back=True)
     assert rebuilt(settings, chain, RunDirectory(directory.root, attempt))._sound() is None
+
+
+def test_a_coordinator_that_takes_over_knows_who_is_barred_and_what_was_sound(
+    chain: Chain, settings: RunConfig, directory: RunDirectory
+) -> None:
+    def noted(generation: int, kind: str, **facts: object) -> None:
+        append_line(directory.journal(generation), {"kind": kind, "generation": generation, "attempt": 0, **facts})
+
+    noted(1, "compared", step=20, sound_step=20)
+    assert rebuilt(settings, chain, directory)._sound_step == 20
+    noted(1, "failure", cause_kind="corruption", node=1)
+    noted(1, "failure", cause_kind="crash", node=0)
+    chain.claim(Base(10, 1, "ab"), 0, "test", rolled_back=True)
+    machine = rebuilt(settings, chain, directory)
+    assert (machine.roster.barred, machine._sound_step) == ({1}, 10), "step 20 does not count any more"
+    assert rebuilt(settings, chain, RunDirectory(directory.root, 1)).roster.barred == set(), "another attempt has other nodes"

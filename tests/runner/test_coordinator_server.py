@@ -223,7 +223,8 @@ def test_what_is_not_understood_ends_its_connection_and_nothing_else(tmp_path: P
             ("evidence", {"what": "corrupted", "ranks": 3, "found": "x"}),
             ("evidence", {"what": "corrupted", "ranks": ["x"], "found": "x"}),
             ("evidence", {"what": "corrupted", "ranks": [0], "found": "x", "sound_step": []}),
-            ("evidence", {"what": "waited", "ranks": None}),
+            ("evidence", {"what": "corrupted", "ranks": [0], "found": "x", "sound_step": -1}),
+            ("evidence", {"what": "corrupted", "ranks": [float("inf")], "found": "x"}),
             ("evidence", {"what": "probe", "ranks": {"0": {"state": "R"}}}),
             ("committed", {}),
         ):

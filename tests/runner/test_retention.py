@@ -175,6 +175,17 @@ def test_one_on_each_side_of_the_horizon_stays_on_the_tier_that_lasts_longest() 
     ]  # the newest there, before, beyond
 
 
+def test_the_newest_that_is_known_to_be_sound_stays_however_old_it_is() -> None:
+    history = history_of(10, 20, 30, 40, tiers=("disk", "remote"))
+    history.commit(60, ("disk",))  # step 100
+    gone = history.retire(Retention({"disk": 1, "remote": 1}, sound_step=25))
+    assert gone == {
+        "disk": [CheckpointId(step, 1) for step in (10, 20, 30, 40)],
+        "remote": [CheckpointId(10, 1), CheckpointId(30, 1)],
+    }
+    assert history.on("remote") == [CheckpointId(40, 1), CheckpointId(20, 1)]
+
+
 def test_the_base_stays_however_old_it_is() -> None:
     history = history_of(10, 20)
     history.claim(lineage(history.records)[1].on("disk"))  # step 10; 20 is rolled back

@@ -23,6 +23,7 @@ def records(folder: Path, world_size: int, *names: str) -> Records:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Records:
     names = ("unchecked", "sound", "first", "other", "lasting", "nan", "batch", "spike", "burst", "late")
+    names += ("once each", "due", "broken")
     return records(tmp_path_factory.mktemp("three"), 3, *names)
 
 
@@ -77,6 +78,24 @@ def test_a_gradient_norm_that_is_unusual_once_is_not_applied(three: Records) -> 
     assert (note["kind"], note["step"]) == ("transient", 4)
     assert note["found"].startswith("gradient norm ")
     assert three["burst"][0]["hashes"] == three["unchecked"][0]["hashes"]
+
+
+def test_ranks_that_are_wrong_once_each_are_not_left_out(three: Records) -> None:
+    assert (three["once each"][0]["error"], three["once each"][0]["tries"]) == (None, 2)
+    assert three["once each"][0]["hashes"] == three["unchecked"][0]["hashes"]
+    assert [note["ranks"] for note in three["once each"][0]["told"]] == [[1]]
+
+
+def test_what_is_found_in_a_step_that_is_due_is_told_once(three: Records) -> None:
+    (note,) = three["due"][0]["told"]
+    assert (note["kind"], note["ranks"]) == ("transient", [1])
+    assert three["due"][0]["hashes"] == three["unchecked"][0]["hashes"]
+
+
+def test_without_replay_nobody_claims_to_know_since_when_a_device_was_wrong(three: Records) -> None:
+    (told,) = three["broken"][0]["told"]
+    assert (told["ranks"], told["sound_step"], three["broken"][0]["step"]) == ([1], 2, 2)
+    assert told["found"].endswith("step 3 was not applied; steps before it were not computed again")
 
 
 def test_of_two_ranks_that_stay_with_their_results_both_are_suspected(tmp_path: Path) -> None:

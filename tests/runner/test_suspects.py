@@ -97,3 +97,13 @@ def test_a_line_of_another_version_and_half_a_line_are_passed_over(tmp_path: Pat
         file.write('{"wall": 1, "verdict": "new"}\n{"wall": 20')
     assert lemons(path, NOW) == {"n1": 3.0}
     assert lemons(tmp_path / "not-there.jsonl", NOW) == {}
+
+
+def test_passing_faults_of_several_hosts_in_one_run_do_not_clear_each_other(tmp_path: Path) -> None:
+    wrong = Cause(Kind.CORRUPTION, str(Kind.CORRUPTION), "x", 0, 0, "bad", 5, outside=True)
+    for run in range(3):
+        for host in ("bad", f"other-{run}"):
+            against = strike(replace(wrong, host=host), f"r-{run}", NOW)
+            assert against is not None
+            record(tmp_path / "s.jsonl", against)
+    assert lemons(tmp_path / "s.jsonl", NOW) == {"bad": 3.0}
