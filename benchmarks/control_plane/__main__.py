@@ -1,4 +1,7 @@
-"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; 1 if one does not hold."""
+"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; 1 if one does not hold.
+
+Where torchrun's agents do not find each other in time, that is said, and ours is measured alone.
+"""
 
 import argparse
 import os
@@ -11,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.claim import Claim, MeasureError, Spread, compared, report, spread, within
+from benchmarks.claim import Claim, Compared, MeasureError, Within, compared, spread, within
+from benchmarks.control_plane.alone import Alone, GaveUp, report_all
 from benchmarks.control_plane.fleet import PROCS, SPARES, Fleet, fleet
-from benchmarks.control_plane.peer import Rendezvous, measure
+from benchmarks.control_plane.peer import JOIN_S, GaveUpError, Rendezvous, measure
 from headway.runner.coordinator.vitals import beat_interval_s
 
 _PEER = f"torchrun's c10d rendezvous, torch {torch.__version__}"
@@ -26,43 +30,68 @@ class Share(Claim):
     goal_unit = "of a core"
 
 
-def claims(nodes: int, peers: int, seconds: float) -> Iterator[Claim]:
+def claims(nodes: int, peers: int, seconds: float, patience_s: float = JOIN_S) -> Iterator[Claim | Alone | GaveUp]:
     """What `peers` agents take with either, then what `nodes` agents take with ours."""
-    theirs = measure(peers, seconds)
+    theirs = None
+    try:
+        theirs = measure(peers, seconds, patience_s)
+    except GaveUpError as error:
+        yield GaveUp(_PEER, str(error))
     with tempfile.TemporaryDirectory() as at:
         with fleet(Path(at), peers) as small:
             few_s = _joined_s(small)
-        yield compared(f"{peers} agents join", _pair(few_s, theirs.join_s), _PEER, 1.0, _conditions(peers))
+        yield _compared(f"{peers} agents join", few_s, theirs, 1.0, _conditions(peers))
         with fleet(Path(at), nodes) as large:
             yield from _large(large, nodes, theirs, f"{_PEER}, with {peers} agents", seconds)
 
 
-def _large(large: Fleet, nodes: int, theirs: Rendezvous, peer: str, seconds: float) -> Iterator[Claim]:
+def _large(large: Fleet, nodes: int, theirs: Rendezvous | None, peer: str, seconds: float) -> Iterator[Claim | Alone]:
     conditions = _conditions(nodes)
     beat_s = beat_interval_s(nodes)
-
-    def anew(ours_s: float) -> tuple[Spread, Spread]:
-        return _pair(ours_s, theirs.join_s)
-
-    yield within(f"{nodes} agents join, and each knows its slot", anew(_joined_s(large)), peer, 10.0, conditions)
+    yield _within(f"{nodes} agents join, and each knows its slot", _joined_s(large), theirs, peer, 10.0, conditions)
     _started_at(large)
     time.sleep(2 * beat_s)
-    ours = _pair(large.coordinator_share(seconds), max(theirs.share, 0.001))
     what = f"a coordinator with {nodes} agents that beat every {beat_s:g} s"
-    yield Share(what, *ours, peer, ours[0].median / ours[1].median, 0.25, ours[0].median <= 0.25, conditions)
+    yield _share(what, large.coordinator_share(seconds), theirs, peer, 0.25, conditions)
     large.do("fail", number=7)
     failed = large.heard("failed")["at"]
     what = "a rank fails: until every agent holds the new generation and its ranks"
-    yield within(what, anew(_started_at(large) - failed), peer, 2.0, conditions)
+    yield _within(what, _started_at(large) - failed, theirs, peer, 2.0, conditions)
     time.sleep(2 * beat_s)
     large.do("lose", number=9)
     lost = large.heard("lost")["at"]
     found = large.given_up(2) - lost
     what = "a node is lost and a spare takes its slot: the same, from the moment that it was given up"
-    yield within(what, anew(_started_at(large) - lost - found), peer, 2.0, f"{conditions}; given up after {found:.1f} s")
+    noted = f"{conditions}; given up after {found:.1f} s"
+    yield _within(what, _started_at(large) - lost - found, theirs, peer, 2.0, noted)
     time.sleep(2 * beat_s)
     what = "the coordinator is killed: until its successor has every agent and the generation"
-    yield within(what, anew(_failed_over_s(large, 3)), f"{peer} (a lost store ends its job)", 5.0, conditions)
+    yield _within(what, _failed_over_s(large, 3), theirs, f"{peer} (a lost store ends its job)", 5.0, conditions)
+
+
+# --- with the peer's figures, or alone --------------------------------------------------------------------------------
+
+
+def _compared(what: str, ours_s: float, theirs: Rendezvous | None, goal: float, conditions: str) -> Claim | Alone:
+    if theirs is None:
+        return Alone(Compared, what, spread([ours_s]), _PEER, goal, None, conditions)
+    return compared(what, (spread([ours_s]), spread([theirs.join_s])), _PEER, goal, conditions)
+
+
+def _within(what: str, ours_s: float, theirs: Rendezvous | None, peer: str, goal: float, conditions: str) -> Claim | Alone:
+    if theirs is None:
+        return Alone(Within, what, spread([ours_s]), peer, goal, ours_s <= goal, conditions)
+    return within(what, (spread([ours_s]), spread([theirs.join_s])), peer, goal, conditions)
+
+
+def _share(what: str, ours: float, theirs: Rendezvous | None, peer: str, goal: float, conditions: str) -> Claim | Alone:
+    if theirs is None:
+        return Alone(Share, what, spread([ours]), peer, goal, ours <= goal, conditions)
+    share = max(theirs.share, 0.001)
+    return Share(what, spread([ours]), spread([share]), peer, ours / share, goal, ours <= goal, conditions)
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
 
 
 def _joined_s(job: Fleet) -> float:
@@ -85,10 +114,6 @@ def _failed_over_s(job: Fleet, generation: int) -> float:
     return max(assigned_s, job.noted(generation, "adopted") - wall)
 
 
-def _pair(ours: float, theirs: float) -> tuple[Spread, Spread]:
-    return spread([ours]), spread([theirs])
-
-
 def _conditions(nodes: int) -> str:
     return (
         f"one run; {nodes - SPARES} slots of {PROCS} ranks and {SPARES} spares, simulated over the real protocol in a process on another "
@@ -102,10 +127,11 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=12_500, help="agents of the large job")
     parser.add_argument("--peers", type=int, default=200, help="agents that torchrun's rendezvous is given")
     parser.add_argument("--seconds", type=float, default=30.0, help="over which the coordinator's CPU time is taken")
+    parser.add_argument("--patience", type=float, default=JOIN_S, help="seconds in which the peer's agents must have joined")
     parser.add_argument("--json", action="store_true", help="print an object a claim")
     options = parser.parse_args()
-    found = claims(options.nodes, options.peers, options.seconds)
-    return report(found, ["--json"] if options.json else [])
+    found = claims(options.nodes, options.peers, options.seconds, options.patience)
+    return report_all(found, as_json=options.json)
 
 
 if __name__ == "__main__":

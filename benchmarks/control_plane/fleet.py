@@ -52,7 +52,8 @@ class Fleet:
         self.coordinate(0)
         self._wait_for(directory.coordinator.exists, "a coordinator")
         self._agents = self._process("benchmarks.control_plane.agents", cores()[1], subprocess.PIPE)
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
 
     def coordinate(self, node: int) -> None:
         """Starts a coordinator, as the supervisor of `node` does."""
@@ -98,9 +99,10 @@ class Fleet:
         return found[-1]
 
     def close(self) -> None:
-        for process in (self._agents, self._coordinator):
-            process.kill()
-            process.wait()
+        with self._agents, self._coordinator:  # their pipes are closed at the end
+            self._agents.kill()
+            self._coordinator.kill()
+            self._listening.join()
 
     def _process(self, module: str, core: int, pipe: int | None = None) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", module]

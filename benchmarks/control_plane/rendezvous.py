@@ -1,6 +1,7 @@
 """torchrun's own rendezvous (c10d over TCPStore) as the peer: so many agents join it, all in one process, beside its store in another.
 
-Prints a JSON line: how long the agents took until each had its rank. Then they keep their rendezvous alive, until stdin ends.
+Prints a JSON line: how long the agents took until each had its rank, or what one of them raised that gave up. Then they keep their
+rendezvous alive, until stdin ends.
 """
 
 import json
@@ -14,7 +15,6 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
-JOIN_S = 300
 _STACK_BYTES = 1 << 20
 
 
@@ -25,16 +25,16 @@ def serve() -> None:
     sys.stdin.read()
 
 
-def join(port: int, agents: int) -> None:
+def join(port: int, agents: int, patience_s: float) -> None:
     ranks: list[int] = []
     handlers: list[DynamicRendezvousHandler] = []
     errors: list[BaseException] = []
 
     def agent() -> None:
         try:
-            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=JOIN_S))
+            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=patience_s))
             backend = C10dRendezvousBackend(store, "fleet")
-            patience = RendezvousTimeout(join=timedelta(seconds=JOIN_S))
+            patience = RendezvousTimeout(join=timedelta(seconds=patience_s))
             handler = DynamicRendezvousHandler.from_backend("fleet", store, backend, agents, agents, timeout=patience)
             ranks.append(handler.next_rendezvous().rank)
             handlers.append(handler)  # one that is gone keeps nothing alive
@@ -59,4 +59,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve()
     else:
-        join(int(sys.argv[2]), int(sys.argv[3]))
+        join(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
