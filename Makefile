@@ -62,15 +62,18 @@ soak: .venv/dev.stamp
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
-# The tests that compute in one process run beside those that mostly wait for daemons; then, by themselves, those that train and the fabric,
-# whose timers are short. A shell lets what it starts in the background ignore interrupts, which some tests send.
+# The tests that compute in one process run beside those that mostly wait for daemons; then those that train a little, two files at a time;
+# then, by themselves, whole runs and the fabric, whose timers are short. A shell lets what it starts in the background ignore interrupts,
+# which some tests send.
 BESIDE := tests/real/kubernetes tests/real/pulumi tests/real/slurm
+ALONE := tests/faults tests/real
 test: lint
 	@calm=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$calm' EXIT; trap 'exit 130' INT TERM; \
 	env --default-signal=INT $(BIN)/python -m pytest -m 'calm or not slow' >$$calm 2>&1 & pid=$$!; failed=0; \
 	$(BIN)/python -m pytest -m slow $(BESIDE) || failed=1; \
 	wait $$pid || failed=1; cat $$calm; \
-	$(BIN)/python -m pytest -m 'slow and not calm' $(BESIDE:%=--ignore=%) || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not calm' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not calm' $(ALONE) $(BESIDE:%=--ignore=%) || failed=1; \
 	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt

@@ -64,6 +64,7 @@ def run(folder: Path, times: int) -> None:
     trainer = Trainer(worker, Job.of(config(folder.parent / "text")), show_signs(worker, "start"))
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks)
     faulty.times = times
+    trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end
     error = None
     try:
         trainer.run()

@@ -107,6 +107,7 @@ def run(folder: Path, case: Case, world_size: int) -> None:
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, fault=case.fault)
     if trainer.state.soundness is not None:
         trainer.state.soundness.norms.extend(case.norms)
+    trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end
     traced: set[str] = set()
     original = Trace.add
 
