@@ -62,7 +62,7 @@ def _told(entry: Entry) -> tuple[str, str] | None:
         case Regroup():
             return "regroup", f"{_host(entry.host, entry.node)} has come: all ranks start again with it"
         case RefusedFile():
-            return "refused file", _refused(entry)
+            return "refused file", f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Unseen():
             return "unseen", f"not seen from outside: {'; '.join(entry.calls)}"
     return None
@@ -83,11 +83,6 @@ def _straggler(found: Straggler) -> str:
     return (
         f"rank {found.rank}{where} needs {found.ratio:.2f} times the others' time for a step ({units.seconds(found.own_step_s)})"
     )
-
-
-def _refused(entry: RefusedFile) -> str:
-    """A pointer to a file that was renamed names another one now, and keeps its own name."""
-    return f"{entry.path}: {entry.why}" + ("" if entry.now == entry.path else f"; it was renamed to {entry.now}")
 
 
 def _numbers(entry: Corruption | Transient | Spike) -> tuple[str, str]:

@@ -198,7 +198,7 @@ class Takeover(Entry):
 
 
 class RefusedFile(Entry):
-    """A file of a script's own that is not to be used, and its name `now`; or one that named it, and names another now."""
+    """A file of a script's own that is not to be used, and its name `now`."""
 
     path: str
     now: str
