@@ -22,8 +22,21 @@ def records(folder: Path, world_size: int, *names: str) -> Records:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    names = ("unchecked", "sound", "first", "other", "lasting", "nan", "batch", "spike", "burst", "late")
-    names += ("once each", "due", "broken")
+    names = [
+        "unchecked",
+        "sound",
+        "first",
+        "other",
+        "lasting",
+        "nan",
+        "batch",
+        "spike",
+        "burst",
+        "late",
+        "once each",
+        "due",
+        "broken",
+    ]
     return records(tmp_path_factory.mktemp("three"), 3, *names)
 
 
