@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.runner.lines import read_lines
+
 LIMIT_S = 180
 POLL_S = 0.02
 JOB = Path(__file__).parent / "job.yaml"
@@ -24,11 +26,11 @@ class Run:
 
     def journal(self, *kinds: str) -> list[dict[str, Any]]:
         """The journal's lines of these kinds, in order of generations."""
-        lines = [line for path in sorted(self.directory.glob("shared/journal/*.jsonl")) for line in _read_lines(path)]
+        lines = [line for path in sorted(self.directory.glob("shared/journal/*.jsonl")) for line, _ in read_lines(path)]
         return [line for line in lines if line["kind"] in kinds]
 
     def steps(self) -> list[int]:
-        return [line["step"] for line in _read_lines(self.directory / "metrics.jsonl")]
+        return [line["step"] for line, _ in read_lines(self.directory / "metrics.jsonl")]
 
     def hashes(self) -> dict[str, str]:
         """What the run printed at its end."""
@@ -41,10 +43,6 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         return sorted((self.directory / "shared/checkpoints").glob("step-*"))
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def headway(*words: str | Path, runs: Path) -> subprocess.CompletedProcess[str]:
