@@ -45,20 +45,22 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 state = {"model": model, "optimizer": optimizer}
 with checkpoint.open(**eval(sys.argv[1])) as run:
     start = run.load(state)
-    print("from step", start, flush=True)
-    for step in range(start + 1, 221):
+    print(f"from step {start}", flush=True)
+    for step in range(start + 1, 301):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
         run.save(step, state)
-        if start == 0 and step == 217 and dist.get_rank() == 1:
+        if start == 0 and step == 217:
             run.wait()
-            os.kill(os.getpid(), signal.SIGKILL)
+            dist.barrier()
+            if dist.get_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
 """
 
 
 @pytest.mark.parametrize(
-    ("given", "steps", "kept"), [({}, 100, [100, 200]), ({"tiers": {"disk": 50}, "keep": 2}, 50, [150, 200])]
+    ("given", "steps", "kept"), [({}, 100, [100, 200, 300]), ({"tiers": {"disk": 50}, "keep": 2}, 50, [200, 250, 300])]
 )
 def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
     given: dict[str, object], steps: int, kept: list[int], tmp_path: Path
@@ -68,7 +70,7 @@ def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
     done = headway("torchrun", "--nproc-per-node", "2", script, repr(given), runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")
-    assert [line["step"] for line in run.journal("committed")] == list(range(steps, 201, steps))
+    assert [line["step"] for line in run.journal("committed")] == list(range(steps, 301, steps))
     assert [line["step"] for line in run.journal("loaded")] == [0, 200]
     assert [int(path.name[5:14]) for path in run.checkpoints()] == kept
     assert done.stdout.count("from step 200") == 2
