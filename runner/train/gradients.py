@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from headway.runner.boot.signs import in_section
 from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_corrupted
 from headway.runner.train.data import Corpus
 from headway.runner.train.job import Job
@@ -160,7 +161,7 @@ class Gradients:
 
     def _refuse(self, job: Job, judgement: Judgement, soundness: Soundness) -> NoReturn:
         # Where steps are not computed again at intervals, nothing says how far back the fault goes.
-        is_known = job.config.corruption is not None and job.config.corruption.replay is not None
+        is_known = _replay(job) is not None
         sound_step = soundness.step if is_known else self.state.step
         who, several = _named(judgement.suspects), len(judgement.suspects) > 1
         if judgement.lasting:
@@ -184,7 +185,7 @@ class Gradients:
 
     def _is_due(self, job: Job) -> bool:
         """Whether the coming step is to be computed on other ranks too."""
-        every = job.config.corruption.replay if job.config.corruption else None
+        every = _replay(job)
         if every is None:
             return False
         if every.steps is not None:
@@ -193,7 +194,7 @@ class Gradients:
         return is_late
 
     def _comes_late(self, job: Job) -> bool:
-        every = job.config.corruption.replay if job.config.corruption else None
+        every = _replay(job)
         if every is None or every.seconds is None or self.state.soundness is None or self.worker.rank != 0:
             return False
         return time.time() - self.state.soundness.wall >= every.seconds
@@ -297,6 +298,11 @@ class Gradients:
     def _unusual(self, norm: float) -> str:
         usual = self.state.soundness.usual() if self.state.soundness else None
         return f"gradient norm {norm:.4g}" + (f", {norm / usual:.1f} times the usual {usual:.4g}" if usual else "")
+
+
+def _replay(job: Job) -> Every | None:
+    """How often a step is to be computed on other ranks too."""
+    return job.config.corruption.replay if job.config.corruption else None
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -10,8 +10,6 @@ from torch import nn
 
 from headway.runner.checkpoint.tensors import to_bytes
 
-RESULT_BYTES = 16
-
 
 class Trace:
     """A hash over losses, and over the gradient of each weight as its operation gives it: equal bit by bit, or something was computed

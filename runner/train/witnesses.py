@@ -42,10 +42,6 @@ class Witnesses:
         for rank, result in enumerate(results):
             self._votes[(rank + shift) % self._world_size].append((rank, result))
 
-    def agree(self) -> bool:
-        """Whether all results of each share are equal."""
-        return all(len({result for _, result in votes}) == 1 for votes in self._votes)
-
     def settled(self) -> bool:
         """Whether no further attempt could say more."""
         return None not in self.judge().standing
