@@ -46,7 +46,7 @@ def _silence(trace: Trace, seconds: float) -> list[Heard]:
     found = []
     for half_seconds in range(1, round(2 * seconds) + 1):
         more_s = 0.5 * half_seconds
-        beats = {rank: dataclasses.replace(beat, age_s=(beat.age_s or 0.0) + more_s) for rank, beat in last.beats.items()}
+        beats = {rank: beat._replace(age_s=(beat.age_s or 0.0) + more_s) for rank, beat in last.beats.items()}
         found.append(Heard(last.at_s + more_s, beats, _on_cpu(last, more_s)))
     return found
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from headway.runner.health.watch import Probe, RankBeat
@@ -49,7 +49,7 @@ def read(path: Path) -> Trace:
 
 
 def _line(heard: Heard, stacks: dict[tuple[str, ...], int]) -> dict[str, object]:
-    beats = {rank: [_rounded(cell) for cell in astuple(beat)] for rank, beat in heard.beats.items()}
+    beats = {rank: [_rounded(cell) for cell in beat] for rank, beat in heard.beats.items()}
     probes, names = {}, {}
     for rank, probe in heard.probes.items():
         if probe.stack not in stacks:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.runner.contract import Exit
 from headway.runner.health.watch import Hang
@@ -26,8 +26,7 @@ class Kind(StrEnum):
     CORRUPTION = "corruption"
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """A rank that ended. `asked`: we had told it to. `oom`: the kernel's out-of-memory killer ended it. `xids` are what the driver of the
     node's devices has reported since the generation began."""
 
@@ -125,7 +124,9 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
 def _on_a_dead_device(ends: Sequence[Ended], raised: Mapping[int, Raised]) -> list[Ended]:
     """The ends on nodes with a device that must be reset: the others follow from them, asked or not. None where a node is gone, or where
     a rank elsewhere has raised what no device explains."""
-    dead = [end for end in ends if first_grave(end.xids) is not None]
+    dead = [end for end in ends if end.xids and first_grave(end.xids) is not None]
+    if not dead:
+        return []
     others = [end for end in ends if first_grave(end.xids) is None]
     reasons = [raised[end.rank] for end in others if end.rank in raised and not end.asked]
     explained = any(is_node_gone(end.how) for end in ends) or any(kind_of(error) is not Kind.CRASH for error in reasons)

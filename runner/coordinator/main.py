@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from headway.runner.coordinator.claiming import claim
 from headway.runner.coordinator.entrance import Entrance
 from headway.runner.coordinator.events import (
     Action,
+    Beat,
     Broadcast,
     Claimed,
     ClaimRefused,
@@ -50,8 +52,9 @@ from headway.runner.messages import ChannelError, Link, Listener, Message, broad
 from headway.runner.rundir import RunDirectory, read_verdict
 
 RETRY_S = 1.0
-TIMER_S = 0.25  # by which a tick's timer may be early: with many nodes there are many beats, and each puts it off
+TIMER_EARLY_S = 0.25  # by which a tick's timer may be early: with many nodes there are many beats, and each puts it off
 WATCH_TERM_S = 2.0
+GARBAGE = 100_000  # objects, before Python looks for cycles: of 12,500 links it would look at all again and again while they join
 EXPORT_S = 1.0
 
 T = TypeVar("T")
@@ -148,10 +151,13 @@ class Server:
         """Has this process woken up for the next tick if nothing else wakes it before."""
         due_s = self._pace.due_s(time.monotonic())
         if self._timer is not None:
-            if due_s - TIMER_S < self._timer.when() <= due_s:
+            if due_s - TIMER_EARLY_S < self._timer.when() <= due_s:
                 return
             self._timer.cancel()
         self._timer = None if self._over.is_set() else asyncio.get_running_loop().call_at(due_s, self._wake)
+
+    def _is_timer_near(self) -> bool:
+        return self._timer is None or self._timer.when() < time.monotonic() + TIMER_EARLY_S
 
     def _wake(self) -> None:
         self._timer = None
@@ -242,13 +248,16 @@ class Server:
             return
         self._busy = True
         try:
-            while self._inbox or self._pace.goes_along(time.monotonic()):
-                self._handle(self._inbox.popleft() if self._inbox else Tick())
+            while self._inbox:
+                self._handle(self._inbox.popleft())
+                if not self._inbox and self._pace.goes_along(time.monotonic()):
+                    self._inbox.append(Tick())
         except Exception as error:
             self._fail(error)
         finally:
             self._busy = False
-        self._tick_in_time()
+        if not isinstance(event, Beat) or self._is_timer_near():  # a beat brings no tick nearer
+            self._tick_in_time()
         if self._machine.generation.best_step > (self._seen.steps[-1][0] if self._seen.steps else 0):
             self._seen.add(self._machine.generation.best_step, time.time())
 
@@ -275,6 +284,8 @@ class Server:
             case Note("start"):  # a coordinator after us must know of it before any agent does
                 self._held = []
                 self._spawn(self._go_on_after(self._note(action)))
+            case Note("adopted", generation):  # each coordinator that follows says so for itself
+                self._note(Note("adopted", generation, {"term": self._term.number}))
             case Note():
                 self._note(action)
             case MakeClaim():
@@ -469,6 +480,7 @@ def main() -> None:
     patience_s, place = store_patience_s(config), (os.environ["HEADWAY_HOST"], int(os.environ.get("HEADWAY_NODE", "0")))
     machine = patiently(partial(rebuilt, config, chain, directory), patience_s)
     server = patiently(partial(Server, config, directory, *place, chain, machine), patience_s)
+    gc.set_threshold(GARBAGE)
     asyncio.run(server.serve())
 
 

@@ -25,8 +25,8 @@ class Pace:
 
     def goes_along(self, now_s: float) -> bool:
         """Whether to look now, when something was heard."""
-        patience_s = max(CALM_S, self._shortest_s) if self._is_calm(now_s) else self._shortest_s
-        return now_s >= self._ticked_s + patience_s
+        since_s = now_s - self._ticked_s
+        return since_s >= self._shortest_s and (since_s >= CALM_S or not self._is_calm(now_s))
 
     def due_s(self, now_s: float) -> float:
         """When to look if nothing is heard until then: while all is well, when the ranks have been quiet for QUIET_S."""

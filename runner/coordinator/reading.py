@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from headway.runner.contract import SECTIONS
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import Beat, Event, Exited, Joined, Probed, Recorded, Said
@@ -11,6 +13,7 @@ from headway.runner.health.watch import Probe, RankBeat
 from headway.runner.health.xid import Xid
 from headway.runner.messages import ChannelError, Message
 
+_SECTIONS = frozenset(SECTIONS)
 # What the coordinator's decisions read of each kind of evidence.
 _FACTS: Mapping[str, tuple[str, ...]] = {
     "loaded": ("rank", "step"),
@@ -45,16 +48,18 @@ def _join(message: Message) -> Joined:
     )
 
 
+class _Beating(msgspec.Struct):
+    """The body of a beat. Most messages are one, so all of it is read at once."""
+
+    port: int | None
+    ranks: dict[int, RankBeat]
+
+
 def _beat(message: Message) -> Beat:
-    body = message.body
-    ranks = {
-        int(rank): RankBeat(
-            int(step), SECTIONS[section], int(pulse), None if age is None else float(age), None if own is None else float(own)
-        )
-        for rank, (step, section, pulse, age, own) in body["ranks"].items()
-    }
-    port = body["port"]
-    return Beat(message.node, message.generation, None if port is None else int(port), ranks)
+    body = msgspec.convert(message.body, _Beating, str_keys=True)
+    if unknown := {beat.section for beat in body.ranks.values()} - _SECTIONS:
+        raise ValueError(f"sections {unknown}")
+    return Beat(message.node, message.generation, body.port, body.ranks)
 
 
 def _exited(message: Message) -> Exited:

@@ -15,7 +15,7 @@ class Member:
     domain: str | None
     generation: int  # the newest that its agent has spoken of
     heard_at: float  # when its agent last said anything: a node may vanish without ending its connection
-    gone_at: float | None = None  # when its connection ended
+    gone_at: float | None = None  # when its connection ended, or it was last heard before it was given up
     port: int | None = None
     used_port: int | None = None  # of its last rendezvous: a beat that was under way may still name it
     lost: bool = False  # given up; it may come back
@@ -24,7 +24,7 @@ class Member:
 
     @property
     def connected(self) -> bool:
-        return self.gone_at is None and not self.lost
+        return self.gone_at is None
 
     def listens_at(self, port: int | None) -> None:
         if port != self.used_port:

@@ -80,6 +80,7 @@ class Generation:
 
 # Exit codes that all ranks reach by agreement: nobody needs to be stopped, and what the others still have to say is wanted.
 _TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
+_HEARD = (Beat, Exited, Said, Probed, Recorded)  # what a node says once it has joined
 
 
 SURVEY_S = 5.0  # for the nodes to say what their keepers hold; one that does not is taken to hold nothing
@@ -124,6 +125,7 @@ class Coordinator:
         self.generation = Generation(newest_generation, base, corrupted=corrupted)
         self.refused: set[tuple[CheckpointId, str]] = set()
         self.holdings: dict[int, list[dict[str, Any]]] = {}  # node -> what its keeper holds, as far as it was asked and has said
+        self._unsurveyed: set[int] = set()  # nodes that were asked and have not said
         self.policy = Policy(
             config.restart,
             script=config.trainer.kind == "script",
@@ -165,10 +167,7 @@ class Coordinator:
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         self._out, self._now_s = [], now_s
-        if (
-            isinstance(event, Beat | Exited | Said | Probed | Recorded)
-            and (member := self.roster.members.get(event.node)) is not None
-        ):
+        if isinstance(event, _HEARD) and (member := self.roster.members.get(event.node)) is not None:
             member.heard_at = now_s
             member.generation = max(member.generation, event.generation)
             self.generation.known |= event.generation == self.generation.number
@@ -246,6 +245,7 @@ class Coordinator:
             else:
                 self._ended_with_node(event.node, STARTED_ANEW)
         if self.phase is Phase.SURVEYING and event.node not in self.holdings:
+            self._unsurveyed.add(event.node)
             self._out.append(Send(event.node, "survey", self.generation.number, {}))
         if self.phase is Phase.STOPPING:
             self._out.append(Send(event.node, "stop", self.generation.number, self._stop_body()))
@@ -408,10 +408,11 @@ class Coordinator:
     def _unreachable(self) -> list[tuple[int, float]]:
         """Nodes with a slot that cannot be reached, and since when; none while nobody can be: then this coordinator is cut off."""
         found, heard = [], False
+        silent_before_s = self._now_s - max(SILENT_S, 3 * self.vitals.beat_s)
         for node, member in self.roster.members.items():
-            silent = member.connected and self._now_s - member.heard_at > max(SILENT_S, 3 * self.vitals.beat_s)
-            heard = heard or (member.connected and not silent)
-            if node in self.roster.slot_of and not member.lost and (silent or not member.connected):
+            if member.gone_at is None and member.heard_at >= silent_before_s:
+                heard = True
+            elif node in self.roster.slot_of and not member.lost:
                 found.append((node, member.heard_at if member.gone_at is None else member.gone_at))
         return found if heard else []
 
@@ -464,8 +465,8 @@ class Coordinator:
             self._ended_with_node(node, f"{NODE_LOST}: {why}")
         elif self.phase is Phase.RUNNING:  # claimed, and not started yet
             self._go_on()
-        elif self.phase is Phase.SURVEYING and self._all_have_said():
-            self._make_claim()
+        elif self.phase is Phase.SURVEYING:
+            self._surveyed(node)
 
     # --- hangs and stragglers -----------------------------------------------------------------------------------------
 
@@ -512,17 +513,20 @@ class Coordinator:
             self._make_claim()
             return
         self.holdings = {}
+        self._unsurveyed = {node for node in self.roster.slot_of if not self.roster.members[node].lost}
         self._enter(Phase.SURVEYING)
         self._tell_all("survey", {})
 
     def _held(self, node: int, holdings: list[dict[str, Any]]) -> None:
         if self.phase is Phase.SURVEYING:
             self.holdings[node] = holdings
-            if self._all_have_said():
-                self._make_claim()
+            self._surveyed(node)
 
-    def _all_have_said(self) -> bool:
-        return all(node in self.holdings or self.roster.members[node].lost for node in self.roster.slot_of)
+    def _surveyed(self, node: int) -> None:
+        """Nothing is waited for from this node any more."""
+        self._unsurveyed.discard(node)
+        if not self._unsurveyed:
+            self._make_claim()
 
     def _make_claim(self) -> None:
         self._enter(Phase.CLAIMING)
@@ -698,7 +702,7 @@ class Coordinator:
             if not each.asked and each.code not in self._together:
                 self.generation.failed_nodes.add(each.node)
         self.best_step = max(self.best_step, self.generation.best_step)
-        if self.watch is not None:
+        if self.watch is not None and self.phase is Phase.RUNNING:
             self.watch.ended(each.rank for each in new)
         failed = any(each.code not in self._together for each in new)
         if self.phase is Phase.RUNNING and failed and self.generation.alive:

@@ -18,7 +18,7 @@ _HALF_FORGOTTEN_S = (
 def beat_interval_s(nodes: int) -> float:
     """Seconds between two beats of an agent: 2,500 a second in all, and twice a second from each at most.
 
-    12,500 nodes then beat every 5 s, and keep one core of the coordinator a quarter busy (benchmarks/control_plane).
+    12,500 nodes then beat every 5 s, and keep one core of the coordinator a sixth busy (benchmarks/control_plane).
     """
     return max(0.5, nodes / 2500)
 
@@ -38,15 +38,15 @@ class Vitals:
         self._elsewhere_at = now_s  # when a rank was last seen in a section that is none of _TRAINING
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
-        for beat in ranks.values():
-            if beat.age_s is None:
+        for step, section, _, age_s, _ in ranks.values():
+            if age_s is None:
                 continue
-            if (moved_at := now_s - beat.age_s) > self._moved_at:
+            if (moved_at := now_s - age_s) > self._moved_at:
                 pause_s = moved_at - self._moved_at
                 self._pause_s = max(pause_s, self._pause_s * 0.5 ** (pause_s / _HALF_FORGOTTEN_S))
                 self._moved_at = moved_at
-            self.step = max(self.step, beat.step)
-            if beat.section not in _TRAINING:
+            self.step = max(self.step, step)
+            if section not in _TRAINING:
                 self._elsewhere_at = now_s
 
     def slept(self, seconds: float) -> None:

@@ -3,8 +3,14 @@
 import math
 
 _RATIO = 1.04  # of a bucket's bounds: a quantile is at most 4 % too high
+_BUCKETS_A_LOG = 1 / math.log(_RATIO)
 _SHORTEST_S = 1e-4
 _FADES_AT = 100_000  # samples; then all counts are halved, so that what was usual long ago no longer counts
+
+
+def bucket_of(seconds: float) -> int:
+    """Where a duration is counted."""
+    return math.ceil(math.log(seconds / _SHORTEST_S) * _BUCKETS_A_LOG) if seconds > _SHORTEST_S else 0
 
 
 class Quantiles:
@@ -18,7 +24,10 @@ class Quantiles:
         return self._total
 
     def add(self, seconds: float) -> None:
-        bucket = math.ceil(math.log(max(seconds, _SHORTEST_S) / _SHORTEST_S, _RATIO))
+        self.count(bucket_of(seconds))
+
+    def count(self, bucket: int) -> None:
+        """Adds a duration whose bucket is known."""
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self._total += 1
         if self._total >= _FADES_AT:

@@ -36,10 +36,11 @@ class Straggler:
 
 @dataclass(slots=True)
 class _Rank:
-    """`begun` and `checked` are windows; `last` is what the window before took per step, which is compared when all have closed it."""
+    """`begun` and `next` are windows, `next` the first that was not looked at; `last` is what the window before took per step, which is
+    compared when all have closed it."""
 
     begun: int
-    checked: int
+    next: int
     step: int
     own_s: float
     odd: bool = False
@@ -62,14 +63,17 @@ class Stragglers:
     def saw(self, rank: int, step: int, own_s: float, now_s: float, *, training: bool) -> None:
         """The rank has completed `step` steps and spent `own_s` outside of waits. A window in which it was not only `training` does not
         count: one rank may well evaluate or save for all."""
-        window, each = int(now_s / WINDOW_S), self._ranks.get(rank)
+        each = self._ranks.get(rank)
         if each is None:
-            self._ranks[rank] = _Rank(window, window, step, own_s, odd=True)  # its first window begins in the midst of one
+            window = int(now_s / WINDOW_S)
+            self._ranks[rank] = _Rank(window, window + 1, step, own_s, odd=True)  # its first window begins in the midst of one
             return
-        each.odd = each.odd or not training
-        if window == each.checked:
+        if not training:
+            each.odd = True
+        if now_s < each.next * WINDOW_S:
             return
-        each.checked = window
+        window = int(now_s / WINDOW_S)
+        each.next = window + 1
         if step - each.step < STEPS_A_WINDOW:
             return
         if not each.odd:

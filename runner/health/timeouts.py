@@ -34,12 +34,12 @@ class SectionTimeouts:
         self._seen: dict[str, Quantiles] = {}
         self._limits: dict[str, float] = {}
 
-    def saw(self, section: str, gap_s: float) -> None:
-        """A rank in `section` gave no sign of life for so long, and then did."""
+    def saw(self, section: str, bucket: int) -> None:
+        """A rank in `section` gave no sign of life for as long as `quantiles.bucket_of` has put it there, and then did."""
         name = _NAMES[section]
-        if name not in self._seen:
-            self._seen[name] = Quantiles()
-        self._seen[name].add(gap_s)
+        if (seen := self._seen.get(name)) is None:
+            seen = self._seen[name] = Quantiles()
+        seen.count(bucket)
 
     def limit_s(self, section: str, step: int) -> float:
         """Seconds without a sign of life in `section` after which a rank that has done `step` steps counts as hung."""

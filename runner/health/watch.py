@@ -9,12 +9,13 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headway.runner.contract import Timeout
 from headway.runner.health import collectives, culprits
 from headway.runner.health.collectives import Collective
 from headway.runner.health.culprits import Standing
-from headway.runner.health.quantiles import Quantiles
+from headway.runner.health.quantiles import Quantiles, bucket_of
 from headway.runner.health.stragglers import Straggler, Stragglers
 from headway.runner.health.timeouts import SHARE, SectionTimeouts
 
@@ -37,8 +38,7 @@ _USUAL_FOR_S = 1.0  # p99 is computed again after that
 _JUDGE_S_A_RANK = 2e-5  # looking at all ranks takes 2 us each, so that it takes a tenth of a core at most
 
 
-@dataclass(frozen=True)
-class RankBeat:
+class RankBeat(NamedTuple):
     """What a rank's heartbeat page shows. `age_s` is the time since its last sign of life, null before the first; `own_s` the time that it
     has spent outside of waits for others since it started, null where that is not measured."""
 
@@ -85,15 +85,14 @@ class Findings:
 
 @dataclass(slots=True)
 class _Rank:
-    """`sign_s` is its last sign of life, `looked_s` when its agent last looked at its page, both on the watch's clock; `first` the first
-    step that was seen of it, 0 before that."""
+    """`sign_s` is its last sign of life, on the watch's clock, and `age_s` how old that was when its agent last looked at its page; `first`
+    the first step that was seen of it, 0 before that."""
 
     step: int
     section: str
     pulse: int
     age_s: float
     sign_s: float
-    looked_s: float
     first: int
 
 
@@ -135,8 +134,22 @@ class Watch:
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
         """Heartbeats of one node's ranks."""
-        for rank, beat in ranks.items():
-            self._beat(rank, beat, now_s)
+        for rank, (step, section, pulse, seen_age_s, own_s) in ranks.items():
+            if rank in self._ended:
+                continue
+            age_s = now_s - self._began_s if seen_age_s is None else seen_age_s
+            if (each := self._ranks.get(rank)) is None:
+                self._ranks[rank] = each = _Rank(step, section, pulse, age_s, now_s - age_s, step)
+                self._moved(each.sign_s)
+            elif pulse != each.pulse or step != each.step or section != each.section or age_s < each.age_s:
+                self._sign(each, step, section, pulse, age_s, now_s - age_s)
+                self._overdue.discard(rank)
+            else:  # a message that came late made the sign of life look younger than it is
+                each.sign_s, each.age_s = min(each.sign_s, now_s - age_s), age_s
+                if age_s > BOUND_S and section != "collective" and age_s > self._timeouts.limit_s(section, step):
+                    self._overdue.add(rank)
+            if own_s is not None:
+                self._stragglers.saw(rank, step, own_s, now_s, training=section in _TRAINING)
 
     def ended(self, ranks: Iterable[int]) -> None:
         """These ranks have ended: nothing more is expected of them."""
@@ -161,43 +174,26 @@ class Watch:
         self._recorded.update(ranks)
         self._said = said or self._said
 
-    def _beat(self, rank: int, beat: RankBeat, now_s: float) -> None:
-        if rank in self._ended:
-            return
-        age_s = now_s - self._began_s if beat.age_s is None else beat.age_s
-        each = self._ranks.get(rank)
-        if each is None:
-            self._ranks[rank] = each = _Rank(beat.step, beat.section, beat.pulse, age_s, now_s - age_s, now_s, beat.step)
-            self._moved(now_s - age_s)
-        elif beat.pulse != each.pulse or beat.step != each.step or beat.section != each.section or age_s < each.age_s:
-            self._sign(each, beat, age_s, now_s)
-            self._overdue.discard(rank)
-        else:  # a message that came late made the sign of life look younger than it is
-            each.sign_s, each.age_s = min(each.sign_s, now_s - age_s), age_s
-            if age_s > BOUND_S and each.section != "collective" and age_s > self._timeouts.limit_s(each.section, each.step):
-                self._overdue.add(rank)
-        each.looked_s = each.sign_s + age_s
-        if beat.own_s is not None:
-            self._stragglers.saw(rank, beat.step, beat.own_s, now_s, training=beat.section in _TRAINING)
-
-    def _sign(self, each: _Rank, beat: RankBeat, age_s: float, now_s: float) -> None:
+    def _sign(self, each: _Rank, step: int, section: str, pulse: int, age_s: float, sign_s: float) -> None:
         """A sign of life: how long it took is at least what the heartbeat before showed, and on average since that."""
-        sign_s = now_s - age_s
-        gap_s = max((sign_s - each.sign_s) / max(beat.pulse - each.pulse, 1), each.age_s)
+        signs = pulse - each.pulse
+        gap_s = (sign_s - each.sign_s) / signs if signs > 1 else sign_s - each.sign_s
+        bucket = bucket_of(gap_s if gap_s > each.age_s else each.age_s)
         if each.step:  # what comes before the first step, and that step itself, are not usual
-            self._gaps.add(gap_s)
-        each.first = each.first or beat.step
-        self._timeouts.saw(each.section, gap_s)
-        each.step, each.section, each.pulse, each.age_s, each.sign_s = beat.step, beat.section, beat.pulse, age_s, sign_s
-        self._furthest = max(self._furthest, beat.step)
+            self._gaps.count(bucket)
+        self._timeouts.saw(each.section, bucket)
+        each.first = each.first or step
+        each.step, each.section, each.pulse, each.age_s, each.sign_s = step, section, pulse, age_s, sign_s
+        self._furthest = max(self._furthest, step)
         self._moved(sign_s)
 
     def _moved(self, sign_s: float) -> None:
-        if sign_s > self._moved_s:
-            self._moved_s = sign_s
-            if self._looks or self._entered or self._said:
-                self._looks, self._entered, self._said = {}, {}, ""
-            self._asked_s, self._asked = -math.inf, 0
+        if sign_s <= self._moved_s:
+            return
+        self._moved_s = sign_s
+        if self._looks or self._entered or self._said:
+            self._looks, self._entered, self._said = {}, {}, ""
+        self._asked_s, self._asked = -math.inf, 0
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -307,7 +303,7 @@ class Watch:
         """Whether every rank that has not ended was looked at `seconds` or more after the last sign of life of any."""
         if len(self._ranks) + len(self._ended) < self._total:
             return False
-        return all(each.looked_s - self._moved_s >= seconds - 1e-6 for each in self._ranks.values())
+        return all(each.sign_s + each.age_s - self._moved_s >= seconds - 1e-6 for each in self._ranks.values())
 
     def _standings(self) -> Iterator[Standing]:
         """Where each rank stands, by its probes or, where there is none, by its heartbeats."""

@@ -18,7 +18,7 @@ import pytest
 from headway.runner.agent.main import Agent
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, HeartbeatPage, Mesh, RunConfig, Timeout, Trainer
+from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, Exit, HeartbeatPage, Mesh, RunConfig, Timeout, Trainer
 from headway.runner.messages import Link, Listener, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
 
@@ -206,6 +206,14 @@ def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_bega
     assert agent._silent_s() == 10.0
     page.write(1, monotonic_ns=4997 * 10**9)
     assert agent._silent_s() == 3.0
+
+
+@pytest.mark.parametrize("section", [-1, len(SECTIONS), 1 << 40])
+def test_a_page_that_somebody_has_written_over_still_makes_a_beat(section: int, tmp_path: Path) -> None:
+    page = HeartbeatPage(memoryview(bytearray(1024)))
+    page.write(0, step=3, section=section, pulse=7)
+    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, page)
+    assert agent._heartbeat(0) == [3, "script", 7, None, None]
 
 
 @pytest.mark.parametrize("told", ["assign", "start"])

@@ -198,7 +198,7 @@ NO_DEVICE = Raised("torch.AcceleratorError", "CUDA error: unspecified launch fai
 
 
 def with_xids(end: Ended, xids: tuple[Xid, ...]) -> Ended:
-    return replace(end, xids=xids)
+    return end._replace(xids=xids)
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["by itself", "with the others"])

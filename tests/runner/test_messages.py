@@ -205,6 +205,17 @@ def test_messages_arrive_in_order_in_both_directions() -> None:
     assert answer == Message(RUN, 3, 7, 0, 1, "start", {"base": None})
 
 
+@pytest.mark.parametrize("said", [{"text": "no file \udc80\udcff.bin"}, {"loss": float("inf")}, {"seed": 1 << 80}])
+def test_what_python_writes_and_json_does_not_know_arrives_as_it_was_said(said: dict[str, Any]) -> None:
+    async def scenario() -> list[dict[str, Any]]:
+        async with listening() as coordinator, agent(coordinator.port) as link:
+            link.send("evidence", 2, 7, said)
+            link.send("beat", 2, 7, {})
+            return [(await coordinator.next()).body for _ in range(2)]
+
+    assert asyncio.run(scenario()) == [said, {}]
+
+
 def test_a_long_message_arrives_whole_and_the_next_one_after_it() -> None:
     text = "a" * (MAX_LINE_BYTES - 200)
 

@@ -39,7 +39,9 @@ class Lines:
 
     def message(self, side: Side, secret: bytes | None = None, **changes: Any) -> bytes:
         kind, body = (
-            ("beat", {"port": 1, "ranks": {"0": [9999, 4, 9, 0.1, None]}}) if side == "agent" else ("stop", {"exit_code": 83})
+            ("beat", {"port": 1, "ranks": {"0": [9999, "compute", 9, 0.1, None]}})
+            if side == "agent"
+            else ("stop", {"exit_code": 83})
         )
         fields = {"run": RUN, "generation": 1, "node": 0, "incarnation": 0, "seq": 0, "kind": kind, "body": body}
         return self.signed(json.dumps({**fields, **changes}).encode(), side, secret)
@@ -92,7 +94,7 @@ AFTER: Mapping[str, Attack] = {
 NONSENSE: tuple[dict[str, Any], ...] = (
     {"kind": "join", "body": {}},
     {"kind": "join", "body": {"host": "x", "running": 7, "port": None}},
-    {"kind": "beat", "body": {"port": 1, "ranks": {"0": [1, 99, 1, 1, 1]}}},
+    {"kind": "beat", "body": {"port": 1, "ranks": {"0": [1, "elsewhere", 1, 1, 1]}}},
     {"kind": "exited", "body": {"exits": [{"rank": 0, "code": 1, "how": "", "asked": False, "step": 0, "oom": False}]}},
     {"kind": "exited", "body": {"exits": 3}},
     {"kind": "evidence", "body": {"what": "preempted"}},
@@ -121,7 +123,7 @@ class Honest:
         await asyncio.wait_for(self.started.wait(), 60)
 
     def beat(self, port: int) -> None:
-        self._send("beat", {"port": port, "ranks": {self.node: [5, 4, 5, 0.1, None]}})
+        self._send("beat", {"port": port, "ranks": {self.node: [5, "compute", 5, 0.1, None]}})
 
     def finish(self) -> None:
         facts = {"rank": self.node, "code": 0, "how": "exit code 0", "asked": False, "step": 5, "oom": False}

@@ -1,7 +1,7 @@
 """Agents' messages: what an agent saw is what the coordinator gets."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import Exited, Probed, Recorded
@@ -35,5 +35,5 @@ def test_reports_of_devices_arrive_with_the_end_of_a_rank() -> None:
     facts = {"rank": 3, "code": -9, "asked": True, "oom": False, "how": "killed by SIGKILL", "step": 7}
     body = {"exits": [{**facts, "xids": [[79, "PCI:0000:3b:00", "lost"]]}, {**facts, "rank": 2}]}
     ends = [Ended(rank, 1, -9, "killed by SIGKILL", True, 7) for rank in (3, 2)]
-    with_report = replace(ends[0], xids=(Xid(79, "PCI:0000:3b:00", "lost"),))
+    with_report = ends[0]._replace(xids=(Xid(79, "PCI:0000:3b:00", "lost"),))
     assert event_of(Message("r", 2, 1, 0, 5, "exited", body)) == Exited(1, 2, (with_report, ends[1]))

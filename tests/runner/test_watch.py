@@ -38,9 +38,7 @@ class World:
         """A sign of life of these ranks, of all where none are given."""
         for rank in ranks or self.beats:
             beat = self.beats[rank]
-            self.beats[rank] = dataclasses.replace(
-                beat, pulse=beat.pulse + 1, step=beat.step + steps, section=section or beat.section
-            )
+            self.beats[rank] = beat._replace(pulse=beat.pulse + 1, step=beat.step + steps, section=section or beat.section)
             self.signs_s[rank] = self.now_s
 
     def go(self, seconds: float) -> list[Findings]:
@@ -70,9 +68,7 @@ class World:
 
     def say_beats(self) -> None:
         heard = [rank for rank in self.beats if rank not in self.unheard]
-        self.watch.beat(
-            {rank: dataclasses.replace(self.beats[rank], age_s=self.now_s - self.signs_s[rank]) for rank in heard}, self.now_s
-        )
+        self.watch.beat({rank: self.beats[rank]._replace(age_s=self.now_s - self.signs_s[rank]) for rank in heard}, self.now_s)
 
 
 def hang_in(findings: list[Findings]) -> Hang | None:
