@@ -5,15 +5,17 @@ of a machine share.
 """
 
 import asyncio
+import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.runner.contract import SECTIONS, RunConfig, bind, from_json, slot_of
+from headway.runner.contract import RunConfig, bind, from_json, slot_of
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.messages import ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory
@@ -44,9 +46,10 @@ class Node:
     def beat(self, words: list[Any]) -> None:
         self._send("beat", {"port": self.port, "ranks": dict.fromkeys(self.running, words)})
 
-    def end(self, ranks: list[int], code: int, *, asked: bool) -> None:
-        """Reports the end of some of its ranks."""
-        facts = {"code": code, "how": f"exit code {code}", "asked": asked, "step": 0, "oom": False}
+    def end(self, ranks: list[int], number: signal.Signals, *, asked: bool) -> None:
+        """Reports the end of some of its ranks by a signal."""
+        step = self._fleet.words()[0]
+        facts = {"code": -number, "how": f"killed by {number.name}", "asked": asked, "step": step, "oom": False}
         for rank in ranks:
             del self.running[rank]
         self._send("exited", {"exits": [{"rank": rank, **facts} for rank in ranks]})
@@ -67,7 +70,7 @@ class Node:
             case "start":
                 self._start(message.generation, message.body)
             case "stop" if self.running:
-                self.end(list(self.running), -15, asked=True)
+                self.end(list(self.running), signal.SIGTERM, asked=True)
 
     def _start(self, generation: int, body: Mapping[str, Any]) -> None:
         self.generation = generation
@@ -103,11 +106,11 @@ class Fleet:
             self.disconnected(node)
 
     def fail(self, number: int) -> None:
-        """A rank of the node ends with an error."""
+        """A rank of the node is killed."""
         node = self.nodes[number]
         self._started.clear()
         self._say("failed")
-        node.end([next(iter(node.running))], 1, asked=False)
+        node.end([next(iter(node.running))], signal.SIGKILL, asked=False)
 
     def lose(self, number: int) -> None:
         """The node is gone, and all others wait for it."""
@@ -181,7 +184,7 @@ class Fleet:
         step, since_s = divmod((self._stalled_at or now) - self._began, STEP_S)
         return [
             int(step),
-            SECTIONS.index("compute"),
+            "compute",
             3 * int(step),
             round(since_s + now - (self._stalled_at or now), 3),
             0.8 * step,
@@ -202,6 +205,7 @@ class Fleet:
 
 
 async def serve(run_json: Path, attempt: int) -> None:
+    gc.disable()  # real agents have a process each, and little in it
     fleet = Fleet(RunDirectory.of(run_json, attempt), from_json(RunConfig, run_json.read_text()))
     orders = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)

@@ -86,14 +86,14 @@ class Fleet:
         """When the coordinator gave a node of this generation up, by the monotonic clock."""
         return self.noted(generation, "lost") - time.time() + time.monotonic()
 
-    def noted(self, generation: int, kind: str) -> float:
-        """The wall time of a line in the generation's journal. Raises MeasureError when it does not come."""
+    def noted(self, generation: int, kind: str, times: int = 1) -> float:
+        """The wall time of the last of so many lines in the generation's journal. Raises MeasureError when it does not come."""
         path = self._directory.journal(generation)
         found: list[float] = []
 
         def look() -> bool:
-            found.extend(line["wall"] for line, _ in read_lines(path) if line["kind"] == kind)
-            return bool(found)
+            found[:] = [line["wall"] for line, _ in read_lines(path) if line["kind"] == kind]
+            return len(found) >= times
 
         self._wait_for(look, f"the journal's {kind!r}")
         return found[-1]
