@@ -17,7 +17,7 @@ from headway.runner.agent.processes import describe_status, spawn
 
 # A worker that shows everything it could tell apart by, but for what is imported.
 WORKER = """
-import json, os, resource, signal, sys
+import gc, json, os, resource, signal, sys
 names = ["HOME", "RANK", "LEFT", "HEADWAY_ROOM", "HEADWAY_ORDERS_FD"]
 shown = open("/proc/self/environ").read().split(chr(0))
 facts = {
@@ -28,6 +28,7 @@ facts = {
     "session": os.getsid(0) == os.getpid(), "niceness": os.getpriority(os.PRIO_PROCESS, 0), "directory": os.getcwd(),
     "stdin": os.readlink("/proc/self/fd/0"),
     "events": os.read(int(os.environ["EVENTS_FD"]), 10).decode(), "slow": "colorsys" in sys.modules,
+    "collects": [gc.isenabled(), gc.get_freeze_count(), gc.get_threshold()],
 }
 print(json.dumps(facts, sort_keys=True))
 print("to stderr", file=sys.stderr)
