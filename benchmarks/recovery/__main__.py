@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.claim import Claim, compared, report, spread
+from benchmarks.claim import Claim, MeasureError, compared, report, spread
 from benchmarks.recovery import launchers
 from benchmarks.recovery.launchers import RANKS, end, free_port, launched, settle, standbys
 from benchmarks.recovery.trace import await_steps, recovered_s, steps_of, wait_until
@@ -142,6 +142,8 @@ def claims(rounds: int, only: str) -> Iterator[Claim]:
 
 
 def _worker_claims(rounds: int) -> Iterator[Claim]:
+    if not launchers.LIGHTHOUSE.exists():
+        raise MeasureError(f"{launchers.LIGHTHOUSE} is not there; `make peers` installs it")
     warm, cold, theirs, fast, default = [], [], [], [], []
     for _ in range(rounds):  # in turn, so that all meet the same machine
         theirs += killed_worker(launchers.torchrun, 2, nothing)

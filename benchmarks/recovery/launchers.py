@@ -16,6 +16,7 @@ from benchmarks.recovery.trace import wait_until
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("train.py")
 TORCHFT = ROOT / ".venv-peers/torchft/bin"
+LIGHTHOUSE = TORCHFT / "torchft_lighthouse"
 STEPS = "100000"
 STANDBY = "headway.runner.agent.standby"
 RANKS = 2
@@ -145,7 +146,7 @@ def torchft_groups(folder: Path, heartbeat_ms: int) -> Iterator[list["subprocess
     """Two replica groups of one process each and their lighthouse."""
     port = free_port()
     words: list[str | Path] = [
-        TORCHFT / "torchft_lighthouse",
+        LIGHTHOUSE,
         "--min_replicas",
         "1",
         "--quorum_tick_ms",
