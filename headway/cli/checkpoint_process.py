@@ -1,11 +1,12 @@
 """The runner's checkpoint reader as a process: words in, one JSON object a line out."""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from headway.runner.libraries import lacking_to_read
 
 Line = dict[str, Any]
 
@@ -19,8 +20,8 @@ class Reading:
 
     def __init__(self, words: Sequence[str]) -> None:
         """Raises LibraryError."""
-        if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
-            raise LibraryError(f"checkpoints need {' and '.join(missing)} to be read; install headway with its extra `runner`")
+        if lacking := lacking_to_read():
+            raise LibraryError(lacking)
         command = [sys.executable, "-m", "headway.runner.checkpoint", *words]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 

@@ -1,6 +1,5 @@
 """`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 from headway.cli.teed import following
 from headway.infra.submit.parent import ending_with_parent
 from headway.runner.contract import VERDICTS, Exit
+from headway.runner.libraries import lacking_to_run
 
 # Those that --signals-to-handle names by default or in its help; what they do there is the runner's business.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -21,8 +21,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sign
 
 def run(words: list[str]) -> int:
     """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out, 3 without the runner's libraries."""
-    if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
-        print(f"error: the runner needs {' and '.join(missing)}; install headway with its extra `runner`", file=sys.stderr)
+    if lacking := lacking_to_run():
+        print(f"error: {lacking}", file=sys.stderr)
         return 3
     read, write = os.pipe()
     command = [sys.executable, "-m", "headway.runner.torchrun", *words]

@@ -1,6 +1,5 @@
 """A planned job as processes of this machine: one supervisor a slot and spare, and signals sent to its workers on request."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.jobspec.suggest import listed
 from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RecordError, Verdict, from_json, settled
+from headway.runner.libraries import lacking_to_run
 
 LOOPBACK = "127.0.0.1"
 
@@ -111,8 +111,8 @@ def _check_machine(plan: JobPlan) -> None:
         there, needed = len(list(Path("/dev").glob("nvidia[0-9]*"))), plan.nodes * plan.gpus_per_slot
         if there < needed:
             raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
-    if missing := [package for package in ("torch", "xxhash") if importlib.util.find_spec(package) is None]:
-        raise LocalError(f"the runner needs {' and '.join(missing)}; install headway with its extra `runner`")
+    if lacking := lacking_to_run():
+        raise LocalError(lacking)
     script, *_ = plan.run.trainer.options.get("argv", ["-m"])
     if script != "-m" and not Path(script).is_file():
         raise LocalError(f"there is no file `{script}` in `{Path.cwd()}`, where the job is submitted from")

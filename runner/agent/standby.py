@@ -83,7 +83,7 @@ def warm_up(module: str, names: Sequence[str]) -> None:
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
     """Python's collector of cycles looks at what is imported again and again, which takes an eighth of an import of torch._dynamo and
-    finds nothing. What was made meanwhile counts as old afterwards."""
+    finds next to nothing. What was made meanwhile counts as old afterwards."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -100,7 +100,7 @@ def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
     collects = gc.isenabled()
-    gc.disable()  # an eighth of the time that imports take, which make nothing to collect
+    gc.disable()  # an eighth of the time that imports take, which make next to nothing to collect
     prepare()
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
 
@@ -109,6 +109,8 @@ def main() -> None:
     register_optimizer_step_post_hook(counter)
     carefully(compare_replicas, worker, counter)
     keep_process_groups()
+    if collects:
+        gc.enable()
     verify_first(worker, store)
     worker.section("script")
     if worker.rank == 0:
@@ -117,8 +119,6 @@ def main() -> None:
     # What is imported by now stays: a full collection, which would fall into some step or save, need not look at torch's 200,000 objects
     # each time. One of them took 160 ms beside a dcp.save, on two busy cores; what the script makes is collected as ever.
     gc.freeze()
-    if collects:
-        gc.enable()
     code = run(worker)
     if worker.forked():
         leave(code)

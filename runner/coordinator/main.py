@@ -256,7 +256,7 @@ class Server:
             self._fail(error)
         finally:
             self._busy = False
-        if not isinstance(event, Beat) or self._is_timer_near():  # a beat brings no tick nearer
+        if not isinstance(event, Beat) or self._is_timer_near():  # a beat brings the next tick nearer only by a tick of its own
             self._tick_in_time()
         if self._machine.generation.best_step > (self._seen.steps[-1][0] if self._seen.steps else 0):
             self._seen.add(self._machine.generation.best_step, time.time())

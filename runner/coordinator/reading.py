@@ -14,6 +14,8 @@ from headway.runner.health.xid import Xid
 from headway.runner.messages import ChannelError, Message
 
 _SECTIONS = frozenset(SECTIONS)
+# A heartbeat page has signed 64-bit words, and times in nanoseconds.
+_MOST, _LONGEST_S = 1 << 63, 1e10
 # What the coordinator's decisions read of each kind of evidence.
 _FACTS: Mapping[str, tuple[str, ...]] = {
     "loaded": ("rank", "step"),
@@ -57,8 +59,11 @@ class _Beating(msgspec.Struct):
 
 def _beat(message: Message) -> Beat:
     body = msgspec.convert(message.body, _Beating, str_keys=True)
-    if unknown := {beat.section for beat in body.ranks.values()} - _SECTIONS:
-        raise ValueError(f"sections {unknown}")
+    for step, section, pulse, age_s, own_s in body.ranks.values():
+        counts = -_MOST <= step < _MOST and -_MOST <= pulse < _MOST
+        times = -_LONGEST_S < (age_s or 0) < _LONGEST_S and -_LONGEST_S < (own_s or 0) < _LONGEST_S
+        if not (section in _SECTIONS and counts and times):
+            raise ValueError(f"{step}, {section}, {pulse}, {age_s}, {own_s} is no heartbeat")
     return Beat(message.node, message.generation, body.port, body.ranks)
 
 

@@ -245,7 +245,8 @@ class Coordinator:
             else:
                 self._ended_with_node(event.node, STARTED_ANEW)
         if self.phase is Phase.SURVEYING and event.node not in self.holdings:
-            self._unsurveyed.add(event.node)
+            if event.node in self.roster.slot_of:  # the slots may have been bound anew just now
+                self._unsurveyed.add(event.node)
             self._out.append(Send(event.node, "survey", self.generation.number, {}))
         if self.phase is Phase.STOPPING:
             self._out.append(Send(event.node, "stop", self.generation.number, self._stop_body()))
@@ -338,7 +339,10 @@ class Coordinator:
             if self.phase is Phase.RUNNING:
                 self._start()
             return
-        if event.generation != self.generation.number or event.node not in self.roster.slot_of or self.watch is None:
+        if event.generation != self.generation.number or self.watch is None:
+            return
+        own = self.roster.ranks(event.node)
+        if any(rank not in own for rank in event.ranks):
             return
         self.vitals.beat(event.ranks, self._now_s)
         self.watch.beat(event.ranks, self._now_s)

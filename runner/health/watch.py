@@ -188,12 +188,11 @@ class Watch:
         self._moved(sign_s)
 
     def _moved(self, sign_s: float) -> None:
-        if sign_s <= self._moved_s:
-            return
-        self._moved_s = sign_s
-        if self._looks or self._entered or self._said:
-            self._looks, self._entered, self._said = {}, {}, ""
-        self._asked_s, self._asked = -math.inf, 0
+        if sign_s > self._moved_s:
+            self._moved_s = sign_s
+            if self._looks or self._entered or self._said:
+                self._looks, self._entered, self._said = {}, {}, ""
+            self._asked_s, self._asked = -math.inf, 0
 
     # --- what follows -------------------------------------------------------------------------------------------------
 

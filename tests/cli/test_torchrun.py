@@ -8,7 +8,13 @@ from headway.cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("absent", "words"), [(("torch",), "torch"), (("xxhash",), "xxhash"), (("torch", "xxhash"), "torch and xxhash")]
+    ("absent", "words"),
+    [
+        (("torch",), "torch"),
+        (("xxhash",), "xxhash"),
+        (("torch", "xxhash"), "torch and xxhash"),
+        (("torch", "xxhash", "msgspec"), "torch, xxhash and msgspec"),
+    ],
 )
 def test_libraries_that_are_not_there_are_named_and_how_to_get_them(
     absent: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -655,6 +655,14 @@ def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged(
     assert bench.end_all([Exit.UNVERIFIED] * 4) == [MakeClaim(both)]
 
 
+def test_a_beat_about_ranks_of_another_node_counts_for_nothing() -> None:
+    bench = Bench().started()
+    before = bench.machine.vitals.step
+    for ranks in ({2: 9}, {0: 9, 4: 9}, {-1: 9}):
+        bench.do(Beat(0, 1, None, {rank: RankBeat(step, "compute", step, 0.0) for rank, step in ranks.items()}))
+    assert (bench.machine.vitals.step, bench.machine.best_step) == (before, before)
+
+
 # --- what the nodes hold in memory ------------------------------------------------------------------------------------
 
 TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("disk", 10)))
@@ -731,6 +739,18 @@ def test_a_node_that_comes_back_is_asked_again() -> None:
     bench = failed()
     assert sent(bench.do(held(0), joined(1, 1)), "survey") == [1]
     assert claims(bench.do(held(1))) == 1
+
+
+def test_a_node_whose_slot_a_spare_takes_while_it_comes_back_is_not_waited_for() -> None:
+    bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", spares=1))
+    bench.do(joined(2))
+    bench.started()
+    bench.say("corrupted", ranks=[2], found="a gradient differs", sound_step=0)
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.do(joined(1))  # anew and without its ranks, which ends the generation
+    assert (bench.machine.phase, sorted(bench.machine.roster.slot_of)) == (Phase.SURVEYING, [0, 2])
+    assert claims(bench.do(held(0), held(2))) == 1
 
 
 def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() -> None:

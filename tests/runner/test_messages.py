@@ -205,7 +205,7 @@ def test_messages_arrive_in_order_in_both_directions() -> None:
     assert answer == Message(RUN, 3, 7, 0, 1, "start", {"base": None})
 
 
-@pytest.mark.parametrize("said", [{"text": "no file \udc80\udcff.bin"}, {"loss": float("inf")}, {"seed": 1 << 80}])
+@pytest.mark.parametrize("said", [{"text": "no file \udc80\udcff.bin"}, {"loss": float("inf")}, {"seed": (1 << 80) + 1}])
 def test_what_python_writes_and_json_does_not_know_arrives_as_it_was_said(said: dict[str, Any]) -> None:
     async def scenario() -> list[dict[str, Any]]:
         async with listening() as coordinator, agent(coordinator.port) as link:

@@ -1,0 +1,26 @@
+"""What the extra `runner` brings, and what of it is not there."""
+
+import importlib.util
+
+_EXTRA = "install headway with its extra `runner`"
+
+
+def lacking_to_run() -> str | None:
+    """What a person must do before anything can be run here; None where all is there."""
+    missing = _missing("torch", "xxhash", "msgspec")
+    return f"the runner needs {missing}; {_EXTRA}" if missing else None
+
+
+def lacking_to_read() -> str | None:
+    """The same of reading checkpoints."""
+    missing = _missing("torch", "xxhash")
+    return f"checkpoints need {missing} to be read; {_EXTRA}" if missing else None
+
+
+def _missing(*packages: str) -> str:
+    return _listed([package for package in packages if importlib.util.find_spec(package) is None])
+
+
+def _listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
