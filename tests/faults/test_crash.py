@@ -103,6 +103,11 @@ print("ended", dist.get_rank(), sys.argv[1:], os.environ["RANK"], flush=True)
 """
 
 
+def workers_of(directory: Path) -> set[int]:
+    """What the processes of the run's workers show of themselves."""
+    return {p.pid for p in processes_of(directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
+
+
 def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLEEPY)
     command = (
@@ -121,11 +126,9 @@ def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Pa
         run = only_run(tmp_path / "runs")
         parked = {p.pid for p in companions(run.directory, STANDBY)}
         worker(run.directory, rank=1).kill()
-        wait_until(lambda: bool(notes(tmp_path, "warm")), "warm workers")
-        becoming = {p.pid for p in processes_of(run.directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
+        wait_until(lambda: workers_of(run.directory) == parked, "the standbys in the workers' place")
         assert launcher.wait(LIMIT_S) == 0
     assert notes(tmp_path, "warm")[0]["ranks"] == [0, 1]
-    assert becoming == parked
     printed = sorted(path.read_text() for path in (tmp_path / "logs").glob("*/attempt_1/*/stdout.log"))
     assert printed == ["ended 0 ['x y'] 0\n", "ended 1 ['x y'] 1\n"]
     assert processes_of(run.directory) == []
