@@ -18,9 +18,4 @@ def lacking_to_read() -> str | None:
 
 
 def _missing(*packages: str) -> str:
-    return _listed([package for package in packages if importlib.util.find_spec(package) is None])
-
-
-def _listed(names: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+    return " and ".join(package for package in packages if importlib.util.find_spec(package) is None)

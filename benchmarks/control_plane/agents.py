@@ -115,6 +115,7 @@ class Fleet:
     def lose(self, number: int) -> None:
         """The node is gone, and all others wait for it."""
         node = self.nodes.pop(number)
+        self._assigned.discard(number)
         self._binding = self._bound(self._binding)
         self._started.clear()
         self._stalled_at = time.monotonic()

@@ -315,10 +315,8 @@ class Agent:
         words = self.page.read(local_rank)
         age_s = round((time.monotonic_ns() - words["monotonic_ns"]) / 1e9, 3) if words["monotonic_ns"] else None
         own_s = round(words["own_ns"] / 1e9, 6) if words["own_ns"] else None
-        section = (
-            SECTIONS[words["section"]] if words["section"] in range(len(SECTIONS)) else "script"
-        )  # the page is written by anybody
-        return [words["step"], section, words["pulse"], age_s, own_s]
+        known = 0 <= words["section"] < len(SECTIONS)  # a script may have written over the page
+        return [words["step"], SECTIONS[words["section"]] if known else "script", words["pulse"], age_s, own_s]
 
     def _report_event(self, event: dict[str, Any]) -> None:
         self._send("committed" if event["what"] == "committed" else "evidence", event)

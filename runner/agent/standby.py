@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.agent.warm import ALWAYS, OF_ANY_RANK, ORDERS_FD, READY, ROOM, TAKEN, WANTED_FD
+from headway.runner.imports import uncollected
 
 # Libraries that a standby imports where the first generation's worker has; what a script brings itself is run by the script only.
 LIBRARIES = frozenset(
@@ -78,21 +79,6 @@ def warm_up(module: str, names: Sequence[str]) -> None:
                 if name == module and hasattr(imported, "prepare"):
                     imported.prepare()  # hooks that must be there before libraries give the hooked functions names of their own
     forget(module)
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Python's collector of cycles looks at what is imported again and again, which takes an eighth of an import of torch._dynamo and
-    finds next to nothing. What was made meanwhile counts as old afterwards."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        if was_on:
-            gc.enable()
 
 
 def forget(module: str) -> None:

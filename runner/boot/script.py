@@ -23,6 +23,7 @@ from headway.runner.boot.hooks import prepare
 from headway.runner.boot.shares import verify_first
 from headway.runner.boot.unseen import carefully, say_unseen, watch_for_steps
 from headway.runner.contract import RunConfig, from_json
+from headway.runner.imports import uncollected
 from headway.runner.worker import Worker, host_store, leave_store
 
 _PASSED_OVER = (__file__, runpy.__file__, "<frozen runpy>")
@@ -99,18 +100,15 @@ def own_frames(trace: TracebackType | None) -> TracebackType | None:
 def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
-    collects = gc.isenabled()
-    gc.disable()  # an eighth of the time that imports take, which make next to nothing to collect
-    prepare()
-    from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
+    with uncollected():
+        prepare()
+        from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
 
     store = host_store(worker)  # serves the other ranks for as long as this process lives
     counter = signs.StepCounter(signs.show_signs(worker, "script"))
     register_optimizer_step_post_hook(counter)
     carefully(compare_replicas, worker, counter)
     keep_process_groups()
-    if collects:
-        gc.enable()
     verify_first(worker, store)
     worker.section("script")
     if worker.rank == 0:

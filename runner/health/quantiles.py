@@ -23,11 +23,8 @@ class Quantiles:
     def __len__(self) -> int:
         return self._total
 
-    def add(self, seconds: float) -> None:
-        self.count(bucket_of(seconds))
-
-    def count(self, bucket: int) -> None:
-        """Adds a duration whose bucket is known."""
+    def add(self, bucket: int) -> None:
+        """Counts a duration where `bucket_of` puts it."""
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self._total += 1
         if self._total >= _FADES_AT:

@@ -35,11 +35,11 @@ class SectionTimeouts:
         self._limits: dict[str, float] = {}
 
     def saw(self, section: str, bucket: int) -> None:
-        """A rank in `section` gave no sign of life for as long as `quantiles.bucket_of` has put it there, and then did."""
+        """A rank in `section` gave no sign of life for so long (quantiles.bucket_of), and then did."""
         name = _NAMES[section]
         if (seen := self._seen.get(name)) is None:
             seen = self._seen[name] = Quantiles()
-        seen.count(bucket)
+        seen.add(bucket)
 
     def limit_s(self, section: str, step: int) -> float:
         """Seconds without a sign of life in `section` after which a rank that has done `step` steps counts as hung."""

@@ -180,7 +180,7 @@ class Watch:
         gap_s = (sign_s - each.sign_s) / signs if signs > 1 else sign_s - each.sign_s
         bucket = bucket_of(gap_s if gap_s > each.age_s else each.age_s)
         if each.step:  # what comes before the first step, and that step itself, are not usual
-            self._gaps.count(bucket)
+            self._gaps.add(bucket)
         self._timeouts.saw(each.section, bucket)
         each.first = each.first or step
         each.step, each.section, each.pulse, each.age_s, each.sign_s = step, section, pulse, age_s, sign_s

@@ -3,18 +3,18 @@
 The workers to be import torch beside this process, which needs it for torchrun's own parser, and pass to the supervisor with it.
 """
 
-import gc
 import os
 import sys
 from typing import NoReturn
 
+from headway.runner.imports import uncollected
 from headway.runner.torchrun import early
 
 
 def main() -> NoReturn:
     begun = early.begin(sys.argv[1:], os.environ)
-    gc.disable()  # an eighth of the time that imports take; the supervisor comes in this process' place
-    from headway.runner.torchrun.launcher import launch  # noqa: PLC0415  imports torch
+    with uncollected():
+        from headway.runner.torchrun.launcher import launch  # noqa: PLC0415  imports torch
 
     launch(sys.argv[1:], begun)
 

@@ -13,7 +13,7 @@ from headway.cli.main import main
         (("torch",), "torch"),
         (("xxhash",), "xxhash"),
         (("torch", "xxhash"), "torch and xxhash"),
-        (("torch", "xxhash", "msgspec"), "torch, xxhash and msgspec"),
+        (("torch", "xxhash", "msgspec"), "torch and xxhash and msgspec"),
     ],
 )
 def test_libraries_that_are_not_there_are_named_and_how_to_get_them(
