@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headway.runner.libraries import lacking_to_read
+from headway.infra.submit.libraries import lacking_to_read
 
 Line = dict[str, Any]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.cli.teed import following
+from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
 from headway.runner.contract import VERDICTS, Exit
-from headway.runner.libraries import lacking_to_run
 
 # Those that --signals-to-handle names by default or in its help; what they do there is the runner's business.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

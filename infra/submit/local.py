@@ -9,13 +9,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
 from headway.jobspec.change import How, changes
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.jobspec.suggest import listed
 from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RecordError, Verdict, from_json, settled
-from headway.runner.libraries import lacking_to_run
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,4 +1,4 @@
-"""What the extra `runner` brings, and what of it is not there."""
+"""What the runner needs of its extra, and what of it this machine lacks."""
 
 import importlib.util
 
