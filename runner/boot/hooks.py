@@ -8,7 +8,7 @@ _HOOKS = {
     "torch.nn.modules.module": signs.see_evaluation,
     "torch.nn.parallel.distributed": signs.see_ddp,
     "torch.utils.data.dataloader": signs.see_loader,
-    "torch.distributed.distributed_c10d": signs.see_collectives,
+    "torch.distributed.distributed_c10d": signs.see_distributed,
     "torch._dynamo": signs.see_dynamo,
     "torch._dynamo.callback": signs.see_compile,
     "torch.distributed.checkpoint.state_dict": dcp_calls.hook_state_dict,

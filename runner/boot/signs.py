@@ -93,7 +93,6 @@ def show_signs(worker: Worker, section: str) -> Signs:
     """From here on what the hooks see goes to the worker's page. `section` is what the loop does where nothing is guessed."""
     _current[:] = [Signs(worker, section)]
     os.register_at_fork(after_in_child=_current.clear)  # a loader's process is not the rank
-    carefully(answer_requests, worker.rank)
     return _current[0]
 
 
@@ -210,8 +209,36 @@ def see_ddp(module: Any) -> None:
     module.DistributedDataParallel.__init__ = init
 
 
+def see_distributed(module: Any) -> None:
+    """torch.distributed.distributed_c10d: process groups and collectives."""
+    see_groups(module)
+    see_collectives(module)
+
+
+def see_groups(module: Any) -> None:
+    """From the first default process group on, its flight recorder can be asked for a dump.
+
+    Not sooner: the thread that answers is one that a script without process groups would not have under torchrun.
+    """
+    original, answering = module.init_process_group, list[bool]()
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        signs = current()
+        if signs is not None and not answering:
+            answering.append(True)
+            carefully(answer_requests, signs.worker.rank)
+        return made
+
+    module.init_process_group = init
+    package = sys.modules.get("torch.distributed")
+    if getattr(package, "init_process_group", None) is original:  # it was imported before the hooks
+        package.init_process_group = init  # type: ignore[union-attr]
+
+
 def see_collectives(module: Any) -> None:
-    """torch.distributed.distributed_c10d: whoever waits for a collective calls Work.wait, its synchronous functions too."""
+    """Whoever waits for a collective calls Work.wait, its synchronous functions too."""
     original = module.Work.wait
 
     @functools.wraps(original)

@@ -14,6 +14,7 @@ import torch
 from torch.distributed.checkpoint import state_dict as dcp_state_dict
 from torch.utils.data import dataloader
 
+from headway.runner.agent import flight
 from headway.runner.boot import dcp_calls, signs, unseen
 from tests.runner.boots import Booted, booted
 
@@ -270,3 +271,21 @@ def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Boot
     of_process().stepped(1)
     of_process().stepped(2)
     assert boot.shown("pulse") - before == 2 + 2 + 3 + 2 + 1
+
+
+def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no_thread_waits_before(
+    boot: Booted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flight.PIPES, f"{tmp_path}/rank-")
+    monkeypatch.setenv(flight.DUMPS, f"{tmp_path}/dump-")
+    module = types.SimpleNamespace(init_process_group=lambda backend: f"{backend} is made")
+    signs.see_groups(module)
+
+    def answering() -> int:
+        return sum(thread.name == flight.THREAD for thread in threading.enumerate())
+
+    before = answering()
+    assert not (tmp_path / "rank-0.pipe").exists()
+    assert [module.init_process_group("gloo") for _ in range(2)] == ["gloo is made"] * 2
+    assert answering() == before + 1, "one thread, however many groups"
+    assert (tmp_path / "rank-0.pipe").is_fifo()
