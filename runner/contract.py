@@ -208,8 +208,18 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
         # An agent that lost its connection and does not come back, where nothing else speaks for its death; nor against it: while steps
         # go on, nothing is lost.
         "agent": Timeout(30.0),
+        # A node that says nothing on an open connection, where nobody goes on either: virtual machines pause for seconds. A spare that
+        # waits is worth more than what a pause would cost.
+        "node": Timeout(10.0),
+        "node_spare": Timeout(3.0),
         # Until a node comes in place of one that was lost, where no spare is left. 0: the scheduler replaces it, in a new attempt.
         "replace": Timeout(0.0),
+        # Until the node of slot 0 can listen for the rendezvous store's clients, once its generation is claimed.
+        "listen": Timeout(60.0),
+        # For ranks that were told to end, beyond the grace that they are given: a process may be where SIGKILL does not reach it.
+        "kill": Timeout(60.0),
+        # A store that does not answer at all, where a claim, a start or a verdict waits for it.
+        "store": Timeout(600.0),
         # Sections of a worker: this long without a sign of life ends the generation even where nothing corroborates a hang. `factor`
         # times the 99th percentile of what was seen in that section counts where it is longer. What is corroborated ends much earlier.
         "start": Timeout(1800.0),
@@ -219,9 +229,19 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
         # Also what the builtin trainer gives to torch.distributed.
         "collective": Timeout(600.0),
         "checkpoint": Timeout(1800.0, 10.0),
+        # Also a rank that waits for something outside of the job: a reply over the network, or a clock.
         "evaluation": Timeout(3600.0, 10.0),
+        # In place of the section's, while a rank outside of a collective uses CPU or does I/O.
+        "busy": Timeout(86400.0),
     }
 )
+# For a script between SIGTERM and SIGKILL, where it is not given more to save: one in a collective does not hear it.
+KILL_AFTER_S = 5.0
+
+
+def set_by(timeout: str) -> str:
+    """What a person sets the timeout of this name by, in a few words."""
+    return f"`resilience.timeouts.{timeout}`, for headway torchrun HEADWAY_TIMEOUT_{timeout.upper()}"
 
 
 @dataclass(frozen=True)

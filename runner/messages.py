@@ -11,6 +11,7 @@ nothing else.
 """
 
 import asyncio
+import errno
 import functools
 import hashlib
 import hmac
@@ -104,6 +105,7 @@ class Link:
     ) -> None:
         self.data: Any = None
         self.closed = False
+        self.unanswered = False  # ended because the peer has taken nothing for SEND_S: it may be away for a moment only
         self.proven = False  # the peer has sent an authentic line
         self._socket, self._secret, self._side, self._incarnation = sock, secret, side, incarnation
         self._fd = sock.fileno()
@@ -159,6 +161,7 @@ class Link:
         if self.closed:
             return
         if len(self._unsent) > MAX_UNSENT_BYTES:
+            self.unanswered = True
             self._abort(f"the peer leaves {len(self._unsent)} bytes unread")
             return
         raw = (
@@ -179,7 +182,7 @@ class Link:
         if not self._unsent and (written := self._written(data)) < len(data) and not self.closed:
             self._unsent += data[written:]
             self._loop.add_writer(self._fd, self._writable)
-            self._unread = self._loop.call_later(SEND_S, self._abort, f"the peer has not read up for {SEND_S:g} s")
+            self._unread = self._loop.call_later(SEND_S, self._give_up)
         elif self._unsent:
             self._unsent += data
 
@@ -190,6 +193,7 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
+            self.unanswered = error.errno == errno.ETIMEDOUT
             self._abort(str(error))
             return 0
 
@@ -210,6 +214,7 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
+            self.unanswered = error.errno == errno.ETIMEDOUT
             self._abort(str(error))
             return
         if not data:
@@ -275,6 +280,10 @@ class Link:
         return message
 
     # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        self.unanswered = True
+        self._abort(f"the peer has not read up for {SEND_S:g} s")
 
     def _abort(self, why: str) -> None:
         self._why = self._why or why

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from headway.runner.contract import DEFAULT_TIMEOUTS
+from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
 from headway.runner.health.watch import Probe, RankBeat, Watch
 
 
@@ -20,10 +20,10 @@ class Detector(Protocol):
 
 
 class Ours:
-    """headway's watch, as the coordinator has it."""
+    """headway's watch, as the coordinator has it; `busy_s` in place of the default for ranks that use CPU."""
 
-    def __init__(self, ranks: int, now_s: float) -> None:
-        self._watch = Watch(ranks, DEFAULT_TIMEOUTS, now_s)
+    def __init__(self, ranks: int, now_s: float, busy_s: float = DEFAULT_TIMEOUTS["busy"].floor_s) -> None:
+        self._watch = Watch(ranks, {**DEFAULT_TIMEOUTS, "busy": Timeout(busy_s)}, now_s)
         self.beat, self.probed = self._watch.beat, self._watch.probed
         self.stragglers = 0
 

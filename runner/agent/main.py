@@ -26,7 +26,7 @@ from headway.runner.agent.standby import worth_importing
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
-from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json, slot_of
+from headway.runner.contract import KILL_AFTER_S, SECTIONS, Exit, HeartbeatPage, RunConfig, from_json, slot_of
 from headway.runner.coordinator import term
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.health.collectives import Collective
@@ -38,8 +38,6 @@ LISTEN_AGAIN_S = 5.0
 # Without a coordinator for so long, a node starts one; the first node that can. Where there has been none yet, nodes are still booting.
 TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0, 10.0
 STARTING_S = 5.0  # for a coordinator from its term until it can be found
-# After SIGTERM, which a script may want to clean up on; one in a collective does not hear it. Longer where it is given time to save.
-KILL_AFTER_S = 5.0
 # Of the grace that a scheduler gives: kept for ending by ourselves when no coordinator has decided.
 LEAVING_S = 1.0
 STANDBY_BYTES = 1 << 30

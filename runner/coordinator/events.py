@@ -27,9 +27,10 @@ class Joined:
 
 @dataclass(frozen=True)
 class Lost:
-    """The connection to a node's agent ended. Its workers may well go on."""
+    """The connection to a node's agent ended. Its workers may well go on. `unanswered`: the node did not end it, and was silent."""
 
     node: int
+    unanswered: bool = False
 
 
 @dataclass(frozen=True)

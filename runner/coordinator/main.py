@@ -230,7 +230,7 @@ class Server:
     def _lost(self, link: Link, _: str) -> None:
         if link.data is not None and self._links.get(link.data) is link:
             del self._links[link.data]
-            self._take(Lost(link.data))
+            self._take(Lost(link.data, link.unanswered))
 
     async def _admit(self, link: Link, body: Mapping[str, Any]) -> None:
         try:

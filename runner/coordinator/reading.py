@@ -23,6 +23,7 @@ _FACTS: Mapping[str, tuple[str, ...]] = {
     "refused": ("step", "generation", "tier"),
     "exception": ("rank", "text"),
     "held": ("holdings",),
+    "undead": ("workers",),
     "corrupted": ("ranks", "found"),
     "note": ("kind",),
 }
@@ -95,6 +96,9 @@ def _evidence(message: Message) -> Said | Probed | Recorded:
         raise KeyError("kind")
     if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
         raise KeyError(*missing)
+    if what == "undead":
+        workers = [{"rank": int(each["rank"]), "state": str(each.get("state") or "")} for each in body["workers"]]
+        body = {**body, "workers": workers}
     return Said(message.node, message.generation, _of_numbers(body) if _is_of_numbers(body) else body)
 
 

@@ -21,6 +21,7 @@ class Member:
     lost: bool = False  # given up; it may come back
     excluded: bool = False  # a suspect: others come first
     presumed: bool = False  # a coordinator before us knew it, and it has not joined this one
+    unanswered: bool = False  # we have ended its connection, since what it was sent has not arrived
 
     @property
     def connected(self) -> bool:
@@ -54,6 +55,7 @@ class Roster:
     moved: list[list[int]] = field(default_factory=list)  # where the binding differs from slot i on node i
     away: set[int] = field(default_factory=set)  # nodes with a slot and without a connection
     barred: set[int] = field(default_factory=set)  # nodes with a device that must not compute any more
+    unfit: set[int] = field(default_factory=set)  # nodes that cannot compute now: no socket opens, or a killed rank does not end
 
     def __post_init__(self) -> None:
         self._domain_of = {host: domain.name for domain in self.config.domains for host in domain.hosts}
@@ -79,10 +81,10 @@ class Roster:
         self.members[event.node] = Member(event.host, domain, event.generation, now_s, port=event.port, excluded=excluded)
         self.away.discard(event.node)
 
-    def disconnected(self, node: int, now_s: float) -> None:
+    def disconnected(self, node: int, now_s: float, *, unanswered: bool = False) -> None:
         member = self.members.get(node)
         if member is not None and member.gone_at is None:
-            member.gone_at = now_s
+            member.gone_at, member.unanswered = member.heard_at if unanswered else now_s, unanswered
             if node in self.slot_of:
                 self.away.add(node)
 
@@ -108,7 +110,8 @@ class Roster:
 
     def spares(self) -> int:
         """Connected nodes that could take a slot."""
-        free = (m for n, m in self.members.items() if n not in self.slot_of and n not in self.barred)
+        useless = self.barred | self.unfit
+        free = (m for n, m in self.members.items() if n not in self.slot_of and n not in useless)
         return sum(member.connected and not member.excluded for member in free)
 
     def states(self) -> dict[str, int]:
@@ -148,7 +151,8 @@ class Roster:
     def _binding(self) -> Binding | None:
         """With as many slots as possible; for each number, first without suspects."""
         there = {n: m for n, m in self.members.items() if not m.lost and (m.gone_at is None or n in self.slot_of)}
-        usable = {node: member for node, member in there.items() if node not in self.barred}
+        useless = self.barred | self.unfit
+        usable = {node: member for node, member in there.items() if node not in useless}
         for slots in range(min(self.config.slots, len(usable)), self.least_slots - 1, -1):
             for live in self._candidates(usable):
                 required = self.config.segment_required

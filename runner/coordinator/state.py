@@ -17,7 +17,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout
+from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Exit, RunConfig, Timeout, set_by
 from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, corrupted, hung
 from headway.runner.coordinator.events import (
     Action,
@@ -75,6 +75,7 @@ class Generation:
     committed: set[int] = field(default_factory=set)
     best_step: int = 0
     hang: Hang | None = None
+    undead: dict[int, str] = field(default_factory=dict)  # ranks that SIGKILL has not ended, and the state of their processes
     regroups: bool = False  # it ends so that the next one can be larger
 
 
@@ -86,14 +87,12 @@ _HEARD = (Beat, Exited, Said, Probed, Recorded)  # what a node says once it has 
 SURVEY_S = 5.0  # for the nodes to say what their keepers hold; one that does not is taken to hold nothing
 GRACE_SHARE = 0.7  # of the grace, for a save that all ranks agree on; the rest is for ending what hangs
 LAST_SHARE = 0.9  # of the grace: then the attempt ends, whatever still runs
-SILENT_S = 3.0  # without a word from a node on an open connection
-ENDED_S, QUIET_S = (
-    1.0,
-    2.0,
-)  # how long a node is unreachable, where its connection ended, where it is silent, and what else speaks for it
+HEARD_S = 3.0  # since its last word a node is heard; at least three beats, where they beat seldom
+# How long a node is unreachable whose connection has ended, and how long nobody goes on where one is silent: with the other, it is lost.
+ENDED_S, QUIET_S = 1.0, 2.0
 NODES_LISTED = 256  # with their hosts in the journal; of more, those that have moved
 REJOIN_S = 5.0  # for all nodes to come to a new coordinator; at least three beats, where they beat seldom
-STALL_S = 2.0  # between two ticks: whoever was not heard in it was not listened to
+STALL_S = 2.0  # between two events, of which ticks are most: whoever was not heard in it was not listened to
 
 
 class Coordinator:
@@ -113,12 +112,13 @@ class Coordinator:
         started: bool = False,
         corrupted: Mapping[str, Any] | None = None,
         barred: Iterable[int] = (),
+        undying: Mapping[int, Iterable[int]] | None = None,
         sound_step: int | None = None,
         watch: Callable[[int, Mapping[str, Timeout], float], Watch] = Watch,
     ) -> None:
         """`newest_generation` and its `base` are what the chain says of this attempt, `slots` (slot -> node), `hosts` (by node),
         `started` and `corrupted` what the journal says of that generation; 0 and None when there is none. `barred` nodes must not compute
-        in this attempt any more; `sound_step` is what the run of a script had committed when its replicas were last equal."""
+        in this attempt any more, and those with `undying` ranks not until these have ended; `sound_step` is what the run of a script had committed when its replicas were last equal."""
         self.config = config
         self.phase = Phase.GATHERING
         self.roster = Roster(config)
@@ -138,6 +138,8 @@ class Coordinator:
         self.reached = 0  # the furthest step before a failure
         self.committed_step = committed_step
         self.roster.barred = set(barred)
+        self._undying = {node: set(ranks) for node, ranks in (undying or {}).items()}  # on nodes that were given up for them
+        self.roster.unfit = set(self._undying)
         begun_at = 0 if base is None else base.step  # what a run begins with is taken as it is
         self._sound_step = sound_step if sound_step is not None or newest_generation == 0 else begun_at
         self._ending: tuple[Exit, str, Cause | None, tuple[int, ...]] | None = (
@@ -152,12 +154,12 @@ class Coordinator:
         self._keeps_copies = not {"memory", "peer"}.isdisjoint(tier.kind for tier in config.checkpoint.tiers)
         self._make_watch = watch
         self._timeouts = {**DEFAULT_TIMEOUTS, **config.timeouts}
-        self._phase_s = self._now_s = self._ticked_s = now_s  # when the phase began; now; the last tick
+        self._phase_s = self._now_s = now_s  # when the phase began; now
         self._enough_s: float | None = None  # when as many nodes had joined as are needed
         self._preempted_s: float | None = None
         self._adopting = False
         self._claim_stands = False  # the newest generation is a claim of this coordinator's
-        self._gave_up: set[int] = set()  # nodes that were lost since the last start
+        self._gave_up: dict[int, str] = {}  # nodes that were lost since the last start, and why
         self.failure: Cause | None = None  # since the last start
         self._out: list[Action] = []
         if slots:
@@ -166,7 +168,10 @@ class Coordinator:
                 self._presume_running()
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        self._out, self._now_s = [], now_s
+        self._out, stalled_s = [], now_s - self._now_s
+        self._now_s = now_s
+        if stalled_s > STALL_S:
+            self._slept(stalled_s)
         if isinstance(event, _HEARD) and (member := self.roster.members.get(event.node)) is not None:
             member.heard_at = now_s
             member.generation = max(member.generation, event.generation)
@@ -181,8 +186,8 @@ class Coordinator:
                 self._beat(event)
             case Joined():
                 self._joined(event)
-            case Lost(node):
-                self.roster.disconnected(node, self._now_s)
+            case Lost(node, unanswered):
+                self.roster.disconnected(node, self._now_s, unanswered=unanswered)
             case Exited():
                 self._exited(event)
             case Said():
@@ -215,6 +220,10 @@ class Coordinator:
             return  # a newer coordinator has started it: the chain will say so, and nothing of ours counts there
         before = self.roster.members.get(event.node)
         self.roster.joined(event, self._now_s)
+        if gone := self._undying.get(event.node, set()) - set(event.running):
+            self._died_after_all(event.node, gone)
+        if event.port is not None:
+            self._listens(event.node)
         is_bound, is_newest = event.node in self.roster.slot_of, event.generation == self.generation.number
         self.generation.known |= is_newest
         if event.running and not (is_newest and is_bound and self.generation.started and not (before and before.lost)):
@@ -274,11 +283,11 @@ class Coordinator:
         running = self.phase is Phase.RUNNING and self.generation.started and not self.preempting
         return running and len(self.roster.slots) < self.config.slots and self.roster.can_grow()
 
-    def _ended_with_node(self, node: int, how: str) -> None:
-        """The node's ranks are gone, and nobody else will say so."""
+    def _ended_with_node(self, node: int, how: str, *, asked: bool = False) -> None:
+        """The node's ranks are gone, or as good as gone, and nobody else will say so."""
         step = self.generation.best_step
         ranks = sorted(self.generation.alive.intersection(self.roster.ranks(node)))
-        self._ended([Ended(rank, node, -9, how, asked=False, step=step) for rank in ranks])
+        self._ended([Ended(rank, node, -9, how, asked=asked, step=step) for rank in ranks])
 
     # --- slots and their nodes ----------------------------------------------------------------------------------------
 
@@ -335,6 +344,8 @@ class Coordinator:
         if member is None:
             return
         member.listens_at(event.port)
+        if member.port is not None:
+            self._listens(event.node)
         if not self.generation.started:
             if self.phase is Phase.RUNNING:
                 self._start()
@@ -350,16 +361,19 @@ class Coordinator:
         self.best_step = max(self.best_step, self.generation.best_step)
 
     def _tick(self) -> None:
-        if (stalled_s := self._now_s - self._ticked_s) > STALL_S:
-            self._slept(stalled_s)
-        self._ticked_s = self._now_s
         match self.phase:
             case Phase.GATHERING:
                 self._tick_gathering()
             case Phase.REPLACING:
                 self._tick_replacing()
-            case Phase.SURVEYING if self._now_s - self._phase_s > SURVEY_S:
+            case Phase.SURVEYING if self._waited_s > SURVEY_S:
                 self._make_claim()
+            case Phase.CLAIMING:
+                self._tick_claiming()
+            case Phase.RUNNING if not self.generation.started:
+                self._tick_starting()
+            case Phase.STOPPING:
+                self._tick_stopping()
         self._tick_preempted()
         if self.phase not in (Phase.ENDED, Phase.GATHERING, Phase.REPLACING):
             self._tick_nodes()
@@ -367,23 +381,59 @@ class Coordinator:
             self._tick_watch()
 
     def _slept(self, stalled_s: float) -> None:
-        """This process was stopped or starved: what was not heard meanwhile says nothing."""
+        """This process was stopped or starved: what was not heard meanwhile says nothing, and nobody was waited for."""
         self.vitals.slept(stalled_s)
+        if self.watch is not None:
+            self.watch.slept(stalled_s)
+        self._phase_s += stalled_s
+        self._enough_s = None if self._enough_s is None else self._enough_s + stalled_s
         for member in self.roster.members.values():
-            member.heard_at = self._now_s if member.connected else member.heard_at
+            if member.gone_at is None:
+                member.heard_at = self._now_s
+            else:
+                member.gone_at += stalled_s
 
     def _tick_gathering(self) -> None:
         self._gather()
         joined, patience_s = len(self.roster.members), self._timeout("join")
-        if self.phase is Phase.GATHERING and self._now_s - self._phase_s > patience_s:
+        if self.phase is Phase.GATHERING and self._waited_s > patience_s:
             silent = sorted(set(range(self.config.slots)) - {n for n, m in self.roster.members.items() if m.connected})
             node = silent[0] if silent else None
             self._give_up(f"{joined} of {self.config.slots} nodes joined; silent: {silent}", node, silent)
 
     def _tick_replacing(self) -> None:
-        if self._now_s - self._phase_s >= self._timeout("replace"):
+        if self._waited_s >= self._timeout("replace"):
             node = min(self._gave_up, default=None)
             self._give_up("too few nodes are left", node, self._gave_up)
+
+    def _tick_claiming(self) -> None:
+        if self._waited_s > self._timeout("store"):
+            _, _, failure, suspects = self._ending or (None, "", None, ())
+            why = f"the store has not answered for {self._timeout('store'):.0f} s ({set_by('store')}), and no claim stands"
+            self._end(Exit.RETRY_ELSEWHERE, why, failure, suspects)
+
+    def _tick_starting(self) -> None:
+        """A generation is claimed, and its rendezvous store has no place: on another node it may have one."""
+        first = self.roster.slots[0]
+        member = self.roster.members[first]
+        if member.connected and member.port is None and self._waited_s > self._timeout("listen"):
+            self.roster.unfit.add(first)
+            where = f"on its own name, {member.host}" if member.host else "on its own name"
+            self._lose(first, f"it could not listen {where}, for {self._timeout('listen'):.0f} s ({set_by('listen')})")
+
+    def _listens(self, node: int) -> None:
+        if node in self.roster.unfit and node not in self._undying:
+            self._is_fit_again(node)
+
+    def _is_fit_again(self, node: int) -> None:
+        self.roster.unfit.discard(node)
+        if self.phase is Phase.REPLACING:
+            self._go_on()
+
+    @property
+    def _waited_s(self) -> float:
+        """In this phase."""
+        return self._now_s - self._phase_s
 
     def _give_up(self, why: str, node: int | None, suspects: Iterable[int]) -> None:
         """Nodes are missing, and none has come in their place."""
@@ -391,7 +441,10 @@ class Coordinator:
             fingerprint = str(Kind.NODE_LOST)
             self._note_failure(Cause(Kind.NODE_LOST, fingerprint, why, None, node, self.roster.host(node), self.best_step))
         assert self.failure is not None  # noqa: S101  noted just now, if not before
-        self._end(Exit.RETRY_ELSEWHERE, self.failure.text, self.failure, tuple(sorted(suspects)))
+        # What began it is the first cause; a node may have been given up for something else since.
+        lost = {node: reason for node, reason in self._gave_up.items() if reason not in self.failure.text}
+        reasons = [f"{self.roster.host(node) or f'node {node}'}: {reason}" for node, reason in lost.items()]
+        self._end(Exit.RETRY_ELSEWHERE, "; ".join([self.failure.text, *reasons]), self.failure, tuple(sorted(suspects)))
 
     def _tick_preempted(self) -> None:
         if self._preempted_s is None or self.phase is Phase.ENDED:
@@ -412,7 +465,7 @@ class Coordinator:
     def _unreachable(self) -> list[tuple[int, float]]:
         """Nodes with a slot that cannot be reached, and since when; none while nobody can be: then this coordinator is cut off."""
         found, heard = [], False
-        silent_before_s = self._now_s - max(SILENT_S, 3 * self.vitals.beat_s)
+        silent_before_s = self._heard_since_s
         for node, member in self.roster.members.items():
             if member.gone_at is None and member.heard_at >= silent_before_s:
                 heard = True
@@ -420,13 +473,23 @@ class Coordinator:
                 found.append((node, member.heard_at if member.gone_at is None else member.gone_at))
         return found if heard else []
 
+    @property
+    def _heard_since_s(self) -> float:
+        """Whoever has said something after that is there."""
+        return self._now_s - max(min(HEARD_S, self._timeout("node"), self._timeout("node_spare")), 3 * self.vitals.beat_s)
+
+    def _silent_s(self) -> float:
+        """How long a node may be silent where somebody goes on no more. One that a spare can replace at once is given up sooner."""
+        return max(self._timeout("node_spare" if self.roster.spares() else "node"), 3 * self.vitals.beat_s)
+
     def _why_lost(self, node: int, since_s: float) -> str | None:
         """Why the node is given up; None while it may come back. It never is while steps go on."""
-        gone_s, ended = self._now_s - since_s, self.roster.members[node].gone_at is not None
-        if self._adopting and self.roster.members[node].presumed:
+        member = self.roster.members[node]
+        gone_s, ended = self._now_s - since_s, member.gone_at is not None and not member.unanswered
+        if self._adopting and member.presumed:
             return self._why_not_back(node, gone_s)
         how = "its connection ended" if ended else "it fell silent"
-        enough_s = ENDED_S if ended else SILENT_S
+        enough_s = ENDED_S if ended else self._silent_s()
         if self.generation.started and self.phase in (Phase.RUNNING, Phase.STOPPING):
             running = self.phase is Phase.RUNNING
             if self.generation.failed_nodes - {node} and gone_s > enough_s:
@@ -440,7 +503,7 @@ class Coordinator:
                 return f"{how}, and no rank anywhere goes on"
             if running and self.vitals.moved_since(since_s) and self.vitals.quiet_s(self._now_s) <= self._timeout("agent"):
                 return None
-        elif gone_s > QUIET_S and self.roster.spares():
+        elif gone_s > max(QUIET_S, enough_s) and self.roster.spares():
             return f"{how}, and a spare is there"
         patience_s = self._timeout("agent")
         return f"{how}, and it has not come back for {patience_s:.0f} s" if gone_s > patience_s else None
@@ -457,16 +520,60 @@ class Coordinator:
     def _quiet_s(self, ended: bool) -> float:
         return max(ENDED_S if ended else QUIET_S, self.vitals.usual_quiet_s)
 
-    def _lose(self, node: int, why: str) -> None:
+    # --- ranks that nothing ends --------------------------------------------------------------------------------------
+
+    def _tick_stopping(self) -> None:
+        """Ranks were told to end, and some have not: their nodes are there, and of no use. Who cannot be reached is judged elsewhere."""
+        grace_s = float(self._stop_body().get("grace_s", KILL_AFTER_S if self._is_script else 0.0))
+        if self._waited_s <= grace_s + self._timeout("kill"):
+            return
+        for node in sorted({self.roster.node_of(rank) for rank in self.generation.alive}):
+            member = self.roster.members[node]
+            if member.connected and member.heard_at >= self._heard_since_s:
+                self._lose_undying(node)
+
+    def _lose_undying(self, node: int) -> None:
+        ranks = self.generation.alive.intersection(self.roster.ranks(node))
+        states = {rank: self.generation.undead.get(rank) for rank in sorted(ranks)}
+        who = ", ".join(f"rank {rank}{f' (state {state})' if state else ''}" for rank, state in states.items())
+        why = f"{who} does not end by SIGKILL, for {self._timeout('kill'):.0f} s ({set_by('kill')})"
+        self._undying[node] = ranks
+        self.roster.unfit.add(node)
+        self._lose(node, why, undying=states)
+
+    def _undead(self, body: Mapping[str, Any]) -> None:
+        """A supervisor has killed ranks, and they are still there."""
+        said = {each["rank"]: str(each.get("state") or "") for each in body["workers"]}
+        new = {rank: state for rank, state in said.items() if self.generation.undead.get(rank) != state}
+        self.generation.undead |= new
+        ranks, nodes = self._named(sorted(new))
+        if ranks:
+            self._note("undead", {"ranks": ranks, "states": [new[rank] for rank in ranks], "nodes": nodes})
+
+    def _died_after_all(self, node: int, ranks: Iterable[int]) -> None:
+        """What held the ranks has let go of them: the node can compute again."""
+        if (left := self._undying.get(node)) is None:
+            return
+        left.difference_update(ranks)
+        if not left:
+            del self._undying[node]
+            self._is_fit_again(node)
+
+    def _lose(self, node: int, why: str, undying: Mapping[int, str | None] | None = None) -> None:
+        """Gives a node up. Its ranks count as ended; `undying` ones, with the states of their processes, were told to and are there."""
         if self.phase is Phase.ENDED:
             return
-        self._note("lost", {"node": node, "host": self.roster.host(node), "why": why})
+        more = {} if undying is None else {"undying": list(undying)}
+        self._note("lost", {"node": node, "host": self.roster.host(node), "why": why, **more})
         if self.roster.members[node].gone_at is None:
             self._out.append(Drop(node))
         self.roster.lose(node)
-        self._gave_up.add(node)
+        self._gave_up[node] = why
         if self.generation.started and self.phase in (Phase.RUNNING, Phase.STOPPING):
-            self._ended_with_node(node, f"{NODE_LOST}: {why}")
+            if undying is None:
+                self._ended_with_node(node, f"{NODE_LOST}: {why}")
+            else:  # whatever they were stopped for came first
+                self._ended_with_node(node, "does not end by SIGKILL", asked=True)
         elif self.phase is Phase.RUNNING:  # claimed, and not started yet
             self._go_on()
         elif self.phase is Phase.SURVEYING:
@@ -582,7 +689,7 @@ class Coordinator:
         self.generation.started, self.generation.known, self.generation.order = True, True, order
         self.generation.world_size = self.roster.world_size
         self.generation.alive = set(range(self.generation.world_size))
-        self._gave_up, self.failure, self._adopting = set(), None, False
+        self._gave_up, self.failure, self._adopting = {}, None, False
         self._watch_generation()
         self._note_start(moved)
         self._tell_all("start", order)
@@ -619,6 +726,8 @@ class Coordinator:
                     self._note("compared", {"step": event.body.get("step"), "sound_step": self._sound_step})
                 case "exception":
                     self._raised(event.body)
+                case "undead":
+                    self._undead(event.body)
                 case "section" | "finished" | "retired" | "waited":
                     self._note(what, event.body)
 
@@ -694,6 +803,7 @@ class Coordinator:
     # --- how a generation ends ----------------------------------------------------------------------------------------
 
     def _exited(self, event: Exited) -> None:
+        self._died_after_all(event.node, (each.rank for each in event.exits))
         if event.generation == self.generation.number and event.node in self.roster.slot_of:
             self._ended(event.exits)
 
@@ -802,7 +912,7 @@ class Coordinator:
         self._enter(Phase.ENDED)
         self.verdict, self.cause = exit_code, cause
         self._note("end", {"verdict": exit_code.name.lower(), "exit_code": int(exit_code), "cause": cause})
-        named = tuple(sorted({*suspects, *self.roster.barred})) if exit_code is not Exit.COMPLETED else suspects
+        named = tuple(sorted({*suspects, *self.roster.barred, *self._undying})) if exit_code is not Exit.COMPLETED else suspects
         self._out.append(Finish(exit_code, cause, failure, named, self.best_step, self.committed_step))
         self._tell_all("stop", {"exit_code": int(exit_code)})
 

@@ -52,6 +52,7 @@ class Vitals:
     def slept(self, seconds: float) -> None:
         """The coordinator has heard nobody for so long."""
         self._moved_at += seconds
+        self._elsewhere_at += seconds
 
     @property
     def is_training(self) -> bool:

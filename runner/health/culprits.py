@@ -7,6 +7,13 @@ from dataclasses import dataclass
 
 # A library may wait for another thread or machine on the script's behalf, which no look at the main thread tells from a deadlock.
 _LIBRARY = re.compile(r"/lib/python3|/(site|dist)-packages/|(^|/)headway/runner/|<frozen |^<")
+# What waits for somebody outside of the job: a client's own code, or the standard library's below it. An event loop waits for its sockets.
+_CLIENT = re.compile(
+    r"/(socket|ssl|asyncio/(base_events|selector_events)|http/client|urllib/request|xmlrpc/client)\.py:"
+    r"|/(site|dist)-packages/(urllib3|requests|httpx|httpcore|aiohttp|anyio|websockets?|grpc|ray|boto3|botocore|openai|zmq)/"
+)
+# Of these a thread returns from a receive on a TCP socket, and from a sleep (linux net/core/sock.c, kernel/time/hrtimer.c).
+_FROM_OUTSIDE = frozenset({"wait_woken", "sk_wait_data", "tcp_recvmsg_locked", "hrtimer_nanosleep", "do_nanosleep"})
 _STACK_DEPTH = 3  # frames that must be alike for two ranks to stand in the same place
 
 
@@ -37,6 +44,18 @@ class Standing:
         on_lock = self.waits_on is not None and self.waits_on.startswith("futex")
         own_code = bool(self.stack) and not _LIBRARY.search(self.stack[0])
         return self.idle and self.section in ("compute", "script") and on_lock and own_code
+
+
+def waits_outside(stack: Sequence[str], waits_on: str | None) -> bool:
+    """Whether a main thread waits for what no rank of the job does: a reply over the network, or a clock."""
+    if waits_on in _FROM_OUTSIDE:
+        return True
+    for frame in stack:
+        if _CLIENT.search(frame):
+            return True
+        if not _LIBRARY.search(frame):  # the script's own code
+            return False
+    return False
 
 
 def proven(standings: Sequence[Standing]) -> tuple[tuple[int, ...], str] | None:

@@ -43,7 +43,10 @@ class SectionTimeouts:
 
     def limit_s(self, section: str, step: int) -> float:
         """Seconds without a sign of life in `section` after which a rank that has done `step` steps counts as hung."""
-        name = "start" if section == "script" and step == 0 else _NAMES[section]
+        return self.of(name_of(section, step))
+
+    def of(self, name: str) -> float:
+        """Seconds of the timeout of this name."""
         if name not in self._limits:
             timeout, seen = self._timeouts[name], self._seen.get(name)
             self._limits[name] = max(timeout.floor_s, timeout.factor * seen.at(SHARE) if seen else 0.0)
@@ -52,3 +55,8 @@ class SectionTimeouts:
     def renew(self) -> None:
         """Lets what was seen since the last time count."""
         self._limits = {}
+
+
+def name_of(section: str, step: int) -> str:
+    """The timeout of a rank in `section` that has done `step` steps."""
+    return "start" if section == "script" and step == 0 else _NAMES[section]

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headway.runner.contract import Timeout
+from headway.runner.contract import Timeout, set_by
 from headway.runner.health import collectives, culprits
 from headway.runner.health.collectives import Collective
 from headway.runner.health.culprits import Standing
 from headway.runner.health.quantiles import Quantiles, bucket_of
 from headway.runner.health.stragglers import Straggler, Stragglers
-from headway.runner.health.timeouts import SHARE, SectionTimeouts
+from headway.runner.health.timeouts import SHARE, SectionTimeouts, name_of
 
 __all__ = ["Findings", "Hang", "Probe", "RankBeat", "Straggler", "Watch"]
 
@@ -29,6 +29,9 @@ PROBES_APART_S, _PROBES_APART_MOST_S = 0.5, 60.0
 # A rank's first steps, since it was first seen, are where it does what it does once, perhaps behind a lock: a stopped process is proof all
 # the same, and a lock after FIRST_STEPS_S of doing nothing.
 FIRST_STEPS, FIRST_STEPS_S = 30, 10.0
+# Between two calls, of which ticks are ten a second: a watch that was not called for longer was stopped with its process.
+STALL_S = 5.0
+UNSEEN_S = 10.0  # for a look at a rank that others go on without; then it is judged without one
 _PROBE_ALL = 1024  # ranks; of more, those that may be in the way and a sample, another one each time
 _SAMPLE = 64
 # What the probe itself costs the process: a handler that writes its stack to a file.
@@ -127,13 +130,17 @@ class Watch:
         self._recorded: set[int] = set()  # ranks that have dumped it since their newest probe
         self._said = ""  # what NCCL says by itself
         self._asked_s, self._asked, self._judged_s = -math.inf, 0, -math.inf
-        self._busy_s = now_s  # when a script that has done no step was last seen to use CPU or do I/O
+        self._busy: dict[int, float] = {}  # when a rank was last seen to use CPU, to do I/O or to stand elsewhere than before
+        self._behind: dict[int, _Look] = {}  # of ranks that others go on without, while these move
+        self._behind_s, self._behind_asked_s = math.inf, -math.inf  # since when there are such, and when they were last asked about
+        self._called_s = now_s
         self._stragglers = Stragglers(ranks, stages)
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
         """Heartbeats of one node's ranks."""
+        self._is_called(now_s)
         for rank, (step, section, pulse, seen_age_s, own_s) in ranks.items():
             if rank in self._ended:
                 continue
@@ -144,6 +151,7 @@ class Watch:
             elif pulse != each.pulse or step != each.step or section != each.section or age_s < each.age_s:
                 self._sign(each, step, section, pulse, age_s, now_s - age_s)
                 self._overdue.discard(rank)
+                self._behind.pop(rank, None)
             else:  # a message that came late made the sign of life look younger than it is
                 each.sign_s, each.age_s = min(each.sign_s, now_s - age_s), age_s
                 if age_s > BOUND_S and section != "collective" and age_s > self._timeouts.limit_s(section, step):
@@ -157,16 +165,37 @@ class Watch:
             self._ended.add(rank)
             self._ranks.pop(rank, None)
             self._overdue.discard(rank)
-            self._looks.pop(rank, None)
+            for known in (self._looks, self._behind, self._busy):
+                known.pop(rank, None)
+
+    def slept(self, seconds: float) -> None:
+        """For so long nobody was heard because nobody listened: that silence does not count."""
+        self._called_s += seconds
+        self._began_s += seconds
+        self._moved_s += seconds
+        self._asked_s += seconds
+        self._behind_s += seconds
+        self._behind_asked_s += seconds
+        for each in self._ranks.values():
+            each.sign_s += seconds
+        self._busy = {rank: at_s + seconds for rank, at_s in self._busy.items()}
+        self._looks, self._behind = {}, {}  # looks from before and after it have nothing to compare
+
+    def _is_called(self, now_s: float) -> None:
+        if now_s - self._called_s > STALL_S:
+            self.slept(now_s - self._called_s)
+        self._called_s = now_s
 
     def probed(self, ranks: Mapping[int, Probe], now_s: float) -> None:
         """Probes of one node's ranks."""
+        self._is_called(now_s)
         for rank, probe in ranks.items():
-            before = self._looks.get(rank)
-            self._looks[rank] = look = _look(probe, now_s, before, recorded=rank in self._recorded)
+            for known in (self._looks, self._behind) if rank in self._overdue else (self._looks,):
+                before = known.get(rank)
+                known[rank] = look = _look(probe, now_s, before, recorded=rank in self._recorded)
+                if before is not None and look.idle_s == now_s:
+                    self._busy[rank] = now_s
             self._recorded.discard(rank)
-            if before is not None and look.idle_s == now_s:
-                self._busy_s = now_s
 
     def recorded(self, ranks: Mapping[int, tuple[Collective, ...]], said: str | None = None) -> None:
         """The newest collectives of one node's ranks, by their flight recorders; and what NCCL has `said` of the job."""
@@ -198,15 +227,18 @@ class Watch:
 
     def tick(self, now_s: float) -> Findings:
         """What the coordinator should do now."""
+        self._is_called(now_s)
         stragglers = self._stragglers.found()
         silent_s, bound_s = now_s - self._moved_s, self._bound_s(now_s)
         if silent_s < _SUSPECT * bound_s:
-            return Findings(hang=self._left_behind(now_s), stragglers=stragglers)
+            behind = self._others_go_on_without()
+            return Findings(self._to_probe_behind(behind, now_s), self._left_behind(behind, now_s), stragglers)
         hang = None
         if silent_s >= _NAME * bound_s and now_s >= self._judged_s + len(self._ranks) * _JUDGE_S_A_RANK:
             self._judged_s = now_s
             hang = self._proven(now_s, bound_s) or self._timed_out(now_s)
-        return Findings(self._to_probe(now_s, silent_s), hang or self._left_behind(now_s), stragglers)
+        hang = hang or self._left_behind(self._others_go_on_without(), now_s)
+        return Findings(self._to_probe(now_s, silent_s), hang, stragglers)
 
     def _bound_s(self, now_s: float) -> float:
         """Within which a proven hang is named."""
@@ -245,32 +277,73 @@ class Watch:
         return look.probe.state in "TZ" or (len(self._gaps) > 0 and look.at_s - look.idle_s >= FIRST_STEPS_S)
 
     def _timed_out(self, now_s: float) -> Hang | None:
-        """Nobody has moved for longer than the timeout of any section that could explain it: who waits is explained by who works."""
+        """Nobody has moved for longer than the timeout of any section that could explain it: who waits is explained by who works, and who
+        is seen to use CPU or do I/O works, whatever its section is."""
         if not self._ranks:
             return None
         standings = list(self._standings())
         working = [each for each in standings if each.section != "collective"] or standings
-        longest = max(working, key=lambda each: self._timeouts.limit_s(each.section, each.step))
-        limit_s = self._timeouts.limit_s(longest.section, longest.step)
-        unbounded = longest.section == "script" and longest.step == 0 and self._busy_s > now_s - limit_s
-        if unbounded or not self._all_silent_for(limit_s):
+        limits = [(*self._limit_of(each, self._looks.get(each.rank)), each) for each in working]
+        name, limit_s, longest = max(limits, key=lambda found: found[1])
+        if any(each.section != "collective" and self._is_busy(each.rank, now_s, limit_s) for each in working):
+            name, limit_s = max((name, limit_s), ("busy", self._timeouts.of("busy")), key=lambda found: found[1])
+        if not self._all_silent_for(limit_s):
             return None
         found = self._missing()
         ranks = found.ranks if found is not None else culprits.outliers(standings)
-        why = f"no rank has given a sign of life for longer than the timeout of `{longest.section}`, {limit_s:.0f} s"
+        why = f"no rank has given a sign of life for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)})"
         return self._hang(ranks, now_s, why, longest.section)
 
-    def _left_behind(self, now_s: float) -> Hang | None:
+    def _limit_of(self, each: Standing, look: _Look | None) -> tuple[str, float]:
+        """The name and the seconds of the timeout of a rank that stands there: of its section, or of what it waits for outside of the job."""
+        names = [name_of(each.section, each.step)]
+        if look is not None and each.section != "collective" and culprits.waits_outside(look.probe.stack, look.probe.waits_on):
+            names.append("evaluation")
+        return max(((name, self._timeouts.of(name)) for name in names), key=lambda found: found[1])
+
+    def _is_busy(self, rank: int, now_s: float, limit_s: float) -> bool:
+        """Whether the rank was seen at work within the time that it may be silent, or within the last few looks where that is longer."""
+        looks_s = 3 * _probes_apart_s(now_s - self._ranks[rank].sign_s)
+        return self._busy.get(rank, -math.inf) > now_s - max(limit_s, looks_s)
+
+    # --- ranks that others go on without ------------------------------------------------------------------------------
+
+    def _others_go_on_without(self) -> list[int]:
         """Ranks that are silent beyond their timeout while the others have gone on without them: two steps ahead, nobody waits for them."""
-        ranks = tuple(sorted(rank for rank in self._overdue if self._is_left_behind(self._ranks[rank])))
+        return sorted(rank for rank in self._overdue if 0 < self._ranks[rank].step <= self._furthest - 2)
+
+    def _to_probe_behind(self, ranks: list[int], now_s: float) -> frozenset[int]:
+        """Those of them to look at now: nobody looks at them otherwise, as others move."""
+        if not ranks:
+            self._behind_s = math.inf
+            return frozenset()
+        self._behind_s = min(self._behind_s, now_s)
+        if now_s - self._behind_asked_s < _probes_apart_s(now_s - self._behind_s) - 1e-6:
+            return frozenset()
+        self._behind_asked_s = now_s
+        return frozenset(ranks[:_PROBE_ALL])
+
+    def _left_behind(self, behind: list[int], now_s: float) -> Hang | None:
+        """Of those that others go on without, the ones that are not at work."""
+        ranks = tuple(rank for rank in behind if self._has_stopped(rank, now_s))
         if not ranks:
             return None
-        first = self._ranks[ranks[0]]
-        limit_s = self._timeouts.limit_s(first.section, first.step)
-        return self._hang(ranks, now_s, f"silent for longer than the timeout of `{first.section}`, {limit_s:.0f} s; others go on")
+        name, limit_s = self._limit_behind(ranks[0])
+        why = f"silent for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)}); others go on"
+        return self._hang(ranks, now_s, why)
 
-    def _is_left_behind(self, each: _Rank) -> bool:
-        return 0 < each.step <= self._furthest - 2
+    def _has_stopped(self, rank: int, now_s: float) -> bool:
+        """Whether two looks at it found it idle for as long as it may be, or nobody can look at it."""
+        _, limit_s = self._limit_behind(rank)
+        look = self._behind.get(rank)
+        if look is None:
+            return now_s - self._behind_s >= UNSEEN_S
+        is_idle = look.at_s - look.idle_s >= PROBES_APART_S - 1e-6
+        return is_idle and self._ranks[rank].age_s > limit_s and not self._is_busy(rank, now_s, limit_s)
+
+    def _limit_behind(self, rank: int) -> tuple[str, float]:
+        each, look = self._ranks[rank], self._behind.get(rank)
+        return self._limit_of(Standing(rank, each.step, each.section), look)
 
     def _hang(self, ranks: tuple[int, ...], now_s: float, why: str, section: str = "") -> Hang:
         since_s = min((self._ranks[rank].sign_s for rank in ranks), default=self._moved_s)
@@ -314,7 +387,7 @@ class Watch:
 
     def _to_probe(self, now_s: float, silent_s: float) -> frozenset[int]:
         """The ranks to look at, every PROBES_APART_S at first, and more rarely the longer the silence lasts."""
-        if now_s - self._asked_s < min(max(PROBES_APART_S, silent_s / 10), _PROBES_APART_MOST_S) - 1e-6:
+        if now_s - self._asked_s < _probes_apart_s(silent_s) - 1e-6:
             return frozenset()
         self._asked_s, self._asked = now_s, self._asked + 1
         if len(self._ranks) <= _PROBE_ALL:
@@ -331,6 +404,11 @@ class Watch:
         ranks = list(self._ranks)
         stride = len(ranks) // _SAMPLE
         return ranks[self._asked % stride :: stride][:_SAMPLE]
+
+
+def _probes_apart_s(silent_s: float) -> float:
+    """Between two looks at who has been silent for so long."""
+    return min(max(PROBES_APART_S, silent_s / 10), _PROBES_APART_MOST_S)
 
 
 def _look(probe: Probe, now_s: float, before: _Look | None, *, recorded: bool) -> _Look:

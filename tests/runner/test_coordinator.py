@@ -1,7 +1,9 @@
 """The coordinator's decisions, one at a time: what it does when nodes join and are lost, when ranks end, and when it comes back."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import DEFAULT_TIMEOUTS, Checkpoint, Domain, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
+from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Checkpoint, Domain, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer, set_by
 from headway.runner.coordinator.causes import Ended, Kind
 from headway.runner.coordinator.events import (
     Action,
@@ -36,7 +38,6 @@ from headway.runner.coordinator.state import (
     LAST_SHARE,
     QUIET_S,
     REJOIN_S,
-    SILENT_S,
     STALL_S,
     SURVEY_S,
     Coordinator,
@@ -45,7 +46,9 @@ from headway.runner.coordinator.state import (
 from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
 
 JOIN_S, AGENT_S = 60.0, 5.0
-LAST_CALL_S = DEFAULT_TIMEOUTS["last_call"].floor_s
+LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, KILL_S, STORE_S = (
+    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "kill", "store")
+)
 BASE = Base(20, 1, "ab")
 
 
@@ -431,11 +434,56 @@ def test_slow_steps_are_no_sign_of_a_nodes_death() -> None:
     assert bench.notes().count("lost") == 0
 
 
-def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended() -> None:
-    bench = trains()
-    actions = bench.pass_time(SILENT_S + QUIET_S, 0)
-    assert Drop(1) in actions
+def patient() -> RunConfig:
+    """With the default for a node that does not come back."""
+    return replace(config(), timeouts={"join": Timeout(JOIN_S), "agent": DEFAULT_TIMEOUTS["agent"]})
+
+
+@pytest.mark.parametrize(("spare", "silent_s"), [(False, SILENT_S), (True, SILENT_SPARE_S)])
+def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended(spare: bool, silent_s: float) -> None:
+    bench = with_spare() if spare else trains(patient())
+    hearing = (0, 2) if spare else (0,)
+    assert Drop(1) not in bench.pass_time(silent_s, *hearing)
+    bench.pass_time(QUIET_S, *hearing)
+    assert Drop(1) in bench.actions
     assert bench.note("lost")["why"] == "it fell silent, and no rank anywhere goes on"
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_how_long_a_node_may_pause_can_be_set(spare: bool) -> None:
+    timeouts = {**config().timeouts, "node": Timeout(60.0), "node_spare": Timeout(20.0), "agent": Timeout(100.0)}
+    bench = with_spare(timeouts=timeouts) if spare else trains(replace(config(), timeouts=timeouts))
+    hearing, silent_s = ((0, 2), 20.0) if spare else ((0,), 60.0)
+    bench.pass_time(silent_s, *hearing)
+    assert "lost" not in bench.notes()
+    bench.pass_time(1.0, *hearing)
+    assert "lost" in bench.notes()
+
+
+@pytest.mark.parametrize("way", ["its connection stays", "we end its connection", "a rank elsewhere fails"])
+def test_a_node_that_pauses_for_seconds_is_not_lost_where_no_spare_waits(way: str) -> None:
+    """A virtual machine that moves, or a host that swaps; what it is sent may find no answer in time."""
+    bench = trains(patient())
+    bench.pass_time(4.0, 0)
+    if way == "we end its connection":
+        bench.do(Lost(1, unanswered=True))
+    if way == "a rank elsewhere fails":
+        bench.end(0, 1)
+    bench.pass_time(4.5, 0)
+    assert "lost" not in bench.notes()
+    if way == "we end its connection":
+        bench.do(joined(1, 1, (2, 3)))
+    bench.pass_time(2.0, 0, 1, step=3)
+    assert bench.notes().count("lost") == 0
+    assert bench.machine.phase is (Phase.STOPPING if way == "a rank elsewhere fails" else Phase.RUNNING)
+
+
+def test_a_node_whose_processes_are_dead_is_lost_at_once_where_no_spare_waits_either() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.pass_time(ENDED_S + 0.1, 0, step_s=0.1)
+    assert bench.note("lost")["why"] == "its connection ended, and ranks elsewhere have ended"
 
 
 def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
@@ -714,11 +762,8 @@ def test_a_capture_that_lacks_a_rank_does_not_count() -> None:
 def test_a_node_that_does_not_answer_holds_nothing() -> None:
     bench = failed()
     bench.do(held(0, holding(0), holding(1)))
-    bench.now_s = SURVEY_S
-    bench.do(Beat(0, 1, 4000, {}), Beat(1, 1, None, {}))
-    assert bench.do(Tick()) == []
-    bench.now_s += 0.1
-    assert claimed(bench.do(Tick())).held == {}
+    assert bench.pass_time(SURVEY_S, 0, 1) == []
+    assert claimed(bench.pass_time(0.1, 0, 1)).held == {}
     assert bench.do(held(1, holding(2), holding(3))) == []
 
 
@@ -1140,3 +1185,227 @@ def test_what_is_said_again_is_noted_once() -> None:
         bench.say("committed", step=10, bytes=1, save_s=0.1)
     assert bench.notes().count("loaded") == bench.notes().count("committed") == 1
     assert bench.machine.committed_step == 10
+
+
+# --- what waits is bounded --------------------------------------------------------------------------------------------
+
+
+def stopping(settings: RunConfig | None = None, *, spare: bool = False, grace_s: float = 0.0) -> Bench:
+    """Rank 0 has failed, and all but rank 3 have ended since: SIGKILL does not end it."""
+    bench = with_spare() if spare else trains(settings)
+    bench.end(0, 1, step=5)
+    for rank in (1, 2):
+        bench.end(rank, -9, step=5, asked=True)
+    return bench
+
+
+def undead(rank: int = 3, state: str = "D") -> Said:
+    return Said(1, 1, {"what": "undead", "workers": [{"rank": rank, "state": state}]})
+
+
+def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) -> list[Action]:
+    """So long passes that rank 3 is not waited for any more."""
+    bench.pass_time(KILL_S / 2, *hearing)
+    if said:
+        bench.do(undead(), undead())
+    assert bench.machine.phase is Phase.STOPPING
+    return bench.pass_time(KILL_S / 2 + 1.0, *hearing)
+
+
+def test_a_rank_that_sigkill_does_not_end_costs_its_node_and_a_spare_takes_the_slot() -> None:
+    bench = stopping(spare=True)
+    assert claims(undying(bench, (0, 1, 2))) == 1 or claims(bench.actions) == 2
+    lost = bench.note("lost")
+    assert (lost["node"], lost["undying"]) == (1, [3])
+    assert lost["why"].startswith(f"rank 3 (state D) does not end by SIGKILL, for {KILL_S:.0f} s")
+    assert "HEADWAY_TIMEOUT_KILL" in lost["why"]
+    assert bench.notes().count("undead") == 1
+    assert (bench.note("failure")["rank"], bench.note("failure")["node"]) == (0, 0), "what began it is the cause"
+    (body,) = told(bench.do(Claimed(2, None, 1), Beat(0, 1, 4100, {}), Beat(0, 1, 4200, {})), "start") or told(bench.actions[-3:], "start")
+    assert body["moved"] == [[1, 2]]
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["its supervisor has said so", "nobody has said so"])
+def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(said: bool) -> None:
+    bench = stopping()
+    undying(bench, said=said)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert finish.cause.startswith(f"exit code 1; host-1: rank 3{' (state D)' if said else ''} does not end")
+
+
+def test_a_rank_of_the_only_node_that_sigkill_does_not_end_ends_the_attempt() -> None:
+    bench = Bench(config("script", slots=1)).started()
+    bench.end(0, 1)
+    bench.pass_time(KILL_S + KILL_AFTER_S + 0.5, 0)
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0,))
+
+
+def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bound_can_be_set() -> None:
+    bench = Bench(replace(config("script"), timeouts={"kill": Timeout(200.0)})).started()
+    bench.end(0, 1)
+    bench.pass_time(KILL_AFTER_S + 200.0, 0, 1)
+    assert bench.notes() == ["claim", "start"]
+    bench.pass_time(1.0, 0, 1)
+    assert "lost" in bench.notes()
+
+
+def test_a_node_with_an_undying_rank_computes_nothing_until_that_has_ended() -> None:
+    timeouts = {"replace": Timeout(600.0)}
+    bench = stopping(replace(config(), timeouts=timeouts))
+    undying(bench)
+    bench.do(joined(1, 1, (3,)))
+    bench.pass_time(10.0, 0, 1)
+    assert (bench.machine.phase, claims(bench.actions)) == (Phase.REPLACING, 1)
+    assert claims(bench.do(Exited(1, 1, (Ended(3, 1, -9, "killed by SIGKILL", True, 5),)))) == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 1}
+
+
+def test_a_node_with_an_undying_rank_that_started_anew_computes_again() -> None:
+    bench = stopping(replace(config(), timeouts={"replace": Timeout(600.0)}))
+    undying(bench)
+    assert claims(bench.do(joined(1))) == 1
+
+
+def test_a_coordinator_that_follows_knows_of_undying_ranks() -> None:
+    machine = Coordinator(replace(config(), spares=1), 2, 0.0, slots={0: 0, 1: 1}, started=False, undying={1: [3]})
+    for node, running in ((0, ()), (1, (3,)), (2, ())):
+        actions = machine.handle(joined(node, 1, running), 0.0)
+    assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
+
+
+def test_what_a_supervisor_says_of_ranks_that_it_never_had_changes_nothing() -> None:
+    bench = stopping()
+    bench.do(undead(rank=7), Said(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
+    assert "undead" not in bench.notes()
+
+
+def test_a_hang_whose_culprit_cannot_be_ended_is_still_the_cause() -> None:
+    hang = Hang((3,), "restore", 1800.0, "it stands still")
+    bench = watched(Findings(hang=hang))
+    bench.do(Tick())
+    for rank in range(3):
+        bench.end(rank, -9, asked=True)
+    bench.pass_time(KILL_S + 0.5, 0, 1)
+    assert (bench.note("failure")["cause_kind"], bench.note("failure")["rank"]) == ("hang", 3)
+    assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
+
+
+def deaf(node: int, heard: Sequence[int], bench: Bench, seconds: float) -> list[Action]:
+    """So long passes in which `heard` beat, and `node` has no open socket."""
+    found: list[Action] = []
+    until_s = bench.now_s + seconds
+    while bench.now_s < until_s:
+        bench.now_s += 0.5
+        for each in heard:
+            found += bench.do(Beat(each, bench.generation - 1, None if each == node else 5000 + each, {}))
+        found += bench.do(Tick())
+    return found
+
+
+def test_a_node_that_cannot_listen_gives_slot_0_to_another_one() -> None:
+    bench = with_spare()
+    bench.do(joined(3))
+    bench.do(Lost(0))
+    for rank in (2, 3):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2, 3)
+    bench.do(Joined(2, "host-2", 1, (), None, None), Claimed(2, None, 1))
+    assert told(deaf(2, (1, 2, 3), bench, LISTEN_S), "start") == []
+    (body,) = told(deaf(2, (1, 2, 3), bench, 1.0), "start")
+    assert (body["moved"], body["master_addr"]) == ([[0, 3]], "host-3")
+    why = [action.body["why"] for action in bench.actions if isinstance(action, Note) and action.kind == "lost"][-1]
+    assert why.startswith(f"it could not listen on its own name, host-2, for {LISTEN_S:.0f} s")
+    assert "HEADWAY_TIMEOUT_LISTEN" in why
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_where_no_other_node_can_take_slot_0_the_attempt_ends_and_says_why(generation: int) -> None:
+    bench = Bench()
+    if generation == 1:
+        bench.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
+    else:
+        bench.started()
+        bench.end_all([-9, 1, 1, 1])
+        bench.do(Claimed(2, None, 1))
+    deaf(0, (0, 1), bench, LISTEN_S + 1.0)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (0,))
+    assert "host-0: it could not listen on its own name" in finish.cause
+
+
+def test_a_node_that_could_not_listen_is_waited_for_and_taken_when_it_can() -> None:
+    bench = Bench(replace(config(), timeouts={"replace": Timeout(600.0)}))
+    bench.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
+    deaf(0, (0, 1), bench, LISTEN_S + 1.0)
+    bench.do(Joined(0, "host-0", 0, (), None, None))
+    deaf(0, (0, 1), bench, 300.0)
+    assert bench.machine.phase is Phase.REPLACING
+    (body,) = told(bench.do(Beat(0, 0, 6000, {})), "start")
+    assert (body["moved"], body["master_port"]) == ([], 6000)
+
+
+def test_a_store_that_does_not_answer_ends_the_attempt() -> None:
+    bench = Bench()
+    bench.join_all()
+    bench.pass_time(STORE_S, 0, 1)
+    assert bench.machine.phase is Phase.CLAIMING
+    bench.pass_time(0.5, 0, 1)
+    assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
+    assert "HEADWAY_TIMEOUT_STORE" in bench.finish().cause
+
+
+# --- all is stopped for a while ---------------------------------------------------------------------------------------
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize("ticks_first", [True, False])
+def test_a_run_that_was_suspended_whole_goes_on(ticks_first: bool) -> None:
+    """Beats come from agents that do not count the pause; the coordinator looks before or after they come."""
+    bench = trains()
+    bench.now_s += HOUR_S
+    bench._sign = bench.now_s - 0.1, 2
+    beats = [bench.beat(0), bench.beat(1)]
+    bench.do(*([Tick(), *beats] if ticks_first else [*beats, Tick()]))
+    bench.pass_time(3.0, 0, 1)
+    assert bench.machine.vitals.quiet_s(bench.now_s) > 2.0, "a node that dies now is found as soon as before"
+    bench.pass_time(5.0, 0, 1, step=3)
+    assert (bench.machine.phase, bench.notes()) == (Phase.RUNNING, ["claim", "start"])
+
+
+def test_a_pause_of_the_coordinator_bounds_nothing() -> None:
+    """Neither ranks that are being ended, nor the store, nor nodes that are waited for."""
+    ending = stopping()
+    claiming, waiting, deaf_ = Bench(), Bench(), Bench()
+    claiming.join_all()
+    waiting.do(joined(0))
+    deaf_.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
+    for bench in (ending, claiming, waiting, deaf_):
+        phase = bench.machine.phase
+        bench.now_s += HOUR_S
+        bench.do(Tick())
+        bench.pass_time(5.0, 0, 1)
+        assert (bench.machine.phase, bench.notes().count("lost"), bench.machine.verdict) == (phase, 0, None)
+
+
+def test_a_node_that_is_away_when_all_is_stopped_may_come_back_after() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    bench.now_s += HOUR_S
+    bench.do(Tick(), joined(1, 1, (2, 3)))
+    bench.pass_time(2.0, 0, 1, step=4)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+
+
+# --- every bound is listed --------------------------------------------------------------------------------------------
+
+
+def test_what_waits_and_for_how_long_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "resilience.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| ([\d,]+) s", text, re.MULTILINE)
+    assert {name: float(seconds.replace(",", "")) for name, seconds in listed} == {
+        name: timeout.floor_s for name, timeout in DEFAULT_TIMEOUTS.items()
+    }
+    for name in DEFAULT_TIMEOUTS:
+        assert f"HEADWAY_TIMEOUT_{name.upper()}" in set_by(name)

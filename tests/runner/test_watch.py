@@ -7,7 +7,7 @@ import pytest
 
 from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
 from headway.runner.health.collectives import Collective, Operation
-from headway.runner.health.watch import FIRST_STEPS_S, Findings, Hang, Probe, RankBeat, Watch
+from headway.runner.health.watch import FIRST_STEPS_S, UNSEEN_S, Findings, Hang, Probe, RankBeat, Watch
 
 BEAT_S, TICK_S = 0.5, 0.1
 TRAIN = ("/work/train.py:40 loss_of", "/work/train.py:80 main")
@@ -17,6 +17,13 @@ GATHER = ("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d
 WAITING = Probe("S", 5.0, 0, GATHER, "collective", "futex_do_wait")
 LOCKED = Probe("S", 5.0, 0, LOCK, None, "futex_do_wait")
 STOPPED = Probe("T", 5.0, 0)
+# Of a client of an inference server that waits for its answer.
+ASKS = Probe(
+    "S",
+    5.0,
+    0,
+    ("/usr/lib/python3.11/socket.py:705 readinto", "/venv/lib/python3.11/site-packages/urllib3/connection.py:500 getresponse", *TRAIN),
+)
 Processes = Callable[[int, float], Probe]
 
 
@@ -178,7 +185,7 @@ def test_who_waits_in_another_collective_than_most_is_named_at_its_timeout() -> 
 def test_waiting_in_a_collective_is_explained_by_who_works_longer() -> None:
     world = trained(2)
     world.move(1, section="evaluation")
-    world.processes = lambda rank, now_s: WAITING if rank == 0 else Probe("R", now_s, 0, TRAIN)
+    world.processes = one_and_others(dataclasses.replace(LOCKED, waits_on=None), WAITING)
     began_s = world.now_s
     hang = hang_in(world.stand(4000.0))
     assert hang is not None
@@ -439,6 +446,7 @@ def test_writing_a_dump_counts_as_doing_nothing_for_who_did_nothing_before(
 def test_what_was_slow_in_a_section_stretches_its_timeout() -> None:
     timeouts = {**DEFAULT_TIMEOUTS, "data": Timeout(10.0, 10.0)}
     world = World(2, timeouts)
+    world.processes = lambda *_: dataclasses.replace(LOCKED, waits_on=None)
     for _ in range(30):
         world.move(section="data")
         assert hang_in(world.stand(5.0)) is None
@@ -449,19 +457,54 @@ def test_what_was_slow_in_a_section_stretches_its_timeout() -> None:
     assert hang_in(world.stand(10.0)) is not None
 
 
-def test_a_rank_that_others_go_on_without_is_named_at_its_timeout() -> None:
+def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
+    """The others go on for so long without rank 2, whose process is looked at when the watch asks for it, where it can be."""
     world = World(4)
     world.go(10.0)
-    frozen = world.beats[2]
-    for _ in range(1000):
-        world.stand(1.0)
+    if process is not None:
+        world.processes = process
+    until_s, frozen = world.now_s + seconds, world.beats[2]
+    while world.now_s < until_s:
+        world.now_s += 1.0
         world.move(0, 1, 3, steps=1)
-        if hang := world.watch.tick(world.now_s).hang:
-            break
+        world.say_beats()
+        found = world.watch.tick(world.now_s)
+        if process is not None:
+            world.watch.probed({rank: world.processes(rank, world.now_s) for rank in found.probe}, world.now_s)
+        world.probed += len(found.probe)
+        if found.hang is not None:
+            return found.hang
     assert world.beats[2] == frozen
+    assert world.probed < 2 * seconds / 60
+    return None
+
+
+@pytest.mark.parametrize("process", [lambda *_: LOCKED, None], ids=["it stands still", "nobody can look at it"])
+def test_a_rank_that_others_go_on_without_is_named_at_its_timeout(process: Processes | None) -> None:
+    hang = without_rank_2(process, 1000.0)
     assert hang is not None
     assert (hang.ranks, hang.section) == ((2,), "compute")
-    assert 900.0 < hang.silent_s < 903.0
+    assert 900.0 < hang.silent_s < 905.0 + (0.0 if process else UNSEEN_S)
+    assert "HEADWAY_TIMEOUT_COMPUTE" in hang.why
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        lambda _, now_s: Probe("R", now_s, 0),
+        lambda _, now_s: dataclasses.replace(ASKS, stack=(f"/work/train.py:{int(now_s)} rollout",)),
+        lambda _, now_s: dataclasses.replace(ASKS, io_bytes=int(4096 * now_s)),
+    ],
+    ids=["computes", "goes through its code", "reads and writes"],
+)
+def test_a_rank_that_others_go_on_without_may_be_at_work_for_hours(process: Processes) -> None:
+    assert without_rank_2(process, 4 * 3600.0) is None
+
+
+def test_a_rank_that_others_go_on_without_may_wait_for_a_server_for_an_hour() -> None:
+    hang = without_rank_2(lambda *_: ASKS, 4 * 3600.0)
+    assert hang is not None
+    assert 3600.0 < hang.silent_s < 3603.0
 
 
 def test_a_rank_that_others_wait_for_is_not_left_behind_however_long_one_of_them_moves() -> None:
@@ -504,3 +547,132 @@ def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
     assert named is not None
     assert named.ranks == (3_777,)
     assert named.silent_s <= 10.0
+
+
+# --- long phases in which a rank does not touch torch ----------------------------------------------------------------------
+
+DAY_S = DEFAULT_TIMEOUTS["busy"].floor_s
+AT_WORK: dict[str, Callable[[float], Probe]] = {
+    "computes": lambda now_s: Probe("R", now_s, 0),
+    "has others compute": lambda now_s: dataclasses.replace(ASKS, cpu_s=now_s),
+    "uploads": lambda now_s: dataclasses.replace(LOCKED, waits_on="wait_woken", io_bytes=int(now_s) << 20),
+    "asks a server again and again": lambda now_s: dataclasses.replace(ASKS, stack=(f"/work/train.py:{int(now_s)} ask",)),
+}
+
+
+@pytest.mark.parametrize("section", ["compute", "data", "script", "evaluation"])
+@pytest.mark.parametrize("what", AT_WORK)
+def test_a_rank_may_be_at_work_for_hours_while_the_others_wait_when_it(what: str, section: str) -> None:
+    world = trained(2)
+    world.move(1, section=section)
+    world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK[what](now_s)
+    assert hang_in(world.stand(3 * 3600.0)) is None
+
+
+def test_ranks_may_all_be_at_work_for_hours() -> None:
+    world = trained(2)
+    world.move(section="compute")
+    world.processes = lambda _, now_s: AT_WORK["computes"](now_s)
+    assert hang_in(world.stand(3 * 3600.0)) is None
+
+
+def test_who_is_at_work_for_longer_than_a_day_is_ended_and_told_by_which_bound() -> None:
+    world = trained(2)
+    world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
+    began_s = world.now_s
+    hang = hang_in(world.stand(DAY_S + 100.0))
+    assert hang is not None
+    assert DAY_S <= world.now_s - began_s < DAY_S + 2.0
+    assert (hang.ranks, hang.section) == ((1,), "compute")
+    assert "HEADWAY_TIMEOUT_BUSY" in hang.why
+
+
+def test_who_was_at_work_and_stands_still_since_is_ended_at_its_sections_timeout() -> None:
+    world = trained(2)
+    world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
+    assert hang_in(world.stand(2 * 3600.0)) is None
+    world.processes = one_and_others(dataclasses.replace(LOCKED, waits_on=None), WAITING)
+    began_s = world.now_s
+    hang = hang_in(world.stand(3600.0))
+    assert hang is not None
+    assert 0.0 <= world.now_s - began_s < 1000.0
+    assert "HEADWAY_TIMEOUT_COMPUTE" in hang.why
+
+
+def test_a_bound_that_is_shorter_than_the_time_between_two_looks_ends_nobody_at_work() -> None:
+    world = trained(2, timeouts={**DEFAULT_TIMEOUTS, "compute": Timeout(10.0)})
+    world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
+    assert hang_in(world.stand(3600.0)) is None
+
+
+def test_what_is_done_beside_by_ranks_that_wait_in_a_collective_is_no_work() -> None:
+    """NCCL spins, and a tracker's thread sends."""
+    world = trained(2)
+    world.move(section="collective")
+    world.processes = lambda _, now_s: dataclasses.replace(WAITING, cpu_s=now_s, io_bytes=int(now_s) << 20)
+    hang = hang_in(world.stand(700.0))
+    assert hang is not None
+    assert "HEADWAY_TIMEOUT_COLLECTIVE" in hang.why
+
+
+WAITS_OUTSIDE = {
+    "a server": ASKS,
+    "an event loop's sockets": dataclasses.replace(
+        ASKS, stack=("/usr/lib/python3.11/selectors.py:468 select", "/usr/lib/python3.11/asyncio/base_events.py:1871 _run_once")
+    ),
+    "a socket of its own": dataclasses.replace(LOCKED, waits_on="wait_woken"),
+    "a clock": dataclasses.replace(LOCKED, waits_on="hrtimer_nanosleep"),
+}
+
+
+@pytest.mark.parametrize("what", WAITS_OUTSIDE)
+def test_a_rank_has_an_evaluations_time_when_it_waits_for(what: str) -> None:
+    world = trained(2)
+    world.processes = one_and_others(WAITS_OUTSIDE[what], WAITING)
+    began_s = world.now_s
+    hang = hang_in(world.stand(4000.0))
+    assert hang is not None
+    assert 3600.0 <= world.now_s - began_s < 3602.0
+    assert "HEADWAY_TIMEOUT_EVALUATION" in hang.why
+
+
+# --- all is stopped for a while, and goes on --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agents_notice", [True, False])
+@pytest.mark.parametrize("in_a_collective", [True, False])
+def test_a_job_that_was_suspended_whole_goes_on(agents_notice: bool, in_a_collective: bool) -> None:
+    world = trained(2)
+    world.processes = one_and_others(LOCKED, WAITING) if in_a_collective else lambda _, now_s: Probe("R", now_s, 0)
+    world.now_s += 36_000.0
+    if agents_notice:
+        world.signs_s = {rank: sign_s + 36_000.0 for rank, sign_s in world.signs_s.items()}
+    else:
+        world.watch.slept(36_000.0)
+    world.say_beats()
+    assert world.watch.tick(world.now_s).hang is None
+    assert hang_in(world.stand(1.0)) is None
+    assert hang_in(world.go(5.0)) is None
+
+
+def test_a_hang_is_found_after_the_job_was_suspended_as_before() -> None:
+    world = trained(2)
+    world.processes = one_and_others(LOCKED, WAITING)
+    world.stand(0.5)
+    world.now_s += 3600.0
+    world.signs_s = {rank: sign_s + 3600.0 for rank, sign_s in world.signs_s.items()}
+    hang = hang_in(world.stand(10.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
+    assert hang.silent_s < 5.0
+
+
+def test_a_node_that_was_suspended_alone_is_no_hang() -> None:
+    """Its agent does not count its pause; the others have waited all the time."""
+    world = trained(2)
+    world.move(1, section="collective")
+    world.processes = lambda *_: WAITING
+    world.unheard = {1}
+    assert hang_in(world.stand(590.0)) is None
+    world.unheard, world.signs_s[1] = set(), world.signs_s[1] + 590.0
+    assert hang_in(world.stand(100.0)) is None

@@ -1,5 +1,6 @@
 """The watch over what was heard of real jobs, and of a synthetic one: slow ones go on, hung ones are named."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_real_job_is_ended_within_the_bound_when_a_rank(what: str) -> None:
 def test_what_nothing_proves_is_ended_by_a_timeout(what: str) -> None:
     """Who loops is named all the same; of two ranks that wait in two different collectives nobody can say which one is wrong."""
     timeout_s, ranks = IN_TIME[what]
-    named = replayed(recorded(what), Ours, on_s=timeout_s + 60.0)
+    named = replayed(recorded(what), partial(Ours, busy_s=timeout_s), on_s=timeout_s + 60.0)
     assert named is not None
     assert named.ranks == ranks
     assert timeout_s - 5.0 <= named.after_s <= timeout_s + 5.0
