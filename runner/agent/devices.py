@@ -1,29 +1,61 @@
-"""Whether dead processes still hold memory of a device, as NVML says where it is there."""
+"""What NVML says, where it is there: whether dead processes still hold memory of a device, and which devices are this job's."""
 
 import asyncio
 import importlib
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from headway.runner.health.xid import address
 
 CONTROL = Path("/dev/nvidiactl")
 LOOK_S = 0.05
+ANSWER_S = 10.0  # for NVML: a driver that has lost a device may never answer
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the machine's own (linux include/linux/proc_ns.h, PROC_PID_INIT_INO)
+
+T = TypeVar("T")
 
 
 async def until_free(pids: Collection[int], patience_s: float) -> bool:
     """Waits until no device holds memory for these processes, `patience_s` at most; False when one still does then.
 
-    A process that is reaped has closed its devices; the driver may free what it had a moment later.
+    A process that is reaped has closed its devices; the driver may free what it had a moment later. NVML numbers processes as the machine
+    does. In a container ours have other numbers, which are strangers' on the machine, and a dead process tells nobody its number there:
+    nobody is waited for.
     """
-    if not pids or (nvml := open_nvml()) is None:
+    if not pids or not numbers_are_the_machines() or (nvml := await _answered(open_nvml)) is None:
         return True
     until = time.monotonic() + patience_s
-    while not users(nvml).isdisjoint(pids):
+    while not (await _answered(lambda: users(nvml)) or set()).isdisjoint(pids):
         if time.monotonic() > until:
             return False
         await asyncio.sleep(LOOK_S)
     return True
+
+
+async def used(environment: Mapping[str, str], processes: int) -> frozenset[str] | None:
+    """The PCI addresses (health/xid.py: address) of the devices that so many processes with this environment use; None where that is not
+    known: no NVML, or more devices than CUDA_VISIBLE_DEVICES or the number of processes tell apart."""
+    if (nvml := await _answered(open_nvml)) is None:
+        return None
+    return await _answered(lambda: visible(nvml, environment, processes))
+
+
+async def _answered(ask: Callable[[], T]) -> T | None:
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(ask), ANSWER_S)
+    except Exception:  # NVMLError is only known where the module is; TimeoutError
+        return None
+
+
+def numbers_are_the_machines() -> bool:
+    """Whether processes have the same numbers here as on the machine."""
+    try:
+        return PID_NAMESPACE.stat().st_ino == FIRST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def open_nvml() -> Any:
@@ -40,8 +72,50 @@ def open_nvml() -> Any:
 
 def users(nvml: Any) -> set[int]:
     """The processes that have memory on any device."""
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return {process.pid for handle in handles for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except nvml.NVMLError:
-        return set()
+    return {process.pid for handle in _handles(nvml) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+
+
+def visible(nvml: Any, environment: Mapping[str, str], processes: int) -> frozenset[str] | None:
+    """As `used`. Raises what NVML raises."""
+    handles = _handles(nvml)
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        # Which of more devices than processes are used, only the processes know.
+        return frozenset(_address(nvml, handle) for handle in handles) if processes >= len(handles) else None
+    names = [name.strip() for name in named.split(",") if name.strip()]
+    # CUDA counts by speed, NVML by address; of equal devices both count by address.
+    is_counted_alike = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({nvml.nvmlDeviceGetName(h) for h in handles}) < 2
+    found = set()
+    for name in names:
+        if name.isdecimal() and is_counted_alike and int(name) < len(handles):
+            found.add(_address(nvml, handles[int(name)]))
+        elif name.startswith("MIG-"):
+            part = nvml.nvmlDeviceGetHandleByUUID(name)
+            found.add(_address(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)))
+        elif name.startswith("GPU-"):
+            found |= {_address(nvml, handle) for handle in handles if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(name)}
+        else:
+            return None
+    return frozenset(found)
+
+
+def _handles(nvml: Any) -> list[Any]:
+    """Of the devices that this process may use: a control group may keep it from others of the machine, as Slurm's does."""
+    found = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            found.append(nvml.nvmlDeviceGetHandleByIndex(index))
+        except nvml.NVMLError:
+            continue
+    return found
+
+
+def _address(nvml: Any, handle: Any) -> str:
+    found = address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    assert found is not None  # noqa: S101  NVML's own format
+    return found
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return value.decode() if isinstance(value, bytes) else value

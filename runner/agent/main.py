@@ -22,6 +22,7 @@ from headway.runner.agent import cgroup, devices, probe, ras
 from headway.runner.agent.flight import Recorder, answers
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.launch import command, is_ours, make_folders
+from headway.runner.agent.pauses import Pauses
 from headway.runner.agent.standby import worth_importing
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
@@ -30,6 +31,7 @@ from headway.runner.contract import KILL_AFTER_S, SECTIONS, Exit, HeartbeatPage,
 from headway.runner.coordinator import term
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.health.collectives import Collective
+from headway.runner.health.xid import of_job
 from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory, read_verdict
 
@@ -78,6 +80,8 @@ class Agent:
     _parked: int = -1  # the generation for whose next start standbys were asked for
     _ends: list[dict[str, Any]] = field(default_factory=list)
     _listened: float = 0.0
+    _pauses: Pauses = field(default_factory=lambda: Pauses(time.monotonic()))
+    _devices: frozenset[str] | None = None  # that this node's ranks use, by their PCI addresses; None where that is not known
     _coordinated: float = 0.0
     _term: int = 0  # the newest, and when it was first seen
     _term_seen: float = 0.0
@@ -135,6 +139,8 @@ class Agent:
                 case "ended":
                     self.workers[message["worker"]["rank"]] = message["worker"]
                     self._report_end(message["worker"])
+                case "undead":
+                    self._say_evidence({"what": "undead", "workers": message["workers"]})
                 case "signal":
                     self._asked_to_stop(time.monotonic())
 
@@ -225,7 +231,8 @@ class Agent:
         """Whether a node that has no coordinator since then is done; where it is not, it may start one."""
         if self._over.is_set() or self._decided():
             return True
-        away_s = time.monotonic() - since
+        self._runs()
+        away_s = time.monotonic() - since - self._pauses.since(since)
         if away_s > self._patience_s() and self._silent_s() > self._patience_s():
             _say(f"no coordinator for {self._patience_s():.0f} s")
             self._exit(Exit.RETRY_ELSEWHERE)
@@ -241,7 +248,7 @@ class Agent:
     def _silent_s(self) -> float:
         """Since the last sign of life of a worker here, of which their start is the first; of a node without workers there is none."""
         signs = [self.page.read(worker["local_rank"])["monotonic_ns"] / 1e9 or self._started for worker in self._running()]
-        return time.monotonic() - max(signs) if signs else float("inf")
+        return time.monotonic() - max(signs) - self._pauses.since(max(signs)) if signs else float("inf")
 
     def _take_over(self, away_s: float) -> None:
         """Has the supervisor start a coordinator when no other node has done so for long enough."""
@@ -294,6 +301,10 @@ class Agent:
 
     # --- what is reported ---------------------------------------------------------------------------------------------
 
+    def _runs(self) -> None:
+        """This process may have been stopped until now. Its beats are what it does most often."""
+        self._pauses.runs(time.monotonic(), beat_interval_s(self.config.slots + self.config.spares))
+
     async def _keep_beating(self) -> None:
         interval_s = beat_interval_s(self.config.slots + self.config.spares)
         while True:
@@ -305,13 +316,16 @@ class Agent:
             await asyncio.sleep(interval_s)
 
     def _beat(self) -> None:
+        self._runs()
         ranks = {worker["rank"]: self._heartbeat(worker["local_rank"]) for worker in self._running()}
         self._send("beat", {"port": self.port, "ranks": ranks})
 
     def _heartbeat(self, local_rank: int) -> list[Any]:
-        """Step, section, pulse, seconds since the last sign of life, seconds of its own."""
+        """Step, section, pulse, seconds since the last sign of life, seconds of its own. While nothing runs on this node nobody can give a
+        sign of life, so such a time does not count."""
         words = self.page.read(local_rank)
-        age_s = round((time.monotonic_ns() - words["monotonic_ns"]) / 1e9, 3) if words["monotonic_ns"] else None
+        sign_s = words["monotonic_ns"] / 1e9
+        age_s = round(time.monotonic() - sign_s - self._pauses.since(sign_s), 3) if sign_s else None
         own_s = round(words["own_ns"] / 1e9, 6) if words["own_ns"] else None
         known = 0 <= words["section"] < len(SECTIONS)  # a script may have written over the page
         return [words["step"], SECTIONS[words["section"]] if known else "script", words["pulse"], age_s, own_s]
@@ -328,7 +342,7 @@ class Agent:
         step = self.page.read(worker["local_rank"])["step"]
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._report_ends)
-        xids = [[each.number, each.device, each.text] for each in self._kernel.xids()]
+        xids = [[each.number, each.device, each.text, each.ours] for each in of_job(self._kernel.xids(), self._devices)]
         self._ends.append({**facts, "how": worker["ended"], "step": step, **({"xids": xids} if xids else {})})
 
     def _report_ends(self) -> None:
@@ -452,7 +466,13 @@ class Agent:
     async def _spawn(self, generation: int, orders: list[dict[str, Any]], dead: list[int]) -> None:
         """Asks for all workers in one message: all of them start, or none. What the dead ones held is free before."""
         await devices.until_free(dead, DEVICES_FREE_S)
+        if self._devices is None:
+            self._spin(self._know_devices())
         self._ask("spawn", generation=generation, workers=orders)
+
+    async def _know_devices(self) -> None:
+        """While they are all there: of one that is lost NVML says nothing."""
+        self._devices = await devices.used(os.environ, self.config.procs_per_slot)
 
     def _not_started(self, how: str, *, asked: bool) -> None:
         for worker in self.workers.values():

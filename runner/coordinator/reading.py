@@ -74,7 +74,10 @@ def _exited(message: Message) -> Exited:
 
 def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
     rank, code, step = int(facts["rank"]), int(facts["code"]), int(facts["step"])
-    xids = tuple(Xid(int(number), str(device), str(text)) for number, device, text in facts.get("xids", ()))
+    xids = tuple(
+        Xid(int(number), str(device), str(text), None if ours is None else bool(ours))
+        for number, device, text, ours in facts.get("xids", ())
+    )
     return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")), xids)
 
 

@@ -3,12 +3,14 @@
 By the immediate action in NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: those that ask for a
 reset of the device or a restart of the machine. Left out is what a program can cause by itself (13, 31, 43, 45, and 109, which comes with
 a 154 where a reset is needed) and what the device has dealt with (63, 92, 94).
+
+The log is the machine's: a report may be of another job's device, which is no reason to blame this job's node.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 GRAVE: Mapping[int, str] = {
     46: "the GPU has stopped processing",
@@ -32,15 +34,19 @@ _NEEDED = re.compile(r"to 0x[0-9a-f]+ \((?P<action>GPU Reset Required|Node Reboo
 # As the driver prints it: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
 _LINE = re.compile(r"NVRM: Xid \((?P<device>[^)]+)\): (?P<number>\d+)(?:, (?P<text>.*))?")
 _TEXT_CHARACTERS = 200
+# As the driver says it, `PCI:0000:3b:00`, and as NVML does, `00000000:3B:00.0`: domain, bus, device.
+_ADDRESS = re.compile(r"(?:PCI:)?(?P<domain>[0-9a-f]+):(?P<bus>[0-9a-f]+):(?P<device>[0-9a-f]+)(?:\.[0-9a-f])?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Xid:
-    """One report. `device` is its address on the PCI bus, as the driver says it."""
+    """One report. `device` is its address on the PCI bus, as the driver says it. `ours`: whether this job uses it; null where that is
+    not known."""
 
     number: int
     device: str
     text: str = ""
+    ours: bool | None = None
 
     @property
     def meaning(self) -> str | None:
@@ -57,15 +63,33 @@ def parse(message: str) -> Xid | None:
     return Xid(int(match["number"]), match["device"], (match["text"] or "")[:_TEXT_CHARACTERS])
 
 
+def address(text: str) -> str | None:
+    """A place on the PCI bus as the kernel writes it, without the function: `0000:3b:00`; None when the text is none."""
+    match = _ADDRESS.fullmatch(text.strip())
+    return None if match is None else "{:04x}:{:02x}:{:02x}".format(*(int(part, 16) for part in match.groups()))
+
+
+def of_job(xids: Iterable[Xid], devices: Collection[str] | None) -> list[Xid]:
+    """The reports without those of devices that the job does not use. `devices` are those that it uses, by their addresses; with None
+    nobody knows, and every report stays, of which none is held against the node."""
+    if devices is None:
+        return [replace(each, ours=None) for each in xids]
+    return [replace(each, ours=True) for each in xids if address(each.device) in devices]
+
+
 def first_grave(xids: Iterable[Xid]) -> Xid | None:
-    """The first report after which the device must be reset: what follows often follows from it."""
-    return next((each for each in xids if each.meaning is not None), None)
+    """The first report after which a device of the job must be reset: what follows often follows from it."""
+    return next((each for each in xids if each.meaning is not None and each.ours), None)
 
 
 def told(xids: Iterable[Xid]) -> str:
     """The reports in a few words, the grave ones first: `Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, Xid 45 of ...`."""
-    found = Counter((each.meaning is None, each.number, each.meaning, each.device) for each in xids)
+    found = Counter((each.meaning is None, each.number, each.meaning, _whose(each)) for each in xids)
     return ", ".join(
         f"Xid {number}{f' ({meaning})' if meaning else ''} of {device}{f', {count} times' if count > 1 else ''}"
         for (_, number, meaning, device), count in sorted(found.items(), key=lambda item: item[0][0])
     )
+
+
+def _whose(xid: Xid) -> str:
+    return xid.device if xid.ours else f"{xid.device}, which may be another job's"

@@ -61,8 +61,16 @@ def agent(tmp_path: Path) -> tuple[Agent, Said]:
     return found, said
 
 
-def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("devices", "ours"),
+    [(frozenset({"0000:3b:00"}), True), (None, None), (frozenset({"0000:5e:00"}), False)],
+    ids=["of this job", "perhaps of this job", "of another job"],
+)
+def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
+    devices: frozenset[str] | None, ours: bool | None, tmp_path: Path
+) -> None:
     found, said = agent(tmp_path)
+    found._devices = devices
     log = tmp_path / "kmsg"
     log.write_text("4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 48, before this generation\n")
     found._kernel = KernelLog(log)
@@ -78,7 +86,7 @@ def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(tmp
     asyncio.run(scenario())
     (exited,) = said.events
     assert isinstance(exited, Exited)
-    lost = (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus."),)
+    lost = () if ours is False else (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus.", ours),)
     assert [(each.rank, each.xids) for each in exited.exits] == [(2, lost), (3, lost)]
 
 

@@ -192,8 +192,8 @@ def test_nobody_is_blamed_for_what_another_began(exits: list[Ended], raised: dic
 
 # --- devices ----------------------------------------------------------------------------------------------------------
 
-LOST_GPU = (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus."), Xid(45, "PCI:0000:3b:00"))
-FAULT = (Xid(31, "PCI:0000:3b:00", "MMU Fault"),)
+LOST_GPU = (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus.", True), Xid(45, "PCI:0000:3b:00", ours=True))
+FAULT = (Xid(31, "PCI:0000:3b:00", "MMU Fault", True),)
 NO_DEVICE = Raised("torch.AcceleratorError", "CUDA error: unspecified launch failure", "model.py:9 forward", 24)
 
 

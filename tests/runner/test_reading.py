@@ -33,7 +33,7 @@ def test_what_a_flight_recorder_says_arrives_whole() -> None:
 
 def test_reports_of_devices_arrive_with_the_end_of_a_rank() -> None:
     facts = {"rank": 3, "code": -9, "asked": True, "oom": False, "how": "killed by SIGKILL", "step": 7}
-    body = {"exits": [{**facts, "xids": [[79, "PCI:0000:3b:00", "lost"]]}, {**facts, "rank": 2}]}
+    body = {"exits": [{**facts, "xids": [[79, "PCI:0000:3b:00", "lost", True]]}, {**facts, "rank": 2}]}
     ends = [Ended(rank, 1, -9, "killed by SIGKILL", True, 7) for rank in (3, 2)]
-    with_report = ends[0]._replace(xids=(Xid(79, "PCI:0000:3b:00", "lost"),))
+    with_report = ends[0]._replace(xids=(Xid(79, "PCI:0000:3b:00", "lost", True),))
     assert event_of(Message("r", 2, 1, 0, 5, "exited", body)) == Exited(1, 2, (with_report, ends[1]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner.agent.kernel_log import KEPT, KMSG, KernelLog, records
-from headway.runner.health.xid import Xid, first_grave, parse, told
+from headway.runner.health.xid import Xid, address, first_grave, of_job, parse, told
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 FAULT = "NVRM: Xid (PCI:0000:3b:00): 31, pid=1234, name=python, Ch 00000008, intr 00000000. MMU Fault"
@@ -37,10 +37,31 @@ def test_the_driver_says_itself_which_action_it_needs() -> None:
 
 
 def test_reports_are_counted_and_the_grave_ones_told_first() -> None:
-    xids = [xid for line in (FAULT, LOST, LOST) if (xid := parse(line)) is not None]
+    xids = of_job([xid for line in (FAULT, LOST, LOST) if (xid := parse(line)) is not None], {"0000:3b:00"})
     assert first_grave(xids) == xids[1]
     assert first_grave(xids[:1]) is None
     assert told(xids) == ("Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, 2 times, Xid 31 of PCI:0000:3b:00")
+
+
+def test_a_report_of_another_jobs_device_is_none_of_ours() -> None:
+    """Slurm gives one node to two jobs: what the other's device reports ends no generation and bars no node."""
+    lost = parse(LOST)
+    assert lost is not None
+    assert of_job([lost], {"0000:5e:00"}) == []
+
+
+def test_where_nobody_knows_whose_device_it_is_the_report_is_told_and_held_against_nobody() -> None:
+    lost = parse(LOST)
+    assert lost is not None
+    (found,) = of_job([lost], None)
+    assert first_grave([found]) is None
+    assert told([found]) == "Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, which may be another job's"
+
+
+def test_addresses_of_the_driver_of_nvml_and_of_the_kernel_are_one() -> None:
+    for text in ("PCI:0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0", "PCI:0000:3B:00"):
+        assert address(text) == "0000:3b:00"
+    assert address("GPU-0") is None
 
 
 def record(sequence: int, message: str, priority: int = 4) -> str:

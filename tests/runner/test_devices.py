@@ -1,0 +1,168 @@
+"""What is asked of NVML: whose processes still hold memory, and which devices a job uses. A fake stands in for the bindings."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headway.runner.agent import devices
+from headway.runner.coordinator.causes import Ended, Kind, cause_of
+from headway.runner.health.xid import of_job, parse
+
+BUSES = ("0000:3b:00", "0000:5e:00", "0000:86:00", "0000:af:00")
+
+
+class NVMLError(Exception):
+    """As pynvml's."""
+
+
+@dataclass
+class Nvml:
+    """A machine with devices at these addresses. `holders`: by device, processes with memory, numbered as the machine numbers them."""
+
+    NVMLError = NVMLError
+    buses: tuple[str, ...] = BUSES
+    models: tuple[str, ...] = ("H100",) * 4
+    allowed: tuple[bool, ...] = (True,) * 4
+    holders: dict[int, set[int]] = field(default_factory=dict)
+    asked: int = 0
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.buses)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if not self.allowed[index]:
+            raise NVMLError("Insufficient Permissions")
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return self.models[handle]
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return f"GPU-{handle}234abcd".encode()
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
+        return SimpleNamespace(busId=f"0000{self.buses[handle].upper()}.0".encode())
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:
+        return name
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> int:
+        return int(part.removeprefix("MIG-"))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        self.asked += 1
+        return [SimpleNamespace(pid=pid) for pid in self.holders.get(handle, ())]
+
+
+def there(monkeypatch: pytest.MonkeyPatch, nvml: Nvml, *, in_container: bool = False) -> Nvml:
+    monkeypatch.setattr(devices, "open_nvml", lambda: nvml)
+    monkeypatch.setattr(devices, "numbers_are_the_machines", lambda: not in_container)
+    return nvml
+
+
+# --- memory of dead processes -----------------------------------------------------------------------------------------
+
+
+def test_a_dead_process_is_waited_for_as_long_as_the_driver_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = there(monkeypatch, Nvml(holders={1: {4711, 9999}}))
+
+    async def scenario() -> bool:
+        waiting = asyncio.create_task(devices.until_free([4711], 60.0))
+        while nvml.asked < 8:
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        nvml.holders[1].discard(4711)
+        return await waiting
+
+    assert asyncio.run(scenario())
+
+
+def test_it_is_waited_for_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    there(monkeypatch, Nvml(holders={1: {4711}}))
+    assert not asyncio.run(devices.until_free([4711], 0.0))
+
+
+def test_in_a_container_a_stranger_with_the_number_of_one_of_ours_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers there are small, and the machine has the same for others."""
+    nvml = there(monkeypatch, Nvml(holders={1: {17}}), in_container=True)
+    assert asyncio.run(devices.until_free([17], 60.0))
+    assert nvml.asked == 0
+
+
+def test_whether_numbers_are_the_machines_is_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.stat("/proc/self/ns/pid").st_ino == devices.FIRST_PID_NAMESPACE
+    assert devices.numbers_are_the_machines() == found
+    monkeypatch.setattr(devices, "PID_NAMESPACE", tmp_path)  # another inode
+    assert not devices.numbers_are_the_machines()
+    monkeypatch.setattr(devices, "PID_NAMESPACE", tmp_path / "none")
+    assert not devices.numbers_are_the_machines()
+
+
+def test_a_driver_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is off the bus may leave NVML waiting."""
+    nvml = there(monkeypatch, Nvml(holders={0: {4711}}))
+    monkeypatch.setattr(devices, "ANSWER_S", 0.01)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: time.sleep(1.0) or 4)
+    assert asyncio.run(devices.until_free([4711], 60.0))
+    assert asyncio.run(devices.used({}, 4)) is None
+
+
+# --- which devices a job uses -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "processes", "expected"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1,3"}, 2, {BUSES[1], BUSES[3]}),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-2234abcd, GPU-0"}, 2, {BUSES[2], BUSES[0]}),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-2"}, 1, {BUSES[2]}),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 1, set()),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, 1, None),
+        ({"CUDA_VISIBLE_DEVICES": "none"}, 1, None),
+        ({}, 4, set(BUSES)),
+        ({}, 2, None),
+    ],
+)
+def test_the_devices_of_a_job_are_those_that_it_may_see(
+    named: Mapping[str, str], processes: int, expected: set[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there(monkeypatch, Nvml())
+    assert asyncio.run(devices.used(named, processes)) == expected
+
+
+def test_devices_that_a_control_group_keeps_from_us_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    there(monkeypatch, Nvml(allowed=(False, False, True, True)))
+    assert asyncio.run(devices.used({}, 2)) == set(BUSES[2:])
+    assert asyncio.run(devices.used({"CUDA_VISIBLE_DEVICES": "0,1"}, 2)) == set(BUSES[2:])
+
+
+def test_numbers_of_unequal_devices_are_known_only_in_the_order_of_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    there(monkeypatch, Nvml(models=("T4", "H100", "H100", "H100")))
+    named = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert asyncio.run(devices.used(named, 1)) is None
+    assert asyncio.run(devices.used({**named, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1)) == {BUSES[0]}
+
+
+def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "CONTROL", Path("/nowhere"))
+    assert asyncio.run(devices.used({}, 1)) is None
+    assert asyncio.run(devices.until_free([1], 60.0))
+
+
+@pytest.mark.parametrize(("named", "kind"), [("0", Kind.HARDWARE), ("1", Kind.CRASH), (None, Kind.CRASH)])
+def test_a_node_is_blamed_for_a_device_only_where_this_job_uses_it(
+    named: str | None, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there(monkeypatch, Nvml())
+    used = asyncio.run(devices.used({} if named is None else {"CUDA_VISIBLE_DEVICES": named}, 1))
+    report = parse(f"NVRM: Xid (PCI:{BUSES[0]}): 79, pid=1234, GPU has fallen off the bus.")
+    assert report is not None
+    end = Ended(0, 0, -9, "killed by SIGKILL", asked=False, step=3, xids=tuple(of_job([report], used)))
+    assert cause_of([end], {}, {0: "n0"}).kind is kind

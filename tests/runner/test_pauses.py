@@ -1,0 +1,98 @@
+"""What an agent leaves out of the time since a sign of life: when it did not run itself."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headway.runner.agent import main
+from headway.runner.agent.main import Agent
+from headway.runner.agent.pauses import NOTICED_S, Pauses
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
+from headway.runner.rundir import RunDirectory
+
+CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(dp_shard=1), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
+
+
+def test_only_what_is_late_is_a_pause() -> None:
+    pauses = Pauses(0.0)
+    for now_s in (0.5, 1.0, 1.5 + NOTICED_S):
+        pauses.runs(now_s, 0.5)
+    assert pauses.since(0.0) == 0.0
+    pauses.runs(102.0 + NOTICED_S, 0.5)
+    assert pauses.since(0.0) == 100.0
+
+
+def test_a_pause_counts_as_far_as_it_came_after() -> None:
+    pauses = Pauses(0.0)
+    pauses.runs(60.0, 0.0)
+    pauses.runs(61.0, 0.0)
+    pauses.runs(100.0, 0.0)
+    assert [pauses.since(then_s) for then_s in (0.0, 50.0, 60.0, 90.0, 100.0)] == [99.0, 49.0, 39.0, 10.0, 0.0]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    now = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now.s)
+    return now
+
+
+def agent() -> Agent:
+    page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
+    found = Agent(CONFIG, RunDirectory(Path("/nowhere"), 0), 0, "n0", 0, page, slot=0, generation=1)
+    found.workers = {0: {"rank": 0, "local_rank": 0, "ended": None}}
+    return found
+
+
+def age_s(found: Agent) -> float | None:
+    """What the next beat says."""
+    said: list[dict[int, list[float | None]]] = []
+    found._link = SimpleNamespace(send=lambda kind, generation, node, body: said.append(body["ranks"]))  # type: ignore[assignment]
+    found._beat()
+    return said[0][0][3]
+
+
+def test_the_first_beat_after_a_pause_does_not_count_it(clock: SimpleNamespace) -> None:
+    found = agent()
+    found.page.write(0, monotonic_ns=999 * 10**9)
+    clock.s = 1000.5
+    assert age_s(found) == 1.5
+    clock.s = 4601.0
+    assert age_s(found) == 2.0
+    clock.s = 4601.5
+    assert age_s(found) == 2.5
+    found.page.write(0, monotonic_ns=int(4601.5e9))
+    clock.s = 4602.0
+    assert age_s(found) == 0.5
+
+
+def test_a_worker_that_went_on_while_the_agent_did_not_is_as_old_as_it_is(clock: SimpleNamespace) -> None:
+    found = agent()
+    age_s(found)
+    found.page.write(0, monotonic_ns=1050 * 10**9)
+    clock.s = 1060.0
+    assert age_s(found) == 0.0, "nobody can tell for how long it has stood still"
+    clock.s = 1060.5
+    assert age_s(found) == 0.5
+
+
+def test_a_node_that_was_paused_without_a_coordinator_has_its_whole_patience(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = agent()
+    found._met = True
+    exits: list[int] = []
+    monkeypatch.setattr(main, "read_verdict", lambda _: None)
+    monkeypatch.setattr(Agent, "_exit", lambda _, code: exits.append(code))
+    monkeypatch.setattr(Agent, "_ask", lambda *_, **__: None)
+    found.page.write(0, monotonic_ns=1000 * 10**9)
+    clock.s = 1000.4
+    assert not found._is_over_without(1000.0)
+    clock.s = 4600.0
+    assert not found._is_over_without(1000.0)
+    for _ in range(100):
+        clock.s += 0.4
+        found._is_over_without(1000.0)
+    assert exits, "and no more than that"
