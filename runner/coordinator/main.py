@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from headway.runner.checkpoint.chain import Chain, ChainError, Claim, Record, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of, set_by
 from headway.runner.coordinator.books import Books
 from headway.runner.coordinator.causes import passing_fault
 from headway.runner.coordinator.claiming import claim
@@ -85,6 +85,7 @@ class Server:
         self._held: list[Action] | None = None  # what is to be done once a line or the verdict is written
         self._seen = Seen()
         self._error: BaseException | None = None
+        self.store_hangs = False  # the other thread will never end
         self._store = ThreadPoolExecutor(1, "store")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,7 +103,7 @@ class Server:
         finally:
             self._close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._store.shutdown()
+        self._store.shutdown(wait=not self.store_hangs)
         self._part()
         if self._error is not None:
             raise self._error
@@ -297,7 +298,11 @@ class Server:
                 self._spawn(self._finish(action))
 
     async def _go_on_after(self, written: "Future[None]") -> None:
-        await asyncio.wrap_future(written)
+        try:
+            async with asyncio.timeout(self._store_s):
+                await asyncio.wrap_future(written)
+        except TimeoutError:
+            self._leave_the_store(Exit.RETRY_ELSEWHERE)
         if self._over.is_set() or self._held is None:
             return
         held, self._held = self._held, None
@@ -330,17 +335,33 @@ class Server:
     async def _finish(self, action: Finish) -> None:
         """The verdict is written before anybody is told; the first one stands."""
         generation = self._machine.generation.number
-        with contextlib.suppress(OSError):
-            if await self._in_store(self._term.is_over):
-                self._replaced()
-                return
-        verdict = await self._in_store(partial(self._books.decide, action, generation, self._chain))
+        try:
+            async with asyncio.timeout(self._store_s):
+                with contextlib.suppress(OSError):
+                    if await self._in_store(self._term.is_over):
+                        self._replaced()
+                        return
+                verdict = await self._in_store(partial(self._books.decide, action, generation, self._chain))
+        except TimeoutError:
+            self._leave_the_store(action.exit_code)
+            return
         self._notifier.verdict(verdict)
         self._held = None
         self._do(Broadcast("stop", generation, {"exit_code": verdict.exit_code}))
         self._over.set()
 
+    def _leave_the_store(self, exit_code: Exit) -> None:
+        """The store takes nothing and refuses nothing: the nodes end without a verdict in it, which none of them could read either."""
+        print(f"the store has not answered for {self._store_s:.0f} s ({set_by('store')})", file=sys.stderr, flush=True)
+        self.store_hangs, self._held = True, None
+        self._do(Broadcast("stop", self._machine.generation.number, {"exit_code": int(exit_code)}))
+        self._over.set()
+
     # --- the other thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def _store_s(self) -> float:
+        return self._config.timeouts.get("store", DEFAULT_TIMEOUTS["store"]).floor_s
 
     async def _in_store(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._store, work)
@@ -427,6 +448,7 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         started=bool(starts) and starts[-1]["generation"] == newest.generation,
         corrupted=corrupted,
         barred=_barred_in(lines),
+        undying={line["node"]: line["undying"] for line in lines if line["kind"] == "lost" and "undying" in line},
         sound_step=sound_step,
         watch=watch,
     )
@@ -482,6 +504,8 @@ def main() -> None:
     server = patiently(partial(Server, config, directory, *place, chain, machine), patience_s)
     gc.set_threshold(GARBAGE)
     asyncio.run(server.serve())
+    if server.store_hangs:  # nobody can end the thread that waits for it
+        os._exit(0)
 
 
 if __name__ == "__main__":

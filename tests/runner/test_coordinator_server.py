@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -13,13 +14,14 @@ import pytest
 from headway.runner.checkpoint.chain import Chain, Claim
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
+from headway.runner.contract import Exit, Mesh, RunConfig, Timeout, Trainer, Verdict, from_json, to_json
 from headway.runner.coordinator import main
+from headway.runner.coordinator.books import Books
 from headway.runner.coordinator.entrance import Entrance
 from headway.runner.coordinator.main import Server, patiently, rebuilt
 from headway.runner.coordinator.state import Phase
 from headway.runner.coordinator.term import Term, newest
-from headway.runner.lines import read_lines
+from headway.runner.lines import append_line, read_lines
 from headway.runner.messages import Link, Message, connect
 from headway.runner.rundir import RunDirectory, open_run, read_verdict
 
@@ -383,3 +385,54 @@ def test_an_index_that_has_published_itself_is_not_handed_out(tmp_path: Path, ta
     if taken:
         directory.node(1).write_text("{}")
     assert Entrance(config, directory).admit({"node": None})["node"] == (2 if taken else 1)
+
+
+@pytest.mark.parametrize("hanging", ["claim", "start", "verdict"])
+def test_a_store_that_never_answers_ends_the_nodes_all_the_same(
+    hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a hard mount whose server is gone: nothing is refused, and the thread that waits cannot be ended."""
+    config, directory = opened(tmp_path, replace(CONFIG, timeouts={**CONFIG.timeouts, "store": Timeout(0.3)}))
+    released = threading.Event()
+
+    def hangs(name: str, original: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+        def work(*args: Any) -> Any:
+            if hanging == name and when(*args):
+                released.wait(WAIT_S)
+            return original(*args)
+
+        return work
+
+    monkeypatch.setattr(main, "claim", hangs("claim", main.claim, lambda *_: True))
+    monkeypatch.setattr(Books, "note", hangs("start", Books.note, lambda _self, _generation, line: line["kind"] == "start"))
+    monkeypatch.setattr(Books, "decide", hangs("verdict", Books.decide, lambda *_: True))
+
+    async def story() -> None:
+        there = server(config, directory)
+        task = asyncio.create_task(there.serve())
+        while not directory.coordinator.exists():
+            await asyncio.sleep(0.01)
+        agents = [await Agent(config, directory, node).join() for node in (0, 1)]
+        if hanging == "verdict":
+            for rank, agent in enumerate(agents):
+                await agent.started()
+                agent.exits(rank, 0)
+        codes = {(await agent.until("stop")).body["exit_code"] for agent in agents}
+        assert codes == {Exit.COMPLETED if hanging == "verdict" else Exit.RETRY_ELSEWHERE}
+        await task
+        assert there.store_hangs
+        assert read_verdict(directory) is None
+
+    try:
+        run(story)
+    finally:
+        released.set()
+
+
+def test_a_coordinator_that_follows_knows_which_nodes_have_undying_ranks(tmp_path: Path) -> None:
+    config, directory = opened(tmp_path)
+    assert config.run is not None
+    Chain(PosixStore(directory.chain), config.run).claim(None, directory.attempt, "a coordinator before")
+    lost = {"wall": 1.0, "kind": "lost", "generation": 1, "attempt": 0, "node": 1, "host": "n1", "why": "", "undying": [1]}
+    append_line(directory.journal(1), lost)
+    assert server(config, directory)._machine.roster.unfit == {1}

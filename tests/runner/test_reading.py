@@ -3,13 +3,15 @@
 import json
 from dataclasses import asdict
 
+import pytest
+
 from headway.runner.coordinator.causes import Ended
-from headway.runner.coordinator.events import Exited, Probed, Recorded
+from headway.runner.coordinator.events import Exited, Probed, Recorded, Said
 from headway.runner.coordinator.reading import event_of
 from headway.runner.health.collectives import Collective, Operation
 from headway.runner.health.watch import Probe
 from headway.runner.health.xid import Xid
-from headway.runner.messages import Message
+from headway.runner.messages import ChannelError, Message
 
 LOCKED = Probe("S", 1.5, 4096, ("train.py:7 step", "train.py:20 main"), "compute", "futex_do_wait")
 
@@ -17,6 +19,15 @@ LOCKED = Probe("S", 1.5, 4096, ("train.py:7 step", "train.py:20 main"), "compute
 def test_a_look_at_a_process_arrives_with_all_that_was_seen() -> None:
     body = json.loads(json.dumps({"what": "probe", "ranks": {3: asdict(LOCKED)}}))
     assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Probed(1, 2, {3: LOCKED})
+
+
+def test_what_a_supervisor_says_of_undying_ranks_is_read_with_care() -> None:
+    body = {"what": "undead", "workers": [{"rank": "3", "state": "D"}, {"rank": 4, "state": None}]}
+    workers = [{"rank": 3, "state": "D"}, {"rank": 4, "state": ""}]
+    assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Said(1, 2, {"what": "undead", "workers": workers})
+    for broken in ({}, {"workers": 3}, {"workers": [{"state": "D"}]}):
+        with pytest.raises(ChannelError):
+            event_of(Message("r", 2, 1, 0, 5, "evidence", {"what": "undead", **broken}))
 
 
 def test_what_a_flight_recorder_says_arrives_whole() -> None:
