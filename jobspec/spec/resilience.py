@@ -61,8 +61,18 @@ class Timeouts(Section):
     """Until spares take the places of nodes that have not come up, once enough nodes are there."""
     agent: Seconds = Field(contract.DEFAULT_TIMEOUTS["agent"].floor_s, ge=1, le=3600, examples=["30s"])
     """A node that cannot be reached and does not come back, where nothing else speaks for its loss."""
+    node: Seconds = Field(contract.DEFAULT_TIMEOUTS["node"].floor_s, ge=1, le=3600, examples=["10s"])
+    """A node that says nothing while no rank goes on, and for which no spare waits: machines pause for seconds."""
+    node_spare: Seconds = Field(contract.DEFAULT_TIMEOUTS["node_spare"].floor_s, ge=1, le=3600, examples=["3s"])
+    """The same where a spare waits."""
     replace: Seconds = Field(contract.DEFAULT_TIMEOUTS["replace"].floor_s, ge=0, le=86400, examples=["5m"])
     """Until a node comes in place of a lost one, where no spare is left; `0s`: at once the scheduler replaces it, in a new attempt."""
+    listen: Seconds = Field(contract.DEFAULT_TIMEOUTS["listen"].floor_s, ge=1, le=86400, examples=["1m"])
+    """Until the node of slot 0 can listen on its own name for the other nodes; then another one takes the slot."""
+    kill: Seconds = Field(contract.DEFAULT_TIMEOUTS["kill"].floor_s, ge=1, le=86400, examples=["1m"])
+    """A rank that was killed, and whose process does not end (it hangs in a driver or a mount); then its node is taken out."""
+    store: Seconds = Field(contract.DEFAULT_TIMEOUTS["store"].floor_s, ge=1, le=86400, examples=["10m"])
+    """A store that does not answer at all when the run begins, starts anew or ends."""
     start: Seconds = Field(contract.DEFAULT_TIMEOUTS["start"].floor_s, gt=0, le=86400, examples=["30m"])
     """A rank before its first step without a sign of life. This and those below end what nothing else shows to hang, and all but
     `start` and `collective` are longer where ten times the usual is."""
@@ -77,7 +87,9 @@ class Timeouts(Section):
     checkpoint: Seconds = Field(contract.DEFAULT_TIMEOUTS["checkpoint"].floor_s, gt=0, le=86400, examples=["30m"])
     """A rank that saves or loads a checkpoint."""
     evaluation: Seconds = Field(contract.DEFAULT_TIMEOUTS["evaluation"].floor_s, gt=0, le=86400, examples=["1h"])
-    """A rank that evaluates."""
+    """A rank that evaluates, or waits for a server or a clock."""
+    busy: Seconds = Field(contract.DEFAULT_TIMEOUTS["busy"].floor_s, gt=0, le=604800, examples=["1d"])
+    """In place of those above but `collective`: a rank that is seen to use a processor, or to read and write, without a sign of life."""
 
 
 class Corruption(Section):

@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec c134907b09a19a1f50a8df1ace19683d1c987bcb05752d45eefeacb4d76880c6; edit the spec, not this file.
+# Rendered by headway from spec 3237d9c118c97d60a28e31f9843b79f176edcb56860e874a032aee39b3d314a1; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-c134907b-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" quickstart-3237d9c1-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -67,11 +67,12 @@ run_json=$(
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "c134907b09a19a1f50a8df1ace19683d1c987bcb05752d45eefeacb4d76880c6",
+  "spec_hash": "3237d9c118c97d60a28e31f9843b79f176edcb56860e874a032aee39b3d314a1",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
     "agent": {"factor": 1.0, "floor_s": 30.0},
+    "busy": {"factor": 1.0, "floor_s": 86400.0},
     "checkpoint": {"factor": 10.0, "floor_s": 1800.0},
     "collective": {"factor": 1.0, "floor_s": 600.0},
     "compile": {"factor": 10.0, "floor_s": 3600.0},
@@ -79,9 +80,14 @@ run_json=$(
     "data": {"factor": 10.0, "floor_s": 900.0},
     "evaluation": {"factor": 10.0, "floor_s": 3600.0},
     "join": {"factor": 1.0, "floor_s": 600.0},
+    "kill": {"factor": 1.0, "floor_s": 60.0},
     "last_call": {"factor": 1.0, "floor_s": 30.0},
+    "listen": {"factor": 1.0, "floor_s": 60.0},
+    "node": {"factor": 1.0, "floor_s": 10.0},
+    "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
-    "start": {"factor": 1.0, "floor_s": 1800.0}
+    "start": {"factor": 1.0, "floor_s": 1800.0},
+    "store": {"factor": 1.0, "floor_s": 600.0}
   },
   "trainer": {"kind": "builtin", "options": {}}
 }
@@ -165,6 +171,7 @@ RUN_JSON
     "spares": 0,
     "timeouts": {
       "agent": 30.0,
+      "busy": 86400.0,
       "checkpoint": 1800.0,
       "collective": 600.0,
       "compile": 3600.0,
@@ -172,9 +179,14 @@ RUN_JSON
       "data": 900.0,
       "evaluation": 3600.0,
       "join": 600.0,
+      "kill": 60.0,
       "last_call": 30.0,
+      "listen": 60.0,
+      "node": 10.0,
+      "node_spare": 3.0,
       "replace": 0.0,
-      "start": 1800.0
+      "start": 1800.0,
+      "store": 600.0
     }
   },
   "seed": 1,
