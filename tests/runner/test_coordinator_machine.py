@@ -1,4 +1,5 @@
-"""Coordinators over one chain in memory, among nodes that die, are cut off and come back: nothing overlaps, and every run ends."""
+"""Coordinators over one chain in memory, among nodes that die, are cut off and come back, whose workers may not end and whose sockets may not
+open: nothing overlaps, nothing but computing lasts, and every run ends."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
-from headway.runner.contract import Checkpoint, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
+from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Checkpoint, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import (
     Action,
@@ -31,7 +32,7 @@ from headway.runner.coordinator.events import (
     Send,
     Tick,
 )
-from headway.runner.coordinator.state import ENDED_S, Coordinator, Phase
+from headway.runner.coordinator.state import ENDED_S, SURVEY_S, Coordinator, Phase
 from headway.runner.health.watch import Findings, Hang, RankBeat, Watch
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,9 @@ pytestmark = pytest.mark.slow
 STEPS = 100
 ROUNDS, ROUND_S = 600, 0.5  # far more than any run here takes from wherever it stands, its timeouts included
 AGENT_S, JOIN_S, REPLACE_S = 5.0, 50.0, 20.0
+KILL_S, LISTEN_S, STORE_S = 8.0, 8.0, 30.0
 GRACE_S = 10.0
+SILENT_S = DEFAULT_TIMEOUTS["node"].floor_s
 rarely = st.integers(0, 7).map(lambda n: n == 7)  # for what ends most runs
 anywhere = st.integers(0, 9)
 
@@ -64,6 +67,7 @@ class Worker:
     end: int | None = None
     killed: bool = False
     saves: bool = False
+    undying: bool = False  # SIGKILL does not end it, and it does not notice its peers
 
     @property
     def runs(self) -> bool:
@@ -106,8 +110,13 @@ class Agent:
     over: bool = False
     generation: int = 0
     port: int = 4000
+    deaf: bool = False  # its socket does not open
     captures: list[dict[str, object]] = field(default_factory=list)  # in its keeper's memory
     workers: dict[int, Worker] = field(default_factory=dict)
+
+    @property
+    def open_port(self) -> int | None:
+        return None if self.deaf else self.port
 
     def say(self, event: Event) -> None:
         if self.wire is not None:
@@ -167,6 +176,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 "join": Timeout(JOIN_S),
                 "agent": Timeout(AGENT_S),
                 "replace": Timeout(REPLACE_S if replaces else 0.0),
+                "kill": Timeout(KILL_S),
+                "listen": Timeout(LISTEN_S),
+                "store": Timeout(STORE_S),
             },
             grace_s=GRACE_S,
         )
@@ -180,6 +192,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.failures = 0  # of the journal
         self.started = 0  # the newest generation that any agent was told to start
         self.worlds: dict[int, int] = {}  # generation -> ranks
+        self.undying: dict[int, list[int]] = {}  # of the journal: ranks that nodes were given up for
         self.let_go: set[int] = set()  # nodes that were given up or told to end what they run
         self.preempted_s: float | None = None
         self.superseded = False
@@ -207,6 +220,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 restarts=self.failures,
                 slots=slots,
                 started=generation == self.claimed,
+                undying=self.undying,
                 watch=Watching,
             )
         self.seats.append(Seat(self.terms, machine))
@@ -239,9 +253,30 @@ class CoordinatorMachine(RuleBasedStateMachine):
             if step > seat.furthest and event.generation == seat.machine.generation.number:
                 seat.furthest, seat.heard_steps_s = step, self.now_s
         actions = seat.machine.handle(event, self.now_s)
+        if isinstance(event, Tick):
+            self.check_bound(seat.machine)
         notes = {action.kind for action in actions if isinstance(action, Note)}
         for action in actions:
             self.act(seat, action, notes)
+
+    def check_bound(self, machine: Coordinator) -> None:
+        """Nothing but a generation that computes lasts; while a coordinator hears nobody, nodes are lost by none."""
+        members, bound_s = machine.roster.members.values(), float("inf")
+        hears = any(member.connected and member.heard_at > self.now_s - ENDED_S for member in members)
+        match machine.phase:
+            case Phase.GATHERING:
+                bound_s = JOIN_S
+            case Phase.REPLACING:
+                bound_s = REPLACE_S
+            case Phase.SURVEYING:
+                bound_s = SURVEY_S
+            case Phase.CLAIMING:
+                bound_s = STORE_S
+            case Phase.RUNNING if not machine.generation.started and hears:
+                bound_s = max(LISTEN_S, SILENT_S) + AGENT_S
+            case Phase.STOPPING if hears:
+                bound_s = max(KILL_AFTER_S, GRACE_S) + KILL_S + max(AGENT_S, SILENT_S)
+        assert self.now_s - machine._phase_s <= bound_s, f"{machine.phase} lasts"
 
     def act(self, seat: Seat, action: Action, notes: set[str]) -> None:
         match action:
@@ -278,12 +313,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.failures += 1
             case "lost":
                 self.let_go.add(note.body["node"])
+                if "undying" in note.body:
+                    self.undying[note.body["node"]] = note.body["undying"]
                 if seat.machine.phase is Phase.RUNNING and seat.machine.generation.number == self.started and self.whole():
                     assert self.now_s - seat.heard_steps_s >= ENDED_S, "a node is lost while steps go on"
 
     def check_order(self, seat: Seat, order: Broadcast, notes: set[str]) -> None:
         if order.kind == "start":
             assert 0 < order.generation <= self.claimed, "a generation is started before its claim"
+            roster = seat.machine.roster
+            assert not roster.unfit.intersection(roster.slot_of), "a node computes that cannot"
             running = {
                 agent.node for agent in self.agents for w in agent.workers.values() if w.runs and w.generation < order.generation
             }
@@ -327,7 +366,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """With the coordinator that has published itself last."""
         agent.wire = Wire(agent.node, self.seat)
         running = tuple(rank for rank, worker in agent.workers.items() if worker.runs)
-        agent.say(Joined(agent.node, f"host-{agent.node}", agent.generation, running, None, agent.port))
+        agent.say(Joined(agent.node, f"host-{agent.node}", agent.generation, running, None, agent.open_port))
         if ended := [rank for rank, worker in agent.workers.items() if not worker.runs]:
             agent.say(agent.exited(*ended))
         if agent.stopping:
@@ -391,7 +430,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def beat(self, agent: Agent) -> None:
         seen = {rank: RankBeat(w.step, "compute", w.step, self.now_s - w.moved_s) for rank, w in agent.workers.items() if w.runs}
-        agent.say(Beat(agent.node, agent.generation, agent.port, seen))
+        agent.say(Beat(agent.node, agent.generation, agent.open_port, seen))
 
     # --- the workers --------------------------------------------------------------------------------------------------
 
@@ -409,7 +448,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def end(self, rank: int, code: int) -> None:
         for agent in self.agents:
             worker = agent.workers.get(rank)
-            if worker is not None and worker.runs and worker.generation == self.started:
+            stays = worker is not None and worker.undying and code == 1  # what its peers' ends lead to
+            if worker is not None and worker.runs and worker.generation == self.started and not stays:
                 worker.end = code
                 agent.say(agent.exited(rank))
 
@@ -425,7 +465,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """
         for agent in self.agents:
             for rank, worker in agent.workers.items():
-                if worker.runs and worker.killed:
+                if worker.runs and worker.killed and not worker.undying:
                     worker.end = -9
                     agent.say(agent.exited(rank))
         gang = self.gang()
@@ -552,6 +592,23 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def a_worker_dies(self, at: int, code: int) -> None:
         gang = self.gang()
         self.end(sorted(gang)[at % len(gang)], code)
+
+    @precondition(lambda self: self.gang())
+    @rule(at=anywhere, lets_go=st.booleans())
+    def a_worker_comes_to_be_where_no_signal_reaches_it(self, at: int, lets_go: bool) -> None:
+        workers = [(agent, rank, worker) for agent in self.agents for rank, worker in agent.workers.items() if worker.runs]
+        if not workers:
+            return
+        agent, rank, worker = workers[at % len(workers)]
+        worker.undying = not lets_go
+        if not lets_go:
+            agent.say(Said(agent.node, agent.generation, {"what": "undead", "workers": [{"rank": rank, "state": "D"}]}))
+            for other in [rank for rank, each in self.gang().items() if each is not worker][:1]:  # as one that has lost it
+                self.end(other, 1)
+
+    @rule(at=anywhere, deaf=st.booleans())
+    def a_node_cannot_listen(self, at: int, deaf: bool) -> None:
+        self.pick(at).deaf = deaf
 
     @rule(at=anywhere, noticed=st.booleans(), really=st.booleans())
     def a_node_dies(self, at: int, noticed: bool, really: bool) -> None:
