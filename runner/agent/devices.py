@@ -84,7 +84,9 @@ def visible(nvml: Any, environment: Mapping[str, str], processes: int) -> frozen
         return frozenset(_address(nvml, handle) for handle in handles) if processes >= len(handles) else None
     names = [name.strip() for name in named.split(",") if name.strip()]
     # CUDA counts by speed, NVML by address; of equal devices both count by address.
-    is_counted_alike = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({nvml.nvmlDeviceGetName(h) for h in handles}) < 2
+    is_counted_alike = (
+        environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({nvml.nvmlDeviceGetName(h) for h in handles}) < 2
+    )
     found = set()
     for name in names:
         if name.isdecimal() and is_counted_alike and int(name) < len(handles):

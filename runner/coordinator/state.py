@@ -118,7 +118,8 @@ class Coordinator:
     ) -> None:
         """`newest_generation` and its `base` are what the chain says of this attempt, `slots` (slot -> node), `hosts` (by node),
         `started` and `corrupted` what the journal says of that generation; 0 and None when there is none. `barred` nodes must not compute
-        in this attempt any more, and those with `undying` ranks not until these have ended; `sound_step` is what the run of a script had committed when its replicas were last equal."""
+        in this attempt any more, and those with `undying` ranks not until these have ended. `sound_step` is what the run
+        of a script had committed when its replicas were last equal."""
         self.config = config
         self.phase = Phase.GATHERING
         self.roster = Roster(config)
@@ -712,24 +713,27 @@ class Coordinator:
         elif what == "note":
             self._note(event.body["kind"], {"node": event.node, **event.body, **self._hosts_named(event)})
         elif event.generation == self.generation.number:
-            match what:
-                case "loaded":
-                    self._loaded(event.body)
-                case "committed":
-                    self._committed(event.body)
-                case "refused":
-                    self._refused(event.body)
-                case "corrupted":
-                    self._corrupted(event.body)
-                case "compared":
-                    self._sound_step = self.committed_step or 0
-                    self._note("compared", {"step": event.body.get("step"), "sound_step": self._sound_step})
-                case "exception":
-                    self._raised(event.body)
-                case "undead":
-                    self._undead(event.body)
-                case "section" | "finished" | "retired" | "waited":
-                    self._note(what, event.body)
+            self._said_of_generation(what, event.body)
+
+    def _said_of_generation(self, what: str, body: Mapping[str, Any]) -> None:
+        match what:
+            case "loaded":
+                self._loaded(body)
+            case "committed":
+                self._committed(body)
+            case "refused":
+                self._refused(body)
+            case "corrupted":
+                self._corrupted(body)
+            case "compared":
+                self._sound_step = self.committed_step or 0
+                self._note("compared", {"step": body.get("step"), "sound_step": self._sound_step})
+            case "exception":
+                self._raised(body)
+            case "undead":
+                self._undead(body)
+            case "section" | "finished" | "retired" | "waited":
+                self._note(what, body)
 
     def _raised(self, body: Mapping[str, Any]) -> None:
         known = {name: body.get(name) for name in ("at", "step", "sample")}

@@ -132,7 +132,8 @@ class Watch:
         self._asked_s, self._asked, self._judged_s = -math.inf, 0, -math.inf
         self._busy: dict[int, float] = {}  # when a rank was last seen to use CPU, to do I/O or to stand elsewhere than before
         self._behind: dict[int, _Look] = {}  # of ranks that others go on without, while these move
-        self._behind_s, self._behind_asked_s = math.inf, -math.inf  # since when there are such, and when they were last asked about
+        # Since when there are such, and when they were last asked about.
+        self._behind_s, self._behind_asked_s = math.inf, -math.inf
         self._called_s = now_s
         self._stragglers = Stragglers(ranks, stages)
 
@@ -295,7 +296,7 @@ class Watch:
         return self._hang(ranks, now_s, why, longest.section)
 
     def _limit_of(self, each: Standing, look: _Look | None) -> tuple[str, float]:
-        """The name and the seconds of the timeout of a rank that stands there: of its section, or of what it waits for outside of the job."""
+        """The timeout of a rank that stands there, name and seconds: of its section, or of what it waits for outside of the job."""
         names = [name_of(each.section, each.step)]
         if look is not None and each.section != "collective" and culprits.waits_outside(look.probe.stack, look.probe.waits_on):
             names.append("evaluation")

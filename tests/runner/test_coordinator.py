@@ -11,7 +11,20 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Checkpoint, Domain, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer, set_by
+from headway.runner.contract import (
+    DEFAULT_TIMEOUTS,
+    KILL_AFTER_S,
+    Checkpoint,
+    Domain,
+    Exit,
+    Mesh,
+    Restart,
+    RunConfig,
+    Tier,
+    Timeout,
+    Trainer,
+    set_by,
+)
 from headway.runner.coordinator.causes import Ended, Kind
 from headway.runner.coordinator.events import (
     Action,
@@ -1214,14 +1227,15 @@ def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) ->
 
 def test_a_rank_that_sigkill_does_not_end_costs_its_node_and_a_spare_takes_the_slot() -> None:
     bench = stopping(spare=True)
-    assert claims(undying(bench, (0, 1, 2))) == 1 or claims(bench.actions) == 2
+    undying(bench, (0, 1, 2))
+    assert claims(bench.actions) == 2
     lost = bench.note("lost")
     assert (lost["node"], lost["undying"]) == (1, [3])
     assert lost["why"].startswith(f"rank 3 (state D) does not end by SIGKILL, for {KILL_S:.0f} s")
     assert "HEADWAY_TIMEOUT_KILL" in lost["why"]
     assert bench.notes().count("undead") == 1
     assert (bench.note("failure")["rank"], bench.note("failure")["node"]) == (0, 0), "what began it is the cause"
-    (body,) = told(bench.do(Claimed(2, None, 1), Beat(0, 1, 4100, {}), Beat(0, 1, 4200, {})), "start") or told(bench.actions[-3:], "start")
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
     assert body["moved"] == [[1, 2]]
 
 
@@ -1367,7 +1381,8 @@ def test_a_run_that_was_suspended_whole_goes_on(ticks_first: bool) -> None:
     bench.now_s += HOUR_S
     bench._sign = bench.now_s - 0.1, 2
     beats = [bench.beat(0), bench.beat(1)]
-    bench.do(*([Tick(), *beats] if ticks_first else [*beats, Tick()]))
+    events: list[Event] = [Tick(), *beats] if ticks_first else [*beats, Tick()]
+    bench.do(*events)
     bench.pass_time(3.0, 0, 1)
     assert bench.machine.vitals.quiet_s(bench.now_s) > 2.0, "a node that dies now is found as soon as before"
     bench.pass_time(5.0, 0, 1, step=3)

@@ -1,5 +1,5 @@
-"""Coordinators over one chain in memory, among nodes that die, are cut off and come back, whose workers may not end and whose sockets may not
-open: nothing overlaps, nothing but computing lasts, and every run ends."""
+"""Coordinators over one chain in memory, among nodes that die, are cut off and come back, where workers may not end and sockets not open:
+nothing overlaps, nothing but computing lasts, and every run ends."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
-from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Checkpoint, Exit, Mesh, Restart, RunConfig, Tier, Timeout, Trainer
+from headway.runner.contract import (
+    DEFAULT_TIMEOUTS,
+    KILL_AFTER_S,
+    Checkpoint,
+    Exit,
+    Mesh,
+    Restart,
+    RunConfig,
+    Tier,
+    Timeout,
+    Trainer,
+)
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import (
     Action,

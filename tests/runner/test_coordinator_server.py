@@ -15,7 +15,7 @@ from headway.runner.checkpoint.chain import Chain, Claim
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Exit, Mesh, RunConfig, Timeout, Trainer, Verdict, from_json, to_json
-from headway.runner.coordinator import main
+from headway.runner.coordinator import claiming, main
 from headway.runner.coordinator.books import Books
 from headway.runner.coordinator.entrance import Entrance
 from headway.runner.coordinator.main import Server, patiently, rebuilt
@@ -403,7 +403,7 @@ def test_a_store_that_never_answers_ends_the_nodes_all_the_same(
 
         return work
 
-    monkeypatch.setattr(main, "claim", hangs("claim", main.claim, lambda *_: True))
+    monkeypatch.setattr(main, "claim", hangs("claim", claiming.claim, lambda *_: True))
     monkeypatch.setattr(Books, "note", hangs("start", Books.note, lambda _self, _generation, line: line["kind"] == "start"))
     monkeypatch.setattr(Books, "decide", hangs("verdict", Books.decide, lambda *_: True))
 

@@ -1,8 +1,7 @@
 """What is asked of NVML: whose processes still hold memory, and which devices a job uses. A fake stands in for the bindings."""
 
 import asyncio
-import os
-import time
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,30 +32,30 @@ class Nvml:
     holders: dict[int, set[int]] = field(default_factory=dict)
     asked: int = 0
 
-    def nvmlDeviceGetCount(self) -> int:
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802  pynvml's name
         return len(self.buses)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802  pynvml's name
         if not self.allowed[index]:
             raise NVMLError("Insufficient Permissions")
         return index
 
-    def nvmlDeviceGetName(self, handle: int) -> str:
+    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802  pynvml's name
         return self.models[handle]
 
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802  pynvml's name
         return f"GPU-{handle}234abcd".encode()
 
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802  pynvml's name
         return SimpleNamespace(busId=f"0000{self.buses[handle].upper()}.0".encode())
 
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802  pynvml's name
         return name
 
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> int:
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, part: str) -> int:  # noqa: N802  pynvml's name
         return int(part.removeprefix("MIG-"))
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802  pynvml's name
         self.asked += 1
         return [SimpleNamespace(pid=pid) for pid in self.holders.get(handle, ())]
 
@@ -97,7 +96,7 @@ def test_in_a_container_a_stranger_with_the_number_of_one_of_ours_is_not_waited_
 
 
 def test_whether_numbers_are_the_machines_is_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = os.stat("/proc/self/ns/pid").st_ino == devices.FIRST_PID_NAMESPACE
+    found = Path("/proc/self/ns/pid").stat().st_ino == devices.FIRST_PID_NAMESPACE
     assert devices.numbers_are_the_machines() == found
     monkeypatch.setattr(devices, "PID_NAMESPACE", tmp_path)  # another inode
     assert not devices.numbers_are_the_machines()
@@ -109,9 +108,19 @@ def test_a_driver_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.Monke
     """A device that is off the bus may leave NVML waiting."""
     nvml = there(monkeypatch, Nvml(holders={0: {4711}}))
     monkeypatch.setattr(devices, "ANSWER_S", 0.01)
-    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: time.sleep(1.0) or 4)
-    assert asyncio.run(devices.until_free([4711], 60.0))
-    assert asyncio.run(devices.used({}, 4)) is None
+    answers = threading.Event()
+
+    def count() -> int:
+        answers.wait(60.0)
+        return 4
+
+    async def scenario() -> None:
+        assert await devices.until_free([4711], 60.0)
+        assert await devices.used({}, 4) is None
+        answers.set()
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", count)
+    asyncio.run(scenario())
 
 
 # --- which devices a job uses -----------------------------------------------------------------------------------------
@@ -134,20 +143,21 @@ def test_the_devices_of_a_job_are_those_that_it_may_see(
     named: Mapping[str, str], processes: int, expected: set[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there(monkeypatch, Nvml())
-    assert asyncio.run(devices.used(named, processes)) == expected
+    found = asyncio.run(devices.used(named, processes))
+    assert found == (None if expected is None else frozenset(expected))
 
 
 def test_devices_that_a_control_group_keeps_from_us_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, Nvml(allowed=(False, False, True, True)))
-    assert asyncio.run(devices.used({}, 2)) == set(BUSES[2:])
-    assert asyncio.run(devices.used({"CUDA_VISIBLE_DEVICES": "0,1"}, 2)) == set(BUSES[2:])
+    assert asyncio.run(devices.used({}, 2)) == frozenset(BUSES[2:])
+    assert asyncio.run(devices.used({"CUDA_VISIBLE_DEVICES": "0,1"}, 2)) == frozenset(BUSES[2:])
 
 
 def test_numbers_of_unequal_devices_are_known_only_in_the_order_of_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, Nvml(models=("T4", "H100", "H100", "H100")))
     named = {"CUDA_VISIBLE_DEVICES": "0"}
     assert asyncio.run(devices.used(named, 1)) is None
-    assert asyncio.run(devices.used({**named, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1)) == {BUSES[0]}
+    assert asyncio.run(devices.used({**named, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1)) == frozenset(BUSES[:1])
 
 
 def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,9 @@ for step in range(1, 10**6):
         dist.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(0.05)
+    until = time.process_time() + (2.0 if os.path.exists("slowly") else 0.05)
+    while time.process_time() < until:
+        pass
     done = torch.tensor([float(os.path.exists("enough"))])
     dist.all_reduce(done)
     if dist.get_rank() == 0:
@@ -78,10 +80,12 @@ def test_a_run_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(all_no
     nodes = [subprocess.Popen([*words, str(node)], env=environment, cwd=tmp_path) for node in (0, 1)]
     try:
         until = time.monotonic() + LIMIT_S
-        while steps(tmp_path) < 40:
-            assert time.monotonic() < until, "no steps"
-            assert all(node.poll() is None for node in nodes)
-            time.sleep(0.05)
+        for enough in (40, 42):  # then each step takes its time, so that the nodes are heard before a rank goes on
+            while steps(tmp_path) < enough:
+                assert time.monotonic() < until, "no steps"
+                assert all(node.poll() is None for node in nodes)
+                time.sleep(0.05)
+            (tmp_path / "slowly").touch()
         stopped = [pid for node in (nodes if all_nodes else nodes[1:]) for pid in below(node.pid)]
         for number, pause_s in ((signal.SIGSTOP, 3 * BOUND_S), (signal.SIGCONT, BOUND_S)):
             for pid in stopped:

@@ -22,7 +22,11 @@ ASKS = Probe(
     "S",
     5.0,
     0,
-    ("/usr/lib/python3.11/socket.py:705 readinto", "/venv/lib/python3.11/site-packages/urllib3/connection.py:500 getresponse", *TRAIN),
+    (
+        "/usr/lib/python3.11/socket.py:705 readinto",
+        "/venv/lib/python3.11/site-packages/urllib3/connection.py:500 getresponse",
+        *TRAIN,
+    ),
 )
 Processes = Callable[[int, float], Probe]
 
@@ -600,7 +604,9 @@ def test_who_was_at_work_and_stands_still_since_is_ended_at_its_sections_timeout
 
 
 def test_a_bound_that_is_shorter_than_the_time_between_two_looks_ends_nobody_at_work() -> None:
-    world = trained(2, timeouts={**DEFAULT_TIMEOUTS, "compute": Timeout(10.0)})
+    world = World(2, {**DEFAULT_TIMEOUTS, "compute": Timeout(10.0)})
+    world.go(30.0)
+    world.move(0, section="collective")
     world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
     assert hang_in(world.stand(3600.0)) is None
 
