@@ -140,7 +140,7 @@ class Agent:
                     self.workers[message["worker"]["rank"]] = message["worker"]
                     self._report_end(message["worker"])
                 case "undead":
-                    self._say_evidence({"what": "undead", "workers": message["workers"]})
+                    self._say_evidence({"what": "undead", "workers": message["undead"]})
                 case "signal":
                     self._asked_to_stop(time.monotonic())
 

@@ -15,6 +15,7 @@ from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.coordinator.events import Event, Exited, Recorded
+from headway.runner.coordinator.events import Said as SaidOf
 from headway.runner.coordinator.reading import event_of
 from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
@@ -88,6 +89,19 @@ def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
     assert isinstance(exited, Exited)
     lost = () if ours is False else (Xid(79, "PCI:0000:3b:00", "GPU has fallen off the bus.", ours),)
     assert [(each.rank, each.xids) for each in exited.exits] == [(2, lost), (3, lost)]
+
+
+def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinator(tmp_path: Path) -> None:
+    found, said = agent(tmp_path)
+
+    async def scenario() -> None:
+        found._from_supervisor = asyncio.StreamReader()
+        found._from_supervisor.feed_data(b'{"what": "undead", "undead": [{"rank": 3, "state": "D"}]}\n')
+        found._from_supervisor.feed_eof()
+        await found._hear_supervisor()
+
+    asyncio.run(scenario())
+    assert said.events == [SaidOf(1, 5, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]})]
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["while it stands still", "and not once it has moved"])
