@@ -16,7 +16,12 @@ from headway.runner.checkpoint.engine import Outcome
 from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.objects import ObjectError
-from headway.runner.checkpoint.session import NothingVerifiesError, Session, open  # noqa: A004  read as checkpoint.open
+from headway.runner.checkpoint.session import (  # noqa: A004  read as checkpoint.open
+    NothingVerifiesError,
+    Session,
+    UnreadError,
+    open,
+)
 from headway.runner.checkpoint.stateful import StateError
 from headway.runner.train.loader import PerRank, Samples, Seeded
 from headway.runner.train.rng import RandomState
@@ -37,5 +42,6 @@ __all__ = [
     "StorageReader",
     "StorageWriter",
     "SupersededError",
+    "UnreadError",
     "open",
 ]

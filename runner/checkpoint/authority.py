@@ -1,5 +1,6 @@
 """Under whose authority a loop of one's own saves: that of the job it runs in, or its own, claimed when the directory is opened."""
 
+import errno
 import json
 import os
 import socket
@@ -8,6 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import xxhash
 
 from headway.runner import worker as workers
 from headway.runner.checkpoint.chain import TIERS, Base, Chain, CheckpointId, Commit, MovedError, newest_base, newest_claim
@@ -25,6 +29,11 @@ class NothingVerifiesError(Exception):
     """Checkpoints were committed, and none of them verifies: a person must look before anything is trained."""
 
 
+class UnreadError(OSError):
+    """A checkpoint could not be read: by a mount that is slow or gone, a disk, or rights. It may well be whole, so nothing is concluded from
+    it: no other one is taken, and nothing is deleted. `errno`, `filename` and the host are those of the first rank that could not."""
+
+
 class Authority:
     """One generation's right to commit, and the base that it starts from."""
 
@@ -32,7 +41,8 @@ class Authority:
         self.place, self.chain, self.base = place, chain, base
 
     def refuse(self, base: Base, error: Exception) -> None:
-        """`base` did not verify. Takes another one, or raises NothingVerifiesError. Collective."""
+        """`base` was not loaded on some rank. Takes another one, or raises NothingVerifiesError, or UnreadError where any rank could not
+        read what it needs. Collective."""
         raise NotImplementedError
 
     def loaded(self, step: int) -> None:
@@ -48,14 +58,15 @@ class Authority:
 class OfJob(Authority):
     """The generation that a coordinator has claimed for all workers; when its base is refused, the coordinator claims another."""
 
-    def __init__(self, place: Place, chain: Chain, base: Base | None, worker: "workers.Worker") -> None:
+    def __init__(self, place: Place, chain: Chain, base: Base | None, worker: "workers.Worker", ranks: Ranks) -> None:
         super().__init__(place, chain, base)
-        self._worker = worker
+        self._worker, self._ranks = worker, ranks
 
     def refuse(self, base: Base, error: Exception) -> None:
         """A rank that only hears of another's failure refuses nothing: what failed there need not be the checkpoint."""
         if isinstance(error, RefusedError):
             say_refused(self._worker, base, error)
+        refuse_unread(self.place, base, error, self._ranks)
         raise NothingVerifiesError(f"{base.checkpoint.directory}: {error}") from error
 
     def loaded(self, step: int) -> None:
@@ -69,9 +80,23 @@ class OfJob(Authority):
 
 
 def say_refused(worker: "workers.Worker", base: Base, error: RefusedError) -> None:
-    """A base that did not verify, in the tier that it was read from: the coordinator then claims another."""
+    """A base that did not verify, in the tier that it was read from: the coordinator then claims another. One that could not be read is
+    no reason for that, and is said as such: the attempt ends, and the next one finds all as it was."""
     facts = {"step": base.step, "generation": base.generation, "tier": base.tier}
-    worker.say("refused", **facts, name=error.name, reason=error.reason)
+    what = "refused" if error.unread is None else "unread"
+    worker.say(what, **facts, name=error.name, reason=error.reason)
+
+
+def refuse_unread(place: Place, base: Base, error: Exception, ranks: Ranks) -> None:
+    """Raises UnreadError on all ranks where any of them has met one; collective."""
+    facts: dict[str, Any] | None = None
+    if isinstance(error, RefusedError) and error.unread is not None:
+        where = place.root if base.tier == "disk" else f"{place.remote}/{place.run}"
+        path = f"{where}/{base.checkpoint.directory}/{error.name}"
+        facts = {"errno": error.unread, "why": f"{error.reason} on {socket.gethostname()}", "path": path}
+    for raw in ranks.gather_any(json.dumps(facts).encode()):
+        if (found := json.loads(raw)) is not None:
+            raise UnreadError(found["errno"], found["why"], found["path"]) from error
 
 
 def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
@@ -94,7 +119,7 @@ def say_retired(worker: "workers.Worker", checkpoints: Sequence[CheckpointId]) -
         worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in checkpoints])
 
 
-def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:
+def of_job(otherwise: Checkpoint, ranks: Ranks) -> tuple[Authority, Checkpoint]:
     """The authority of the job that this process is a worker of, and its tiers: `otherwise`, where it has none.
 
     Raises RuntimeError where there is no job, and where its nodes have no store in common.
@@ -111,7 +136,7 @@ def of_job(otherwise: Checkpoint) -> tuple[Authority, Checkpoint]:
     directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
     checkpoint = config.checkpoint if config.checkpoint.tiers else otherwise
     place = place_of(worker, config, directory, checkpoint)
-    return OfJob(place, Chain(open_store(str(directory.chain)), place.run), worker.base, worker), checkpoint
+    return OfJob(place, Chain(open_store(str(directory.chain)), place.run), worker.base, worker, ranks), checkpoint
 
 
 def place_of(worker: "workers.Worker", config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint) -> Place:
@@ -148,6 +173,7 @@ class OfDirectory(Authority):
         self._claim()
 
     def refuse(self, base: Base, error: Exception) -> None:
+        refuse_unread(self.place, base, error, self._ranks)
         if self._ranks.rank == 0:
             print(f"{base.checkpoint.directory} on {base.tier} is not used: {error}", file=sys.stderr, flush=True)
         self._refused |= {(base.checkpoint, base.tier)}
@@ -185,6 +211,21 @@ def ranks_here(ranks: Ranks) -> int:
     return hosts.count(hosts[ranks.rank])
 
 
+def _same_run(handle: Path, ranks: Ranks) -> str:
+    """The run's name, as all ranks read it. Raises UnreadError where one cannot, or finds another run: it has not that file system."""
+    found, why = b"", ""
+    try:
+        found = handle.read_bytes()
+    except OSError as error:
+        why = f"{error.strerror} on {socket.gethostname()}"
+    seen = [json.loads(raw) for raw in ranks.gather_any(json.dumps([xxhash.xxh3_128_hexdigest(found), why]).encode())]
+    for digest, reason in seen:
+        if reason or digest != seen[0][0]:
+            raise UnreadError(errno.ESTALE, reason or "not the same file on all nodes: is the file system mounted on each?", str(handle))
+    run: str = json.loads(found)["run"]
+    return run
+
+
 def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
     """Claims the run in `root`, which is made if it is not there; collective."""
     directory = RunDirectory(root.resolve(), 0)
@@ -202,6 +243,6 @@ def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
         create_exclusive(directory.handle, json.dumps({"schema": HANDLE_SCHEMA, **facts}, indent=2).encode() + b"\n")
 
     ranks.together(make, only=0)
-    run = json.loads(directory.handle.read_text())["run"]
+    run = _same_run(directory.handle, ranks)
     place = Place(directory.checkpoints, run, 0, 0, local, Mesh(dp_shard=ranks.world_size), remote)
     return OfDirectory(place, Chain(open_store(str(directory.chain)), run), ranks)

@@ -76,7 +76,7 @@ class Ranks:
     def together(self, step: Callable[[], None], only: int | None = None) -> None:
         """Runs `step` on every rank, or only on rank `only`, and raises on all ranks if it raised on any.
 
-        The rank that failed raises its own error, the others PeerError; SupersededError and UnfitError are raised as such everywhere.
+        The rank that failed raises its own error, the others PeerError; where any rank raised SupersededError, or else UnfitError, all do.
         """
         error: Exception | None = None
         if only is None or only == self.rank:
@@ -85,12 +85,14 @@ class Ranks:
             except Exception as caught:
                 error = caught
         outcomes = self.gather(_outcome(error))
+        if _SUPERSEDED in outcomes and not isinstance(error, SupersededError):
+            raise SupersededError("a newer generation has claimed the run") from error
+        if _SUPERSEDED not in outcomes and _UNFIT in outcomes and not isinstance(error, UnfitError):
+            raise UnfitError(
+                f"the checkpoint does not fit the state of rank {outcomes.index(_UNFIT)}, whose log says more"
+            ) from error
         if error is not None:
             raise error
-        if _SUPERSEDED in outcomes:
-            raise SupersededError("a newer generation has claimed the run")
-        if _UNFIT in outcomes:
-            raise UnfitError(f"the checkpoint does not fit the state of rank {outcomes.index(_UNFIT)}, whose log says more")
         if _FAILED in outcomes:
             raise PeerError(f"rank {outcomes.index(_FAILED)} failed")
 

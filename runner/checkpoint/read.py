@@ -1,5 +1,6 @@
 """A committed checkpoint as verified bytes: manifest, parts and chunks. Nothing leaves here that is not what was committed."""
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,8 +103,8 @@ class Reader:
         return RefusedError(self.checkpoint, name, reason, unread)
 
     def _unread(self, name: str, error: OSError) -> RefusedError:
-        lost = isinstance(error, FileNotFoundError)
-        return self.refuse(name, error.strerror or str(error), None if lost else error.errno)
+        gone = self._source.is_gone(name, error)
+        return self.refuse(name, error.strerror or str(error), None if gone else error.errno or errno.EIO)
 
     def _verified(self, name: str, expected: str) -> bytes:
         try:

@@ -14,7 +14,7 @@ from headway.runner.checkpoint.keeper.link import KeeperError, Link
 from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
-from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source, read_fully
+from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, PatientSource, Source, patience_s, read_fully
 
 
 class MemorySource:
@@ -33,10 +33,14 @@ class MemorySource:
     def read_into(self, _: str, offset: int, out: memoryview) -> None:
         read_fully(self._memory, offset, out)
 
+    def is_gone(self, _: str, _error: OSError) -> bool:
+        """What a keeper does not give is lost: nobody mounts it again."""
+        return True
+
 
 def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Reader:
-    """The reader of a base in the tier that it names; collective. Raises RefusedError where it is not what was claimed, PeerError on the
-    other ranks."""
+    """The reader of a base in the tier that it names; collective. Raises RefusedError where it is not what was claimed, or cannot be
+    read (`unread`), PeerError on the other ranks."""
     found: list[Reader] = []
     if base.tier == "memory":
         source = _from_memory(place, base, ranks, connect)
@@ -50,7 +54,8 @@ def _stored(place: Place, base: Base) -> Source:
     if base.tier == "remote":
         assert place.remote is not None  # noqa: S101  nothing is committed to a tier that is not there
         return ObjectSource(place.remote, place.run, base.checkpoint)
-    return DirectorySource(place.root / base.checkpoint.directory)
+    # Not so the object store's: obstore tries each request again by itself.
+    return PatientSource(DirectorySource(place.root / base.checkpoint.directory), patience_s())
 
 
 def _from_memory(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Source:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from headway.runner.checkpoint.authority import Authority, NothingVerifiesError, of_directory, of_job
+from headway.runner.checkpoint.authority import Authority, NothingVerifiesError, UnreadError, of_directory, of_job
 from headway.runner.checkpoint.chain import Base
 from headway.runner.checkpoint.engine import Outcome, Saver
 from headway.runner.checkpoint.format import RefusedError, UnfitError
@@ -39,7 +39,7 @@ from headway.runner.checkpoint.stateful import (
 from headway.runner.contract import Checkpoint, Tier
 from headway.runner.train.rng import restore_rng, rng_state
 
-__all__ = ["NothingVerifiesError", "Session", "open"]
+__all__ = ["NothingVerifiesError", "Session", "UnreadError", "open"]
 
 _TIERS = ("memory", "disk", "remote")
 
@@ -51,6 +51,7 @@ class Session:
         self._authority, self._checkpoint, self._ranks, self._rng = authority, checkpoint, ranks, rng
         self._schedule = Schedule(checkpoint.tiers, time.monotonic())
         self._saver: Saver | None = None
+        self._unread: UnreadError | None = None  # by the newest `load`
         self._ended: list[Outcome] = []  # of saves, not yet asked for
         self._connect = connector(lambda: authority.place, checkpoint, ranks)
 
@@ -59,14 +60,19 @@ class Session:
 
         Tensors are filled in place; what has load_state_dict() gets it; plain values are replaced in `state`. With `strict`, tensors that
         the checkpoint holds and the state does not are an error. Raises StateError where both do not fit, NothingVerifiesError when
-        there are checkpoints and none verifies.
+        there are checkpoints and none verifies, UnreadError when the newest cannot be read: nothing is saved then before a `load` has come
+        through, since it would take the place of what could not be read.
         """
-        step = 0
+        step, self._unread = 0, None
         while (base := self._authority.base) is not None:
             try:
                 self._load(base, state, strict=strict)
             except (RefusedError, PeerError) as error:
-                self._authority.refuse(base, error)
+                try:
+                    self._authority.refuse(base, error)
+                except UnreadError as unread:
+                    self._unread = unread
+                    raise
             else:
                 step = base.step
                 break
@@ -114,6 +120,8 @@ class Session:
         The state may be changed as soon as this returns; on a GPU, by optimizer steps. What became of a save is in `outcomes`. Raises
         ObjectError for a value that a checkpoint cannot hold, SupersededError when somebody else has claimed the run.
         """
+        if self._unread is not None:
+            raise self._unread
         if self._saver is not None and not self._saver.superseded:
             self._hear(self._saver)
         due = {tier.kind for tier in self._checkpoint.tiers} if now else self._due(step)
@@ -212,7 +220,7 @@ def open(  # noqa: A001  read as checkpoint.open
     )
     checkpoint = Checkpoint(tiers=wanted)
     if directory is None:
-        authority, checkpoint = of_job(checkpoint)
+        authority, checkpoint = of_job(checkpoint, ranks)
         return Session(authority, checkpoint, ranks, rng=rng)
     return Session(of_directory(Path(directory), ranks, remote), checkpoint, ranks, rng=rng)
 

@@ -1,12 +1,18 @@
 """Where the files of one checkpoint can be read: a directory, an object store, a node's memory."""
 
 import os
+import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from headway.runner.checkpoint.bucket import READ_BYTES, Bucket
 from headway.runner.checkpoint.chain import CheckpointId
+
+PATIENCE_S = 20.0
+FIRST_WAIT_S = 0.25
 
 
 class Source(Protocol):
@@ -20,6 +26,10 @@ class Source(Protocol):
         """Fills `out` with the file's bytes from `offset` on. Raises OSError, EOFError (an OSError does not say it) when it ends before."""
         ...
 
+    def is_gone(self, name: str, error: OSError) -> bool:
+        """Whether `error`, raised for the file, proves that it is not there any more. Every other error says nothing about the file."""
+        ...
+
 
 class DirectorySource:
     """A checkpoint's directory on a file system."""
@@ -27,8 +37,22 @@ class DirectorySource:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
+    def __str__(self) -> str:
+        return str(self._directory)
+
     def read(self, name: str) -> bytes:
         return (self._directory / name).read_bytes()
+
+    def is_gone(self, name: str, error: OSError) -> bool:
+        """A name is gone if what holds it can be listed without it. An empty folder of checkpoints shows nothing: a mount that is missing
+        on this node looks the same."""
+        if not isinstance(error, FileNotFoundError):
+            return False
+        try:
+            known = os.listdir(self._directory.parent)
+            return bool(known) and (self._directory.name not in known or name not in os.listdir(self._directory))
+        except OSError:
+            return False
 
     def read_into(self, name: str, offset: int, out: memoryview) -> None:
         descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -45,6 +69,69 @@ def read_fully(descriptor: int, offset: int, out: memoryview) -> None:
         if (count := os.preadv(descriptor, [out[done:]], offset + done)) == 0:
             raise EOFError(f"ends after {done} of {len(out)} bytes")
         done += count
+
+
+def patience_s() -> float:
+    """How long a file system that answers with errors is asked again. Raises ValueError for what is no number."""
+    return float(os.environ.get("HEADWAY_READ_PATIENCE_S", PATIENCE_S))
+
+
+class PatientSource:
+    """A source whose errors may pass: what cannot be read is tried again, with growing waits, until trouble has lasted `patience_s`.
+
+    Which it says, once. What was given up is not waited for again, by any file: a checkpoint has thousands of chunks.
+    """
+
+    def __init__(self, source: Source, patience_s: float, wait: Callable[[float], None] = time.sleep) -> None:
+        self._source, self._patience_s, self._wait = source, patience_s, wait
+        self._lock = threading.Lock()
+        self._waited_s = 0.0  # by the thread that has waited longest; 0 again once a read has come through
+        self._said = False
+
+    def read(self, name: str) -> bytes:
+        found: list[bytes] = []
+        self._patiently(name, lambda: found.append(self._source.read(name)))
+        return found[0]
+
+    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+        self._patiently(name, lambda: self._source.read_into(name, offset, out))
+
+    def is_gone(self, name: str, error: OSError) -> bool:
+        return self._source.is_gone(name, error)
+
+    def _patiently(self, name: str, read: Callable[[], None]) -> None:
+        waited_s, wait_s = 0.0, FIRST_WAIT_S
+        while True:
+            try:
+                read()
+            except OSError as error:
+                if self._source.is_gone(name, error):
+                    raise
+                wait_s = min(wait_s, self._left_s())
+                if wait_s <= 0:
+                    raise
+                self._say(name, error)
+            else:
+                if waited_s:
+                    with self._lock:
+                        self._waited_s = 0.0
+                return
+            self._wait(wait_s)
+            waited_s += wait_s
+            with self._lock:
+                self._waited_s = max(self._waited_s, waited_s)
+            wait_s *= 2
+
+    def _left_s(self) -> float:
+        with self._lock:
+            return self._patience_s - self._waited_s
+
+    def _say(self, name: str, error: OSError) -> None:
+        with self._lock:
+            said, self._said = self._said, True
+        if not said:
+            why = error.strerror or str(error)
+            print(f"{self._source}/{name}: {why}; tried again for {self._patience_s:g} s", file=sys.stderr, flush=True)
 
 
 class Reads:
@@ -81,3 +168,12 @@ class ObjectSource:
             self.reads.count(count)
             if (done := done + count) < len(out) and count < READ_BYTES:
                 raise EOFError(f"ends after {done} of {len(out)} bytes")
+
+    def is_gone(self, name: str, error: OSError) -> bool:
+        """An object is gone if its bucket can be listed without it: 404 is also the answer of a bucket that is not there."""
+        if not isinstance(error, FileNotFoundError):
+            return False
+        try:
+            return f"{self._folder}/{name}" not in self._bucket.names(self._folder)
+        except OSError:
+            return False

@@ -21,6 +21,7 @@ _FACTS: Mapping[str, tuple[str, ...]] = {
     "loaded": ("rank", "step"),
     "committed": ("step",),
     "refused": ("step", "generation", "tier"),
+    "unread": ("rank", "step", "generation", "tier", "name", "reason"),
     "exception": ("rank", "text"),
     "held": ("holdings",),
     "undead": ("workers",),

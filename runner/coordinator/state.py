@@ -71,6 +71,7 @@ class Generation:
     failed_nodes: set[int] = field(default_factory=set)  # where a rank has ended without being told to
     raised: dict[int, Raised] = field(default_factory=dict)
     refused: list[Mapping[str, Any]] = field(default_factory=list)
+    unread: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # by node: what a rank there could not read of the base
     corrupted: Mapping[str, Any] | None = None  # what a rank has said of it, as the journal has it
     committed: set[int] = field(default_factory=set)
     best_step: int = 0
@@ -723,6 +724,8 @@ class Coordinator:
                 self._committed(body)
             case "refused":
                 self._refused(body)
+            case "unread":
+                self._unread(body)
             case "corrupted":
                 self._corrupted(body)
             case "compared":
@@ -757,6 +760,13 @@ class Coordinator:
             self.generation.refused.append(body)
             self.refused.add((CheckpointId(body["step"], body["generation"]), body["tier"]))
             self._note("refused", body)
+
+    def _unread(self, body: Mapping[str, Any]) -> None:
+        """The base could not be read on a node, which is no damage: no claim may leave it out."""
+        node = self.roster.node_of(body["rank"])
+        if node not in self.generation.unread:
+            self.generation.unread[node] = body
+            self._note("unread", {**body, "node": node, "host": self.roster.host(node)})
 
     def _corrupted(self, body: Mapping[str, Any]) -> None:
         """Numbers are wrong that a rank computes or holds. What was saved since all were last shown to be right goes too."""
@@ -848,6 +858,8 @@ class Coordinator:
             self._decide(self._cause())
         elif self.preempting:
             self._end(Exit.PREEMPTED, "asked to stop")
+        elif self.generation.unread and len(self.generation.loaded) < self.generation.world_size:
+            self._end_unread()
         elif (
             self.generation.refused
             or not self.generation.known
@@ -856,6 +868,19 @@ class Coordinator:
             self._go_on()
         else:
             self._decide(self._cause())
+
+    def _end_unread(self) -> None:
+        """Another attempt finds the chain as it is; where only some nodes could not read, it leaves them out."""
+        nodes = sorted(self.generation.unread)
+        node, body = nodes[0], self.generation.unread[nodes[0]]
+        host = self.roster.host(node)
+        elsewhere = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+        what = f"step {body['step']} of generation {body['generation']} on {body['tier']}: {body['name']}: {body['reason']}"
+        text = f"{host or f'node {node}'}{elsewhere} could not read {what}; nothing was concluded from it, and nothing is deleted"
+        cause = Cause(Kind.STORAGE, f"{Kind.STORAGE}: unread", text, body["rank"], node, host, self.best_step, outside=True)
+        self._note_failure(cause)
+        everywhere = 1 < len(self.roster.slots) == len(nodes)
+        self._end(Exit.RETRY_ELSEWHERE, text, cause, () if everywhere else tuple(nodes))
 
     def _cause(self) -> Cause:
         hosts = {node: member.host for node, member in self.roster.members.items() if member.host}

@@ -716,6 +716,44 @@ def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged(
     assert bench.end_all([Exit.UNVERIFIED] * 4) == [MakeClaim(both)]
 
 
+UNREAD = {"step": 20, "generation": 1, "tier": "disk", "name": "manifest.json", "reason": "Stale file handle"}
+
+
+def test_a_base_that_a_node_cannot_read_is_no_reason_for_a_claim_and_names_the_node() -> None:
+    bench = Bench().started(BASE)
+    bench.say("unread", rank=3, **UNREAD)
+    bench.say("unread", rank=2, **UNREAD)
+    actions = bench.end_all([Exit.UNVERIFIED] * 4)
+    assert (claims(actions), bench.machine.refused) == (0, set())
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert finish.cause.startswith("host-1 could not read step 20 of generation 1 on disk: manifest.json: Stale file handle")
+    assert bench.note("unread")["node"] == 1
+
+
+def test_a_base_that_one_node_refuses_and_another_cannot_read_is_left_to_the_next_attempt() -> None:
+    bench = Bench().started(BASE)
+    bench.say("refused", rank=0, **{**UNREAD, "reason": "changed"})
+    bench.say("unread", rank=3, **UNREAD)
+    assert claims(bench.end_all([Exit.UNVERIFIED] * 4)) == 0
+    assert bench.finish().suspects == (1,)
+
+
+def test_where_no_node_can_read_none_is_the_suspect() -> None:
+    bench = Bench().started(BASE)
+    for rank in range(4):
+        bench.say("unread", rank=rank, **UNREAD)
+    assert claims(bench.end_all([1] * 4)) == 0
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, ())
+
+
+def test_a_failure_long_after_a_read_that_was_given_up_is_judged_by_itself() -> None:
+    bench = Bench().started(BASE)
+    bench.say("unread", rank=3, **UNREAD)
+    bench.loaded()
+    assert claims(bench.end_all([-9, 1, 1, 1], step=40)) == 1
+
+
 def test_a_beat_about_ranks_of_another_node_counts_for_nothing() -> None:
     bench = Bench().started()
     before = bench.machine.vitals.step

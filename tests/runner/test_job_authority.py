@@ -1,5 +1,6 @@
 """A loop of one's own under a job: what it says of a base that it could not load."""
 
+import errno
 import json
 import mmap
 import socket
@@ -7,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.checkpoint.authority import NothingVerifiesError, OfJob
+from headway.runner.checkpoint.authority import NothingVerifiesError, OfJob, UnreadError
 from headway.runner.checkpoint.chain import Base, Chain
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.place import Place
-from headway.runner.checkpoint.ranks import PeerError
+from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import HeartbeatPage, Mesh
 from headway.runner.worker import Worker
@@ -27,7 +28,7 @@ def test_only_a_rank_that_found_damage_refuses_the_base(refused: bool, tmp_path:
         page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))
         worker = Worker(0, 0, 2, 2, 0, "", BASE, page, events)
         place = Place(tmp_path, "run-1", 2, 0, 2, Mesh(dp_shard=2), None)
-        authority = OfJob(place, Chain(PosixStore(tmp_path), "run-1"), BASE, worker)
+        authority = OfJob(place, Chain(PosixStore(tmp_path), "run-1"), BASE, worker, Ranks())
         error = RefusedError(BASE.checkpoint, "part-0.json", "gone") if refused else PeerError("rank 1 failed")
         with pytest.raises(NothingVerifiesError):
             authority.refuse(BASE, error)
@@ -37,3 +38,17 @@ def test_only_a_rank_that_found_damage_refuses_the_base(refused: bool, tmp_path:
             return
         facts = {"what": "refused", "rank": 0, "step": 20, "generation": 1, "tier": "disk"}
         assert json.loads(said.recv(1 << 16)) == facts | {"name": "part-0.json", "reason": "gone"}
+
+
+def test_a_rank_that_cannot_read_the_base_refuses_nothing_and_says_so(tmp_path: Path) -> None:
+    said, events = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with said, events:
+        page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))
+        worker = Worker(0, 0, 1, 2, 0, "", BASE, page, events)
+        place = Place(tmp_path, "run-1", 2, 0, 1, Mesh(), None)
+        authority = OfJob(place, Chain(PosixStore(tmp_path), "run-1"), BASE, worker, Ranks())
+        error = RefusedError(BASE.checkpoint, "part-0.json", "Stale file handle", unread=errno.ESTALE)
+        with pytest.raises(UnreadError, match=r"Stale file handle on .*/step-000000020\.g000001/part-0\.json"):
+            authority.refuse(BASE, error)
+        facts = {"what": "unread", "rank": 0, "step": 20, "generation": 1, "tier": "disk"}
+        assert json.loads(said.recv(1 << 16)) == facts | {"name": "part-0.json", "reason": "Stale file handle"}

@@ -122,6 +122,9 @@ class RootedSource:
     def read_into(self, name: str, offset: int, out: memoryview) -> None:
         self._files.read_into(name, offset, out)
 
+    def is_gone(self, name: str, error: OSError) -> bool:
+        return self._files.is_gone(self._root.names.get(name, name), error)
+
 
 class RootedReader(Reader):
     """Reads the checkpoint of a directory; what it refuses has the name that the file has there."""
