@@ -221,7 +221,9 @@ def _same_run(handle: Path, ranks: Ranks) -> str:
     seen = [json.loads(raw) for raw in ranks.gather_any(json.dumps([xxhash.xxh3_128_hexdigest(found), why]).encode())]
     for digest, reason in seen:
         if reason or digest != seen[0][0]:
-            raise UnreadError(errno.ESTALE, reason or "not the same file on all nodes: is the file system mounted on each?", str(handle))
+            raise UnreadError(
+                errno.ESTALE, reason or "not the same file on all nodes: is the file system mounted on each?", str(handle)
+            )
     run: str = json.loads(found)["run"]
     return run
 

@@ -22,7 +22,7 @@ from headway.runner.checkpoint.keeper.link import Buffer, KeeperError, Link
 from headway.runner.checkpoint.keeper.protocol import Done, Failed, Freed, Sealed
 from headway.runner.checkpoint.layout import Planner, State
 from headway.runner.checkpoint.objects import encode
-from headway.runner.checkpoint.ranks import PeerError, Ranks
+from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.staging import Staging
 from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Checkpoint
@@ -67,6 +67,7 @@ class Saver:
         self._gone: str | None = None  # why the keeper cannot be heard
         self._outcomes: deque[Outcome] = deque()
         self._superseded: SupersededError | None = None
+        self._absent: AbsentError | None = None
         self._open = 0  # tiers of saves that have not ended
         self._cleaning = 0  # those that have, and after which something may still be deleted
         self._retired: deque[CheckpointId] = deque()
@@ -90,9 +91,12 @@ class Saver:
     def save(self, step: int, state: State, tiers: Collection[str]) -> None:
         """Copies the state and has it brought to `tiers`. Returns when the copy is made: at once where a buffer is free.
 
-        Raises ObjectError for an object that a checkpoint cannot hold, and for a tensor what torch raises. That a newer generation has
-        claimed the run is said by `outcomes`, for all ranks to agree on.
+        Raises ObjectError for an object that a checkpoint cannot hold, and for a tensor what torch raises; AbsentError where ranks do not
+        come to this save, and at every further one: they cannot be met again. That a newer generation has claimed the run is said by
+        `outcomes`, for all ranks to agree on.
         """
+        if self._absent is not None:
+            raise self._absent
         began = time.monotonic()
         if step == self._last_step:  # again, to other tiers perhaps: two saves under one name must not meet
             self.wait_quietly()
@@ -104,16 +108,33 @@ class Saver:
             buffer = self._free_buffer()
             self._copy(buffer, state)
             self._staging.then(lambda: self._seal(buffer, step, tuple(wanted), objects))
-        except (KeeperError, OSError) as error:
+        except AbsentError as error:
+            self._absent, wanted = AbsentError(f"step {step} is not saved: {error}"), []
+            raise self._absent from None
+        except (KeeperError, OSError, PeerError) as error:
             self._fail(step, wanted, str(error))
         except BaseException as error:  # whatever it is: the lanes would wait for word of this save for ever
             self._fail(step, wanted, str(error) or type(error).__name__)
             raise
         finally:
-            with self._news:
-                self._open += len(wanted)
-            for tier in wanted:
-                self._lanes[tier].put(_Pending(step, began))
+            self._put(wanted, _Pending(step, began))
+
+    def abandon(self, step: int, tiers: Collection[str], reason: str) -> None:
+        """In place of `save`, on a rank that has nothing to copy: it costs this save, and holds no other rank up."""
+        wanted = [tier for tier in self._lanes if tier == "memory" or tier in tiers]
+        self._planner.absent()
+        self._fail(step, wanted, reason)
+        self._put(wanted, _Pending(step, time.monotonic()))
+
+    def _put(self, tiers: Collection[str], pending: "_Pending") -> None:
+        with self._news:
+            self._open += len(tiers)
+        for tier in tiers:
+            self._lanes[tier].put(pending)
+
+    def wait_copied(self) -> None:
+        """Until the copy of the last save is made."""
+        self._staging.wait_copied()
 
     def outcomes(self) -> list[Outcome]:
         """What has ended since the last call. Raises SupersededError when a newer generation has claimed the run."""
@@ -140,6 +161,7 @@ class Saver:
         self.wait_quietly()
         for lane in self._lanes.values():
             lane.put(None)
+        self._staging.close()
         if self._link is not None:
             self._link.close()
 
@@ -152,6 +174,7 @@ class Saver:
 
     def _reserve(self, layout: Layout) -> None:
         self._layout = None  # if anything fails on the way, the next save begins here again
+        self._staging.release()
         if self._link is None or self._gone is not None:
             if self._link is not None:
                 self._link.close()
@@ -181,7 +204,7 @@ class Saver:
 
     def _copy(self, buffer: int, state: State) -> None:
         try:
-            self._staging.copy(buffer, {name: local_tensor(tensor) for name, tensor in state.tensors.items()})
+            self._staging.copy(buffer, {name: local_tensor(tensor) for name, tensor in state.tensors.items()}, state.stepped)
         except BaseException:
             with self._news:
                 self._copying.discard(buffer)

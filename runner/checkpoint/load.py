@@ -4,6 +4,7 @@ Each chunk is read from storage by one rank, verified, and passed on to the othe
 """
 
 import json
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from headway.runner.checkpoint.format import (
     parse_part,
     part_name,
 )
-from headway.runner.checkpoint.layout import TINY_BYTES, who_shares
+from headway.runner.checkpoint.layout import who_wants
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tensors import LocalTensor, dtype_name, dtype_named, from_bytes, local_tensor, to_bytes
@@ -118,7 +119,7 @@ class Loader:
     def _plan_as_saved(self, alone: bool) -> list[Delivery]:
         """Under the layout of the save a rank needs its own part, and, if it is not `alone`, those of the ranks that hold the same."""
         me = self._ranks.rank
-        sharers = dict.fromkeys(self._wanted, (me,)) if alone else who_shares(self._wanted, self._ranks)
+        sharers = dict.fromkeys(self._wanted, (me,)) if alone else who_wants(self._wanted, self._ranks)
         around = {me, *(rank for ranks in sharers.values() for rank in ranks)}
         many = any(answer == b"\1" for answer in self._ranks.gather(b"\1" if len(around) > FEW_PARTS else b"\0"))
         parts = self._all_parts() if many else {rank: self._reader.part(rank) for rank in sorted(around)}
@@ -126,9 +127,11 @@ class Loader:
         found = list[Delivery]()
         for name, local in self._wanted.items():
             line = sharers[name]
+            if all(_is_all_in(parts[rank], name) for rank in line):  # each wrote it, perhaps not alike, and reads its own
+                found += [Delivery(name, chunk, (me,)) for _, chunk in self._chunks(name, local, {me: parts[me]})]
+                continue
             for writer, chunk in self._chunks(name, local, {rank: parts[rank] for rank in self._own_first(line)}):
-                by_each = chunk.box == local.box and chunk.length <= TINY_BYTES  # then each wrote it, and reads its own
-                found.append(Delivery(name, chunk, (me,) if by_each else _from(line, writer)))
+                found.append(Delivery(name, chunk, _from(line, writer)))
         return found
 
     def _own_first(self, ranks: Sequence[int]) -> list[int]:
@@ -142,13 +145,19 @@ class Loader:
         self._wanted_anywhere |= {name for held in boxes for name in held}
         self.missing = {name for name in self._optional if name not in self._there}
         self._wanted = {name: local for name, local in self._wanted.items() if name not in self.missing}
+        wanted = {name for held in boxes for name in held}
+        own = _of_each_rank(parts, wanted)
+        self._say_own(own)
         for name, local in self._wanted.items():
-            self._chunks(name, local, parts)  # refuses what is not alike or not whole
+            writer = _writer(name, self._ranks.rank, parts) if name in own else None
+            self._chunks(
+                name, local, parts if writer is None else {writer: parts[writer]}
+            )  # refuses what is not alike or not whole
         load = [0] * self._ranks.world_size
         found = list[Delivery]()
-        wanted = {name for held in boxes for name in held}
-        for name, chunk in sorted(_distinct(parts, wanted), key=lambda item: (item[0], item[1].box.offset)):
-            needing = [r for r, held in enumerate(boxes) if name in held and _meet(chunk.box, held[name])]
+        for name, chunk, writer in sorted(_distinct(parts, wanted, own), key=lambda item: (item[0], item[1].box.offset, item[2])):
+            holders = [r for r, held in enumerate(boxes) if name in held and _meet(chunk.box, held[name])]
+            needing = [r for r in holders if name not in own or _writer(name, r, parts) == writer]
             if not needing:
                 continue
             reader = min(needing, key=lambda rank: load[rank])
@@ -156,6 +165,18 @@ class Loader:
             if self._ranks.rank in needing:
                 found.append(Delivery(name, chunk, _from(needing, reader)))
         return found
+
+    def _say_own(self, own: Collection[str]) -> None:
+        """What another number of ranks takes of tensors that each rank had for itself: nobody can say what would be right."""
+        saved_by = self._reader.manifest.world_size
+        if own and saved_by != self._ranks.world_size and self._ranks.rank == 0:
+            more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+            print(
+                f"{self._reader.checkpoint.directory}: `{min(own)}`{more} differed between the {saved_by} ranks that saved it: each of the"
+                f" {self._ranks.world_size} takes that of its number, and those beyond the first's",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _all_parts(self) -> dict[int, Part]:
         """Every rank's part, each read from storage by one rank; collective."""
@@ -257,15 +278,40 @@ def _from(line: Sequence[int], first: int) -> tuple[int, ...]:
     return (*line[at:], *line[:at])
 
 
-def _distinct(parts: Mapping[int, Part], names: set[str]) -> Iterator[tuple[str, Chunk]]:
-    """Every chunk of these tensors once, though several ranks may have written it."""
+def _distinct(parts: Mapping[int, Part], names: set[str], own: Collection[str]) -> Iterator[tuple[str, Chunk, int]]:
+    """Every chunk of these tensors once, though several ranks may have written it; of each rank's `own`, those of all. With who wrote it."""
     seen = set[tuple[str, Box]]()
+    for rank, part in parts.items():
+        for name in names & part.tensors.keys():
+            for chunk in part.tensors[name].chunks:
+                if name in own or (name, chunk.box) not in seen:
+                    seen.add((name, chunk.box))
+                    yield name, chunk, rank
+
+
+def _of_each_rank(parts: Mapping[int, Part], names: set[str]) -> set[str]:
+    """Those of which ranks wrote the same elements, and other values."""
+    known = dict[tuple[str, Box], str]()
+    found = set[str]()
     for part in parts.values():
         for name in names & part.tensors.keys():
             for chunk in part.tensors[name].chunks:
-                if (name, chunk.box) not in seen:
-                    seen.add((name, chunk.box))
-                    yield name, chunk
+                if known.setdefault((name, chunk.box), chunk.xxh3_128) != chunk.xxh3_128:
+                    found.add(name)
+    return found
+
+
+def _writer(name: str, rank: int, parts: Mapping[int, Part]) -> int:
+    """Whose of a tensor that each rank had for itself `rank` takes: that of its number, or the first's."""
+    if rank in parts and name in parts[rank].tensors:
+        return rank
+    return min((writer for writer, part in parts.items() if name in part.tensors), default=rank)
+
+
+def _is_all_in(part: Part, name: str) -> bool:
+    """Whether the rank has written all that it held of the tensor."""
+    entry = part.tensors.get(name)
+    return entry is not None and sum(chunk.box.elements for chunk in entry.chunks) == entry.held.elements
 
 
 def _meet(one: Box, other: Box) -> bool:

@@ -20,12 +20,17 @@ class PeerError(Exception):
     """Another rank failed in a step that all ranks take together; its own log says why."""
 
 
+class AbsentError(PeerError):
+    """Ranks have not come to a step that all ranks take together; the message names them."""
+
+
 class Ranks:
     """This rank among all of them, over one CPU process group. One rank needs no group."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, group: Any = None) -> None:
         """`group`: a backend of torch.distributed; that of its default group when left out."""
         self.rank, self.world_size, self._given = rank, world_size, group
+        self._name, self._met = "default", 0
 
     @property
     def _group(self) -> Any:
@@ -45,7 +50,9 @@ class Ranks:
         """
         if self.world_size == 1:
             return Ranks()
-        return Ranks(self.rank, self.world_size, _gloo(self.rank, self.world_size, patience or default_pg_timeout))
+        ranks = Ranks(self.rank, self.world_size, _gloo(self.rank, self.world_size, patience or default_pg_timeout))
+        ranks._name = str(len(_kept))
+        return ranks
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's `data`, in rank order. All must have the same length."""
@@ -61,6 +68,26 @@ class Ranks:
         lengths = [int.from_bytes(raw, "big") for raw in self.gather(len(data).to_bytes(8, "big"))]
         padded = self.gather(data.ljust(max(1, *lengths), b"\0"))
         return [raw[:length] for raw, length in zip(padded, lengths, strict=True)]
+
+    def meet(self, data: bytes) -> list[bytes]:
+        """As `gather`, for a step that a rank may have left out. Raises AbsentError, by name, for those that have not come when the group's
+        timeout is over; none of these ranks can be met again then."""
+        self._met += 1
+        if self.world_size == 1:
+            return [data]
+        store = PrefixStore(f"headway/met/{self._name}", _get_default_store())
+        store.set(str(self.rank), str(self._met))
+        try:
+            return self.gather(data)
+        except RuntimeError as error:
+            raise AbsentError(f"{self._missing(store)}: {error}".splitlines()[0]) from None
+
+    def _missing(self, store: Any) -> str:
+        came = {rank: int(store.get(str(rank))) for rank in range(self.world_size) if store.check([str(rank)])}
+        missing = [rank for rank in range(self.world_size) if came.get(rank, 0) < self._met]
+        if not missing:
+            return "ranks are gone"
+        return f"rank {missing[0]} has not come" if len(missing) == 1 else f"ranks {missing} have not come"
 
     def relay(self, along: Sequence[int], data: torch.Tensor) -> None:
         """Passes the bytes that the first of `along` has in `data` to the others of it, from one to the next.

@@ -7,12 +7,14 @@ tiers are those of the job; elsewhere opening a directory claims it, and whoever
 import os
 import time
 from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from headway.runner.checkpoint.authority import Authority, NothingVerifiesError, UnreadError, of_directory, of_job
 from headway.runner.checkpoint.chain import Base
@@ -20,12 +22,13 @@ from headway.runner.checkpoint.engine import Outcome, Saver
 from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import State
 from headway.runner.checkpoint.load import Loader
-from headway.runner.checkpoint.ranks import PeerError, Ranks
+from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.schedule import Schedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stateful import (
     StateError,
+    changed_by_steps,
     leave_out,
     leaves_of,
     load_state_dict,
@@ -67,6 +70,8 @@ class Session:
         while (base := self._authority.base) is not None:
             try:
                 self._load(base, state, strict=strict)
+            except AbsentError:
+                raise
             except (RefusedError, PeerError) as error:
                 try:
                     self._authority.refuse(base, error)
@@ -117,8 +122,9 @@ class Session:
     def save(self, step: int, state: Mapping[str, Any], *, now: bool = False) -> bool:
         """To be called after each step: saves to the tiers that are due at `step`, or to all of them `now`. Returns whether it did.
 
-        The state may be changed as soon as this returns; on a GPU, by optimizer steps. What became of a save is in `outcomes`. Raises
-        ObjectError for a value that a checkpoint cannot hold, SupersededError when somebody else has claimed the run.
+        The state may be changed as soon as this returns; on a GPU, by whatever runs on the current stream, and by steps of torch's
+        optimizers on any (see `wait_copied`). What became of a save is in `outcomes`. Raises ObjectError for a value that a checkpoint cannot
+        hold, SupersededError when somebody else has claimed the run, AbsentError when other ranks do not save this step: it names them.
         """
         if self._unread is not None:
             raise self._unread
@@ -127,14 +133,27 @@ class Session:
         due = {tier.kind for tier in self._checkpoint.tiers} if now else self._due(step)
         if not due:
             return False
-        self._opened().save(step, self._to_save(state), due)
+        saver = self._opened()
+        try:
+            found = self._to_save(state)
+        except Exception as error:
+            saver.abandon(step, due, str(error) or type(error).__name__)
+            raise
+        saver.save(step, found, due)
         return True
+
+    def wait_copied(self) -> None:
+        """Waits until the last `save` has copied the state. Nobody needs it whose state changes in steps of torch's optimizers and in what
+        the current stream computes: only who writes to it from elsewhere, as by a stream or a CUDA graph of his own."""
+        if self._saver is not None:
+            self._saver.wait_copied()
 
     def _to_save(self, state: Mapping[str, Any]) -> State:
         leaves = leaves_of(state_dict(state))
         tensors = {name: value for name, value in leaves.items() if isinstance(value, torch.Tensor)}
         plain = {name: value for name, value in leaves.items() if name not in tensors}
-        return State(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None})
+        stepped = changed_by_steps(state, tensors)
+        return State(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None}, stepped)
 
     def _opened(self) -> Saver:
         """Made after the load: only then the generation that saves is known."""
@@ -212,7 +231,7 @@ def open(  # noqa: A001  read as checkpoint.open
     ranks and torch.distributed does not know them yet.
     """
     _all_ranks_known()
-    ranks = Ranks.of_default_group().apart()
+    ranks = Ranks.of_default_group().apart(_patience())
     every = {"disk": 100} if tiers is None else tiers
     _check_tiers(every, remote, keep)
     wanted = tuple(
@@ -223,6 +242,11 @@ def open(  # noqa: A001  read as checkpoint.open
         authority, checkpoint = of_job(checkpoint, ranks)
         return Session(authority, checkpoint, ranks, rng=rng)
     return Session(of_directory(Path(directory), ranks, remote), checkpoint, ranks, rng=rng)
+
+
+def _patience() -> timedelta:
+    """How long ranks wait for each other at a load or a save."""
+    return timedelta(seconds=float(os.environ.get("HEADWAY_SAVE_PATIENCE_S", default_pg_timeout.total_seconds())))
 
 
 def _all_ranks_known() -> None:

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 
 _SEPARATOR = "/"
 _MODEL = StateDictOptions(strict=True)
@@ -111,6 +112,30 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module | None, v
         optimizer.load_state_dict(values)
     else:
         set_optimizer_state_dict(model, optimizer, values, options=_OPTIMIZER)
+
+
+def changed_by_steps(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """The names of those `tensors` that only steps of the optimizers in `state` change: the parameters that they train, and what they keep
+    for them. Of an optimizer whose steps run torch's hooks: those of another kind may change anything at any time."""
+    optimizers = [each for each in _all_of(torch.optim.Optimizer, state) if getattr(type(each).step, "hooked", False)]
+    trained = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
+    kept = [value for each in optimizers for own in each.state.values() for value in _tensors_in(own)]
+    places = {_place(tensor) for tensor in (*trained, *kept)}
+    return {name for name, tensor in tensors.items() if _place(tensor) in places}
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors_in(item)
+
+
+def _place(tensor: torch.Tensor) -> tuple[torch.device, int, torch.Size]:
+    """Where the elements lie that this process has, and how many."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.device, local.data_ptr() if local.layout is torch.strided and not local.is_meta else id(local), local.shape
 
 
 # --- optimizers that are new ------------------------------------------------------------------------------------------

@@ -28,11 +28,16 @@ def local_tensor(tensor: torch.Tensor) -> LocalTensor:
     return LocalTensor(shape, Box((0,) * len(shape), shape), tensor.detach(), ())
 
 
-def _local_shard(tensor: DTensor) -> LocalTensor:
-    if any(isinstance(placement, Partial) for placement in tensor.placements):
+def refuse_partial(tensor: torch.Tensor) -> None:
+    """Raises ValueError for partial sums, of which no rank holds the value."""
+    if isinstance(tensor, DTensor) and any(isinstance(placement, Partial) for placement in tensor.placements):
         raise ValueError(
             f"a tensor with placements {tensor.placements} is a sum that is not made yet, so no rank holds its value"
         )
+
+
+def _local_shard(tensor: DTensor) -> LocalTensor:
+    refuse_partial(tensor)
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return LocalTensor(tuple(tensor.shape), Box(tuple(offset), tuple(shape)), tensor.to_local().detach(), _sharers(tensor))
 

@@ -81,7 +81,8 @@ class TrainState:
         objects = {"step": self.step, "consumed": consumed, "data": self.fingerprint, "rng": rng_state(self.device)}
         if self.soundness is not None:
             objects["soundness"] = self.soundness.state_dict()
-        return State(self.parameters() | self.moments(), objects)
+        tensors = self.parameters() | self.moments()
+        return State(tensors, objects, stepped=tensors.keys())
 
     def restore(self, reader: Reader, ranks: Ranks) -> None:
         """Fills everything from a checkpoint; collective. Raises RefusedError, or ValueError when it was trained on other data."""

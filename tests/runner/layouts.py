@@ -75,6 +75,9 @@ class ThreadRanks(Ranks):
         self._board.barrier.wait(30)
         return found
 
+    def meet(self, data: bytes) -> list[bytes]:
+        return self.gather(data)
+
     def apart(self, patience: timedelta | None = None) -> "ThreadRanks":
         """A board of their own: made by the first of them to come, and laid for the others."""
         boards = self._board.boards
