@@ -30,8 +30,8 @@ class NothingVerifiesError(Exception):
 
 
 class UnreadError(OSError):
-    """A checkpoint could not be read: by a mount that is slow or gone, a disk, or rights. It may well be whole, so nothing is concluded from
-    it: no other one is taken, and nothing is deleted. `errno`, `filename` and the host are those of the first rank that could not."""
+    """A checkpoint could not be read: by a mount that is slow or gone, a disk, or rights. It may well be whole, so nothing is concluded
+    from it: no other one is taken, and nothing is deleted. `errno`, `filename` and the host are those of the first rank that could not."""
 
 
 class Authority:

@@ -132,6 +132,10 @@ class Saver:
         for tier in tiers:
             self._lanes[tier].put(pending)
 
+    def refuse_capture(self) -> None:
+        """Raises RuntimeError while a CUDA graph is captured."""
+        self._staging.refuse_capture()
+
     def wait_copied(self) -> None:
         """Until the copy of the last save is made."""
         self._staging.wait_copied()

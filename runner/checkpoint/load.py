@@ -279,7 +279,7 @@ def _from(line: Sequence[int], first: int) -> tuple[int, ...]:
 
 
 def _distinct(parts: Mapping[int, Part], names: set[str], own: Collection[str]) -> Iterator[tuple[str, Chunk, int]]:
-    """Every chunk of these tensors once, though several ranks may have written it; of each rank's `own`, those of all. With who wrote it."""
+    """Every chunk of these tensors once, though several ranks may have written it; of each rank's `own`, all. With who wrote it."""
     seen = set[tuple[str, Box]]()
     for rank, part in parts.items():
         for name in names & part.tensors.keys():

@@ -51,6 +51,9 @@ class RemoteRoot:
     def names(self) -> list[str]:
         return self._bucket.folders(self._run)
 
+    def read(self, name: str, file: str) -> bytes:
+        return self._bucket.get(f"{self._run}/{name}/{file}")
+
     def delete(self, name: str) -> None:
         """The manifest goes first: what is half deleted has none."""
         folder = f"{self._run}/{name}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import xxhash
+
 from headway.runner.checkpoint.chain import (
     Chain,
     CheckpointId,
@@ -36,6 +38,10 @@ class Root(Protocol):
         """What lies there, checkpoints and else."""
         ...
 
+    def read(self, name: str, file: str) -> bytes:
+        """A file of what lies there under `name`."""
+        ...
+
     def delete(self, name: str) -> None:
         """Deletes it with all that is in it; it may be gone already."""
         ...
@@ -49,6 +55,9 @@ class DirectoryRoot:
 
     def names(self) -> list[str]:
         return [path.name for path in self._directory.iterdir()]
+
+    def read(self, name: str, file: str) -> bytes:
+        return (self._directory / name / file).read_bytes()
 
     def delete(self, name: str) -> None:
         """The manifest goes first: what is half deleted has none."""
@@ -83,7 +92,8 @@ def expired(records: Sequence[Record], retention: Retention) -> dict[str, list[C
 
     Of what counts there stay: the newest `keep` of the tier; everywhere the newest commit and the newest claim's base; and on one tier
     each, the newest that is known to be sound, the newest that is `horizon_steps` or more older than the newest commit, and the one that
-    will follow it there. What was rolled back stays until `keep` were committed on the tier after it.
+    will follow it there. What was rolled back stays until `keep` that count were committed on the tier at its step or later, as it would
+    have stayed had it counted: it may be whole, and what rolled it back a mistake.
     """
     counting = lineage(records)
     stays = _staying(counting, newest_claim(records), retention)
@@ -123,12 +133,13 @@ def _newest_sound(counting: Sequence[Committed], sound_step: int | None) -> Sequ
 
 
 def _rolled_back(records: Sequence[Record], counting: Sequence[Committed], tier: str, keep: int) -> Iterator[CheckpointId]:
-    """Commits on the tier that do not count any more, once `keep` that count were committed there by later generations."""
+    """Commits on the tier that do not count any more, once later generations have committed `keep` there that are as far."""
     known, gone = {committed.checkpoint for committed in counting}, retired(records)
-    later = [committed.generation for committed in counting if tier in committed.tiers]
+    there = [committed.checkpoint for committed in counting if tier in committed.tiers]
     for checkpoint in _committed(records, tier):
         standing = checkpoint not in known and (checkpoint, tier) not in gone
-        if standing and sum(generation > checkpoint.generation for generation in later) >= keep:
+        later = [each for each in there if each.generation > checkpoint.generation and each.step >= checkpoint.step]
+        if standing and len(later) >= keep:
             yield checkpoint
 
 
@@ -148,20 +159,40 @@ def retire(
 ) -> Retired:
     """Names what may go from the tiers in `roots`, then deletes all that was ever named and is still there, and what nobody will finish.
 
+    Only where the tier's newest commit is seen to stand, by a second look: a store that does not show it may show other things wrongly too.
+
     `retention` speaks of all tiers, `roots` may be one of them: a store that is away delays those who write to it, and nobody else.
     A store that fails costs a line in `failures`. Raises SupersededError and ChainError.
     """
     checkpoints: dict[str, tuple[CheckpointId, ...]] = {}
     try:
-        for tier, old in expired(chain.read(), retention).items():
-            if old and tier in roots:
+        records = chain.read()
+        unseen = {tier: why for tier, root in roots.items() if (why := _why_unseen(root, tier, records)) is not None}
+        for tier, old in expired(records, retention).items():
+            if old and tier in roots and tier not in unseen:
                 chain.append(Retire(tuple(old), (tier,)), generation, attempt, holder)
                 checkpoints[tier] = tuple(old)
         records = chain.read()
     except OSError as error:
         return Retired(checkpoints, (f"retired checkpoints stay: {error}",))
-    failures = [failure for tier, root in roots.items() for failure in _sweep(root, tier, records, generation)]
+    failures = [f"{tier}: older checkpoints stay, since the newest is not seen to stand: {why}" for tier, why in unseen.items()]
+    for tier, root in roots.items():
+        failures += [] if tier in unseen else _sweep(root, tier, records, generation)
     return Retired(checkpoints, tuple(failures))
+
+
+def _why_unseen(root: Root, tier: str, records: Sequence[Record]) -> str | None:
+    """Why the newest commit on the tier does not stand there, as far as can be seen."""
+    newest = next((committed for committed in lineage(records) if tier in committed.tiers), None)
+    if newest is None:
+        return None
+    name = newest.checkpoint.directory
+    try:
+        raw = root.read(name, MANIFEST)
+    except OSError as error:
+        return str(error)
+    is_whole = xxhash.xxh3_128_hexdigest(raw) == newest.manifest_xxh3_128
+    return None if is_whole else f"{name}/{MANIFEST} is not what was committed"
 
 
 def _sweep(root: Root, tier: str, records: Sequence[Record], generation: int) -> list[str]:

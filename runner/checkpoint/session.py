@@ -123,8 +123,8 @@ class Session:
         """To be called after each step: saves to the tiers that are due at `step`, or to all of them `now`. Returns whether it did.
 
         The state may be changed as soon as this returns; on a GPU, by whatever runs on the current stream, and by steps of torch's
-        optimizers on any (see `wait_copied`). What became of a save is in `outcomes`. Raises ObjectError for a value that a checkpoint cannot
-        hold, SupersededError when somebody else has claimed the run, AbsentError when other ranks do not save this step: it names them.
+        optimizers on any (see `wait_copied`). What became of a save is in `outcomes`. Raises ObjectError for a value that a checkpoint
+        cannot hold, SupersededError when somebody else has claimed the run, AbsentError by name for ranks that do not save this step.
         """
         if self._unread is not None:
             raise self._unread
@@ -135,6 +135,7 @@ class Session:
             return False
         saver = self._opened()
         try:
+            saver.refuse_capture()
             found = self._to_save(state)
         except Exception as error:
             saver.abandon(step, due, str(error) or type(error).__name__)
@@ -152,7 +153,7 @@ class Session:
         leaves = leaves_of(state_dict(state))
         tensors = {name: value for name, value in leaves.items() if isinstance(value, torch.Tensor)}
         plain = {name: value for name, value in leaves.items() if name not in tensors}
-        stepped = changed_by_steps(state, tensors)
+        stepped = changed_by_steps(state, tensors) if torch.cuda.is_available() else frozenset[str]()
         return State(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None}, stepped)
 
     def _opened(self) -> Saver:

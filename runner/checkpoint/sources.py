@@ -49,8 +49,10 @@ class DirectorySource:
         if not isinstance(error, FileNotFoundError):
             return False
         try:
-            known = os.listdir(self._directory.parent)
-            return bool(known) and (self._directory.name not in known or name not in os.listdir(self._directory))
+            known = {path.name for path in self._directory.parent.iterdir()}
+            return bool(known) and (
+                self._directory.name not in known or name not in {path.name for path in self._directory.iterdir()}
+            )
         except OSError:
             return False
 

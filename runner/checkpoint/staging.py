@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -106,7 +107,7 @@ class Staging:
             self._copied = None
 
     def copy(self, buffer: int, tensors: Mapping[str, LocalTensor], stepped: AbstractSet[str] = frozenset()) -> None:
-        """`stepped`: the names of tensors that only a step of torch's optimizers changes. Raises RuntimeError inside a graph's capture."""
+        """`stepped`: the names of tensors that only a step of torch's optimizers changes."""
         assert self._layout is not None  # noqa: S101  `use` comes first
         pairs = [
             (target, _part(tensors[piece.name], piece.box.within(tensors[piece.name].box)), piece.name in stepped)
@@ -118,15 +119,19 @@ class Staging:
         elif pairs:
             torch._foreach_copy_([target for target, _, _ in pairs], [source for _, source, _ in pairs])
 
-    def _copy_from(self, device: Device, pairs: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> None:
-        if device.is_capturing():
+    def refuse_capture(self) -> None:
+        """Raises RuntimeError inside a graph's capture."""
+        if self._device is not None and self._device.is_capturing():
             raise RuntimeError(
                 "a state cannot be saved while a CUDA graph is captured: its copies would be recorded into the graph"
             )
+
+    def _copy_from(self, device: Device, pairs: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> None:
         fenced = self._steps > 0 and not self._replays
         now = [(target, source) for target, source, stepped in pairs if not (stepped and fenced)]
         beside = [(target, source) for target, source, stepped in pairs if stepped and fenced]
-        device.copy([target for target, _ in now], [source for _, source in now])
+        if now:
+            device.copy([target for target, _ in now], [source for _, source in now])
         if beside:
             device.copy_beside([target for target, _ in beside], [source for _, source in beside])
         self._copied, self._steps = device.mark(), 0
@@ -262,8 +267,6 @@ class Cuda:
         if number == 0:
             return
         # The runtime keeps the error for this thread until somebody takes it: the script's next kernel would be blamed.
-        try:
+        with suppress(RuntimeError):
             torch.zeros(1, device="cuda")
-        except RuntimeError:
-            pass
         raise OSError(number, str(torch.cuda.cudart().cudaGetErrorString(result)))  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,15 +196,24 @@ def test_the_base_stays_however_old_it_is() -> None:
     assert history.on("disk") == [CheckpointId(60, 2), CheckpointId(50, 2), CheckpointId(10, 1)]
 
 
-def test_what_was_rolled_back_goes_once_as_many_as_are_kept_came_after_it() -> None:
+def test_what_was_rolled_back_goes_once_as_many_as_are_kept_have_come_as_far() -> None:
     history = history_of(10, 20, 30)
     history.claim(lineage(history.records)[2].on("disk"))
     retention = Retention({"disk": 2})
-    history.commit(5, ("disk",))
-    assert history.retire(retention) == {"disk": []}
-    history.commit(5, ("disk",))
-    assert history.retire(retention) == {"disk": [CheckpointId(20, 1), CheckpointId(30, 1)]}
-    assert history.retire(retention) == {"disk": []}
+    rolled_back = []
+    for _ in range(6):  # steps 15 to 40
+        history.commit(5, ("disk",))
+        gone = history.retire(retention)["disk"]
+        rolled_back.append([each.step for each in gone if each.generation == 1 and each.step > 10])
+    assert rolled_back == [[], [], [20], [], [30], []]
+
+
+def test_what_a_mistake_has_rolled_back_is_there_for_as_long_as_the_run_has_not_come_as_far() -> None:
+    history = history_of(10, 20, 1000)
+    history.claim(lineage(history.records)[1].on("disk"))
+    for _ in range(50):
+        history.commit(5, ("disk",))
+        assert CheckpointId(1000, 1) not in history.retire(Retention({"disk": 2}))["disk"]
 
 
 def test_a_tier_that_the_run_has_no_more_is_left_alone() -> None:
@@ -240,7 +250,7 @@ class Run:
         generation = self.generation()
         if "disk" in tiers:
             self.make(CheckpointId(step, generation).directory)
-        self.chain.append(Commit(step, f"{step:032x}", tiers), generation, 0, "tester")
+        self.chain.append(Commit(step, xxhash.xxh3_128_hexdigest(b"{}"), tiers), generation, 0, "tester")
 
     def generation(self) -> int:
         newest = newest_claim(self.chain.read())
@@ -314,6 +324,25 @@ def test_whatever_happens_what_counts_on_disk_is_there_and_what_is_named_goes_in
         named = {checkpoint.directory for checkpoint, _ in retired(run.chain.read())}
         assert not named & {*run.names()}
         assert {c.directory for c in run.counting_on_disk()} <= {*run.names()}
+
+
+@pytest.mark.parametrize("trouble", ["away", "torn", "empty"])
+def test_nothing_goes_while_the_newest_commit_is_not_seen_to_stand(run: Run, trouble: str) -> None:
+    run.claim()
+    for step in (10, 20, 30):
+        run.commit(step)
+    newest = run.checkpoints / CheckpointId(30, 1).directory
+    if trouble == "torn":
+        (newest / "manifest.json").write_text("{")
+    else:
+        newest.rename(run.root / "aside")
+    if trouble == "empty":
+        newest.mkdir()
+    before = run.names()
+    (failure,) = run.retire()
+    assert failure.startswith("disk: older checkpoints stay, since the newest is not seen to stand: ")
+    assert "step-000000030.g000001/manifest.json" in failure
+    assert (run.names(), retired(run.chain.read())) == (before, set())
 
 
 def test_what_goes_is_named_on_the_chain_before_it_is_deleted(run: Run) -> None:
@@ -418,7 +447,10 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
         outage.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         away = RemoteRoot(bucket, RUN, retries=0)
     (failure,) = run.retire(roots={"disk": DirectoryRoot(run.checkpoints), "remote": away})
-    assert failure == f"remote: [Errno 5] HTTP error: error sending request: Connection refused: '{bucket}/{RUN}'"
+    why = (
+        f"[Errno 5] HTTP error: error sending request: Connection refused: '{bucket}/{RUN}/step-000000020.g000001/manifest.json'"
+    )
+    assert failure == f"remote: older checkpoints stay, since the newest is not seen to stand: {why}"
     assert run.names() == ["step-000000020.g000001"]
     assert remote.names() == [CheckpointId(step, 1).directory for step in (10, 15, 20)]
     assert run.retire(roots={"remote": remote}) == ()
