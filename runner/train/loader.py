@@ -13,7 +13,7 @@ from headway.runner.train.rng import kept_generators, seed_all
 from headway.runner.train.sampler import sample_at
 
 T = TypeVar("T")
-# Stands in a state for a tensor, which a checkpoint would take for the same on all ranks.
+# Stands in a state for a tensor, which a checkpoint would give to another rank where their number has changed.
 _TENSOR = "!tensor"
 
 

@@ -3,6 +3,7 @@
 Writers are stopped between any two of their operations for as long as others like. What is checked is what stands in the store.
 """
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from headway.runner.checkpoint.authority import UnreadError, refuse_unread
 from headway.runner.checkpoint.chain import (
     Base,
     Chain,
@@ -33,13 +35,18 @@ from headway.runner.checkpoint.chain import (
     newest_held_base,
     retired,
 )
+from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import Store
 from headway.runner.checkpoint.stores.object_store import ObjectStore
 from headway.runner.checkpoint.stores.posix import PosixStore
+from headway.runner.contract import Mesh
 
 from .lockstep import FAULTS, Crash, Memory, Writer
 
 RUN = "run-1"
+PLACE = Place(Path("checkpoints"), RUN, 1, 0, 1, Mesh())
 GROUPS = 2
 # How many histories are tried; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "60"))
@@ -168,6 +175,26 @@ class ChainMachine(RuleBasedStateMachine):
             base = newest_held_base(seen, {capture: "held"}) or base
         if base is None and counting:
             return  # the run stops here: checkpoints exist and none verifies
+        self.remembered.refused[holder] = refused
+        self.start(process, Job("claim", base, len(seen)), lambda chain: chain.claim(base, 0, holder, groups=GROUPS), how)
+
+    @precondition(lambda self: any(p.seen is not None for p in self.free()))
+    @rule(at=at, damaged=st.integers(0, 2), how=hows)
+    def meet_a_read_error(self, at: int, damaged: int, how: How) -> None:
+        """After so many bases that are damaged, one that cannot be read: the claim that follows leaves out the damaged ones alone."""
+        process, seen, holder = self.claimer(at)
+        refused = set[tuple[CheckpointId, str]]()
+        for unread in (*[None] * damaged, errno.EIO):
+            base = newest_base(seen, refused)
+            if base is None:
+                return  # the run stops here
+            try:
+                refuse_unread(PLACE, base, RefusedError(base.checkpoint, "part-0.json", "", unread), Ranks())
+            except UnreadError:
+                break
+            refused.add((base.checkpoint, base.tier))
+        assert base is not None
+        assert newest_base(seen, refused) == base
         self.remembered.refused[holder] = refused
         self.start(process, Job("claim", base, len(seen)), lambda chain: chain.claim(base, 0, holder, groups=GROUPS), how)
 
