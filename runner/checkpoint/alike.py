@@ -24,7 +24,7 @@ def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
             by_device.setdefault(tensor.device, []).append(name)
         for names in by_device.values():
             host = torch.cat([summed[name] for name in names]).cpu()  # the one transfer, and the one wait
-            for name, own in zip(names, host.split([len(summed[name]) for name in names]), strict=True):
+            for name, own in zip(names, torch.split(host, [len(summed[name]) for name in names]), strict=True):
                 found[name] = xxhash.xxh3_128_digest(to_bytes(own))
     return found
 

@@ -138,14 +138,14 @@ def test_what_is_beside_is_torn_where_nothing_waits(
     optimizer.step()
     copier.save()
     with torch.no_grad():
-        parameter += 7
+        parameter.add_(7)
     assert copier.held()["weight"] == [8.0, 8.0]
 
 
 def test_before_any_step_was_seen_all_is_copied_in_order(copier: Copier, parameter: nn.Parameter) -> None:
     copier.save()
     with torch.no_grad():
-        parameter += 7  # by something that torch has no hook for
+        parameter.add_(7)  # by something that torch has no hook for
     copier.save()
     assert copier.fake.log == ["copy 2", "mark"] * 2
     assert copier.held()["weight"] == [7.0, 7.0]
@@ -166,7 +166,7 @@ def test_steps_that_are_replayed_change_nothing_that_is_being_copied(
     copier.fake.log.clear()
     copier.save()
     with torch.no_grad():
-        parameter += 5  # a replay
+        parameter.add_(5)  # a replay
     assert copier.fake.log == ["copy 2", "mark"]
     assert copier.held()["weight"] == [3.0, 3.0]
 
@@ -251,7 +251,7 @@ class Average(torch.optim.Optimizer):
         self.param_groups = [{"params": list(parameters)}]
         self.state = {}  # type: ignore[assignment]
 
-    def step(self, closure: Any = None) -> None: ...
+    def step(self, closure: Any = None) -> Any: ...
 
 
 def stepped(state: dict[str, Any]) -> set[str]:
