@@ -16,7 +16,8 @@ from headway.runner.checkpoint.engine import Outcome
 from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.objects import ObjectError
-from headway.runner.checkpoint.session import (  # noqa: A004  read as checkpoint.open
+from headway.runner.checkpoint.ranks import AbsentError
+from headway.runner.checkpoint.session import (
     NothingVerifiesError,
     Session,
     UnreadError,
@@ -28,6 +29,7 @@ from headway.runner.train.rng import RandomState
 from headway.runner.train.state import Consumed
 
 __all__ = [
+    "AbsentError",
     "Consumed",
     "NothingVerifiesError",
     "ObjectError",

@@ -14,7 +14,17 @@ from typing import Any
 import xxhash
 
 from headway.runner import worker as workers
-from headway.runner.checkpoint.chain import TIERS, Base, Chain, CheckpointId, Commit, MovedError, newest_base, newest_claim
+from headway.runner.checkpoint.chain import (
+    STALE_WAITS_S,
+    TIERS,
+    Base,
+    Chain,
+    CheckpointId,
+    Commit,
+    MovedError,
+    newest_base,
+    newest_claim,
+)
 from headway.runner.checkpoint.engine import Outcome
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.place import Place
@@ -213,17 +223,22 @@ def ranks_here(ranks: Ranks) -> int:
 
 def _same_run(handle: Path, ranks: Ranks) -> str:
     """The run's name, as all ranks read it. Raises UnreadError where one cannot, or finds another run: it has not that file system."""
-    found, why = b"", ""
-    try:
-        found = handle.read_bytes()
-    except OSError as error:
-        why = f"{error.strerror} on {socket.gethostname()}"
-    seen = [json.loads(raw) for raw in ranks.gather_any(json.dumps([xxhash.xxh3_128_hexdigest(found), why]).encode())]
-    for digest, reason in seen:
-        if reason or digest != seen[0][0]:
-            raise UnreadError(
-                errno.ESTALE, reason or "not the same file on all nodes: is the file system mounted on each?", str(handle)
-            )
+    found, number, why = b"", 0, ""
+    for wait_s in (*STALE_WAITS_S, None):
+        try:
+            found, number, why = handle.read_bytes(), 0, ""
+            break
+        except OSError as error:  # a client that has looked before may not see it yet (nfs(5), lookupcache)
+            number, why = error.errno or errno.EIO, f"{error.strerror} on {socket.gethostname()}"
+        if wait_s is not None:
+            time.sleep(wait_s)
+    said = json.dumps([xxhash.xxh3_128_hexdigest(found), number, why]).encode()
+    seen = [json.loads(raw) for raw in ranks.gather_any(said)]
+    for digest, other, reason in seen:
+        if other:
+            raise UnreadError(other, reason, str(handle))
+        if digest != seen[0][0]:
+            raise UnreadError(errno.ESTALE, "not the same file on all nodes: is the file system mounted on each?", str(handle))
     run: str = json.loads(found)["run"]
     return run
 

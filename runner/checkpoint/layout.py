@@ -75,8 +75,9 @@ class Planner:
             raise PeerError(f"rank {failed} could not save it")
         disagreement = sum(int.from_bytes(each[1:], "big") for each in words) % _MODULUS
         if self._planned is None or disagreement or any(each[:1] == _NEW for each in words):
-            self._planned = self._anew(tensors, whole)
-            self._key = _key(tensors, whole)
+            found, self._key = self._anew(tensors, whole), _key(tensors, whole)
+            if found != self._planned:  # else what has changed is on other ranks alone, and the buffers here stay
+                self._planned = found
         return self._planned
 
     def absent(self) -> None:

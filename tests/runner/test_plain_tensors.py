@@ -188,6 +188,15 @@ def test_a_tensor_that_appears_or_goes_on_one_rank_alone_is_planned_by_all() -> 
     assert [plan.sharers.get("late") for plan in second] == [None, (1,), (1,), (1,), None]
 
 
+def test_a_change_of_another_rank_alone_leaves_the_buffers_here() -> None:
+    def toggling(rank: int, on: bool) -> Tensors:
+        return {"a": torch.zeros(MIDDLE)} | ({"b": torch.zeros(MIDDLE)} if rank == 1 and on else {})
+
+    first, second = planned(2, lambda rank: toggling(rank, False), lambda rank: toggling(rank, True))
+    assert first[0] is first[1]
+    assert second[0] is not second[1]
+
+
 def test_a_rank_that_cannot_say_what_it_holds_fails_all_and_the_next_save_is_planned() -> None:
     def work(ranks: Ranks) -> list[str]:
         planner, said = Planner(ranks), []

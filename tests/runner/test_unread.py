@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headway import checkpoint
-from headway.runner.checkpoint.authority import UnreadError, refuse_unread
+from headway.runner.checkpoint.authority import UnreadError, of_directory, refuse_unread
 from headway.runner.checkpoint.chain import Base, Chain, Claim, lineage
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.place import Place
@@ -191,6 +191,15 @@ def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -
 def test_damage_alone_is_no_read_error(tmp_path: Path) -> None:
     error = RefusedError(BASE.checkpoint, "data-0-0.bin", "changed")
     refuse_unread(Place(tmp_path, "run", 1, 0, 1, Mesh()), BASE, error, Ranks())
+
+
+def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Path) -> None:
+    """As where the file system is mounted on the first node only."""
+    work = [tmp_path / str(rank) for rank in range(2)]
+    found = on_all_ranks(2, lambda ranks: of_directory(work[ranks.rank], ranks, None))
+    for error in found:
+        assert isinstance(error, UnreadError)
+    assert not list((tmp_path / "0/shared/chain").iterdir())
 
 
 # --- patience ---------------------------------------------------------------------------------------------------------
