@@ -21,7 +21,7 @@ from headway.runner.checkpoint.session import (
     NothingVerifiesError,
     Session,
     UnreadError,
-    open,
+    open,  # noqa: A004  read as checkpoint.open
 )
 from headway.runner.checkpoint.stateful import StateError
 from headway.runner.train.loader import PerRank, Samples, Seeded
