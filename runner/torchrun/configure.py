@@ -19,6 +19,7 @@ from headway.runner.torchrun.arguments import UsageError, check_devices, max_nod
 
 # Seconds, as torch waits: dynamic_rendezvous.py (RendezvousTimeout) and launcher/api.py (LaunchConfig, for static).
 JOIN_S, STATIC_JOIN_S = 600.0, 900.0
+RUN = "HEADWAY_RUN"
 
 
 def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
@@ -65,6 +66,7 @@ def _flags(arguments: argparse.Namespace, procs: int, restart: Restart) -> dict[
         redirects={str(rank): bits for rank, bits in redirects.items() if bits},
         shown=shown(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
+        run_id=None if arguments.standalone else arguments.rdzv_id,
     )
     signals = [name.strip() for name in arguments.signals_to_handle.split(",")]
     return {"torchrun": asdict(launch), "signals": signals}
@@ -101,6 +103,14 @@ def run_name(arguments: argparse.Namespace) -> str:
     """The run's name, as all of its nodes know it: --rdzv-id, else the scheduler's job id; empty where neither is given."""
     given = "" if arguments.rdzv_id == "none" or arguments.standalone else arguments.rdzv_id
     return _as_name(given or os.environ.get("SLURM_JOB_ID", ""))
+
+
+def insisted_name(environment: Mapping[str, str]) -> str:
+    """The run that HEADWAY_RUN says this is, whatever has changed; empty where it is not set. Raises UsageError for what is no name."""
+    name = environment.get(RUN, "")
+    if name != _as_name(name):
+        raise UsageError(f"{RUN}={name}: expected a run's name: letters, digits, `_`, `.`, `:` and `-`")
+    return name
 
 
 def script_name(arguments: argparse.Namespace) -> str:
