@@ -10,7 +10,7 @@ PREFIX, GRACE = "HEADWAY_TIMEOUT_", "HEADWAY_GRACE"
 # Of a bound that is off: a hundred years fit into whatever counts in nanoseconds.
 OFF_S = 100 * 365.0 * 86400
 # What a rank does: without such a bound only what is proven to hang ends a generation.
-SECTIONS = frozenset({"start", "data", "compute", "compile", "collective", "checkpoint", "evaluation"})
+SECTIONS = frozenset({"start", "data", "compute", "compile", "collective", "checkpoint", "evaluation", "busy"})
 _UNITS = MappingProxyType({"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0})
 
 
