@@ -56,6 +56,14 @@ def await_own_name(host: str, patience_s: float) -> str:
         time.sleep(POLL_S)
 
 
+def keep_what_was_passed_on() -> None:
+    """What came through exec (the endpoint's name, standbys) is this process's own: no worker gets it, nor what a script leaves behind."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        if int(descriptor.name) > 2:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.set_inheritable(int(descriptor.name), False)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(Exit.PREEMPTED)
@@ -76,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if wrong:
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return 2
+    keep_what_was_passed_on()
     directory = RunDirectory.of(arguments.run_json, arguments.attempt)
     if ended := read_verdict(directory):  # a pod that comes again when the others are done
         return ended.exit_code

@@ -97,7 +97,7 @@ class Link:
         sock: socket.socket,
         secret: bytes,
         side: Side,
-        run: str,
+        run: str | None,
         incarnation: int,
         heard: Heard,
         lost: Ended,
@@ -275,6 +275,8 @@ class Link:
             message = _read(raw)
         except (ValueError, RecursionError) as error:
             raise ChannelError(f"not a message: {error}") from None
+        if self._run is None:  # as the peer calls it, which has the secret
+            self._run, self._run_json = message.run, json.dumps(message.run)
         if message.kind not in KINDS[self._peer] or (message.run, message.seq) != (self._run, self._received):
             raise ChannelError(f"unexpected message {message.kind!r} number {message.seq} of run {message.run!r}")
         return message
@@ -358,7 +360,7 @@ _REFUSALS = Refusals()
 
 
 class _Outgoing(Link):
-    def __init__(self, sock: socket.socket, secret: bytes, run: str, incarnation: int, heard: Heard, lost: Ended) -> None:
+    def __init__(self, sock: socket.socket, secret: bytes, run: str | None, incarnation: int, heard: Heard, lost: Ended) -> None:
         self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.handed_over = False
         super().__init__(sock, secret, "agent", run, incarnation, heard, lost, _REFUSALS)
@@ -374,10 +376,11 @@ class _Outgoing(Link):
             self.welcome.set_exception(ChannelError(why))
 
 
-async def connect(host: str, port: int, secret: bytes, run: str, incarnation: int, heard: Heard, lost: Ended) -> Link:
-    """A link with the coordinator at host and port, which has proven that it knows the secret. Raises ChannelError when it has not
-    within HANDSHAKE_S, OSError when nobody listens. `lost` is not called for what was raised; whoever awaits this by way of a task looks
-    at `closed`."""
+async def connect(host: str, port: int, secret: bytes, run: str | None, incarnation: int, heard: Heard, lost: Ended) -> Link:
+    """A link with the coordinator at host and port, which has proven that it knows the secret; `run` null: whichever run that is.
+
+    Raises ChannelError when it has not within HANDSHAKE_S, OSError when nobody listens. `lost` is not called for what was raised; whoever
+    awaits this by way of a task looks at `closed`."""
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             link = _Outgoing(await _connected(host, port), secret, run, incarnation, heard, lost)

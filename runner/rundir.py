@@ -49,6 +49,11 @@ class RunDirectory:
         return self.attempt_directory / "spec.json"
 
     @property
+    def launch(self) -> Path:
+        """Of `headway torchrun`: what was launched, and by which process."""
+        return self.attempt_directory / "launch.json"
+
+    @property
     def verdict(self) -> Path:
         return self.attempt_directory / "verdict.json"
 
@@ -126,12 +131,15 @@ def open_run(
     job: str | None = None,
     *,
     spec: bytes | None = None,
+    launch: bytes | None = None,
     every_node: bool = False,
+    run: str | None = None,
 ) -> RunDirectory:
     """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json.
 
     `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`. `spec` is what the configuration was made
-    from, kept for later comparison. Raises FileExistsError when the attempt has been opened before; with `every_node`, only when that
+    from and `launch` how it was started, kept for later comparison. `run` is what the other nodes call it where its folder here has
+    another name. Raises FileExistsError when the attempt has been opened before; with `every_node`, only when that
     was with another configuration.
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
@@ -141,7 +149,11 @@ def open_run(
     )  # one launcher an attempt: a second one at the same moment takes another
     for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
         folder.mkdir(parents=True, exist_ok=True)
-    config = dataclasses.replace(config, run=name, store=dataclasses.replace(config.store, url=str(directory.root / "shared")))
+    if launch is not None:  # before anything else: who looks at the attempt finds out whose it is
+        create_exclusive(directory.launch, launch)
+    config = dataclasses.replace(
+        config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.root / "shared"))
+    )
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
     handle = {"schema": HANDLE_SCHEMA, "run": name, "job": job or name.rsplit("-", 2)[0], "submitted_at": time.time()}
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}

@@ -21,7 +21,7 @@ class Torchrun:
     """The flags of torchrun that decide how a worker is started (option `torchrun` of the trainer `script`).
 
     `redirects` and `shown` go by local rank: which of stdout (1) and stderr (2) go to a file, and whose output the terminal shows, of
-    what does not go to a file. `shown` null: everybody's.
+    what does not go to a file. `shown` null: everybody's. `run_id` is the rendezvous id, which the script is told; null: the run's name.
     """
 
     python: bool = True
@@ -30,6 +30,7 @@ class Torchrun:
     redirects: Mapping[str, int] = field(default_factory=dict)
     shown: tuple[int, ...] | None = None
     virtual_local_rank: bool = False
+    run_id: str | None = None
 
     @classmethod
     def of(cls, config: RunConfig) -> "Torchrun | None":
@@ -98,7 +99,7 @@ def _torchrun_environment(
         "MASTER_PORT": start["master_port"],
         "TORCHELASTIC_RESTART_COUNT": start["restarts"],
         "TORCHELASTIC_MAX_RESTARTS": config.restart.budget if given is None else given.max_restarts,
-        "TORCHELASTIC_RUN_ID": config.run,
+        "TORCHELASTIC_RUN_ID": config.run if given is None or given.run_id is None else given.run_id,
         # Rank 0 hosts the store on the socket that its supervisor opened, before any script code runs (runner/worker.py); a program
         # that is not run by our Python hosts it by itself on the port, which is free by then.
         "TORCHELASTIC_USE_AGENT_STORE": given is None or given.python,

@@ -31,6 +31,7 @@ from headway.runner.agent.processes import (
     signal_main_thread,
     spawn,
 )
+from headway.runner.alive import Process
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig
 from headway.runner.rundir import RunDirectory
@@ -135,7 +136,8 @@ class Supervisor:
 
     def _publish(self) -> None:
         facts = {"node": self.node, "host": self.host, "pid": os.getpid(), "procs": self.config.procs_per_slot}
-        record = {"schema": "headway.node/1", **facts, "heartbeat": f"/proc/{os.getpid()}/fd/{self._page}"}
+        process = {"process": vars(Process.own())}
+        record = {"schema": "headway.node/1", **facts, **process, "heartbeat": f"/proc/{os.getpid()}/fd/{self._page}"}
         write_atomic(self.directory.node(self.node), json.dumps(record).encode() + b"\n")
 
     def _companion_environment(self) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 import json
 import secrets
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunConfig
+from headway.runner.launches import Launch
 from headway.runner.rundir import RunDirectory
 
 
@@ -19,8 +21,11 @@ class Entrance:
     def admit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to `enter`: the index that was asked for, else the lowest that was never used. Raises OSError when the store cannot be
         used."""
-        if (procs := body.get("procs")) not in (None, self._config.procs_per_slot):
-            return {"refused": f"it has {procs} processes a node; the run has {self._config.procs_per_slot}"}
+        if self._directory.verdict.exists():  # its port is free in a moment, for whoever comes next
+            return {"ended": True}
+        launch = Launch.of(self._directory)
+        if (why := self._refusal(body, launch)) is not None:
+            return {"refused": why}
         asked = body.get("node")
         node = self._next(body) if asked is None else int(asked)
         path, content = self._prove(node)
@@ -31,8 +36,20 @@ class Entrance:
             "root": str(self._directory.root),
             "proof": [path, content],
             "run_json": self._directory.run_json.read_text(),
-            "shared": self._config.store.url,
+            "handle": self._directory.handle.read_text(),
+            "code": None if launch is None else launch.command.code,
         }
+
+    def _refusal(self, body: Mapping[str, Any], launch: Launch | None) -> str | None:
+        if (procs := body.get("procs")) not in (None, self._config.procs_per_slot):
+            return f"it has {procs} processes a node; the run has {self._config.procs_per_slot}"
+        if launch is None:
+            return None
+        said, known = body.get("command") or {}, launch.command.entry()
+        if (what := next((what for what, value in known.items() if said.get(what) != value), None)) is None:
+            return None
+        shown = shlex.join(launch.command.words)
+        return f"another command runs there, `{shown}` as run `{self._config.run}`: this node's has other {what}"
 
     def _next(self, body: Mapping[str, Any]) -> int:
         folder = self._directory.entered(0).parent

@@ -15,19 +15,21 @@ def tracker_environment(directory: RunDirectory, rank: int, environment: Mapping
     with the time of submission in it, since run names begin anew in another directory. MLflow's ids are given by its server, so none is
     made up.
     """
-    run = directory.root.name
+    run, mark = _known_as(directory)
     found = {"HEADWAY_RUN_ID": run}
     if "WANDB_RUN_ID" not in environment:
         of_rank = f"-rank{rank}" if rank else ""
-        found["WANDB_RUN_ID"] = f"{run}-{_mark(directory)}{of_rank}"
+        found["WANDB_RUN_ID"] = f"{run}-{mark}{of_rank}"
         found["WANDB_RESUME"] = "allow"
     return {name: value for name, value in found.items() if name not in environment}
 
 
-def _mark(directory: RunDirectory) -> str:
-    """Eight digits that only this run directory has."""
+def _known_as(directory: RunDirectory) -> tuple[str, str]:
+    """The run's name, and eight digits that only this run has. On a node with a folder of its own that may be called otherwise; the
+    handle in it is the run's."""
     try:
-        submitted = json.loads(directory.handle.read_text())["submitted_at"]
+        handle = json.loads(directory.handle.read_text())
+        run, submitted = handle["run"], handle["submitted_at"]
     except (OSError, ValueError, KeyError):
-        submitted = None
-    return sha256(f"{directory.root.name} {submitted}".encode()).hexdigest()[:8]
+        run, submitted = directory.root.name, None
+    return run, sha256(f"{run} {submitted}".encode()).hexdigest()[:8]

@@ -14,10 +14,12 @@ from torch.distributed.run import determine_local_world_size
 from headway.runner.agent.launch import Torchrun
 from headway.runner.contract import DEFAULT_TIMEOUTS, Mesh, Ports, Restart, RunConfig, Timeout, Trainer
 from headway.runner.coordinator.state import GRACE_SHARE
+from headway.runner.torchrun import bounds
 from headway.runner.torchrun.arguments import UsageError, check_devices, max_nodes, min_nodes, shown, streams, with_python
 
 # Seconds, as torch waits: dynamic_rendezvous.py (RendezvousTimeout) and launcher/api.py (LaunchConfig, for static).
 JOIN_S, STATIC_JOIN_S = 600.0, 900.0
+RUN = "HEADWAY_RUN"
 
 
 def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
@@ -31,6 +33,7 @@ def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
     check_devices(arguments, procs)
     restart = _restart(arguments.max_restarts)
     grace_s = _grace_s(arguments.shutdown_timeout, os.environ)
+    said = bounds.given(os.environ)
     return RunConfig(
         slots=slots,
         procs_per_slot=procs,
@@ -39,7 +42,7 @@ def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
         trainer=Trainer("script", {"argv": _argv(arguments), "logs": False, **_flags(arguments, procs, restart)}),
         spec_hash="",
         restart=restart,
-        timeouts={**DEFAULT_TIMEOUTS, **(_meeting_timeouts(arguments) if slots > 1 else {})},
+        timeouts={**DEFAULT_TIMEOUTS, **said, **(_meeting_timeouts(arguments, said) if slots > 1 else {})},
         grace_s=RunConfig.grace_s if grace_s is None else grace_s,
         ports=Ports(coordinator=port),
     )
@@ -63,6 +66,7 @@ def _flags(arguments: argparse.Namespace, procs: int, restart: Restart) -> dict[
         redirects={str(rank): bits for rank, bits in redirects.items() if bits},
         shown=shown(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
+        run_id=None if arguments.standalone else arguments.rdzv_id,
     )
     signals = [name.strip() for name in arguments.signals_to_handle.split(",")]
     return {"torchrun": asdict(launch), "signals": signals}
@@ -70,6 +74,8 @@ def _flags(arguments: argparse.Namespace, procs: int, restart: Restart) -> dict[
 
 def _grace_s(given: int | None, environment: Mapping[str, str]) -> float | None:
     """--shutdown-timeout is what workers have between the signal and SIGKILL, which is a share of a run's grace."""
+    if given is None and (said_s := bounds.grace_s(environment)) is not None:
+        return said_s
     if given is None:
         given = int(environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in environment else None
     if given is not None and given < 0:
@@ -77,15 +83,13 @@ def _grace_s(given: int | None, environment: Mapping[str, str]) -> float | None:
     return None if given is None else given / GRACE_SHARE
 
 
-def _meeting_timeouts(arguments: argparse.Namespace) -> dict[str, Timeout]:
+def _meeting_timeouts(arguments: argparse.Namespace, said: Mapping[str, Timeout]) -> dict[str, Timeout]:
     """Until all nodes have joined, until no more than MIN are waited for, and until a node comes in place of one that was lost."""
-    given = _parse_rendezvous_config(arguments.rdzv_conf)
-    if arguments.rdzv_backend == "static":
-        join_s = _seconds(given, "timeout", STATIC_JOIN_S)
-    else:
-        join_s = _seconds(given, "join_timeout", JOIN_S)
-    last_call_s = _seconds(given, "last_call_timeout", DEFAULT_TIMEOUTS["last_call"].floor_s)
-    return {"join": Timeout(join_s), "replace": Timeout(join_s), "last_call": Timeout(last_call_s)}
+    conf, is_static = _parse_rendezvous_config(arguments.rdzv_conf), arguments.rdzv_backend == "static"
+    otherwise = {"join": Timeout(STATIC_JOIN_S if is_static else JOIN_S), "last_call": DEFAULT_TIMEOUTS["last_call"], **said}
+    join = Timeout(_seconds(conf, "timeout" if is_static else "join_timeout", otherwise["join"].floor_s))
+    last_call = Timeout(_seconds(conf, "last_call_timeout", otherwise["last_call"].floor_s))
+    return {"join": join, "replace": said.get("replace", join), "last_call": last_call}
 
 
 def _seconds(given: Mapping[str, str], key: str, default: float) -> float:
@@ -99,6 +103,14 @@ def run_name(arguments: argparse.Namespace) -> str:
     """The run's name, as all of its nodes know it: --rdzv-id, else the scheduler's job id; empty where neither is given."""
     given = "" if arguments.rdzv_id == "none" or arguments.standalone else arguments.rdzv_id
     return _as_name(given or os.environ.get("SLURM_JOB_ID", ""))
+
+
+def insisted_name(environment: Mapping[str, str]) -> str:
+    """The run that HEADWAY_RUN says this is, whatever has changed; empty where it is not set. Raises UsageError for what is no name."""
+    name = environment.get(RUN, "")
+    if name != _as_name(name):
+        raise UsageError(f"{RUN}={name}: expected a run's name: letters, digits, `_`, `.`, `:` and `-`")
+    return name
 
 
 def script_name(arguments: argparse.Namespace) -> str:

@@ -14,7 +14,7 @@ from headway.runner.agent.processes import kill_group
 _PROCS = re.compile(r"--?nproc[-_a-z]*(?:=(?P<value>.*))?")
 # With these a worker is no module of ours, sees a device of its own, or is bound to processors before it starts.
 _OTHERWISE = ("--no-python", "--no_python", "--virtual", "--numa", "-h", "--help")
-_OURS = frozenset({"HEADWAY_SECRET", "HEADWAY_TERMINAL_FD"})  # no business of a worker's
+_OURS = frozenset({"HEADWAY_SECRET", "HEADWAY_RUN", "HEADWAY_TERMINAL_FD"})  # no business of a worker's
 
 
 @dataclass(frozen=True)

@@ -17,25 +17,27 @@ from typing import NoReturn
 from headway.runner.agent.launch import Torchrun
 from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
-from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import RunConfig, from_json
+from headway.runner.checkpoint.posix import create_exclusive, write_atomic
+from headway.runner.contract import RunConfig, from_json, to_json
+from headway.runner.launches import Command, Launch
 from headway.runner.rundir import RunDirectory, open_run
 from headway.runner.torchrun.arguments import UsageError, bound_cpus, max_nodes, parse, streams, unserved
-from headway.runner.torchrun.configure import configure, run_name, script_name
+from headway.runner.torchrun.command import command_of
+from headway.runner.torchrun.configure import RUN, configure, insisted_name, run_name, script_name
 from headway.runner.torchrun.early import Begun
 from headway.runner.torchrun.meeting import (
     LOOPBACK,
-    Endpoint,
     Entered,
     MeetingError,
+    Wanted,
     address_towards,
     endpoint_of,
     enter,
     listening_address,
-    published,
     secret_of,
     take,
 )
+from headway.runner.torchrun.naming import Choice, choose, choose_named, look_at, runs_of
 
 ONCE_S = 0.0  # one try
 
@@ -54,28 +56,63 @@ def runs_folder() -> Path:
     return Path(os.environ.get("HEADWAY_RUNS", "runs"))
 
 
+def open_named(name: str, config: RunConfig, job: str, launch: Launch, *, insists: bool = False) -> RunDirectory | None:
+    """The attempt of a run of this name that the command is, made: of the very run of this name, with `insists`. None where it is to enter
+    one that goes on. Raises UsageError where it may not be."""
+    runs = runs_folder()
+    while True:
+        choice = _choice(runs, name, launch, insists=insists)
+        if choice.enters:
+            return None
+        try:
+            if choice.new:
+                (runs / choice.name).mkdir(parents=True)
+            directory = open_run(
+                runs, choice.name, config, choice.attempt, job, launch=to_json(launch, indent=2).encode() + b"\n"
+            )
+        except FileExistsError:  # another launcher took it in this moment: look again
+            continue
+        if choice.line is not None:
+            _say(choice.line)
+        return directory
+
+
+def _choice(runs: Path, name: str, launch: Launch, *, insists: bool) -> Choice:
+    if insists:
+        there = (runs / name).exists()
+        named = look_at(runs / name, launch, os.environ, always=True) if there else None
+        return choose_named(named, name)
+    candidates = [look_at(runs / each, launch, os.environ) for each in runs_of(runs, name)]
+    return choose(name, candidates, launch.command.name)
+
+
 # --- one node -----------------------------------------------------------------------------------------------------------
 
 
 def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
-    """Run id: --rdzv-id, else the scheduler's job id, else the script's name and a number."""
-    name = run_name(arguments)
-    if not name:
-        stem, number = script_name(arguments), 1
-        while (runs_folder() / f"{stem}-{number}").exists():
-            number += 1
-        name = f"{stem}-{number}"
-    return Place(open_attempt(name, config, script_name(arguments)), 0, LOOPBACK)
+    """The run is the one that HEADWAY_RUN says, else it is called after --rdzv-id or the scheduler's job, else after the script, with a
+    number that nobody has had."""
+    launch = Launch.own(command_of(arguments, config.procs_per_slot, os.environ, alone=True), None, os.environ)
+    job, insisted = script_name(arguments), insisted_name(os.environ)
+    if not (name := insisted or run_name(arguments)):
+        name = _numbered(job)
+        text = to_json(launch, indent=2).encode() + b"\n"
+        return Place(open_run(runs_folder(), name, config, 0, job, launch=text), 0, LOOPBACK)
+    directory = open_named(name, config, job, launch, insists=bool(insisted))
+    assert directory is not None  # noqa: S101  nobody enters a run of one node
+    return Place(directory, 0, LOOPBACK)
 
 
-def open_attempt(name: str, config: RunConfig, job: str) -> RunDirectory:
-    """The run's next attempt: an id seen before is a further attempt of the same run."""
+def _numbered(stem: str) -> str:
+    """A run's name that nobody else has taken; its folder is there."""
+    number = 1
     while True:
-        attempt = sum(1 for _ in (runs_folder() / name / "attempts").glob("*"))
         try:
-            return open_run(runs_folder(), name, config, attempt, job=job)
-        except FileExistsError:  # another launcher took it in this moment: look again
-            continue
+            (runs_folder() / f"{stem}-{number}").mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return f"{stem}-{number}"
 
 
 # --- several nodes ------------------------------------------------------------------------------------------------------
@@ -85,44 +122,54 @@ def meet(arguments: argparse.Namespace) -> Place:
     """This node's place: as the host of the endpoint, or as one that the run's coordinator has let in."""
     endpoint = endpoint_of(arguments)
     config = configure(arguments, endpoint.port)
-    name = run_name(arguments) or f"{script_name(arguments)}-{endpoint.port}"
+    job, insisted = script_name(arguments), insisted_name(os.environ)
+    name = insisted or run_name(arguments) or f"{job}-{endpoint.port}"
+    command = command_of(arguments, config.procs_per_slot, os.environ, alone=False)
+    wanted = Wanted(endpoint, runs_folder(), name, command)
     secret, known = secret_of(endpoint, name, os.environ)
     body = {"host": "", "domain": None, "node": endpoint.node, "procs": config.procs_per_slot}
-    run, address = runs_folder() / name, arguments.local_addr or listening_address(endpoint.host)
+    address = arguments.local_addr or listening_address(endpoint.host)
     if endpoint.hosted:
-        if (entered := _into_what_goes_on(endpoint, run, secret, {**body, "host": address})) is not None:
-            return _settle(entered, config, secret, address)
+        if (entered := _into_what_goes_on(wanted, secret, {**body, "host": address})) is not None:
+            return _settle(entered, config, secret, address, command)
         if (guard := take(endpoint, address)) is not None:
-            if known:
-                _say(
-                    f"whoever knows run `{name}`, endpoint and user id can join, as with torchrun; set HEADWAY_SECRET_FILE to forbid it"
-                )
-            directory = open_attempt(name, config, script_name(arguments))
-            write_atomic(directory.secret_file, secret.hex().encode() + b"\n", mode=0o600)
-            guard.detach()
-            return Place(directory, 0, address)
+            launch = Launch.own(command, str(endpoint), os.environ)
+            with guard:  # where it is to enter, another node hosts the endpoint
+                directory = open_named(name, config, job, launch, insists=bool(insisted))
+                if directory is not None:
+                    guard.detach()
+            if directory is not None:
+                if known:
+                    _say(
+                        f"whoever knows run `{name}`, endpoint and user id can join, as with torchrun; "
+                        "set HEADWAY_SECRET_FILE to forbid it"
+                    )
+                write_atomic(directory.secret_file, secret.hex().encode() + b"\n", mode=0o600)
+                return Place(directory, 0, address)
     here = arguments.local_addr or address_towards(endpoint.host, endpoint.port)
-    entered = enter(endpoint, run, secret, {**body, "host": here}, config.timeouts["join"].floor_s)
-    return _settle(entered, config, secret, here)
+    entered = enter(wanted, secret, {**body, "host": here}, config.timeouts["join"].floor_s)
+    return _settle(entered, config, secret, here, command)
 
 
-def _into_what_goes_on(endpoint: Endpoint, run: Path, secret: bytes, body: dict[str, object]) -> Entered | None:
+def _into_what_goes_on(wanted: Wanted, secret: bytes, body: dict[str, object]) -> Entered | None:
     """A place in an attempt whose coordinator has moved to another node, where a store that this one shares says so."""
-    if not any(published(run)):
+    if not any(wanted.published()):
         return None
     try:
-        return enter(endpoint, run, secret, body, ONCE_S)
+        return enter(wanted, secret, body, ONCE_S)
     except MeetingError:
         return None
 
 
-def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str) -> Place:
+def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, command: Command) -> Place:
     """The run directory for the place that this node was given: the one that all share, else one of its own."""
     config = from_json(RunConfig, entered.run_json)
     if config.procs_per_slot != asked.procs_per_slot:
         raise UsageError(
             f"--nproc-per-node: {asked.procs_per_slot} here and {config.procs_per_slot} where the run began; nodes must have the same"
         )
+    if command.kind != "program" and command.code != entered.code:
+        _say(f"{command.name} is not the code that run `{entered.run}` began with on the node of {entered.host}:{entered.port}")
     path, content = entered.proof
     for root in (Path(entered.root), (runs_folder() / entered.run).resolve()):
         if _reads(root / path) == content:
@@ -143,15 +190,25 @@ def _reads(path: Path) -> str | None:
 
 
 def _own_directory(entered: Entered, config: RunConfig, secret: bytes) -> RunDirectory:
-    """A run directory of this node's own, which knows the coordinator by its address."""
-    try:
-        directory = open_run(runs_folder(), entered.run, config, entered.attempt, every_node=True)
-    except FileExistsError as error:
-        raise MeetingError(f"{error} is of another run of that name; set HEADWAY_RUNS to another folder") from None
+    """A run directory of this node's own, which knows the coordinator by its address. Here it may have another name than there, where this
+    node has had another run of that name."""
+    runs, number = runs_folder(), 1
+    while not _is_of(runs / (name := entered.run if number == 1 else f"{entered.run}-{number}"), entered.handle):
+        number += 1
+    directory = open_run(runs, name, config, entered.attempt, every_node=True, run=entered.run)
     write_atomic(directory.secret_file, secret.hex().encode() + b"\n", mode=0o600)
     address = {"host": entered.host, "port": entered.port, "term": 0, "node": 0}
     write_atomic(directory.coordinator, json.dumps(address).encode() + b"\n")
     return directory
+
+
+def _is_of(root: Path, handle: str) -> bool:
+    """Whether a folder is that of the run with this record; one that is not there is made so."""
+    try:
+        root.mkdir(parents=True)
+    except FileExistsError:
+        return _reads(root / "handle.json") == handle
+    return create_exclusive(root / "handle.json", handle.encode())
 
 
 # --- both ---------------------------------------------------------------------------------------------------------------
@@ -195,6 +252,7 @@ def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
         _say(f"{name} asks torchrun's agent for something; headway's does not do it")
     place = meet(arguments) if max_nodes(arguments) > 1 else open_alone(arguments, configure(arguments))
     os.environ.pop("HEADWAY_SECRET", None)  # workers need none, and a script's tracker may keep its environment
+    os.environ.pop(RUN, None)  # a command that the script starts is another run
     config = from_json(RunConfig, place.directory.run_json.read_text())
     logs = log_folder(arguments, place.directory)
     environment = {"HEADWAY_HOST": place.address, "HEADWAY_SHARED_STORE": str(int(place.shared))}

@@ -23,8 +23,10 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
+from headway.runner.launches import Command, Launch
 from headway.runner.messages import HANDSHAKE_S, ChannelError, Link, Message, connect
 from headway.runner.torchrun.arguments import UsageError
+from headway.runner.torchrun.naming import newest, runs_of
 
 C10D_PORT, STATIC_PORT = 29400, 29500  # torch's defaults (c10d_rendezvous_backend.py, run.py)
 LOOPBACK = "127.0.0.1"
@@ -172,7 +174,8 @@ def secret_of(endpoint: Endpoint, name: str, environment: Mapping[str, str]) -> 
 @dataclass(frozen=True)
 class Entered:
     """What the coordinator gave to a node that entered: its index, and the run. `proof` is a file below `root` and what is in it, by
-    which a node sees that it has the same store; `host` and `port` are where the coordinator was found."""
+    which a node sees that it has the same store; `host` and `port` are where the coordinator was found. `handle` is the run's record,
+    which is the same on all of its nodes, and `code` the hash of the script that it began with."""
 
     node: int
     attempt: int
@@ -180,48 +183,62 @@ class Entered:
     root: str
     proof: tuple[str, str]
     run_json: str
+    handle: str
+    code: str | None
     host: str
     port: int
 
 
-def published(run: Path) -> Iterator[tuple[str, int]]:
-    """Where the coordinator of the run's newest attempt is, if this node sees the run's directory and the attempt has not ended."""
-    attempts = sorted((int(path.name) for path in run.glob("attempts/[0-9]*")), reverse=True)
-    for attempt in attempts[:1]:
-        folder = run / "attempts" / str(attempt)
-        try:
-            found = json.loads((folder / "coordinator.json").read_text())
-        except (OSError, ValueError):
-            continue
-        if not (folder / "verdict.json").exists():
-            yield found["host"], found["port"]
+@dataclass(frozen=True)
+class Wanted:
+    """What a node looks for: the run of its command under this name, or under one made of it, that meets at the endpoint."""
 
+    endpoint: Endpoint
+    runs: Path
+    name: str
+    command: Command
 
-def enter(endpoint: Endpoint, run: Path, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
-    """Asks for a place in the run until it is given. Raises MeetingError when nobody gave one for `patience_s`."""
-    return asyncio.run(_enter(endpoint, run, secret, body, patience_s))
-
-
-async def _enter(endpoint: Endpoint, run: Path, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
-    began, said, why = time.monotonic(), False, "nobody answered"
-    while True:
-        for host, port in dict.fromkeys([(endpoint.host, endpoint.port), *published(run)]):
+    def published(self) -> Iterator[tuple[str, int]]:
+        """Where coordinators of such attempts are that have not ended, if this node sees their directories."""
+        for each in runs_of(self.runs, self.name):
+            if (directory := newest(self.runs / each)) is None or directory.verdict.exists():
+                continue
+            launch = Launch.of(directory)
+            if launch is None or launch.meets != str(self.endpoint) or launch.command.entry() != self.command.entry():
+                continue
             try:
-                return await _ask(host, port, secret, run.name, body)
+                found = json.loads(directory.coordinator.read_text())
+                yield found["host"], found["port"]
+            except (OSError, ValueError, KeyError):
+                continue
+
+
+def enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
+    """Asks for a place in the run until it is given. Raises MeetingError when nobody gave one for `patience_s`."""
+    return asyncio.run(_enter(wanted, secret, body, patience_s))
+
+
+async def _enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
+    began, said, why, endpoint = time.monotonic(), False, "nobody answered", wanted.endpoint
+    body = {**body, "command": wanted.command.entry()}
+    while True:
+        for host, port in dict.fromkeys([(endpoint.host, endpoint.port), *wanted.published()]):
+            try:
+                return await _ask(host, port, secret, body)
             except OSError as error:
                 why = f"{host}:{port}: {error}"
             except ChannelError as error:
                 why = f"{host}:{port}: {error} (another run is there, or HEADWAY_SECRET differs)"
         waited_s = time.monotonic() - began
         if waited_s > patience_s:
-            raise MeetingError(f"after {patience_s:.0f} s the run `{run.name}` has let this node in nowhere; {why}")
+            raise MeetingError(f"after {patience_s:.0f} s the run `{wanted.name}` has let this node in nowhere; {why}")
         if waited_s > SAY_AFTER_S and not said:
             print(f"headway torchrun: waiting at {endpoint}: {why}", file=sys.stderr, flush=True)
             said = True
         await asyncio.sleep(RETRY_S)
 
 
-async def _ask(host: str, port: int, secret: bytes, name: str, body: Mapping[str, Any]) -> Entered:
+async def _ask(host: str, port: int, secret: bytes, body: Mapping[str, Any]) -> Entered:
     """One try at one address."""
     answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
@@ -233,7 +250,7 @@ async def _ask(host: str, port: int, secret: bytes, name: str, body: Mapping[str
         if not answered.done():
             answered.set_exception(ChannelError(why))
 
-    link = await connect(host, port, secret, name, 0, heard, lost)
+    link = await connect(host, port, secret, None, 0, heard, lost)
     try:
         link.send("enter", 0, NO_NODE, body)
         async with asyncio.timeout(HANDSHAKE_S):
@@ -249,8 +266,10 @@ def _entered(body: Mapping[str, Any], host: str, port: int) -> Entered:
     try:
         if refused := body.get("refused"):
             raise MeetingError(str(refused))
+        if body.get("ended"):
+            raise ChannelError("the run there has just ended")
         place = body["node"], body["attempt"], body["run"], body["root"]
         path, content = body["proof"]
-        return Entered(*place, (path, content), body["run_json"], host, port)
+        return Entered(*place, (path, content), body["run_json"], body["handle"], body["code"], host, port)
     except (KeyError, ValueError, TypeError) as error:
         raise ChannelError(f"an answer that is not understood: {error!r}") from None

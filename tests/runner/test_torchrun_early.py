@@ -1,6 +1,7 @@
 """Workers that begin before the command line is parsed: as many as it will say, and none left where the guess was wrong."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,16 @@ def test_the_launcher_begins_workers_before_it_imports_torch() -> None:
     """Else they would wait for its parser, and it would no longer be single-threaded when it forks."""
     program = "import sys, headway.runner.torchrun.early; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_what_came_through_exec_is_nobody_elses() -> None:
+    """A process that a script leaves behind would hold the endpoint's name, where the next command is to be hosted."""
+    code = (
+        "import os; from headway.runner.__main__ import keep_what_was_passed_on as keep; keep(); "
+        "print([os.get_inheritable(each) for each in (0, 1, 2, int(os.environ['PASSED']))])"
+    )
+    with socket.socket(socket.AF_UNIX) as guard:
+        environment = {**os.environ, "PASSED": str(guard.fileno())}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, pass_fds=[guard.fileno()], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[True, True, True, False]\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -14,22 +15,24 @@ import pytest
 
 from headway.runner import worker as workers
 from headway.runner.checkpoint.authority import of_job
-from headway.runner.contract import Checkpoint, RunConfig, from_json
+from headway.runner.contract import Checkpoint, RunConfig, from_json, to_json
 from headway.runner.coordinator.entrance import Entrance
+from headway.runner.launches import Launch
 from headway.runner.messages import Link, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
 from headway.runner.torchrun import launcher, meeting
 from headway.runner.torchrun.arguments import UsageError, parse
+from headway.runner.torchrun.command import command_of
 from headway.runner.torchrun.configure import configure
 from headway.runner.torchrun.meeting import (
     Endpoint,
     Entered,
     MeetingError,
+    Wanted,
     address_towards,
     endpoint_of,
     enter,
     listening_address,
-    published,
     secret_of,
     take,
 )
@@ -153,10 +156,20 @@ def test_the_secret_is_what_was_given_else_what_the_nodes_know(tmp_path: Path) -
 # --- the others ---------------------------------------------------------------------------------------------------------
 
 
-def opened(runs: Path, procs: int = 1) -> tuple[RunConfig, RunDirectory]:
-    arguments = parse(["--nnodes", "2", "--rdzv-backend", "c10d", "--nproc-per-node", str(procs), SCRIPT])
-    directory = open_run(runs, "job", configure(arguments), 0)
+HERE = "localhost:29400"  # where the runs of these tests meet, whichever port a test's coordinator has
+
+
+def opened(runs: Path, procs: int = 1, words: tuple[str, ...] = (), name: str = "job") -> tuple[RunConfig, RunDirectory]:
+    arguments = parse(["--nnodes", "2", "--rdzv-backend", "c10d", "--nproc-per-node", str(procs), SCRIPT, *words])
+    command = command_of(arguments, procs, {}, alone=False)
+    launch = to_json(Launch.own(command, HERE, {})).encode()
+    directory = open_run(runs, name, configure(arguments), 0, launch=launch)
     return from_json(RunConfig, directory.run_json.read_text()), directory
+
+
+def wanted(runs: Path, port: int = 29400, words: tuple[str, ...] = (), host: str = "127.0.0.1") -> Wanted:
+    command = command_of(parse([SCRIPT, *words]), 1, {}, alone=False)
+    return Wanted(Endpoint(host, port, hosted=False, sure=False, node=None), runs, "job", command)
 
 
 @contextlib.contextmanager
@@ -170,7 +183,7 @@ def coordinator(config: RunConfig, directory: RunDirectory, secret: bytes = SECR
 
     async def serve() -> None:
         nonlocal port
-        listener = await listen("127.0.0.1", 0, secret, "job", heard, lambda *_: None)
+        listener = await listen("127.0.0.1", 0, secret, config.run or "", heard, lambda *_: None)
         port = listener.port
         ready.set()
         await over.wait()
@@ -187,8 +200,8 @@ def coordinator(config: RunConfig, directory: RunDirectory, secret: bytes = SECR
         loop.close()
 
 
-def ask(port: int, run: Path, body: dict[str, Any], patience_s: float = 0.0) -> Entered:
-    return enter(Endpoint("127.0.0.1", port, hosted=False, sure=False, node=None), run, SECRET, body, patience_s)
+def ask(port: int, run: Path, body: dict[str, Any], *words: str) -> Entered:
+    return enter(wanted(run.parent, port, words), SECRET, body, 0.0)
 
 
 def test_each_that_enters_gets_an_index_of_its_own(tmp_path: Path) -> None:
@@ -223,12 +236,65 @@ def test_where_nobody_is_the_wait_ends_and_says_where_it_was(tmp_path: Path) -> 
 
 def test_a_coordinator_that_has_moved_is_found_through_the_store(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
+    here = wanted(tmp_path, host="localhost")
     with coordinator(config, directory) as port:
         directory.coordinator.write_text(json.dumps({"host": "127.0.0.1", "port": port}))
-        assert list(published(directory.root)) == [("127.0.0.1", port)]
-        assert ask(free_port(), directory.root, {"host": "h", "node": None, "procs": 1}).node == 1
+        assert list(here.published()) == [("127.0.0.1", port)]
+        assert enter(here, SECRET, {"host": "h", "node": None, "procs": 1}, 0.0).node == 1
     directory.verdict.write_text("{}")
-    assert list(published(directory.root)) == [], "the attempt is over"
+    assert list(here.published()) == [], "the attempt is over"
+
+
+def test_only_the_same_commands_coordinator_of_the_same_endpoint_is_looked_for(tmp_path: Path) -> None:
+    for name, words in (("job", ("--lr", "1")), ("job-2", ("--lr", "2")), ("else", ("--lr", "2"))):
+        _, directory = opened(tmp_path, words=words, name=name)
+        directory.coordinator.write_text(json.dumps({"host": name, "port": 1}))
+    assert list(wanted(tmp_path, words=("--lr", "2"), host="localhost").published()) == [("job-2", 1)]
+    assert list(wanted(tmp_path, words=("--lr", "3"), host="localhost").published()) == []
+    assert list(wanted(tmp_path, port=1, words=("--lr", "2"), host="localhost").published()) == [], "another endpoint"
+
+
+def test_a_run_is_entered_whatever_its_own_name_is(tmp_path: Path) -> None:
+    config, directory = opened(tmp_path, name="job-7")
+    with coordinator(config, directory) as port:
+        assert ask(port, directory.root, {"host": "h", "node": None, "procs": 1}).run == "job-7"
+
+
+@pytest.mark.parametrize(("words", "script", "what"), [(("--lr", "1"), SCRIPT, "arguments"), ((), "other.py", "script")])
+def test_a_node_with_another_command_is_refused_and_told_which_one_runs(
+    words: tuple[str, ...], script: str, what: str, tmp_path: Path
+) -> None:
+    config, directory = opened(tmp_path)
+    if script != SCRIPT:
+        script = str(tmp_path / script)
+        Path(script).write_text("print()")
+    command = command_of(parse([script, *words]), 1, {}, alone=False)
+    assert command.words[0] == script
+    with coordinator(config, directory) as port, pytest.raises(MeetingError) as refused:
+        enter(dataclasses.replace(wanted(tmp_path, port), command=command), SECRET, {"node": None, "procs": 1}, 0.0)
+    assert f"another command runs there, `{SCRIPT}` as run `job`: this node's has other {what}" in str(refused.value)
+    assert not (directory.attempt_directory / "entered").exists()
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_the_script_elsewhere_is_the_same_command_to_a_node_and_an_edited_one_is_said(
+    edited: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, directory = opened(tmp_path / "runs")
+    (tmp_path / "train.py").write_bytes(Path(SCRIPT).read_bytes() + b"# more\n" * edited)
+    command = command_of(parse([str(tmp_path / "train.py")]), 1, {"LR": "1"}, alone=False)
+    with coordinator(config, directory) as port:
+        found = enter(dataclasses.replace(wanted(tmp_path, port), command=command), SECRET, {"node": None, "procs": 1}, 0.0)
+    assert found.node == 1
+    launcher._settle(found, config, SECRET, "here", command)
+    assert ("train.py is not the code that run `job` began with" in capsys.readouterr().err) == edited
+
+
+def test_the_port_of_a_run_that_has_ended_is_waited_for(tmp_path: Path) -> None:
+    config, directory = opened(tmp_path)
+    directory.verdict.write_text("{}")
+    with coordinator(config, directory) as port, pytest.raises(MeetingError, match="the run there has just ended"):
+        ask(port, directory.root, {"node": None, "procs": 1}, "of", "the", "next", "command")
 
 
 def test_a_node_sees_whether_it_has_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,14 +302,30 @@ def test_a_node_sees_whether_it_has_the_same_store(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "own"))
     with coordinator(config, directory) as port:
         entered = ask(port, directory.root, {"host": "h", "node": None, "procs": 1})
-    shared = launcher._settle(entered, config, SECRET, "here")
+    shared = launcher._settle(entered, config, SECRET, "here", wanted(tmp_path).command)
     assert (shared.directory.root, shared.shared) == (directory.root, True)
     (directory.root / entered.proof[0]).unlink()
-    own = launcher._settle(entered, config, SECRET, "here")
+    own = launcher._settle(entered, config, SECRET, "here", wanted(tmp_path).command)
     assert (own.directory.root, own.node, own.shared) == (tmp_path / "own/job", 1, False)
     assert own.directory.secret() == SECRET
     assert json.loads(own.directory.coordinator.read_text())["port"] == entered.port
     assert from_json(RunConfig, own.directory.run_json.read_text()).store.url == str(tmp_path / "own/job/shared")
+    assert own.directory.handle.read_text() == directory.handle.read_text(), "so trackers know it as one run"
+    again = launcher._settle(entered, config, SECRET, "here", wanted(tmp_path).command)
+    assert again.directory == own.directory
+
+
+def test_two_runs_of_one_name_have_a_folder_each_on_a_node_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "own"))
+    found = []
+    for host in ("a", "b"):
+        config, directory = opened(tmp_path / host)
+        with coordinator(config, directory) as port:
+            entered = ask(port, directory.root, {"host": "h", "node": None, "procs": 1})
+        (directory.root / entered.proof[0]).unlink()
+        found.append(launcher._settle(entered, config, SECRET, "here", wanted(tmp_path).command).directory)
+    assert [each.root for each in found] == [tmp_path / "own/job", tmp_path / "own/job-2"]
+    assert [from_json(RunConfig, each.run_json.read_text()).run for each in found] == ["job", "job"], "as the other nodes call it"
 
 
 def test_a_loop_of_ones_own_keeps_no_checkpoints_on_nodes_that_share_no_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from headway.runner.rundir import RunDirectory
 def directory(root: Path, submitted_at: float, attempt: int = 0) -> RunDirectory:
     root.mkdir(parents=True, exist_ok=True)
     found = RunDirectory(root, attempt)
-    found.handle.write_text(json.dumps({"submitted_at": submitted_at}))
+    found.handle.write_text(json.dumps({"run": root.name, "submitted_at": submitted_at}))
     return found
 
 

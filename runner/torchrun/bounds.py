@@ -1,0 +1,67 @@
+"""How long anything in a run may take before something is done about it, and the variables that say otherwise for `headway torchrun`."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from headway.runner.contract import DEFAULT_TIMEOUTS, RunConfig, Timeout
+
+PREFIX, GRACE = "HEADWAY_TIMEOUT_", "HEADWAY_GRACE"
+# Of a bound that is off: a hundred years fit into whatever counts in nanoseconds.
+OFF_S = 100 * 365.0 * 86400
+# What a rank does: without such a bound only what is proven to hang ends a generation.
+SECTIONS = frozenset({"start", "data", "compute", "compile", "collective", "checkpoint", "evaluation", "busy"})
+_UNITS = MappingProxyType({"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0})
+
+
+def given(environment: Mapping[str, str]) -> dict[str, Timeout]:
+    """Those that variables set. Raises ValueError for one that means nothing."""
+    found = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in DEFAULT_TIMEOUTS or variable != variable_of(name):
+            raise ValueError(f"{variable}: there is no such bound; there are {', '.join(map(variable_of, DEFAULT_TIMEOUTS))}")
+        can_be_off, least_s = name in SECTIONS, 0.0 if name == "replace" else None
+        found[name] = Timeout(
+            _seconds(variable, environment[variable], least_s, can_be_off=can_be_off), DEFAULT_TIMEOUTS[name].factor
+        )
+    return found
+
+
+def grace_s(environment: Mapping[str, str]) -> float | None:
+    """What HEADWAY_GRACE says, if it is set. Raises ValueError for what means nothing."""
+    return _seconds(GRACE, environment[GRACE], 0.0) if GRACE in environment else None
+
+
+def variable_of(name: str) -> str:
+    return f"{PREFIX}{name.upper()}"
+
+
+def _seconds(variable: str, text: str, least_s: float | None = None, *, can_be_off: bool = False) -> float:
+    """`least_s` null: anything above 0."""
+    if can_be_off and text.lower() in ("off", "inf"):
+        return OFF_S
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else -1.0
+    if not (seconds > 0 if least_s is None else seconds >= least_s) or seconds > OFF_S:
+        more = ", or `off`" if can_be_off else ""
+        raise ValueError(f"{variable}={text}: expected seconds, or a number with a unit such as 90s, 30m or 2h{more}")
+    return seconds
+
+
+def defaults() -> dict[str, str]:
+    """By variable, what holds without it. Several nodes wait as long as torchrun's for each other, and for one in another's place."""
+    return {
+        **{variable_of(name): _shown(timeout) for name, timeout in DEFAULT_TIMEOUTS.items()},
+        GRACE: _shown(Timeout(RunConfig.grace_s)),
+    }
+
+
+def _shown(timeout: Timeout) -> str:
+    seconds = timeout.floor_s
+    unit, size = (
+        ("h", 3600) if seconds >= 3600 and seconds % 3600 == 0 else ("m", 60) if seconds >= 60 and seconds % 60 == 0 else ("s", 1)
+    )
+    return f"{seconds / size:g}{unit}" + (f", or {timeout.factor:g} x usual" if timeout.factor != 1 else "")

@@ -1,0 +1,208 @@
+"""Which run a command is: a further attempt of one that was the same command and has ended, or a run of its own.
+
+Runs of one name are `<name>`, `<name>-2`, `<name>-3` and so on; each is one command's.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from headway.runner.alive import Process
+from headway.runner.contract import Exit, RecordError, from_json
+from headway.runner.launches import Launch
+from headway.runner.messages import ChannelError, connect
+from headway.runner.rundir import RunDirectory, read_verdict
+from headway.runner.torchrun.arguments import UsageError
+
+# A node takes a lost coordinator's place within 2 s where steps went on, and publishes itself a second later.
+SILENT_S, AGAIN_S = 10.0, 0.5
+
+
+class Life(Enum):
+    """How the newest attempt of a run stands. UNKNOWN: nothing here can tell."""
+
+    COMPLETED = "completed"
+    ENDED = "ended"
+    LIVES = "lives"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run of the name in question. `attempt` is its newest, -1 before the first; `differs`: in what that one's command differs, null
+    where it is the same. `lets_in`: its nodes meet where ours do, and a node with our command is one of them. `host`: who launched it."""
+
+    name: str
+    attempt: int
+    differs: str | None
+    life: Life
+    lets_in: bool = False
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The attempt to open, of a `new` run or one that there is, or with `enters` the one that goes on and has its nodes meet here. `line`
+    says why, where it was not plain."""
+
+    name: str
+    attempt: int = 0
+    line: str | None = None
+    new: bool = False
+    enters: bool = False
+
+
+def choose(name: str, candidates: Sequence[Candidate], command: str) -> Choice:
+    """The run of a command, whose script is called `command`, under a name that `candidates` already have."""
+    for each in candidates:
+        if each.life is Life.LIVES and each.lets_in:
+            return Choice(each.name, each.attempt, enters=True)
+    for each in candidates:
+        if each.differs is None and each.life is Life.ENDED:
+            why = f"it is the same command, and attempt {each.attempt} did not complete"
+            return Choice(each.name, each.attempt + 1, f"run `{each.name}` goes on with attempt {each.attempt + 1}: {why}")
+    if not candidates:
+        return Choice(name, new=True)
+    own = f"{name}-{1 + max(_number(each.name, name) for each in candidates)}"
+    return Choice(own, line=f"run `{own}`: {_why_not(candidates, command)}", new=True)
+
+
+def choose_named(candidate: Candidate | None, name: str) -> Choice:
+    """The run that HEADWAY_RUN names, whatever it was before. Raises UsageError while it goes on."""
+    if candidate is None:
+        return Choice(name, new=True)
+    if candidate.life is not Life.LIVES:
+        return Choice(name, candidate.attempt + 1)
+    if candidate.lets_in:
+        return Choice(name, candidate.attempt, enters=True)
+    raise UsageError(
+        f"HEADWAY_RUN={name}: attempt {candidate.attempt} of this run goes on (launched on {candidate.host}); stop it first"
+    )
+
+
+def _why_not(candidates: Sequence[Candidate], command: str) -> str:
+    """Why none of them goes on with this command: of the one that is nearest to it."""
+    nearest = max(candidates, key=_nearness)
+    name = f"`{nearest.name}`"
+    anyway = f"; HEADWAY_RUN={nearest.name} goes on with it"
+    match nearest.differs:
+        case None if nearest.life is Life.LIVES:
+            return f"{name} is the same command and goes on at this moment"
+        case None if nearest.life is Life.COMPLETED:
+            return f"{name} is the same command and has completed"
+        case None:
+            return f"{name} is the same command, and it cannot be seen from here whether it has ended on {nearest.host}{anyway}"
+        case "code":
+            return f"{command} is not the code that {name} ran{anyway}"
+        case "command":
+            return f"{name} is of another command"
+        case what:
+            return f"{what} is not what it was in {name}{anyway}"
+
+
+def _nearness(candidate: Candidate) -> int:
+    if candidate.differs is None:
+        return 3 if candidate.life is not Life.COMPLETED else 2
+    return 0 if candidate.differs == "command" else 1
+
+
+# --- what there is ------------------------------------------------------------------------------------------------------
+
+
+def _number(found: str, name: str) -> int:
+    return 1 if found == name else int(found.rpartition("-")[2])
+
+
+def runs_of(runs: Path, name: str) -> list[str]:
+    """The runs of this name that there are, the first one first."""
+    pattern = re.compile(re.escape(name) + r"(-([2-9]|[1-9]\d+))?")
+    try:
+        found = [path.name for path in runs.iterdir() if pattern.fullmatch(path.name)]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda each: _number(each, name))
+
+
+def newest(run: Path) -> RunDirectory | None:
+    """The run's newest attempt; None before the first."""
+    numbers = [int(path.name) for path in run.glob("attempts/[0-9]*")]
+    return RunDirectory(run.resolve(), max(numbers)) if numbers else None
+
+
+def look_at(run: Path, ours: Launch, environment: Mapping[str, str], *, always: bool = False) -> Candidate:
+    """A run as this launch finds it; how it stands is looked into only where that matters, or `always`."""
+    if (directory := newest(run)) is None or (launch := Launch.of(directory)) is None:  # also one that is made at this moment
+        return Candidate(run.name, -1 if directory is None else directory.attempt, "command", Life.UNKNOWN)
+    differs = ours.command.differs(launch.command)
+    lets_in = ours.meets is not None and launch.meets == ours.meets and launch.command.entry() == ours.command.entry()
+    life = life_of(directory, launch, environment) if always or lets_in or differs is None else Life.UNKNOWN
+    return Candidate(run.name, directory.attempt, differs, life, lets_in, launch.process.host)
+
+
+def life_by_verdict(directory: RunDirectory) -> Life | None:
+    """None where the attempt has left no verdict."""
+    verdict = read_verdict(directory)
+    return None if verdict is None else Life.COMPLETED if verdict.exit_code == Exit.COMPLETED else Life.ENDED
+
+
+def life_of(
+    directory: RunDirectory,
+    launch: Launch,
+    environment: Mapping[str, str],
+    answers: "Callable[[RunDirectory, Launch], bool | None] | None" = None,
+) -> Life:
+    """How an attempt stands: by its verdict, else by what is left of it. Nothing that cannot be proven counts as ended."""
+    if (life := life_by_verdict(directory)) is not None:
+        return life
+    if launch.was_requeued(environment):
+        return Life.ENDED
+    known = {each.lives() for each in (launch.process, *_supervisors(directory))}
+    lives = True if True in known else False if known == {False} else (answers or coordinator_answers)(directory, launch)
+    if lives is None:
+        return Life.UNKNOWN
+    # What has ended meanwhile has left its verdict by now.
+    return Life.LIVES if lives else life_by_verdict(directory) or Life.ENDED
+
+
+def _supervisors(directory: RunDirectory) -> list[Process]:
+    """Those that have published themselves."""
+    found = []
+    for path in directory.node(0).parent.glob("*.json"):
+        try:
+            found.append(from_json(Process, json.dumps(json.loads(path.read_text())["process"])))
+        except (OSError, RecordError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def coordinator_answers(directory: RunDirectory, launch: Launch) -> bool | None:
+    """Whether the attempt's coordinator can be reached where it was published; False when nobody has listened there for SILENT_S, None when
+    that proves nothing."""
+    return asyncio.run(_coordinator_answers(directory, launch))
+
+
+async def _coordinator_answers(directory: RunDirectory, launch: Launch) -> bool | None:
+    until = time.monotonic() + SILENT_S
+    while True:
+        try:
+            address = json.loads(directory.coordinator.read_text())
+            host, port, secret = address["host"], address["port"], directory.secret()
+        except (OSError, ValueError, KeyError):
+            return None
+        if host.startswith(("127.", "localhost", "::1")) and not launch.process.shares_network():
+            return None
+        try:
+            (await connect(host, port, secret, None, 0, lambda *_: None, lambda *_: None)).close()
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                return False
+        except (OSError, ChannelError):
+            return None
+        else:
+            return True
+        await asyncio.sleep(AGAIN_S)
