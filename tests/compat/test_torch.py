@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed.run import get_args_parser
 
 from headway.runner.torchrun.arguments import CARRIED, LATER, UsageError, bound_cpus, parse
@@ -32,7 +33,7 @@ def test_flags_that_torch_lacks_are_read_as_torch_would_have_them_when_nobody_gi
     (tmp_path / "train.py").touch()
     arguments = parse([str(tmp_path / "train.py")])
     assert {name: getattr(arguments, name) for name in LATER} == LATER
-    assert CARRIED <= vars(arguments).keys()
+    assert vars(arguments).keys() >= CARRIED
 
 
 def test_a_flag_that_torch_lacks_is_no_flag(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_processors_are_bound_by_torchs_rule_or_it_is_said_that_they_cannot_be(
         monkeypatch.setattr(binding, "_get_validated_logical_cpus_to_bind_to", lambda **_: {1, 0})
         assert bound_cpus(arguments, 2) == {0: [0, 1], 1: [0, 1]}
         return
-    with pytest.raises(UsageError, match="rule of torch .* is not carried out"):
+    with pytest.raises(UsageError, match=r"rule of torch .* is not carried out"):
         bound_cpus(arguments, 2)
 
 
@@ -142,8 +143,13 @@ def test_the_builtin_trainer_goes_on_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.read_text())
     (tmp_path / "job.yaml").write_text(JOB.read_text().replace("steps: 60", "steps: 20"))
     done = headway("run", tmp_path / "job.yaml", "--kill", "1@15", runs=tmp_path / "runs")
+    run = only_run(tmp_path / "runs")
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        assert (done.returncode, run.steps()) == (83, [])
+        assert "computes on GPUs only" in (run.directory / "attempts/0/logs/0/0.log").read_text()
+        return
     assert done.returncode == 0, done.stdout + done.stderr
-    assert only_run(tmp_path / "runs").steps() == [*range(1, 16), *range(11, 21)]
+    assert run.steps() == [*range(1, 16), *range(11, 21)]
 
 
 HANGS = """
