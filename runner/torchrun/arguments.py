@@ -24,14 +24,14 @@ CARRIED = frozenset(
     }
 )
 # What stands in for flags that torch has had only since 2.7 to 2.13, where it does not have them.
-LATER = {
+LATER: dict[str, object] = {
     "event_log_handler": "null",
     "numa_binding": None,
     "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     "shutdown_timeout": None,
     "virtual_local_rank": False,
-    "duplicate_stdout_filters": None,
-    "duplicate_stderr_filters": None,
+    "duplicate_stdout_filters": [],
+    "duplicate_stderr_filters": [],
 }
 # Who has not registered a handler of its own hears nothing from these (torch/distributed/elastic/events/handlers.py).
 SILENT_HANDLERS = ("null", "dynamic_rendezvous")
