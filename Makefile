@@ -7,6 +7,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # What headway is measured against: each of benchmarks/peers in a venv of its own.
 PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
 
+# The oldest that is carried, some between, the one that all tests run with, and the newest.
+COMPAT ?= 2.6.0 2.9.1 2.13.0 2.15.0
+
 BENCHES := check planner checkpoint recovery detection overhead control_plane
 
 SOAK_EXAMPLES ?= 4000
@@ -14,7 +17,7 @@ SOAK_DAMAGES ?= 10000
 # Kills on each tier are one of 200 of this: two hours and more.
 SOAK_KILLS ?= 40000
 
-.PHONY: help soak venv quickstart test-fast test lint peers bench
+.PHONY: help soak compat venv quickstart test-fast test lint peers bench
 
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
@@ -22,6 +25,7 @@ help:
 	@echo 'make test-fast    the tests that start no training process and no real part'
 	@echo 'make lint         ruff, mypy and the import rules'
 	@echo 'make soak         the random tests of check, chain and checkpoints with many more cases, and the faults of scripts beside plain torchrun; counts go to docs/soak.json'
+	@echo 'make compat       what must hold under any torch from 2.6 on, under several: .venv-compat/VERSION each, of gigabytes where pip finds CUDA builds'
 	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
 	@echo 'make peers        .venv-peers with what make bench measures headway against'
@@ -33,12 +37,12 @@ help:
 	@touch $@
 
 .venv/runner.stamp: pyproject.toml .venv/torch.stamp
-	$(PIP_INSTALL) --editable '.[runner]'
+	$(PIP_INSTALL) --editable .
 	@$(BIN)/python -m compileall -q headway jobspec templates infra runner
 	@touch $@
 
 .venv/dev.stamp: .venv/runner.stamp
-	$(PIP_INSTALL) --editable '.[runner,infra,kubernetes,remote,huggingface,dev]'
+	$(PIP_INSTALL) --editable '.[torch,infra,kubernetes,remote,huggingface,dev]'
 	@touch $@
 
 venv: .venv/dev.stamp
@@ -58,6 +62,23 @@ soak: .venv/dev.stamp
 	    tests/runner/test_damage.py tests/runner/test_elastic.py
 	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
+
+# A torch of each version is there first, as in an image, and headway is installed beside it. numpy 1.26 stands for the older images.
+.venv-compat/%/torch.stamp:
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$* $(if $(filter 2.6.%,$*),numpy==1.26.4)
+	@touch $@
+
+.venv-compat/%/installed.stamp: pyproject.toml .venv-compat/%/torch.stamp
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest pytest-timeout hatchling==1.33.0
+	@test "$$($(@D)/bin/python -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])')" = $*
+	@touch $@
+
+.PRECIOUS: .venv-compat/%/torch.stamp .venv-compat/%/installed.stamp
+compat: $(COMPAT:%=.venv-compat/%/installed.stamp)
+	@failed=; for version in $(COMPAT); do \
+	    echo "== torch $$version"; .venv-compat/$$version/bin/python -m pytest tests/compat || failed="$$failed $$version"; \
+	done; if [ -n "$$failed" ]; then echo "do not hold under:$$failed" >&2; exit 1; fi
 
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8

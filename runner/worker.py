@@ -1,6 +1,7 @@
 """A worker's side of the agent: the heartbeat page, what it says, and the rendezvous store of its generation."""
 
 import faulthandler
+import functools
 import json
 import mmap
 import os
@@ -223,7 +224,8 @@ def host_store(worker: Worker) -> Any:
     os.set_inheritable(int(descriptor), False)
     from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  importing torch costs a second, so only here
 
-    return TCPStore(
+    serve = functools.partial(
+        TCPStore,
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         worker.world_size,
@@ -232,3 +234,7 @@ def host_store(worker: Worker) -> Any:
         wait_for_workers=False,
         master_listen_fd=int(descriptor),
     )
+    try:
+        return serve()
+    except NotImplementedError:  # torch's newer kind of store takes no socket that listens in 2.6
+        return serve(use_libuv=False)

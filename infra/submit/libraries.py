@@ -1,21 +1,19 @@
-"""What the runner needs of its extra, and what of it this machine lacks."""
+"""What the runner needs beside headway's own dependencies, and whether this machine lacks it."""
 
 import importlib.util
 
-_EXTRA = "install headway with its extra `runner`"
+_NO_TORCH = "torch, 2.6 or newer, and there is none: take an image that has it, or `pip install 'headway[torch]'`"
 
 
 def lacking_to_run() -> str | None:
     """What a person must do before anything can be run here; None where all is there."""
-    missing = _missing("torch", "xxhash", "msgspec")
-    return f"the runner needs {missing}; {_EXTRA}" if missing else None
+    return None if _has_torch() else f"the runner needs {_NO_TORCH}"
 
 
 def lacking_to_read() -> str | None:
     """The same of reading checkpoints."""
-    missing = _missing("torch", "xxhash")
-    return f"checkpoints need {missing} to be read; {_EXTRA}" if missing else None
+    return None if _has_torch() else f"to read checkpoints needs {_NO_TORCH}"
 
 
-def _missing(*packages: str) -> str:
-    return " and ".join(package for package in packages if importlib.util.find_spec(package) is None)
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None

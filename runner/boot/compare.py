@@ -103,9 +103,9 @@ class Comparison:
             raise self._found
 
     def _after(self, optimizer: Any, counted: bool) -> CorruptionError | None:
+        self._alone = self._alone or replicas.stepped_alone(optimizer)
         if counted:
             self._schedule.stepped()
-            self._alone = self._alone or replicas.stepped_alone()
             if self._saved_after is None:
                 self._saved_after = time.time()
         if (optimizer in self._optimizers and not self._schedule.is_due()) or is_within_another():

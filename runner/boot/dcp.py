@@ -15,7 +15,6 @@ from torch.distributed.checkpoint.filesystem import (
     FileSystem,
     FileSystemReader,
     FileSystemWriter,
-    SerializationFormat,
     _StorageInfo,
 )
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
@@ -111,9 +110,9 @@ def writer_for(storage_writer: Any, use_collectives: bool = True, **_: Any) -> S
 
 
 def _is_torchs_format(storage_writer: FileSystemWriter) -> bool:
-    return storage_writer.serialization_format is SerializationFormat.TORCH_SAVE and not getattr(
-        storage_writer, "_extensions", None
-    )
+    """torch has had other formats and extensions since 2.7."""
+    kind = getattr(storage_writer, "serialization_format", None)
+    return (kind is None or kind.name == "TORCH_SAVE") and not getattr(storage_writer, "_extensions", None)
 
 
 def reader_for(storage_reader: Any) -> StorageReader | None:

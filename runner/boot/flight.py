@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from headway.runner.agent.flight import DUMPS, DUMPS_BEFORE, PIPES, THREAD
-from headway.runner.boot.unseen import carefully
+from headway.runner.boot.unseen import carefully, say_unseen, unseen
 
 
 def answer_requests(rank: int) -> None:
@@ -40,7 +40,13 @@ def write_dump(target: Path) -> None:
     is a process group nothing is written, nor where that is not the job's: worlds that a script makes itself call their groups alike."""
     distributed, recorder = (sys.modules.get(name) for name in ("torch.distributed", "torch._C._distributed_c10d"))
     dump = getattr(recorder, "_dump_fr_trace", None)
-    if distributed is None or dump is None or not distributed.is_initialized():
+    if distributed is None or not distributed.is_initialized():
+        return
+    if dump is None:
+        unseen(
+            f"torch {sys.modules['torch'].__version__} keeps no record of collectives but NCCL's: who of the ranks lags cannot be told"
+        )
+        say_unseen()
         return
     here = {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}
     if any(os.environ.get(name, text) != text for name, text in here.items()):

@@ -26,44 +26,60 @@ _LOCAL_HOOKS = frozenset({"noop_hook", "post_localSGD_hook"})
 
 # --- DistributedDataParallel ------------------------------------------------------------------------------------------
 
-# The ids of the parameters that each module keeps alike, for as long as it lives and with it they. No references to the parameters
-# themselves: torch.utils.swap_tensors refuses a tensor that has any.
-_modules: "weakref.WeakKeyDictionary[Any, frozenset[int]]" = weakref.WeakKeyDictionary()
+
+class _Module:
+    """What one module keeps alike, and whether the gradients of its last forward pass are averaged."""
+
+    def __init__(self, parameters: frozenset[int]) -> None:
+        self.parameters, self.averages = parameters, True
+
+
+# For as long as a module lives, and with it its parameters. Those are known by their ids: torch.utils.swap_tensors refuses a tensor that
+# has any references.
+_modules: "weakref.WeakKeyDictionary[Any, _Module]" = weakref.WeakKeyDictionary()
 
 
 def see_ddp(module: Any) -> None:
     """torch.nn.parallel.distributed: from here on its modules are remembered, with the parameters whose gradients they average."""
-    original = module.DistributedDataParallel.__init__
+    original, after_forward = module.DistributedDataParallel.__init__, module.DistributedDataParallel._post_forward
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         carefully(_remember, self)
 
-    module.DistributedDataParallel.__init__ = init
+    @functools.wraps(after_forward)
+    def post_forward(self: Any, output: Any) -> Any:
+        # A pass that makes no gradients says nothing of those that the next step takes.
+        if torch.is_grad_enabled() and self in _modules:
+            _modules[self].averages = self.require_backward_grad_sync
+        return after_forward(self, output)
+
+    module.DistributedDataParallel.__init__, module.DistributedDataParallel._post_forward = init, post_forward
 
 
 def _remember(module: Any) -> None:
     """Without what it was told to ignore, and what was frozen when it was made: that it averages never."""
-    _modules[module] = frozenset(id(parameter) for parameter in module._module_parameters if parameter.requires_grad)
+    _modules[module] = _Module(frozenset(id(parameter) for parameter in module._module_parameters if parameter.requires_grad))
 
 
-def stepped_alone() -> bool:
-    """Whether the step that was just made had gradients of this rank alone, in any module: under `no_sync`, or by its hook."""
-    return any(_is_local(module) for module in list(_modules))
+def stepped_alone(optimizer: Any) -> bool:
+    """Whether the step that the optimizer just made had gradients of this rank alone: of a module under `no_sync`, or by its hook."""
+    alone = [known.parameters for module, known in list(_modules.items()) if not known.averages or _has_local_hook(module)]
+    stepped = (id(each) for group in optimizer.param_groups for each in group["params"]) if alone else ()
+    return any(each in parameters for each in stepped for parameters in alone)
 
 
-def _is_local(module: Any) -> bool:
-    hooks = (getattr(hook, "__name__", "") for hook, _ in module._comm_hooks)
-    return not module.require_forward_param_sync or any(name in _LOCAL_HOOKS for name in hooks)
+def _has_local_hook(module: Any) -> bool:
+    return any(getattr(hook, "__name__", "") in _LOCAL_HOOKS for hook, _ in module._comm_hooks)
 
 
 def _members() -> dict[int, tuple[int, ...]]:
     """The ranks that hold a parameter alike, by its id. A module whose process group was destroyed keeps nothing alike any more."""
     found: dict[int, tuple[int, ...]] = {}
-    for module, parameters in list(_modules.items()):
+    for module, known in list(_modules.items()):
         with contextlib.suppress(KeyError):
-            found |= dict.fromkeys(parameters, tuple(sorted(dist.get_process_group_ranks(module.process_group))))
+            found |= dict.fromkeys(known.parameters, tuple(sorted(dist.get_process_group_ranks(module.process_group))))
     return found
 
 

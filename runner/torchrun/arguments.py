@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import Std
@@ -13,7 +14,8 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
 from headway.runner.torchrun import bounds
 
-# Every flag of torch 2.13. A newer torch may have more: such a one is refused by name until it is carried out here.
+# Every flag of torch 2.13. A newer torch may have more: such a one is refused by name until it is carried out here. An older one has fewer,
+# and its command line ours.
 CARRIED = frozenset(
     {
         *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone"),
@@ -23,6 +25,16 @@ CARRIED = frozenset(
         *("shutdown_timeout", "virtual_local_rank", "training_script", "training_script_args"),
     }
 )
+# What stands in for flags that torch has had only since 2.7 to 2.13, where it does not have them.
+LATER: dict[str, object] = {
+    "event_log_handler": "null",
+    "numa_binding": None,
+    "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    "shutdown_timeout": None,
+    "virtual_local_rank": False,
+    "duplicate_stdout_filters": [],
+    "duplicate_stderr_filters": [],
+}
 # Who has not registered a handler of its own hears nothing from these (torch/distributed/elastic/events/handlers.py).
 SILENT_HANDLERS = ("null", "dynamic_rendezvous")
 MEETING_BACKENDS = ("c10d", "static")
@@ -49,6 +61,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = get_args_parser()
     parser.prog, parser.epilog = "headway torchrun", EPILOG
+    there = {action.dest for action in parser._actions}
+    parser.set_defaults(**{name: value for name, value in LATER.items() if name not in there})
     if "PET_MAX_RESTARTS" not in os.environ:
         parser.set_defaults(max_restarts=None)
     arguments = parser.parse_args(list(argv))
@@ -138,8 +152,10 @@ def bound_cpus(arguments: argparse.Namespace, procs: int) -> dict[int, list[int]
     """By local rank, the CPUs that --numa-binding gives it, by torch's own rule. Empty without the flag."""
     if arguments.numa_binding is None:
         return {}
-    from torch.numa import binding  # noqa: PLC0415  few are bound
+    from torch.numa import binding  # noqa: PLC0415  few are bound, and torch has it since 2.9
 
+    if not hasattr(binding, "_get_validated_logical_cpus_to_bind_to"):
+        raise UsageError(f"--numa-binding: the rule of torch {version('torch')} is not carried out, that of 2.10 and newer is")
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode(arguments.numa_binding))
     return {
         rank: sorted(binding._get_validated_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options))

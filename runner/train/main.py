@@ -232,6 +232,10 @@ def _device(backend: str, local_rank: int) -> torch.device:
     if backend == "nccl":
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        raise UnfitError(
+            f"FSDP of torch {torch.__version__} computes on GPUs only; the builtin trainer on CPUs needs a newer one"
+        )
     return torch.device("cpu")
 
 
@@ -267,6 +271,10 @@ def main() -> None:
     worker.section("start")
     prepare_signs()
     torch.use_deterministic_algorithms(True)
+    if "CUBLAS_WORKSPACE_CONFIG" in (torch.use_deterministic_algorithms.__doc__ or ""):
+        # There the first product of matrices on a GPU raises without it. torch dropped the demand after 2.9 (pytorch/pytorch#161749), and
+        # its own workspaces are the better ones.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     store = host_store(worker)
     code = 1
     try:

@@ -1,6 +1,7 @@
 """Ranks of a script whose replicas are compared: `python -m tests.runner.comparing FOLDER STORIES`, one after the other."""
 
 import atexit
+import copy
 import json
 import mmap
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -97,10 +99,11 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int, after
 
 
 def flip(tensor: torch.Tensor) -> None:
-    """One bit of the first element, the lowest one."""
+    """One bit of the first element: the highest of its mantissa, as the rounding of a later step may take a low one away, and one of the
+    exponent may make infinities of all ranks' gradients."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     with torch.no_grad():
-        local.reshape(-1)[:1].view(torch.int32).bitwise_xor_(1)
+        local.reshape(-1)[:1].view(torch.int32).bitwise_xor_(1 << 22)
 
 
 def ends(boot: Boot, run: Callable[[], None]) -> str:
@@ -192,6 +195,98 @@ def hsdp(folder: Path) -> None:
     assert suspects(boot) == [1, 3]
 
 
+def gan(folder: Path) -> None:
+    """Two modules with an optimizer each: in the step of the one that goes wrong the other only generates."""
+    boot = Boot(folder, Every(steps=2))
+    critic, generator = DistributedDataParallel(model()), DistributedDataParallel(nn.Linear(8, 8))
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in (critic, generator)]
+
+    def played() -> None:
+        for step, batch in batches(9):
+            for own, optimizer in enumerate(optimizers):
+                with nullcontext() if own else torch.no_grad():
+                    made = generator(batch)
+                critic(made).square().mean().backward()
+                optimizer.step()
+                for each in optimizers:
+                    each.zero_grad()
+            if (step, RANK) == (3, 1):
+                flip(critic.module[0].weight)
+
+    assert ends(boot, played).startswith("rank 1 and ranks 0, 2 must hold the same parameters and do not at step 4;")
+    assert suspects(boot) == [1]
+
+
+def found_beside(folder: Path, others: Callable[[DistributedDataParallel], Callable[[torch.Tensor], Any]]) -> None:
+    """What `others` makes of the module runs on each batch without gradients, between the backward pass and the steps of two optimizers."""
+    boot = Boot(folder, Every(steps=2))
+    ddp = DistributedDataParallel(model())
+    other = others(ddp)
+    first, *rest = ddp.parameters()
+    optimizers = torch.optim.AdamW([first]), torch.optim.SGD(rest, lr=0.1, momentum=0.9)
+
+    def trained() -> None:
+        for step, batch in batches(9):
+            with ddp.no_sync():
+                ddp(batch).square().mean().backward()
+            ddp(batch).square().mean().backward()
+            with torch.no_grad():
+                other(batch)
+            for optimizer in optimizers:
+                optimizer.step()
+            ddp.zero_grad()
+            if (step, RANK) == (3, 1):
+                flip(ddp.module[0].weight)
+
+    assert ends(boot, trained).startswith("rank 1 and ranks 0, 2 must hold the same parameters and do not at step 4;")
+
+
+def evaluated(folder: Path) -> None:
+    """The module itself is evaluated before each step."""
+    found_beside(folder, lambda ddp: ddp)
+
+
+def teacher(folder: Path) -> None:
+    """Another module that is never stepped."""
+    found_beside(folder, lambda _: DistributedDataParallel(model()))
+
+
+def averaged(folder: Path) -> None:
+    """A copy of the module, with averages of its parameters."""
+
+    def others(ddp: DistributedDataParallel) -> Callable[[torch.Tensor], Any]:
+        average = DistributedDataParallel(copy.deepcopy(ddp.module))
+
+        def follow(batch: torch.Tensor) -> None:
+            for kept, parameter in zip(average.parameters(), ddp.parameters(), strict=True):
+                kept.lerp_(parameter, 0.1)
+            average(batch)
+            copy.deepcopy(average)(batch)
+
+        return follow
+
+    found_beside(folder, others)
+
+
+def one_optimizer(folder: Path) -> None:
+    """One optimizer of two modules, the second of which goes wrong and only generates now and then."""
+    boot = Boot(folder, Every(steps=1))
+    first, second = DistributedDataParallel(model()), DistributedDataParallel(nn.Linear(4, 8))
+    optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
+
+    def trained() -> None:
+        for step, batch in batches(9):
+            first(second(first(batch))).square().mean().backward()
+            with torch.no_grad():
+                second(batch[:, :4])
+            optimizer.step()
+            optimizer.zero_grad()
+            if (step, RANK) == (3, 1):
+                flip(second.module.weight)
+
+    assert ends(boot, trained).startswith("rank 1 and ranks 0, 2 must hold the same parameters and do not at step 4;")
+
+
 def saves(folder: Path) -> None:
     """What was saved after the newest good comparison is refused, and what is saved on the way out."""
     boot = Boot(folder, Every(steps=4))
@@ -263,6 +358,37 @@ def alone(folder: Path) -> None:
             ddp(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    assert boot.compared() == ([1, 2] if RANK == 0 else [])
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
+
+
+def other_alone(folder: Path) -> None:
+    """Of two modules the one whose optimizer is not counted steps alone: that is seen too, and raises no alarm."""
+    boot = Boot(folder, Every(steps=1))
+    both = DistributedDataParallel(model()), DistributedDataParallel(model())
+    optimizers = [torch.optim.SGD(ddp.parameters(), lr=0.1) for ddp in both]
+    for step, batch in batches(4):
+        for ddp, optimizer in zip(both, optimizers, strict=True):
+            with ddp.no_sync() if ddp is both[1] and step == 3 else nullcontext():
+                ddp(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with torch.no_grad():
+            both[1](batch)
+    assert boot.compared() == ([1, 2, 3] if RANK == 0 else [])
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
+
+
+def hooked(folder: Path) -> None:
+    """A communication hook leaves each rank its own gradients, so that its steps are its own."""
+    boot = Boot(folder, Every(steps=1))
+    ddp = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.0)
+    train(ddp, optimizer, 2)
+    other = DistributedDataParallel(ddp.module)
+    other.register_comm_hook(None, noop_hook)
+    optimizer.param_groups[0]["lr"] = 0.1
+    train(other, optimizer, 2)
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
     assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
 

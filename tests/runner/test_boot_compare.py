@@ -33,8 +33,9 @@ def boot(tmp_path: Path) -> Iterator[Booted]:
     [
         (2, "pair saves"),
         (3, "parameter moment never made_again"),
+        (3, "gan evaluated teacher averaged one_optimizer"),
         (4, "hsdp"),
-        (2, "sound sharded_optimizer alone nothing frozen seconds fails in_backward"),
+        (2, "sound sharded_optimizer alone other_alone hooked nothing frozen seconds fails in_backward"),
         (2, "waits_in_vain"),
     ],
 )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint import storage
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
@@ -111,7 +112,8 @@ class StorageWriter(_AtPath, storage.StorageWriter):
             raise ValueError(
                 "use_collectives=False leaves each rank a checkpoint of its own; leave it out with headway's StorageWriter"
             )
-        self._rank = kwargs.get("rank") or 0
+        # torch says it since 2.9. Before, ranks that save are those of the job: which of a group of their own they are nobody tells.
+        self._rank = kwargs.get("rank", dist.get_rank() if dist.is_initialized() else 0) or 0
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         self.path.mkdir(parents=True, exist_ok=True)
