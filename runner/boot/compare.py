@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from headway.runner.boot import replicas, saved
 from headway.runner.boot.after_import import after_import
+from headway.runner.boot.records import registry_of
 from headway.runner.boot.saved import State, Unit, Verdict
 from headway.runner.boot.signs import current, in_section
 from headway.runner.boot.unseen import carefully, unseen
@@ -196,7 +197,7 @@ class Comparison:
         def judged(units: Sequence[Unit]) -> list[Verdict]:
             return [Verdict(State.DAMAGED, why) if unit.at >= since else Verdict(State.UNKNOWN) for unit in units]
 
-        saved.verify_newest(saved.units(saved.registry_of(self._worker), socket.gethostname()), judged)
+        saved.verify_newest(saved.units(registry_of(self._worker), socket.gethostname()), judged)
 
     def _give_up(self, why: str) -> None:
         self._over = True

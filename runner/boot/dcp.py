@@ -1,37 +1,151 @@
-"""What stands in for torch's plain storage under a script's dcp.save and dcp.load: headway's verified one, at the script's own path.
+"""dcp.save and dcp.load of a script: torch's own storage and format, and records of the files in the run's directory.
 
-`.metadata` appears last, as torch's writer has it, for whoever looks for it. A directory that torch itself wrote is loaded as ever, and
-said to be unverified.
+With HEADWAY_DCP=headway headway's verified storage stands in for torch's plain writer, at the script's own path; `.metadata` appears last
+there too, for whoever looks for it. What is read is told by what lies in the directory, whatever the variable says.
 """
 
 import dataclasses
 import os
 import pickle
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import (
+    DEFAULT_SUFFIX,
     FileSystem,
     FileSystemReader,
     FileSystemWriter,
     _StorageInfo,
 )
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.storage import WriteResult
 
-from headway.runner.boot import saved
+from headway.runner import worker as workers
+from headway.runner.boot import files, records, saved
+from headway.runner.boot.records import DCP, DCP_BEGUN, OWN, PART, Identity
+from headway.runner.boot.saved import METADATA, DamagedFileError
 from headway.runner.boot.unseen import carefully, unseen
 from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
-from headway.runner.checkpoint.foreign.root import ROOT, RootedReader, read_root
+from headway.runner.checkpoint.foreign.root import RootedReader, is_rooted, read_root
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.inspect import Refused, verify
 
-METADATA = ".metadata"
 # Stands where torch looks for its data files, so that a load without headway names it in its error.
 MARK = "written by headway - load it with headway.checkpoint.StorageReader"
+
+CHOICE = "HEADWAY_DCP"
+
+_whole: dict[Identity, set[int]] = {}  # blocks of files that were found good here
+
+
+# --- torch's own format -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A save through torch's plain writer. `leads`: of the ranks that save together, this one commits."""
+
+    writer: FileSystemWriter
+    directory: Path
+    rank: int
+    leads: bool
+    together: bool
+
+
+def saving_of(
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    **_: Any,
+) -> Saving | None:
+    """Notes that a save begins; None for any other writer than torch's plain one to a local path, which is said. Raises OSError."""
+    if (worker := workers.current()) is None:
+        return None
+    if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
+        if not isinstance(storage_writer, StorageWriter):
+            unseen(f"dcp.save through {type(storage_writer).__name__} with its own way of writing: not verified")
+        return None
+    directory = Path(storage_writer.path).absolute()
+    rank = 0 if no_dist else dist.get_rank(process_group)
+    leads = no_dist or rank == coordinator_rank
+    if leads and use_collectives:
+        records.append(worker, [records.line(worker, DCP_BEGUN, str(directory), time.time())])
+    return Saving(storage_writer, directory, rank, leads, use_collectives)
+
+
+def saved_by(saving: Saving, metadata: Metadata) -> None:
+    """Behind the save: what this rank has written, and where it leads what all have. Raises OSError."""
+    if (worker := workers.current()) is None:
+        return
+    for name in _own_names(saving):
+        files.expect(worker, str(saving.directory / name), PART)
+    if saving.leads and saving.together:
+        names = sorted({str(info.relative_path) for info in metadata.storage_data.values()})
+        files.expect(worker, str(saving.directory / METADATA), PART)
+        records.append(worker, [records.line(worker, DCP, str(saving.directory), time.time(), names=names)])
+    if threading.current_thread() is not threading.main_thread():
+        files.settle(files.TICK_S)  # of async_save: beside the training and not in its next step
+
+
+def _own_names(saving: Saving) -> list[str]:
+    prefix, writer = f"__{saving.rank}_", saving.writer
+    if writer.single_file_per_rank:
+        names = [f"{prefix}{number}{DEFAULT_SUFFIX}" for number in range(writer.thread_count)]
+        return [name for name in names if (saving.directory / name).exists()]
+    with os.scandir(saving.directory) as entries:
+        return [entry.name for entry in entries if entry.name.startswith(prefix) and entry.name.endswith(DEFAULT_SUFFIX)]
+
+
+def damage_of_reads(reader: Any, plan: LoadPlan) -> DamagedFileError | None:
+    """What is wrong with the blocks that torch's plain reader is about to read; None of any other reader. Raises OSError."""
+    if workers.current() is None or type(reader) is not FileSystemReader or not isinstance(reader.fs, FileSystem):
+        return None
+    files.settle()
+    wanted = defaultdict[str, list[tuple[int, int]]](list)
+    for item in plan.items:
+        info = reader.storage_data[item.storage_index]
+        wanted[info.relative_path].append((info.offset, info.length))
+    for name, ranges in wanted.items():
+        path = Path(reader.path) / name
+        if _differs(path, ranges) and (why := saved.damage_of_file(path)) is not None:
+            return DamagedFileError(f"{path}: {why}")
+    return None
+
+
+def _differs(path: Path, ranges: Sequence[tuple[int, int]]) -> bool:
+    identity = Identity.of(path.stat())
+    if (record := saved.here().of(identity)) is None:
+        return False
+    length, whole = records.block_bytes(identity.bytes), _whole.setdefault(identity, set())
+    wanted = {number for at, size in ranges for number in range(at // length, -(-(at + size) // length))} - whole
+    if any(records.differ(path, identity.bytes, record.blocks[number : number + 1], number) for number in sorted(wanted)):
+        return True
+    whole |= wanted
+    return False
+
+
+def damage_of_metadata(reader: Any) -> DamagedFileError | None:
+    """As `damage_of_reads`, of `.metadata`. Raises OSError."""
+    if workers.current() is None or type(reader) is not FileSystemReader or not isinstance(reader.fs, FileSystem):
+        return None
+    path = Path(reader.path) / METADATA
+    if not path.exists() or (why := saved.damage_of_file(path)) is None:
+        return None
+    return DamagedFileError(f"{path}: {why}")
+
+
+# --- headway's format -------------------------------------------------------------------------------------------------
 
 
 class ScriptWriter(StorageWriter):
@@ -40,7 +154,12 @@ class ScriptWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         super().finish(metadata, results)
         write_atomic(self.path / METADATA, pickle.dumps(marked(metadata)))
-        carefully(saved.record, self.path, saved.DCP)
+        carefully(_record_own, self.path)
+
+
+def _record_own(path: Path) -> None:
+    if (worker := workers.current()) is not None:
+        records.append(worker, [records.line(worker, OWN, str(path.absolute()), time.time())])
 
 
 def marked(metadata: Metadata) -> Metadata:
@@ -59,7 +178,7 @@ def _indices(metadata: Metadata) -> Iterator[MetadataIndex]:
 def is_ours(path: Path) -> bool:
     """Whether headway wrote what a directory holds now; torch may have overwritten it since."""
     metadata = path / METADATA
-    return (path / ROOT).exists() and (not metadata.exists() or MARK.encode() in metadata.read_bytes())
+    return is_rooted(path) and (not metadata.exists() or MARK.encode() in metadata.read_bytes())
 
 
 def opened(path: Path) -> Reader | None:
@@ -97,16 +216,15 @@ def _as_read(path: Path, why: str, unread: int | None) -> str:
 
 
 def writer_for(storage_writer: Any, use_collectives: bool = True, **_: Any) -> ScriptWriter | None:
-    """Ours in place of torch's plain writer to a local path; None for any other, which is said."""
-    plain = type(storage_writer) is FileSystemWriter and isinstance(storage_writer.fs, FileSystem)
-    path = Path(storage_writer.path) if plain else None
-    if path is not None and not storage_writer.overwrite and (path / METADATA).exists():
-        return None  # torch's error is the script's
-    if path is None or not use_collectives or not _is_torchs_format(storage_writer):
-        if not isinstance(storage_writer, StorageWriter):
-            unseen(f"dcp.save through {type(storage_writer).__name__} with its own way of writing: not verified")
+    """Ours in place of torch's plain writer to a local path, where the script's environment asks for it."""
+    if os.environ.get(CHOICE) != "headway" or not use_collectives:
         return None
-    return ScriptWriter(path)
+    if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
+        return None
+    path = Path(storage_writer.path)
+    if not storage_writer.overwrite and (path / METADATA).exists():
+        return None  # torch's error is the script's
+    return ScriptWriter(path) if _is_torchs_format(storage_writer) else None
 
 
 def _is_torchs_format(storage_writer: FileSystemWriter) -> bool:
@@ -120,7 +238,4 @@ def reader_for(storage_reader: Any) -> StorageReader | None:
     if type(storage_reader) is not FileSystemReader or not isinstance(storage_reader.fs, FileSystem):
         return None
     path = Path(storage_reader.path)
-    if is_ours(path):
-        return StorageReader(path)
-    unseen(f"dcp.load of {path}: torch wrote it, so nothing in it can be verified")
-    return None
+    return StorageReader(path) if is_ours(path) else None

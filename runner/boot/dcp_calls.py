@@ -6,6 +6,7 @@ Planners and arguments stay what they were. This imports nothing of torch: it is
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from headway.runner.boot import saved
@@ -42,6 +43,34 @@ def hook_state_dict(module: Any) -> None:
     module._init_optim_state = init
 
 
+def hook_filesystem(module: Any) -> None:
+    """torch.distributed.checkpoint.filesystem: what it is about to read is verified, and all ranks hear of it as of a failed read."""
+    for name, look in (("read_data", _damage_of_reads), ("read_metadata", _damage_of_metadata)):
+        setattr(module.FileSystemReader, name, _reading(getattr(module.FileSystemReader, name), look))
+
+
+def _reading(original: Callable[..., Any], look: Callable[..., Exception | None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def read(reader: Any, *args: Any, **kwargs: Any) -> Any:
+        if (error := carefully(look, reader, *args, **kwargs)) is not None:
+            raise error
+        return original(reader, *args, **kwargs)
+
+    return read
+
+
+def _damage_of_reads(reader: Any, plan: Any, *_: Any, **__: Any) -> Exception | None:
+    from headway.runner.boot.dcp import damage_of_reads  # noqa: PLC0415
+
+    return damage_of_reads(reader, plan)
+
+
+def _damage_of_metadata(reader: Any, *_: Any, **__: Any) -> Exception | None:
+    from headway.runner.boot.dcp import damage_of_metadata  # noqa: PLC0415
+
+    return damage_of_metadata(reader)
+
+
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
@@ -49,18 +78,20 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     def save(*args: Any, **kwargs: Any) -> Any:
         from torch.distributed.checkpoint.api import CheckpointException  # noqa: PLC0415
 
-        from headway.runner.boot.dcp import writer_for  # noqa: PLC0415
+        from headway.runner.boot.dcp import saved_by, saving_of, writer_for  # noqa: PLC0415
 
         given = signature.bind(*args, **kwargs).arguments
         with in_section("save"):
-            ours = carefully(writer_for, **given)
-            if ours is None:
-                return original(*args, **kwargs)
-            try:
-                return original(**{**given, "storage_writer": ours})
-            except CheckpointException as error:  # all ranks have it, so all of them turn back
-                unseen(f"dcp.save to {ours.path}: torch saved it, unverified: {_first(error)}")
-                return original(*args, **kwargs)
+            if (ours := carefully(writer_for, **given)) is not None:
+                try:
+                    return original(**{**given, "storage_writer": ours})
+                except CheckpointException as error:  # all ranks have it, so all of them turn back
+                    unseen(f"dcp.save to {ours.path}: torch saved it: {_first(error)}")
+            saving = carefully(saving_of, **given)
+            metadata = original(*args, **kwargs)
+            if saving is not None:
+                carefully(saved_by, saving, metadata)
+            return metadata
 
     return save
 
@@ -76,16 +107,16 @@ def _loading(original: Callable[..., None]) -> Callable[..., None]:
         from headway.runner.checkpoint.format import RefusedError  # noqa: PLC0415
 
         given = signature.bind(*args, **kwargs).arguments
+        reader = given["storage_reader"]
         with in_section("restore"):
-            ours = carefully(reader_for, given["storage_reader"])
-            if ours is None:
-                return original(*args, **kwargs)
+            ours = carefully(reader_for, reader)
             try:
-                return original(**{**given, "storage_reader": ours})
+                return original(*args, **kwargs) if ours is None else original(**{**given, "storage_reader": ours})
             except CheckpointException as error:
-                refused = next((reason for reason, _ in error.failures.values() if isinstance(reason, RefusedError)), None)
-                if refused is not None and refused.unread is None:
-                    carefully(saved.refuse, ours.path, str(refused))
+                for reason, _ in error.failures.values():
+                    if isinstance(reason, saved.DamagedFileError) or (isinstance(reason, RefusedError) and reason.unread is None):
+                        carefully(saved.refuse, Path((ours or reader).path).absolute(), str(reason))
+                        break
                 raise
 
     return load

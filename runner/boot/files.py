@@ -1,86 +1,183 @@
-"""Hooks of torch.save, torch.load, safetensors and Lightning: a checksum beside each file saved, and no damaged file loaded.
+"""Hooks of torch.save, torch.load, safetensors and Lightning: a record of each file saved, and no damaged file loaded.
 
-What is saved is written by the original functions, and not changed. Files in memory, and such as are no files, are left alone.
+What is saved is written by the original functions; nothing else comes into the script's folders, and its own functions of files are not
+changed. Files in memory, and such as are no files, are left alone.
+
+A save only notes that it begins and what the file was when it ended. The file is read for its checksum at one of the next calls that pass
+here, once a later write must show in its time; if anybody has written it by then there is none.
 """
 
+import atexit
 import functools
 import os
-import shutil
+import stat
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from posixpath import abspath, lexists
 from typing import Any
 
 from headway.runner import worker as workers
-from headway.runner.boot import saved
-from headway.runner.boot.sidecar import file_of, is_own, mark_begun, sidecar_of, sweep, write_sidecar
+from headway.runner.boot import records, saved
+from headway.runner.boot.records import BEGUN, FILE, Identity
 from headway.runner.boot.signs import in_section
 from headway.runner.boot.unseen import carefully
+from headway.runner.worker import Worker
 
-SWEEP_S = 600.0  # a listing of a folder in which every rank saves costs each rank as much as all of them have saved
+# Writes within one tick of a file system's clock leave one time: 10 ms with the slowest of Linux's ticks, 2 s where times are whole seconds
+# (FAT, ext3, Lustre).
+TICK_S, WHOLE_SECONDS_S = 0.02, 2.1
+VERIFIED = 10_000  # files that are remembered
 
-_verified: dict[Path, tuple[int, int]] = {}  # length and time of what was found good
-_swept: dict[Path, float] = {}  # when this process first saved to a folder, or swept it last
+_verified: dict[Identity, None] = {}  # what was found good
 
 
-def path_of(file: Any) -> Path | None:
-    """The path behind what a save or load was given: a path, an open file, or fsspec's local one; None for anything else."""
+@dataclass(frozen=True)
+class _Pending:
+    """A file whose checksum is not made yet, what it was when its save ended, and from when (monotonic) a later write shows."""
+
+    path: str
+    kind: str
+    identity: Identity
+    due_s: float
+    wall: float
+    step: int
+
+
+_pending: list[_Pending] = []
+_locks = [threading.Lock()]
+
+
+def _in_child() -> None:
+    """What the parent has saved is the parent's to read."""
+    _locks[:] = [threading.Lock()]
+    _pending.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def path_of(file: Any) -> str | None:
+    """The absolute path behind what a save or load was given: a path, an open file, or fsspec's local one; None for anything else."""
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None) or getattr(file, "path", None)
-    if isinstance(name, bytes) or not isinstance(name, str | os.PathLike):
+    name = os.fspath(name) if isinstance(name, str | os.PathLike) else None
+    return abspath(name) if isinstance(name, str) and "://" not in name else None
+
+
+def _stat(path: str) -> os.stat_result | None:
+    """Of a regular file; None where there is none. A small save is 200 us in all, of which Path would take 10. Raises OSError."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    path = Path(os.fspath(name))
-    return path if path.is_file() else None
+    return found if stat.S_ISREG(found.st_mode) else None
 
 
 def begin(file: Any) -> None:
-    """Before a file is written: who is killed on the way leaves no checksum of other bytes, and what is cut off is known for it."""
+    """Before a file is written: what is cut off is known for it. An open file may hold more than one object, and has no mark."""
     if (worker := workers.current()) is None:
         return
-    path = Path(file) if isinstance(file, str | os.PathLike) and not isinstance(os.fspath(file), bytes) else None
-    if path is not None and path.parent.is_dir() and (path.is_file() or not path.exists()):
-        mark_begun(path, os.environ.get("TORCHELASTIC_RUN_ID"), worker.generation, worker.step)
-        saved.record(path, saved.FILE)
-    elif (path := path_of(file)) is not None:  # an open file may hold more than one object
-        sidecar_of(path).unlink(missing_ok=True)
+    due, lines = _due(), list[dict[str, Any]]()
+    path = path_of(file) if isinstance(file, str | os.PathLike) else None
+    if path is not None and (_stat(path) is not None or not lexists(path)):
+        lines.append(records.line(worker, BEGUN, path, time.time()))
+        due = [each for each in due if each.path != path]
+        if _pending:
+            _drop(path)
+    _keep(worker, due, lines)
 
 
-def keep_checksum(file: Any) -> None:
-    """Puts the checksum beside what has just been saved to `file`, and notes it for the run."""
-    worker = workers.current()
-    if worker is None:
+def _drop(path: str) -> None:
+    with _locks[0]:
+        _pending[:] = [each for each in _pending if each.path != path]
+
+
+def ended(file: Any) -> None:
+    """Behind a save: notes what the file is now."""
+    if (worker := workers.current()) is not None and (path := path_of(file)) is not None:
+        expect(worker, path, FILE)
+
+
+def expect(worker: Worker, path: str, kind: str) -> None:
+    """This process has just saved `path`, whose checksum is made later. Raises OSError."""
+    if (found := _stat(path)) is None:
         return
-    if callable(flush := getattr(file, "flush", None)):
-        flush()
-    if (path := path_of(file)) is None:
+    identity = Identity.of(found)
+    wait_s = TICK_S if identity.mtime_ns % 10**9 else WHOLE_SECONDS_S
+    with _locks[0]:
+        _pending.append(_Pending(path, kind, identity, time.monotonic() + wait_s, time.time(), worker.step))
+
+
+def settle(wait_s: float = 0.0) -> None:
+    """Makes the checksums that are due, after waiting up to so many seconds for those that are not."""
+    if not _pending or (worker := workers.current()) is None:
         return
-    write_sidecar(path, os.environ.get("TORCHELASTIC_RUN_ID"), worker.generation, worker.step)
-    saved.record(path, saved.FILE)
-    now = time.monotonic()
-    if now - _swept.setdefault(path.parent, now) > SWEEP_S:
-        _swept[path.parent] = now
-        sweep(path.parent)
+    if wait_s > 0:
+        with _locks[0]:
+            last_s = max((each.due_s for each in _pending), default=0.0)
+        time.sleep(min(max(last_s - time.monotonic(), 0.0), wait_s))
+    _keep(worker, _due(), [])
+
+
+def _due() -> list[_Pending]:
+    if not _pending:
+        return []
+    now_s = time.monotonic()
+    with _locks[0]:
+        due = [each for each in _pending if each.due_s <= now_s]
+        if due:
+            _pending[:] = [each for each in _pending if each.due_s > now_s]
+    return due
+
+
+def _keep(worker: Worker, due: Sequence[_Pending], lines: list[dict[str, Any]]) -> None:
+    """Reads the files and writes their records, and these lines. Raises OSError."""
+    if due:
+        with in_section("save"):
+            lines = [*_records(worker, due), *lines]
+    records.append(worker, lines)
+
+
+def _records(worker: Worker, due: Sequence[_Pending]) -> Iterator[dict[str, Any]]:
+    known = records.known(records.registry_of(worker))
+    for each in due:
+        if (record := _record(each)) is not None:
+            known.add(record)
+            yield records.line(worker, each.kind, wall=each.wall, step=each.step, **record.facts())
+
+
+def _record(pending: _Pending) -> records.Record | None:
+    """None where the file is not there any more, or is another, or cannot be read, which its reader will find."""
+    try:
+        return records.record_of(pending.path, pending.identity)
+    except OSError:
+        return None
 
 
 def verify_before_use(file: Any) -> None:
-    """Raises DamagedFileError, with both checksums, for a file that is not what was saved, after renaming it."""
-    path = path_of(file)
-    if path is None or not sidecar_of(path).exists():
+    """Raises DamagedFileError, with both checksums, for a file that is not what was saved, after moving it."""
+    if workers.current() is None or (name := path_of(file)) is None or (found := _stat(name)) is None:
         return
-    stat = path.stat()
-    if _verified.get(path) == (stat.st_size, stat.st_mtime_ns):
+    settle()
+    identity, path = Identity.of(found), Path(name)
+    if identity in _verified or saved.here().of(identity) is None:
         return
     if (why := saved.damage_of_file(path)) is not None:
-        raise saved.DamagedFileError(f"{path}: {why}; {_refused(path, why)} and is not loaded")
-    _verified[path] = stat.st_size, stat.st_mtime_ns
+        raise saved.DamagedFileError(f"{path}: {why}; {_refused(saved.unit_of(path), why)} and is not loaded")
+    if len(_verified) >= VERIFIED:
+        _verified.clear()
+    _verified[identity] = None
 
 
-def _refused(path: Path, why: str) -> str:
-    """What has become of a damaged file."""
+def _refused(unit: Path, why: str) -> str:
+    """What has become of a damaged checkpoint."""
     try:
-        saved.refuse(saved.unit_of(path), why)
+        saved.refuse(unit, why)
     except OSError as error:
-        return f"it could not be renamed ({error})"
-    return "it was renamed"
+        return f"it could not be moved ({error})"
+    return "it was moved"
 
 
 def saving(original: Callable[..., Any], place: int, name: str) -> Callable[..., Any]:
@@ -92,7 +189,7 @@ def saving(original: Callable[..., Any], place: int, name: str) -> Callable[...,
             file = args[place] if len(args) > place else kwargs.get(name)
             carefully(begin, file)
             done = original(*args, **kwargs)
-            carefully(keep_checksum, file)
+            carefully(ended, file)
             return done
 
     return save
@@ -180,83 +277,18 @@ def hook_lightning(module: Any) -> None:
     module._atomic_save = saving(module._atomic_save, 1, "filepath")
 
 
-def hook_renames() -> None:
-    """os.rename, os.replace, os.rmdir and os.listdir: a sidecar goes where its file goes, and keeps no directory from being deleted.
+def hook_optimizer(module: Any) -> None:
+    """torch.optim.optimizer: behind a step there is time for checksums, and a save is some steps old at most when its process is killed."""
 
-    A script that takes the largest number of a listing finds neither sidecars nor what was refused (torchtitan and accelerate list so).
-    """
-    for name in ("rename", "replace"):
-        setattr(os, name, _renaming(getattr(os, name)))
-    os.rmdir = _removing(os.rmdir)
-    os.listdir = _listing(os.listdir)
+    def stepped(*_: Any) -> None:
+        if _pending:
+            carefully(settle)
 
-
-def _renaming(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def rename(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-        plain = not args and not kwargs and isinstance(source, str | os.PathLike) and isinstance(target, str | os.PathLike)
-        if plain:
-            carefully(_drop_before, Path(source), Path(target))
-        original(source, target, *args, **kwargs)
-        if plain:
-            carefully(_follow, Path(source), Path(target), original)
-
-    return rename
+    module.register_optimizer_step_post_hook(stepped)
 
 
-def _drop_before(source: Path, target: Path) -> None:
-    """Before a file is renamed over another: who is killed on the way leaves no checksum of other bytes. A rename that fails then leaves
-    the file without one."""
-    if workers.current() is None or is_own(source.name) or is_own(target.name):
-        return
-    if source.is_file() and target.is_file() and not source.samefile(target):
-        sidecar_of(target).unlink(missing_ok=True)
-
-
-def _follow(source: Path, target: Path, rename: Callable[..., None]) -> None:
-    """Behind a rename: the sidecar of a file, and the note of what now has another name."""
-    if workers.current() is None or is_own(source.name) or is_own(target.name):
-        return
-    if target.is_file():
-        if (before := sidecar_of(source)).exists():
-            rename(before, sidecar_of(target))
-            saved.record(target, saved.FILE)
-        else:
-            sidecar_of(target).unlink(missing_ok=True)  # of the file that was there before
-    elif target.is_dir():
-        for sidecar in target.glob(".*.xxh3"):
-            saved.record(file_of(sidecar), saved.FILE)
-
-
-def _removing(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def rmdir(path: Any, *args: Any, **kwargs: Any) -> None:
-        if not args and not kwargs and workers.current() is not None:
-            carefully(_clear, path)
-        original(path, *args, **kwargs)
-
-    return rmdir
-
-
-def _clear(path: Any) -> None:
-    """Deletes what headway has put into a directory in which nothing else is left."""
-    with os.scandir(os.fsdecode(path)) as entries:
-        left = list(entries)
-    if not all(is_own(entry.name) for entry in left):
-        return
-    for entry in left:
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            Path(entry.path).unlink(missing_ok=True)
-
-
-def _listing(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    @functools.wraps(original)
-    def listdir(*args: Any, **kwargs: Any) -> list[Any]:
-        found = original(*args, **kwargs)
-        if workers.current() is None:
-            return found
-        return [name for name in found if not (isinstance(name, str) and is_own(name))]
-
-    return listdir
+@atexit.register
+def _at_exit() -> None:
+    worker = workers.current()
+    if worker is not None and not worker.forked():
+        carefully(settle, TICK_S)

@@ -14,6 +14,8 @@ _HOOKS = {
     "torch.distributed.checkpoint.state_dict": dcp_calls.hook_state_dict,
     "torch.distributed.checkpoint.state_dict_loader": dcp_calls.hook_loader,
     "torch.distributed.checkpoint.state_dict_saver": dcp_calls.hook_saver,
+    "torch.distributed.checkpoint.filesystem": dcp_calls.hook_filesystem,
+    "torch.optim.optimizer": files.hook_optimizer,
     "torch.serialization": files.hook_serialization,
     "safetensors": files.hook_safetensors,
     "safetensors.torch": files.hook_safetensors_torch,
@@ -31,7 +33,6 @@ def prepare() -> None:
     if _done:
         return
     _done.append(True)
-    files.hook_renames()
     for name, hook in _HOOKS.items():
         after_import(name, hook)
 

@@ -1,8 +1,8 @@
-"""What the scripts of a run have saved where, and its refusal: damaged checkpoints go out of the way of the script's own search.
+"""What the scripts of a run have saved, and its refusal: damaged checkpoints go out of the way of the script's own search.
 
-`shared/saved/HOST.jsonl` has a line for every save: a file a host, since not every network file system appends for several. Before a
-script starts the newest checkpoint of each family is verified; a damaged one is renamed to `.NAME.refused`, so that a script which looks
-for its newest finds the one before. One that cannot be read stays where it is.
+Before a script starts the newest checkpoint of each family is verified by its records. One whose bytes cannot be what was saved, nor what
+anybody else has written since, is moved to `shared/refused` of the run's directory, so that a script which looks for its newest finds the
+one before. Everything else stays where it is: what somebody else wrote, what cannot be read, what is not known.
 """
 
 import errno
@@ -10,25 +10,24 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 import time
+import zipfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from posixpath import dirname, split, splitext
 from typing import Any
 
 from headway.runner import worker as workers
-from headway.runner.boot.sidecar import Found, Verified, file_of, is_cut_off, is_own, verify
+from headway.runner.boot import records
+from headway.runner.boot.records import BEGUN, DCP, DCP_BEGUN, FILE, OWN, Found, Identity, Known, Record, Verified, verify
 from headway.runner.boot.unseen import unseen
-from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.lines import append_line, read_last, read_lines
 from headway.runner.rundir import RunDirectory
-from headway.runner.worker import Worker
 
-FILE, DCP = "file", "dcp"
+METADATA = ".metadata"  # torch's own name
 # A directory that is one checkpoint (transformers: checkpoint-500, DeepSpeed: global_step500), and not a folder of several.
 _NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?\d+")
 # Such numbers in any name, but for accelerate's custom_checkpoint_0 and custom_checkpoint_1, which are of one checkpoint.
@@ -36,9 +35,10 @@ _STEP = re.compile(r"(?<![A-Za-z])(?<!custom_)(?:checkpoint|ckpt|global_?step|st
 # Lightning's name of the newest, which it looks for by that name alone (ModelCheckpoint.CHECKPOINT_NAME_LAST).
 _LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 
-REGISTRY_BYTES = 1 << 26  # of a file's end are read: a line has about 200
-# A file that is longer keeps so many of its newest lines, and the last one of each checkpoint that is there.
-LONG_BYTES, NEWEST = 1 << 20, 1000
+LOOK_S = 0.25  # how long a file is watched for somebody who writes it
+STILL_S = 10.0  # and need not be, when it has not changed for so long
+RENAMED = 1000  # files of a folder that are looked for under new names: the newest
+WALKED = 100_000  # names that are looked at for them
 
 
 class DamagedFileError(Exception):
@@ -49,9 +49,8 @@ class State(StrEnum):
     """What a checkpoint is, as far as it could be read."""
 
     GOOD = "good"  # read whole, and what was saved
-    UNKNOWN = "unknown"  # no checksum, or no time to compare it
-    UNREAD = "unread"  # by a mount that is slow or gone, or of another user: no damage
-    FAILED = "failed"  # by its disk (EIO): damage once an older one can be read
+    UNKNOWN = "unknown"  # no record of what is there now, or no time to compare it
+    UNREAD = "unread"  # by its disk, by a mount that is slow or gone, or of another user: no damage
     DAMAGED = "damaged"
 
 
@@ -63,11 +62,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is one checkpoint to a script: a file, or a directory with all that lies in it. `at` is when it was saved last."""
+    """What is one checkpoint to a script: a file, or a directory with all that lies in it. `at` is when it was saved last.
+
+    `files` may have records. `begun` has, of the files whose last save did not end, the generation of that save.
+    """
 
     path: Path
     kind: str
     at: float
+    files: tuple[Path, ...] = field(default=(), compare=False)
+    begun: Mapping[Path, int] = field(default_factory=dict, compare=False)
 
     @property
     def family(self) -> tuple[Path, str]:
@@ -75,57 +79,26 @@ class Unit:
         return self.path.parent, self.path.suffix if self.kind == FILE else self.kind
 
 
-def registry_of(worker: Worker) -> Path:
-    """The folder with what the run's scripts have saved."""
-    return RunDirectory.of(Path(worker.run_json), worker.attempt).saved
-
-
-def record(path: Path, kind: str) -> None:
-    """This process has saved `path`. Raises OSError."""
-    if (worker := workers.current()) is not None:
-        file = _of_host(registry_of(worker), socket.gethostname())
-        file.parent.mkdir(parents=True, exist_ok=True)
-        append_line(file, {"path": str(path.absolute()), "kind": kind, "wall": time.time()})
-
-
-def _of_host(registry: Path, host: str) -> Path:
-    return registry / f"{host}.jsonl"
-
-
-def shorten(registry: Path) -> None:
-    """This host's file, while nobody saves. Raises OSError."""
-    file = _of_host(registry, socket.gethostname())
-    if not file.exists() or file.stat().st_size <= LONG_BYTES:
-        return
-    lines = list(_whole(line for line, _ in read_lines(file)))
-    last = {line["path"]: number for number, line in enumerate(lines)}
-    kept = [
-        line
-        for number, line in enumerate(lines)
-        if number >= len(lines) - NEWEST or (last[line["path"]] == number and Path(line["path"]).exists())
-    ]
-    write_atomic(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
-
-
 # --- refusing ---------------------------------------------------------------------------------------------------------
 
 
 def unit_of(path: Path) -> Path:
     """The checkpoint that a file belongs to: itself, or its directory where that is one."""
-    return path.parent if _is_one(path.parent) else path
+    folder = str(path.parent)
+    saved_there = [name for place, name in map(split, here().by_path) if place == folder]
+    return path.parent if _is_one(path.parent, saved_there) else path
 
 
-def _is_one(directory: Path, alike: Collection[Path] = ()) -> bool:
-    """Whether a directory is one checkpoint: by its name or as one of `alike`, and it holds neither several nor anything that runs."""
-    if not (_NUMBERED.fullmatch(directory.name) or directory in alike):
+def _is_one(directory: Path, saved_there: Iterable[str], alike: Collection[str] = ()) -> bool:
+    """Whether a directory is one checkpoint: by its name or as one of `alike`, and it holds neither several, nor anything that runs."""
+    if not (_NUMBERED.fullmatch(directory.name) or str(directory) in alike):
         return False
     try:
-        if _holds_what_runs(directory):
-            return False
-        names = [entry.name for entry in directory.iterdir() if is_own(entry.name) or _NUMBERED.fullmatch(entry.name)]
+        with os.scandir(directory) as entries:
+            steps = _steps([*saved_there, *(entry.name for entry in entries if _NUMBERED.fullmatch(entry.name))])
+        return len(steps) < 2 and not _holds_what_runs(directory)
     except OSError:
         return False
-    return len(_steps(names)) < 2
 
 
 def _steps(names: Iterable[str]) -> set[tuple[str, ...]]:
@@ -144,39 +117,71 @@ def _holds_what_runs(directory: Path) -> bool:
 
 
 def refuse(path: Path, why: str) -> Path | None:
-    """Renames a checkpoint out of every search's way and says so; None when another rank has done it. Raises OSError."""
+    """Moves a checkpoint out of every search's way and says so; None when another rank has done it. Raises OSError."""
     if _holds_what_runs(path):
         raise OSError(errno.EBUSY, "the script, its working directory or the run lies in it", str(path))
-    target = path.with_name(f".{path.name}.refused")
-    number = 1
-    while target.exists():
-        number += 1
-        target = path.with_name(f".{path.name}.refused-{number}")
     try:
-        path.rename(target)
+        target = _moved(path)
     except FileNotFoundError:
         return None
-    print(f"headway: {path}: {why}; it is {target.name} now", file=sys.stderr, flush=True)
+    print(f"headway: {path}: {why}; it is {target} now", file=sys.stderr, flush=True)
     if (worker := workers.current()) is not None:
         worker.say("note", kind="refused file", path=str(path), now=str(target), why=why)
     return target
+
+
+def _moved(path: Path) -> Path:
+    """Where it is now: in a folder of its own below `shared/refused`, or hidden beside its old name where that is another file system.
+    Raises OSError."""
+    if (worker := workers.current()) is not None:
+        folder = _own_folder(RunDirectory.of(Path(worker.run_json), worker.attempt).saved.with_name("refused"), path.name)
+        try:
+            return path.rename(folder / path.name)
+        except OSError as error:
+            folder.rmdir()
+            if error.errno != errno.EXDEV:
+                raise
+    target, number = path.with_name(f".{path.name}.refused"), 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f".{path.name}.refused-{number}")
+    return path.rename(target)
+
+
+def _own_folder(parent: Path, name: str) -> Path:
+    """Made for one checkpoint: two nodes may refuse files of one name at once."""
+    parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
 
 
 def judge(unit: Unit) -> Verdict:
     """What a checkpoint is, read whole by this process."""
     try:
         unit.path.stat()
-        return _judge_dcp(unit.path) if unit.kind == DCP else _judge_files(unit)
+        if unit.kind == OWN:
+            return _judge_own(unit.path)
+        return cut_off(unit) or _judge_files(unit)
     except OSError as error:
         return unread(error)
 
 
 def unread(error: OSError) -> Verdict:
     """Of a checkpoint that could not be read."""
-    return Verdict(State.FAILED if error.errno == errno.EIO else State.UNREAD, str(error))
+    return Verdict(State.UNREAD, str(error))
 
 
-def _judge_dcp(path: Path) -> Verdict:
+def _judge_own(path: Path) -> Verdict:
     from headway.runner.boot.dcp import damage_of, is_ours  # noqa: PLC0415  imports torch
 
     if (why := damage_of(path)) is not None:
@@ -185,106 +190,291 @@ def _judge_dcp(path: Path) -> Verdict:
 
 
 def _judge_files(unit: Unit) -> Verdict:
-    if (verdict := cut_off(unit)) is not None:
-        return verdict
-    found = set[Found]()
+    found, known = set[Found](), here()
     for file in files_of(unit):
-        verified = verify(file)
+        verified = verify(file, known)
         if (why := _damage(verified)) is not None:
             return Verdict(State.DAMAGED, why if file == unit.path else f"{file.relative_to(unit.path)}: {why}")
         found.add(verified.found)
     return Verdict(State.GOOD if found == {Found.GOOD} else State.UNKNOWN)
 
 
-def cut_off(unit: Unit) -> Verdict | None:
-    """Damaged, where whoever saved it was killed on the way. Raises OSError."""
-    cut = next((file for file in files_of(unit) if is_cut_off(file)), None) if unit.kind == FILE else None
-    return None if cut is None else Verdict(State.DAMAGED, f"{cut.name} is cut off: its save did not end")
+def here() -> Known:
+    """What this process knows of its run; nothing outside of one."""
+    worker = workers.current()
+    return Known() if worker is None else records.known(records.registry_of(worker))
 
 
 def files_of(unit: Unit) -> list[Path]:
-    """The files of a checkpoint that have a checksum, or may have one."""
-    files = sorted(map(file_of, unit.path.rglob(".*.xxh3"))) if unit.path.is_dir() else [unit.path]
-    return [file for file in files if file.exists()]
+    """The files of a checkpoint that may have a record."""
+    return [file for file in unit.files if file.exists()]
 
 
 def damage_of_file(path: Path) -> str | None:
     """Both checksums where they differ. Raises OSError."""
-    return _damage(verify(path))
+    return _damage(verify(path, here()))
 
 
 def _damage(found: Verified) -> str | None:
     return f"xxh3_128 is {found.actual}, and {found.expected} was saved" if found.found is Found.DAMAGED else None
 
 
+# --- what a save left that did not end --------------------------------------------------------------------------------
+
+
+def cut_off(unit: Unit) -> Verdict | None:
+    """Damaged, where whoever saved it was killed on the way and nobody writes it now. Raises OSError."""
+    if unit.kind == DCP:
+        return _torn(unit)
+    for file, generation in unit.begun.items():
+        if file.exists() and is_cut(file) and _is_left(file, generation):
+            return Verdict(State.DAMAGED, f"{file.name} is cut off: its save did not end")
+    return None
+
+
+def is_cut(path: Path) -> bool:
+    """Whether this cannot be whole: nothing, an archive without its directory (torch.save writes that last), or less than a safetensors
+    header says. Raises OSError."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head.startswith(b"PK\3\4"):
+            return not zipfile.is_zipfile(path)
+        if path.suffix != ".safetensors":
+            return size == 0
+        length = int.from_bytes(head, "little")
+        return size < 8 + length or size < 8 + length + _end(file.read(length))
+
+
+def _end(header: bytes) -> float:
+    """Where the data of a safetensors file ends, behind its header (huggingface/safetensors: README.md, Format); with a header that is none
+    it would never end."""
+    try:
+        entries = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
+        return max((entry["data_offsets"][1] for entry in entries), default=0)
+    except (ValueError, AttributeError, TypeError, LookupError):
+        return float("inf")
+
+
+def _is_left(path: Path, generation: int) -> bool:
+    """Whether the save of that generation left the file as it is: nobody has written it later, and nobody does so now. Raises OSError."""
+    before = path.stat()
+    if (worker := workers.current()) is not None and generation < worker.generation:
+        journal = RunDirectory.of(Path(worker.run_json), worker.attempt).journal(generation)
+        if journal.exists() and before.st_mtime > journal.stat().st_mtime + STILL_S:
+            return False
+    if abs(time.time() - before.st_mtime) < STILL_S:
+        time.sleep(LOOK_S)
+    return Identity.of(path.stat()) == Identity.of(before)
+
+
+def _torn(unit: Unit) -> Verdict | None:
+    """Of a dcp checkpoint that was being saved over: it has the `.metadata` that it was committed with, and other files. Raises OSError."""
+    if not unit.begun:
+        return None
+    known = here()
+    committed = [known.by_path.get(str(file)) for file in unit.files]
+    if None in committed or not all(file.exists() for file in unit.files):
+        return None
+    as_it_was = {file: _is_as_it_was(file, record, known) for file, record in zip(unit.files, committed, strict=True) if record}
+    changed = [file for file, same in as_it_was.items() if not same]
+    if not changed or not as_it_was[unit.path / METADATA] or not all(_is_left(file, unit.begun[unit.path]) for file in changed):
+        return None
+    if cut := [file.name for file in changed if is_cut(file)]:
+        return Verdict(State.DAMAGED, f"{cut[0]} is cut off: a save over the checkpoint did not end")
+    if len(changed) < len(unit.files) - 1:
+        return Verdict(
+            State.DAMAGED, f"{changed[0].name} is of another save than the rest: a save over the checkpoint did not end"
+        )
+    return None
+
+
+def _is_as_it_was(path: Path, record: Record, known: Known) -> bool:
+    """Whether a file is what it was when it was committed, whatever its times say now. Raises OSError."""
+    stat = path.stat()
+    if Identity.of(stat) == record.identity:
+        return True
+    return stat.st_size == record.identity.bytes and records.checksum(path, stat.st_size) == record.xxh3_128
+
+
 # --- before the script ------------------------------------------------------------------------------------------------
 
 
-def units(registry: Path, host: str | None) -> list[Unit]:
-    """The checkpoints that were saved and are there, the newest first; with `host`, those that were saved there."""
-    saved: dict[Path, _Saved] = {}
-    for file in registry.glob("*.jsonl") if host is None else [_of_host(registry, host)]:
-        for line in _whole(read_last(file, REGISTRY_BYTES)):
-            path, kind, wall = Path(line["path"]), line["kind"], line["wall"]
-            before = saved.get(path, _Saved(kind, wall, wall))
-            newer = wall >= before.last
-            saved[path] = _Saved(kind if newer else before.kind, min(before.first, wall), max(before.last, wall))
-    alike = set(_alike({path: when for path, when in saved.items() if when.kind == FILE}))
-    ones = {directory for directory in {path.parent for path in saved} if _is_one(directory, alike)}
-    newest: dict[Path, Unit] = {}
-    for path, when in saved.items():
-        unit = path.parent if when.kind == FILE and path.parent in ones else path
-        if _may_be_there(unit) and (unit not in newest or newest[unit].at < when.last):
-            newest[unit] = Unit(unit, when.kind, when.last)
-    return sorted(newest.values(), key=lambda unit: unit.at, reverse=True)
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Saved:
-    """How a path was saved last, and when first and last."""
+    """How a path was saved last, and when first and last. `begun`: the generation of a save that has not ended."""
 
     kind: str
     first: float
     last: float
+    begun: int | None = None
+    identity: Identity | None = None
+    names: tuple[str, ...] = ()  # of the files of a dcp checkpoint
 
 
-def _whole(lines: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The lines of a registry that say all that it takes."""
-    for line in lines:
-        if isinstance(line.get("path"), str) and line.get("kind") in (FILE, DCP) and isinstance(line.get("wall"), int | float):
-            yield line
+def units(registry: Path, host: str | None) -> list[Unit]:
+    """The checkpoints that were saved, the newest first, whether they are there or not; with `host`, those that were saved there. What
+    was renamed since has the name that it has now."""
+    files, directories, before = dict[str, _Saved](), dict[str, _Saved](), list[tuple[str, _Saved]]()
+    for line in sorted(records.read(registry, host), key=lambda line: float(line["wall"])):
+        if line.get("kind") in (BEGUN, FILE):
+            _note(files, line, FILE, line["kind"] == BEGUN, before)
+        elif line.get("kind") in (DCP_BEGUN, DCP, OWN):
+            _note(directories, line, OWN if line["kind"] == OWN else DCP, line["kind"] == DCP_BEGUN, [])
+    _rename(files, before)
+    # One that was never committed is none to the script either, which finds no .metadata in it.
+    found = [_dcp_unit(path, when) for path, when in directories.items() if when.names or when.kind == OWN]
+    found += _file_units(files)
+    return sorted(found, key=lambda unit: unit.at, reverse=True)
 
 
-def _may_be_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return True  # what cannot be read is said when it is judged
+def _note(saved: dict[str, _Saved], line: Mapping[str, Any], kind: str, begins: bool, before: list[tuple[str, _Saved]]) -> None:
+    """`before` gets what was saved at the same path as another file, which may have been renamed since."""
+    path, wall = line["path"], float(line["wall"])
+    entry = saved.setdefault(path, _Saved(kind, wall, wall))
+    if not begins and entry.identity is not None and entry.identity.inode != line["inode"]:
+        before.append((path, entry))
+        entry = saved[path] = _Saved(kind, wall, wall)
+    entry.last = max(entry.last, wall)
+    if begins:
+        entry.begun = int(line.get("generation") or 0)
+        return
+    entry.kind, entry.begun = kind, None
+    if kind == FILE:
+        entry.identity = Record.of_line(line).identity
+    elif isinstance(names := line.get("names"), list):
+        entry.names = tuple(map(str, names))
 
 
-def _alike(files: Mapping[Path, _Saved]) -> Iterator[Path]:
+def _dcp_unit(path: str, when: _Saved) -> Unit:
+    directory = Path(path)
+    files = tuple(directory / name for name in (METADATA, *when.names)) if when.names else ()
+    return Unit(directory, when.kind, when.last, files, {} if when.begun is None else {directory: when.begun})
+
+
+def _file_units(files: Mapping[str, _Saved]) -> Iterator[Unit]:
+    alike = set(_alike(files))
+    of_folder = defaultdict[str, list[str]](list)
+    for path in files:
+        of_folder[dirname(path)].append(path)
+    for folder, paths in of_folder.items():
+        if _is_one(Path(folder), [split(path)[1] for path in paths], alike):
+            yield _file_unit(folder, paths, files)
+        else:
+            yield from (_file_unit(path, [path], files) for path in paths)
+
+
+def _file_unit(unit: str, paths: Sequence[str], files: Mapping[str, _Saved]) -> Unit:
+    begun = {Path(path): number for path in paths if (number := files[path].begun) is not None}
+    return Unit(Path(unit), FILE, max(files[path].last for path in paths), tuple(map(Path, paths)), begun)
+
+
+def _alike(files: Mapping[str, _Saved]) -> Iterator[str]:
     """Directories that are one checkpoint each: files of the same name were saved in several of one parent, in one after the other."""
-    names, times = defaultdict[Path, set[str]](set), dict[Path, tuple[float, float]]()
-    alike = defaultdict[tuple[Path, str], set[Path]](set)
-    for file, when in files.items():
-        first, last = times.get(file.parent, (when.first, when.last))
-        times[file.parent] = min(first, when.first), max(last, when.last)
-        names[file.parent].add(file.name)
-        alike[file.parent.parent, file.name].add(file.parent)
-    for directories in alike.values():
-        alone = _in_turn({directory: times[directory] for directory in directories}) if len(directories) > 1 else []
-        yield from (directory for directory in alone if len(_steps(names[directory])) < 2)
+    names, times = defaultdict[str, set[str]](set), dict[str, tuple[float, float]]()
+    alike = defaultdict[tuple[str, str], set[str]](set)
+    for path, when in files.items():
+        folder, name = split(path)
+        first, last = times.get(folder, (when.first, when.last))
+        times[folder] = min(first, when.first), max(last, when.last)
+        names[folder].add(name)
+        alike[dirname(folder), name].add(folder)
+    for folders in alike.values():
+        alone = _in_turn({folder: times[folder] for folder in folders}) if len(folders) > 1 else []
+        yield from (folder for folder in alone if len(_steps(names[folder])) < 2)
 
 
-def _in_turn(times: Mapping[Path, tuple[float, float]]) -> set[Path]:
+def _in_turn(times: Mapping[str, tuple[float, float]]) -> set[str]:
     """The directories that were written while none of the others was."""
     alone, longest = set(times), None
-    for directory in sorted(times, key=times.__getitem__):
-        if longest is not None and times[directory][0] <= times[longest][1]:
-            alone -= {directory, longest}
-        if longest is None or times[directory][1] > times[longest][1]:
-            longest = directory
+    for folder in sorted(times, key=times.__getitem__):
+        if longest is not None and times[folder][0] <= times[longest][1]:
+            alone -= {folder, longest}
+        if longest is None or times[folder][1] > times[longest][1]:
+            longest = folder
     return alone
+
+
+# --- renamed since ----------------------------------------------------------------------------------------------------
+
+
+def _rename(files: dict[str, _Saved], before: Iterable[tuple[str, _Saved]]) -> None:
+    """Gives files the names that they have now: many a save is renamed into place, or the folder that it is in.
+
+    A folder is looked through only where its newest file is not there by the name that it was saved by, and none was saved later by a
+    sibling of a folder that is gone: what was deleted in turn is not looked for.
+    """
+    kinds = defaultdict[tuple[str, str], list[tuple[str, _Saved]]](list)
+    for path, entry in [*before, *files.items()]:
+        kinds[dirname(path), splitext(path)[1]].append((path, entry))
+    there, inodes = set[tuple[str, str]](), dict[tuple[str, int], dict[int, str]]()
+    for (folder, suffix), saved in sorted(kinds.items(), key=lambda kind: max(entry.last for _, entry in kind[1]), reverse=True):
+        newest, _ = max(saved, key=lambda each: each[1].last)
+        if _is_there(newest):
+            there.add((dirname(folder), suffix))
+            continue
+        place = _nearest(folder)
+        if place[0] != folder and (dirname(folder), suffix) in there:
+            continue
+        if place not in inodes:
+            inodes[place] = _inodes(*place)
+        for path, entry in sorted(saved, key=lambda each: each[1].last)[-RENAMED:]:
+            name = None if entry.identity is None else inodes[place].get(entry.identity.inode)
+            if name is None or name == path or entry.identity != _identity(name):
+                continue
+            if files.get(path) is entry:
+                del files[path]
+            if name not in files or files[name].last <= entry.last:
+                files[name] = entry
+
+
+def _is_there(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # what cannot be read is said when it is judged
+    return True
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        return Identity.of(Path(path).stat())
+    except OSError:
+        return None
+
+
+def _nearest(folder: str) -> tuple[str, int]:
+    """The nearest folder above that is there, and how many levels that is."""
+    depth = 0
+    while not Path(folder).is_dir() and (above := dirname(folder)) != folder:
+        folder, depth = above, depth + 1
+    return folder, depth
+
+
+def _inodes(top: str, depth: int) -> dict[int, str]:
+    """The paths of files down to so many levels below a folder, as far as WALKED names go."""
+    found, folders, left = dict[int, str](), deque([(top, depth)]), WALKED
+    while folders and left > 0:
+        folder, levels = folders.popleft()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        break
+                    if entry.is_dir(follow_symlinks=False):
+                        if levels > 0:
+                            folders.append((entry.path, levels - 1))
+                    else:
+                        found[entry.inode()] = entry.path
+        except OSError:
+            continue
+    return found
+
+
+# --- the newest of each family ----------------------------------------------------------------------------------------
 
 
 def _each_alone(units: Sequence[Unit]) -> list[Verdict]:
@@ -292,38 +482,43 @@ def _each_alone(units: Sequence[Unit]) -> list[Verdict]:
 
 
 def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequence[Verdict]] = _each_alone) -> list[Unit]:
-    """Verifies the newest checkpoint of each family, and where it is damaged or cannot be read the one before, until one is good; returns
-    the good ones. `judged` says what each of some checkpoints is. What a disk cannot read is refused once an older one was read."""
+    """Verifies the newest checkpoint of each family that is there, and where it is damaged or cannot be read the one before, until one is
+    good; returns the good ones. `judged` says what each of some checkpoints is."""
     left = defaultdict[tuple[Path, str], deque[Unit]](deque)
     for unit in found:
         left[unit.family].append(unit)
-    good, refused, failed = list[Unit](), list[Unit](), list[tuple[Unit, str]]()
-    while newest := [units.popleft() for units in left.values() if units]:
+    good, refused = list[Unit](), list[Unit]()
+    while newest := [unit for unit in map(_next, left.values()) if unit is not None]:
         for unit, verdict in zip(newest, judged(newest), strict=True):
             if verdict.state is State.DAMAGED:
                 refused += _refused(unit, verdict.why)
                 continue
-            if verdict.state in (State.UNREAD, State.FAILED):
+            if verdict.state is State.UNREAD:
                 _say(f"{unit.path}: it cannot be read and is not verified: {verdict.why}")
-                failed += [(unit, verdict.why)] if verdict.state is State.FAILED else []
                 continue
             good.append(unit)
             left[unit.family].clear()
-            if verdict.state is State.GOOD:
-                for other, why in failed:
-                    refused += _refused(other, why) if other.family == unit.family else []
             for other in refused:
                 if other.family == unit.family:
                     _put_in_place(unit, other.path)
     return good
 
 
+def _next(units: deque[Unit]) -> Unit | None:
+    """The newest that is there."""
+    while units:
+        unit = units.popleft()
+        if _is_there(str(unit.path)):
+            return unit
+    return None
+
+
 def _refused(unit: Unit, why: str) -> list[Unit]:
-    """The checkpoint, unless another rank has refused it or it cannot be renamed, which is said."""
+    """The checkpoint, unless another rank has refused it or it cannot be moved, which is said."""
     try:
         return [] if refuse(unit.path, why) is None else [unit]
     except OSError as error:
-        _say(f"{unit.path}: {why}; it is not renamed: {error}")
+        _say(f"{unit.path}: {why}; it is not moved: {error}")
         return []
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.boot import saved
-from headway.runner.boot.saved import DCP, State, Unit, Verdict, registry_of
-from headway.runner.boot.sidecar import differ, recorded
+from headway.runner.boot.records import OWN, Identity, differ, registry_of, shorten
+from headway.runner.boot.saved import State, Unit, Verdict
 from headway.runner.boot.unseen import carefully
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.worker import Worker, client_store, meet_store
@@ -33,8 +33,6 @@ MEET_S = 2 * VERIFY_S
 SHARE_BYTES = 64 << 20  # less is not worth a question and an answer
 _SHARES, _GOOD, _VERIFIED = "headway/shares", "headway/good", "headway/verified"  # in the store
 
-Mark = tuple[int, int, int]
-
 
 class TooLongError(Exception):
     """What was saved could not be verified within VERIFY_S: not an OSError, which would speak of one checkpoint."""
@@ -42,15 +40,19 @@ class TooLongError(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """Blocks of a file, or parts of a dcp directory, from `first` up to `end`, of the checkpoint `number`. By `mark` a rank knows whether
-    it sees what rank 0 saw: nodes may have other files of that name."""
+    """Blocks of a file, or parts of a directory in headway's format, from `first` up to `end`, of the checkpoint `number`. By `mark` a rank
+    knows whether it sees what rank 0 saw: nodes may have other files of that name. `blocks` are the hashes of a file's."""
 
     number: int
     kind: str
     path: str
-    mark: Mark
+    mark: tuple[int, ...]
     first: int
     end: int
+    blocks: tuple[str, ...] = ()
+
+    def cut(self, first: int, end: int) -> "Piece":
+        return dataclasses.replace(self, first=first, end=end, blocks=self.blocks[first - self.first : end - self.first])
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def verify_first(worker: Worker, store: Any) -> None:
     """Before the script: all ranks wait until it is decided what is damaged, or they would find different checkpoints. `store` is what
     host_store gave. Without a store, and after MEET_S, a rank goes on alone."""
     if worker.local_rank == 0:
-        carefully(saved.shorten, registry_of(worker))
+        carefully(_shorten, worker)
     try:
         store = store or client_store(timedelta(seconds=MEET_S))
         if worker.rank == 0:
@@ -82,6 +84,11 @@ def verify_first(worker: Worker, store: Any) -> None:
             worker.section("restore")
             carefully(_verify_own, worker, store)
         meet_store(worker, store, _VERIFIED, timedelta(seconds=MEET_S))
+
+
+def _shorten(worker: Worker) -> None:
+    if registry_of(worker).exists():
+        shorten(worker)
 
 
 def _has_registry(worker: Worker) -> bool:
@@ -103,7 +110,9 @@ def _lead(worker: Worker, store: Any) -> None:
 
 
 def _verify_all(worker: Worker, lead: "_Lead") -> list[Unit]:
-    return saved.verify_newest(saved.units(registry_of(worker), None), lead.judged)
+    with at_most(lead.left_s()):
+        found = saved.units(registry_of(worker), None)
+    return saved.verify_newest(found, lead.judged)
 
 
 class _Lead:
@@ -128,7 +137,7 @@ class _Lead:
         given = shares(pieces, len(self._asked), SHARE_BYTES)
         others = [rank for rank in range(1, len(given)) if given[rank]]
         self._tell({rank: given[rank] for rank in others})
-        answers = [carefully(_verify_in_time, given[0], self._left_s()), *map(self._answer, others)]
+        answers = [carefully(_verify_in_time, given[0], self.left_s()), *map(self._answer, others)]
         problems = [problem for answer in answers for problem in answer or []]
         # Damage first: one share of a checkpoint may be damaged and another not to be read.
         for problem in sorted(problems, key=lambda problem: (problem.state != State.DAMAGED, problem.state)):
@@ -146,16 +155,16 @@ class _Lead:
             self._store.multi_set(
                 keys,
                 [
-                    json.dumps(share and [self._left_s(), [dataclasses.astuple(piece) for piece in share]])
+                    json.dumps(share and [self.left_s(), [dataclasses.astuple(piece) for piece in share]])
                     for share in words.values()
                 ],
             )
 
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         return max(self._until_s - time.monotonic(), 0.001)
 
     def _verdict(self, unit: Unit) -> Verdict:
-        with at_most(self._left_s()):
+        with at_most(self.left_s()):
             return saved.judge(unit)
 
     def _answer(self, rank: int) -> list[Problem] | None:
@@ -163,7 +172,7 @@ class _Lead:
         key = f"{_SHARES}/{rank}/{self._asked[rank]}/found"
         self._asked[rank] += 1
         try:
-            self._store.wait([key], timedelta(seconds=self._left_s()))
+            self._store.wait([key], timedelta(seconds=self.left_s()))
         except RuntimeError:
             print(f"headway: rank {rank} has not verified its share of what was saved in time", file=sys.stderr)
             return None
@@ -180,16 +189,16 @@ class _Lead:
 
 def pieces_of(number: int, unit: Unit) -> Iterator[tuple[Piece, int]]:
     """What there is to verify of a checkpoint, with its bytes. Raises OSError, RefusedError."""
-    if unit.kind == DCP:
+    if unit.kind == OWN:
         from headway.runner.boot.dcp import opened  # noqa: PLC0415  imports torch
 
         if (reader := opened(unit.path)) is not None and (mark := _mark(unit.path)) is not None:
             manifest = reader.manifest
-            yield Piece(number, DCP, str(unit.path), mark, 0, manifest.world_size), sum(manifest.files.values())
+            yield Piece(number, OWN, str(unit.path), mark, 0, manifest.world_size), sum(manifest.files.values())
         return
     for file in saved.files_of(unit):
-        if (record := recorded(file)) is not None and (mark := _mark(file)) is not None and record.blocks:
-            yield Piece(number, unit.kind, str(file), mark, 0, len(record.blocks)), record.bytes
+        if (mark := _mark(file)) is not None and (record := saved.here().of(mark)) is not None and record.blocks:
+            yield Piece(number, unit.kind, str(file), mark, 0, len(record.blocks), record.blocks), mark.bytes
 
 
 def shares(pieces: Sequence[tuple[Piece, int]], ranks: int, least: int) -> list[list[Piece]]:
@@ -204,7 +213,7 @@ def shares(pieces: Sequence[tuple[Piece, int]], ranks: int, least: int) -> list[
                 rank, room = rank + 1, room + each
             fit = piece.end - first if rank == ranks - 1 else max(1, round(room / one))
             end = min(first + fit, piece.end)
-            given[rank].append(dataclasses.replace(piece, first=first, end=end))
+            given[rank].append(piece.cut(first, end))
             room, first = room - (end - first) * one, end
     return given
 
@@ -252,21 +261,19 @@ def _problem(piece: Piece) -> Problem | None:
     path = Path(piece.path)
     if _mark(path) != tuple(piece.mark):
         return Problem(piece.number)
-    if piece.kind == DCP:
+    if piece.kind == OWN:
         from headway.runner.boot.dcp import damage_of_parts  # noqa: PLC0415  imports torch
 
         damage = damage_of_parts(path, range(piece.first, piece.end))
         return None if damage is None else Problem(piece.number, State.DAMAGED, damage)
-    record = recorded(path)
-    return Problem(piece.number) if record is None or differ(path, record, piece.first, piece.end) else None
+    return Problem(piece.number) if differ(path, Identity(*piece.mark).bytes, piece.blocks, piece.first) else None
 
 
-def _mark(path: Path) -> Mark | None:
+def _mark(path: Path) -> Identity | None:
     try:
-        stat = path.stat()
+        return Identity.of(path.stat())
     except OSError:
         return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _verify_own(worker: Worker, store: Any) -> None:

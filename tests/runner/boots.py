@@ -2,17 +2,19 @@
 
 import json
 import mmap
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from torch._C._distributed_c10d import HashStore
 
 from headway.runner import worker as workers
-from headway.runner.boot import signs
+from headway.runner.boot import files, records, signs
 from headway.runner.boot.shares import verify_first
 from headway.runner.contract import SECTIONS, HeartbeatPage
 from headway.runner.rundir import RunDirectory
@@ -51,7 +53,8 @@ class Booted:
 
 @contextmanager
 def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
-    """Rank 0 of a run below `root`, current while the block runs."""
+    """Rank 0 of a run below `root`, current while the block runs. Whatever the file system and the clock are, what is saved gets its
+    checksum at the next call of a hook."""
     directory = RunDirectory(root, 0)
     directory.attempt_directory.mkdir(parents=True)
     (root / "shared").mkdir()
@@ -62,8 +65,20 @@ def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
         worker = Worker(0, 0, world_size, 1, 0, str(directory.run_json), None, page, theirs)
         workers._current[:] = [worker]
         signs.show_signs(worker, "script")
-        try:
-            yield Booted(worker, directory, page, ours)
-        finally:
-            workers._current.clear()
-            signs._current.clear()
+        with patch.multiple(files, TICK_S=0.0, WHOLE_SECONDS_S=0.0), patch.object(records, "TIMELESS", frozenset[str]()):
+            try:
+                yield Booted(worker, directory, page, ours)
+            finally:
+                workers._current.clear()
+                signs._current.clear()
+                files._pending.clear()
+                files._verified.clear()
+                records._known.clear()
+
+
+def flip(path: Path, at: int | None = None) -> None:
+    """Flips a bit, as a disk does it: nobody has written the file."""
+    stat, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 4
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))

@@ -5,15 +5,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headway.runner.boot import saved, shares, unseen
-from headway.runner.boot.sidecar import Sidecar, differ, sidecar_of, write_sidecar
-from headway.runner.lines import append_line
-from tests.runner.boots import Booted, booted
+from headway.runner.boot import files, records, saved, shares, unseen
+from headway.runner.boot.records import registry_of
+from tests.runner.boots import Booted, booted, flip
 
 
 @pytest.fixture
@@ -26,16 +26,11 @@ def boot(tmp_path: Path) -> Iterator[Booted]:
 def save(path: Path, content: bytes = b"") -> Path:
     """A file as a hooked torch.save leaves it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    files.begin(path)
     path.write_bytes(content or os.urandom(5000))
-    write_sidecar(path, "run-1", 1, 10)
-    saved.record(path, saved.FILE)
+    files.ended(path)
+    files.settle()
     return path
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
 
 
 def names(folder: Path) -> list[str]:
@@ -60,12 +55,14 @@ def test_of_files_in_a_folder_the_newest_good_one_stays_the_newest(tmp_path: Pat
 
 def test_a_refused_checkpoint_is_said_with_both_checksums_and_its_new_name(tmp_path: Path, boot: Booted) -> None:
     path = save(tmp_path / "ckpt/model.pt", b"as it was saved")
-    path.write_bytes(b"as it was daved")
+    flip(path, 10)
+    damaged = path.read_bytes()
     boot.verify()
     (note,) = boot.said()
     assert (note["what"], note["kind"], note["path"]) == ("note", "refused file", str(path))
-    assert note["now"] == str(tmp_path / "ckpt/.model.pt.refused")
-    assert Path(note["now"]).read_bytes() == b"as it was daved"
+    assert note["now"] == str(tmp_path / "run/shared/refused/model.pt/model.pt")
+    assert Path(note["now"]).read_bytes() == damaged
+    assert list((tmp_path / "ckpt").iterdir()) == []
     assert note["why"].startswith("xxh3_128 is ")
     assert note["why"].endswith(" was saved")
 
@@ -74,10 +71,25 @@ def test_a_second_refusal_of_the_same_name_keeps_the_first(tmp_path: Path, boot:
     for _ in range(2):
         flip(save(tmp_path / "ckpt/model.pt"))
         boot.verify()
-    assert sorted(path.name for path in (tmp_path / "ckpt").glob("*refused*")) == [
-        ".model.pt.refused",
-        ".model.pt.refused-2",
-    ]
+    assert names(tmp_path / "run/shared/refused") == ["model.pt", "model.pt-2"]
+
+
+def test_on_another_file_system_than_the_runs_it_is_hidden_beside_its_name(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def across(self: Path, target: Path) -> Path:
+        if "refused" in target.parts:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", across)
+    for _ in range(2):
+        flip(save(tmp_path / "ckpt/model.pt"))
+        boot.verify()
+    assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == [".model.pt.refused", ".model.pt.refused-2"]
+    assert list((tmp_path / "run/shared/refused").iterdir()) == []
 
 
 def test_a_numbered_directory_is_one_checkpoint_and_goes_as_a_whole(tmp_path: Path, boot: Booted) -> None:
@@ -198,10 +210,10 @@ def test_what_was_deleted_or_overwritten_since_is_no_damage(tmp_path: Path, boot
 def unreadable(monkeypatch: pytest.MonkeyPatch, number: int, *paths: Path) -> None:
     """Reads of these files fail."""
 
-    def fail(path: Path, record: Sidecar, first: int, end: int) -> bool:
+    def fail(path: Path, size: int, blocks: Sequence[str], first: int) -> bool:
         if path in paths:
             raise OSError(number, os.strerror(number), str(path))
-        return differ(path, record, first, end)
+        return records.differ(path, size, blocks, first)
 
     monkeypatch.setattr(shares, "differ", fail)
 
@@ -212,7 +224,7 @@ def test_where_nothing_can_be_read_nothing_is_refused_and_it_is_said(
 ) -> None:
     paths = [save(tmp_path / f"ckpt/step-{step}.pt") for step in (10, 20)]
     unreadable(monkeypatch, number, *paths)
-    monkeypatch.setattr(saved, "verify", lambda path: (_ for _ in ()).throw(OSError(number, os.strerror(number), str(path))))
+    monkeypatch.setattr(saved, "verify", lambda path, _: (_ for _ in ()).throw(OSError(number, os.strerror(number), str(path))))
     boot.verify()
     assert names(tmp_path / "ckpt") == ["step-10.pt", "step-20.pt"]
     said = capfd.readouterr().err
@@ -220,31 +232,19 @@ def test_where_nothing_can_be_read_nothing_is_refused_and_it_is_said(
     assert boot.said() == []
 
 
-@pytest.mark.parametrize(
-    ("number", "left"),
-    [(errno.EIO, ["step-10.pt", "step-20.pt"]), (errno.ESTALE, ["step-10.pt", "step-20.pt", "step-40.pt"])],
-)
-def test_behind_what_cannot_be_read_the_older_are_verified_and_only_a_failed_disk_is_damage_then(
-    number: int, left: list[str], tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_behind_what_cannot_be_read_the_older_are_verified_and_it_stays_itself(
+    number: int, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [save(tmp_path / f"ckpt/step-{step}.pt") for step in (10, 20, 30, 40)]
-    flip(files[2])
-    unreadable(monkeypatch, number, files[3])
+    found = [save(tmp_path / f"ckpt/step-{step}.pt") for step in (10, 20, 30, 40)]
+    flip(found[2])
+    unreadable(monkeypatch, number, found[3])
     boot.verify()
-    assert names(tmp_path / "ckpt") == left
-    assert {note["path"] for note in boot.said()} == {str(path) for path in files if path.name not in left}
+    assert names(tmp_path / "ckpt") == ["step-10.pt", "step-20.pt", "step-40.pt"]
+    assert [note["path"] for note in boot.said()] == [str(found[2])]
 
 
-def test_what_the_disk_cannot_read_stays_while_nothing_older_has_been_read(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sidecar_of(save(tmp_path / "ckpt/step-10.pt")).unlink()
-    unreadable(monkeypatch, errno.EIO, save(tmp_path / "ckpt/step-20.pt"))
-    boot.verify()
-    assert names(tmp_path / "ckpt") == ["step-10.pt", "step-20.pt"]
-
-
-def test_what_cannot_be_renamed_is_said_and_the_others_are_verified(
+def test_what_cannot_be_moved_is_said_and_the_others_are_verified(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = [save(tmp_path / f"{folder}/step-{step}.pt") for step in (10, 20) for folder in ("a", "b")]
@@ -262,67 +262,151 @@ def test_what_cannot_be_renamed_is_said_and_the_others_are_verified(
     assert (names(tmp_path / "a"), names(tmp_path / "b")) == (["step-10.pt", "step-20.pt"], ["step-20.pt"])
     said = capfd.readouterr().err
     assert all(f"{path}: xxh3_128 is " in said for path in files[2:])
-    assert said.count("it is not renamed: [Errno 13]") == 2
+    assert said.count("it is not moved: [Errno 13]") == 2
 
 
-def test_lines_of_a_registry_that_lack_something_are_passed_over(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def lines_of(boot: Booted) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(registry_of(boot.worker).iterdir()) for line in file.read_text().splitlines()]
+
+
+def test_lines_of_a_registry_that_lack_something_are_passed_over(tmp_path: Path, boot: Booted) -> None:
     flip(save(tmp_path / "a/step-10.pt"))
-    (file,) = saved.registry_of(boot.worker).iterdir()
-    whole = {"path": str(tmp_path / "b.pt"), "kind": saved.FILE, "wall": 1.0}
+    whole = lines_of(boot)[-1]
     for lacking in whole:
-        append_line(file, {key: value for key, value in whole.items() if key != lacking})
-        append_line(file, {**whole, lacking: None})
-    monkeypatch.setattr(saved, "LONG_BYTES", 10)
+        records.append(boot.worker, [{key: value for key, value in whole.items() if key != lacking}, {**whole, lacking: None}])
+    (file,) = registry_of(boot.worker).iterdir()
+    with file.open("ab") as stream:
+        stream.write(b"{\n[]\nnull\n\xff\n" + b'{"path": "half')
     boot.verify()
     assert names(tmp_path / "a") == []
-    assert len(file.read_text().splitlines()) == 1
 
 
 def test_of_a_long_registry_only_the_end_is_read(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = save(tmp_path / "a/step-10.pt"), save(tmp_path / "b/step-20.pt")
-    registry = saved.registry_of(boot.worker)
-    (file,) = registry.iterdir()
-    monkeypatch.setattr(saved, "REGISTRY_BYTES", file.stat().st_size - 1)
-    assert [unit.path for unit in saved.units(registry, None)] == [new]
-    append_line(file, {"path": str(old), "kind": saved.FILE, "wall": 1.0})
-    assert {unit.path for unit in saved.units(registry, None)} == {new, old}
+    save(tmp_path / "a/step-10.pt")
+    new = save(tmp_path / "b/step-20.pt")
+    (file,) = registry_of(boot.worker).iterdir()
+    monkeypatch.setattr(records, "READ_BYTES", file.stat().st_size - 1)
+    assert [unit.path for unit in saved.units(registry_of(boot.worker), None) if unit.path.suffix == ".pt"] == [
+        new,
+        tmp_path / "a/step-10.pt",
+    ]
+    monkeypatch.setattr(records, "READ_BYTES", file.stat().st_size // 2)
+    assert [unit.path for unit in saved.units(registry_of(boot.worker), None)] == [new]
 
 
 def test_each_host_notes_its_saves_for_itself_and_all_are_found(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = save(tmp_path / "a/step-10.pt")
-    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    monkeypatch.setattr("socket.gethostname", lambda: "another.example")
+    monkeypatch.setattr(records, "_appending", records._Appending())
     other = save(tmp_path / "b/step-20.pt")
-    registry = saved.registry_of(boot.worker)
+    registry = registry_of(boot.worker)
+    assert len(list(registry.iterdir())) == 2
     assert [unit.path for unit in saved.units(registry, None)] == [other, one]
-    assert [unit.path for unit in saved.units(registry, "another")] == [other]
+    assert [unit.path for unit in saved.units(registry, "another.example")] == [other]
     assert saved.units(registry, "a third") == []
 
 
-def test_a_long_registry_keeps_what_is_there_and_its_newest_lines(
+def test_what_earlier_generations_appended_is_merged_and_of_each_folder_the_newest_is_kept(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = save(tmp_path / "a/step-10.pt")
+    monkeypatch.setattr(records, "KEEP_BYTES", 2000)
+    monkeypatch.setattr(records, "NEWEST", 3)
+    save(tmp_path / "a/step-10.pt")
     for step in range(20, 60):
-        save(tmp_path / f"a/step-{step}.pt").unlink()
-    registry = saved.registry_of(boot.worker)
-    (file,) = registry.iterdir()
-    before = file.read_bytes()
-    saved.shorten(registry)
-    assert file.read_bytes() == before, "it is not long"
-    monkeypatch.setattr(saved, "LONG_BYTES", 1000)
-    monkeypatch.setattr(saved, "NEWEST", 3)
+        save(tmp_path / f"b/step-{step}.pt")
     boot.verify()
-    paths = [json.loads(line)["path"] for line in file.read_text().splitlines()]
-    assert paths == [str(kept), *(str(tmp_path / f"a/step-{step}.pt") for step in (57, 58, 59))]
+    before = lines_of(boot)
+    assert len(before) == 2 * 41, "it may still be appended to"
+    boot.worker.generation = 2
+    boot.verify()
+    kept = lines_of(boot)
+    assert kept == [before[0], before[1], *before[-len(kept) + 2 :]]
+    assert 3 <= len(kept) - 2 <= 10
+    save(tmp_path / "a/step-70.pt")
+    assert len(list(registry_of(boot.worker).iterdir())) == 2
+
+
+def test_a_file_that_is_appended_to_without_end_is_followed_by_another_and_two_stay(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "ROTATE_BYTES", 1000)
+    for step in range(50):
+        save(tmp_path / f"a/step-{step}.pt")
+    found = sorted(registry_of(boot.worker).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert len(found) == 2
+    assert lines_of(boot)[-1]["path"] == str(tmp_path / "a/step-49.pt")
+    assert max(path.stat().st_size for path in found) < 2000
+
+
+def test_a_script_that_closes_every_descriptor_keeps_its_own_files(tmp_path: Path, boot: Booted) -> None:
+    save(tmp_path / "a/step-10.pt")
+    ours = records._appending._descriptor
+    with (tmp_path / "mine").open("wb") as mine:
+        os.dup2(mine.fileno(), ours)  # as when it was closed, and the next file opened
+        save(tmp_path / "a/step-20.pt")
+        os.close(ours)
+        save(tmp_path / "a/step-30.pt")
+    assert (tmp_path / "mine").read_bytes() == b""
+    assert {line["path"] for line in lines_of(boot)} == {str(tmp_path / f"a/step-{step}.pt") for step in (10, 20, 30)}
+
+
+def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "feat/0.pt")
+    *_, line = lines_of(boot)
+    records.append(
+        boot.worker,
+        ({**line, "path": f"{path.parent}/{number}.pt", "wall": line["wall"] - number} for number in range(1, 20_000)),
+    )
+    looked = list[str]()
+    original = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **named: (looked.append(str(self)), original(self, **named))[1])
+    assert len(saved.units(registry_of(boot.worker), None)) == 20_000
+    boot.verify()
+    assert sum(name.startswith(str(path.parent)) for name in looked) < 30
+
+
+# --- renamed since ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_known_by_the_name_that_anybody_has_given_it(tmp_path: Path, boot: Booted) -> None:
+    folder = tmp_path / "ckpt"
+    for step in (10, 20, 30):
+        save(folder / "part.tmp").rename(folder / f"step-{step}.pt")
+    os.link(save(folder / "part.tmp"), folder / "step-40.pt")
+    (folder / "part.tmp").unlink()
+    flip(folder / "step-40.pt")
+    flip(folder / "step-30.pt")
+    boot.verify()
+    assert names(folder) == ["step-10.pt", "step-20.pt"]
+
+
+@pytest.mark.parametrize("inner", ["", "deep/er"])
+def test_a_directory_that_was_renamed_into_place_is_known_by_its_new_name(inner: str, tmp_path: Path, boot: Booted) -> None:
+    for step in (10, 20):
+        save(tmp_path / f"out/tmp-checkpoint-{step}" / inner / "optimizer.pt")
+        (tmp_path / f"out/tmp-checkpoint-{step}").rename(tmp_path / f"out/checkpoint-{step}")
+    flip(tmp_path / "out/checkpoint-20" / inner / "optimizer.pt")
+    boot.verify()
+    (note,) = boot.said()
+    assert (tmp_path / "out/checkpoint-20") in (Path(note["path"]), *Path(note["path"]).parents)
+    boot.verify()
+    assert boot.said() == []
+
+
+def test_what_was_deleted_in_turn_is_not_looked_for(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (10, 20, 30):
+        save(tmp_path / f"out/checkpoint-{step}/optimizer.pt")
+    for step in (10, 20):
+        shutil.rmtree(tmp_path / f"out/checkpoint-{step}")
+    monkeypatch.setattr(saved, "_inodes", None)
+    boot.verify()
+    assert boot.said() == []
 
 
 def test_two_ranks_that_find_the_same_damage_refuse_it_once(tmp_path: Path, boot: Booted) -> None:
     path = save(tmp_path / "ckpt/step-10.pt")
-    assert saved.refuse(path, "damaged") == tmp_path / "ckpt/.step-10.pt.refused"
+    assert saved.refuse(path, "damaged") == tmp_path / "run/shared/refused/step-10.pt/step-10.pt"
     assert saved.refuse(path, "damaged") is None
     assert len(boot.said()) == 1
-    assert sidecar_of(path).exists()

@@ -4,7 +4,7 @@ import dataclasses
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,21 +13,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import FileStore, HashStore
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from headway.runner.boot import saved, shares, unseen
-from headway.runner.boot.dcp import ScriptWriter
+from headway.runner.boot import files, records, saved, shares, unseen
+from headway.runner.boot.dcp import ScriptWriter, saved_by, saving_of
+from headway.runner.boot.records import differ, registry_of
 from headway.runner.boot.shares import Piece, verify_first
-from headway.runner.boot.sidecar import BLOCKS, Sidecar, differ
-from tests.runner.boots import Booted, booted
-from tests.runner.test_boot_saved import flip, names, save
+from tests.runner.boots import Booted, booted, flip
+from tests.runner.test_boot_saved import names, save
 
 RANKS = 4
+BLOCKS = 64
 
 
 @pytest.fixture
 def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Booted]:
     monkeypatch.setattr(shares, "SHARE_BYTES", 1)
+    monkeypatch.setattr(records, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(records, "BLOCKS", BLOCKS)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(RANKS))
     with booted(tmp_path / "run", RANKS) as found:
         yield found
@@ -74,10 +79,10 @@ def test_every_block_is_read_once_and_by_all_ranks_alike(tmp_path: Path, boot: B
     save(tmp_path / "other/state.pt", os.urandom(300_000))
     log = tmp_path / "read"
 
-    def noting(path: Path, record: Sidecar, first: int, end: int) -> bool:
+    def noting(path: Path, size: int, blocks: Sequence[str], first: int) -> bool:
         with log.open("a") as file:
-            file.write(f"{os.getpid()} {path.name} {first} {end}\n")
-        return differ(path, record, first, end)
+            file.write(f"{os.getpid()} {path.name} {first} {first + len(blocks)}\n")
+        return differ(path, size, blocks, first)
 
     monkeypatch.setattr(shares, "differ", noting)
     verify(boot, tmp_path)
@@ -98,20 +103,31 @@ def test_every_block_is_read_once_and_by_all_ranks_alike(tmp_path: Path, boot: B
 def test_damage_in_any_ranks_share_is_refused_and_the_one_before_is_verified_too(at: int, tmp_path: Path, boot: Booted) -> None:
     files = [save(tmp_path / f"ckpt/step-{step}.pt", os.urandom(100_000)) for step in (10, 20, 30)]
     flip(files[1])
-    content = bytearray(files[2].read_bytes())
-    content[at] ^= 1
-    files[2].write_bytes(content)
+    flip(files[2], at)
     verify(boot, tmp_path)
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
     assert [note["path"] for note in boot.said()] == [str(files[2]), str(files[1])]
 
 
+def save_in_torchs_format(path: Path) -> None:
+    given = {"state_dict": {"w": torch.arange(50_000)}, "storage_writer": FileSystemWriter(path), "no_dist": True}
+    saving = saving_of(**given)
+    assert saving is not None
+    saved_by(saving, _save_state_dict(**given))
+    files.settle()
+
+
+def save_in_headways_format(path: Path) -> None:
+    dcp_save({"w": torch.arange(50_000)}, storage_writer=ScriptWriter(path), no_dist=True)
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("save", [save_in_torchs_format, save_in_headways_format])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_directories_of_dcp_are_shared_out_by_what_ranks_have_written(name: str, tmp_path: Path, boot: Booted) -> None:
+def test_directories_of_dcp_are_shared_out(name: str, save: Callable[[Path], None], tmp_path: Path, boot: Booted) -> None:
     for each in ("a", "b"):
-        dcp_save({"w": torch.arange(50_000)}, storage_writer=ScriptWriter(tmp_path / each / "step-10"), no_dist=True)
-        dcp_save({"w": torch.arange(50_000)}, storage_writer=ScriptWriter(tmp_path / each / "step-20"), no_dist=True)
+        save(tmp_path / each / "step-10")
+        save(tmp_path / each / "step-20")
     flip(max((tmp_path / name / "step-20").iterdir(), key=lambda path: path.stat().st_size))
     verify(boot, tmp_path)
     assert {each: names(tmp_path / each) for each in ("a", "b")} == {
@@ -124,7 +140,7 @@ def test_what_another_rank_sees_otherwise_rank_0_verifies_itself(
 ) -> None:
     """As where each node has a file of that name on a disk of its own."""
     path = save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    flip(path)
     verify(boot, tmp_path, lambda _: monkeypatch.setattr(shares, "_mark", lambda _: (0, 0, 0)))
     assert names(tmp_path / "ckpt") == []
 
@@ -167,7 +183,7 @@ def test_a_share_that_was_not_read_in_time_makes_nothing_good(
     store = HashStore()
     for rank in range(1, RANKS):
         store.set(f"headway/shares/{rank}/0/found", "null" if rank == 2 else "[]")
-    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(saved.registry_of(boot.worker), None))
+    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(registry_of(boot.worker), None))
     assert verdict.state is saved.State.UNKNOWN
 
 
@@ -176,7 +192,7 @@ def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_pa
     store = HashStore()
     for rank, state in enumerate(("unread", "damaged", "failed"), 1):
         store.set(f"headway/shares/{rank}/0/found", f'[[0, "{state}", "why"]]')
-    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(saved.registry_of(boot.worker), None))
+    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(registry_of(boot.worker), None))
     assert verdict.state is saved.State.DAMAGED
 
 

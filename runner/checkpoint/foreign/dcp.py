@@ -3,8 +3,8 @@
     dcp.save(state, storage_writer=StorageWriter(path))
     dcp.load(state, storage_reader=StorageReader(path))
 
-Planners, DTensors, resharding and async_save stay torch's own. A checkpoint is `checkpoint.json` and the files that it names. A save
-makes files with names of their own and then replaces `checkpoint.json`, so that the checkpoint before it stands until that moment.
+Planners, DTensors, resharding and async_save stay torch's own. A checkpoint is `.headway.json` and the files that it names. A save
+makes files with names of their own and then replaces `.headway.json`, so that the checkpoint before it stands until that moment.
 """
 
 import io

@@ -1,5 +1,6 @@
-"""checkpoint.json of a directory that headway's storage classes wrote, and the checkpoint that it names, as a reader of verified bytes."""
+""".headway.json of a directory that headway's storage classes wrote, and the checkpoint that it names, as a reader of verified bytes."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
 from headway.runner.contract import RecordError, from_json, to_json
 
-ROOT = "checkpoint.json"
+# Not a name that anybody else gives to a file of a checkpoint.
+ROOT = ".headway.json"
+SCHEMA = "headway.dcp/1"
 # A directory that is nobody's run holds one checkpoint.
 RUN, STEP, GENERATION = "dcp", 0, 0
 
@@ -37,7 +40,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Root:
-    """checkpoint.json: the manifest, the files of its parts, and what torch's planners want to know again.
+    """`.headway.json`: the manifest, the files of its parts, and what torch's planners want to know again.
 
     `objects` and `foreign` give the rank that holds a value: as an object of its part, or as bytes of torch.save in a tensor of bytes.
     """
@@ -48,7 +51,7 @@ class Root:
     objects: dict[str, int]
     foreign: dict[str, int]
     planner_data: Any
-    schema: str = "headway.dcp/1"
+    schema: str = SCHEMA
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def to_json_hash(line: bytes) -> bytes:
 
 
 def read_root(path: Path) -> Root:
-    """The verified checkpoint.json below `path`. Raises RefusedError."""
+    """The verified `.headway.json` below `path`. Raises RefusedError."""
     place = Place(STEP, GENERATION, str(path))
     try:
         raw = (path / ROOT).read_bytes()
@@ -97,6 +100,18 @@ def read_root(path: Path) -> Root:
         return from_json(Root, line.decode())
     except (RecordError, UnicodeDecodeError) as error:
         raise RefusedError(place, ROOT, str(error)) from None
+
+
+def is_rooted(path: Path) -> bool:
+    """Whether headway's storage wrote what a directory holds: by the record's schema, as far as it can be read. Raises OSError."""
+    try:
+        found = json.loads((path / ROOT).read_bytes().partition(b"\n")[0])
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except ValueError:
+        return True  # a damaged one, which is to be named
+    # By either, as one may be damaged.
+    return isinstance(found, dict) and (str(found.get("schema")).startswith(SCHEMA.partition("/")[0]) or "manifest" in found)
 
 
 def _absent(path: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headway.runner.checkpoint.chain import Base, Record, lineage
-from headway.runner.checkpoint.foreign.root import ROOT, open_reader
+from headway.runner.checkpoint.foreign.root import is_rooted, open_reader
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.adopt import Found, contradicted, found_again, newest_generation, readable, survey
@@ -44,7 +44,7 @@ def verify_all(args: argparse.Namespace) -> int:
 
 
 def _opened(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Reader]]]:
-    if (Path(args.place) / ROOT).exists():
+    if is_rooted(Path(args.place)):
         yield args.place, lambda: open_reader(Path(args.place))
         return
     place, at = run_and_step(args.place)

@@ -9,7 +9,7 @@ from typing import Any
 from headway.runner.checkpoint.foreign.archive import Archive, Verified
 from headway.runner.checkpoint.foreign.huggingface import SafetensorsArchive, export_safetensors, llama_config, llama_name
 from headway.runner.checkpoint.foreign.plain_dcp import METADATA, PlainDcp, export_dcp, read_dcp
-from headway.runner.checkpoint.foreign.root import ROOT, open_reader
+from headway.runner.checkpoint.foreign.root import is_rooted, open_reader
 from headway.runner.checkpoint.format import data_name
 from headway.runner.checkpoint.tools.compare import compare
 from headway.runner.checkpoint.tools.founding import (
@@ -40,7 +40,7 @@ def diff(args: argparse.Namespace) -> int:
 def _archive(name: str) -> Archive:
     """RUN, RUN@STEP, a directory of headway's storage classes, of plain torch.distributed.checkpoint, or of safetensors."""
     path = Path(name)
-    if (path / ROOT).exists():
+    if is_rooted(path):
         return Verified(open_reader(path))
     if (path / METADATA).exists():
         return read_dcp(path)
@@ -100,7 +100,7 @@ def import_(args: argparse.Namespace) -> int:
 
 def _plain(place: Path) -> PlainDcp:
     """Raises PlaceError for a directory that is in headway's format already."""
-    if (place / ROOT).exists() and not (place / METADATA).exists():
+    if is_rooted(place) and not (place / METADATA).exists():
         how = f"`headway checkpoint export {place} --format dcp --to DIR` makes one"
         raise PlaceError(f"`{place}` is what headway's StorageWriter wrote, and no plain checkpoint; {how}")
     return read_dcp(place)
