@@ -35,7 +35,7 @@ HEADWAY = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "
 class Script:
     """A script, what it takes its folder by, and what of a save has the state in which a bit is flipped.
 
-    A save makes `files` lines in the run's directory; `steps` are enough for all that is done, and hold 20 saves.
+    A save makes `files` records in the run's directory; `steps` are enough for all that is done, and hold 20 saves.
     """
 
     path: str
@@ -55,9 +55,9 @@ class Script:
 
 
 SCRIPTS = {
-    "torch DCP": Script("examples/one-word/train.py", "--checkpoints", "step-*/data-0-*.bin", 1, 600),
-    "Hugging Face Trainer": Script("tests/scripts/trainer.py", "--output", "checkpoint-*/optimizer.pt", 6, 100),
-    "Lightning": Script("tests/scripts/fit.py", "--output", "last.ckpt", 2, 200, exact=False),
+    "torch DCP": Script("examples/one-word/train.py", "--checkpoints", "step-*/__0_0.distcp", 1, 600),
+    "Hugging Face Trainer": Script("tests/scripts/trainer.py", "--output", "checkpoint-*/optimizer.pt", 3, 100),
+    "Lightning": Script("tests/scripts/fit.py", "--output", "last.ckpt", 1, 200, exact=False),
 }
 
 
@@ -96,10 +96,11 @@ def newest(saved: Path, state: str) -> Path:
 
 
 def flip(path: Path, at: int) -> None:
-    """Flips the lowest bit of the byte there."""
-    content = bytearray(path.read_bytes())
+    """Flips the lowest bit of the byte there, as a disk does it: the file's time stays."""
+    stat, content = path.stat(), bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 class Story:
@@ -134,10 +135,11 @@ class Story:
         return worker(self.inside, rank)
 
     def saved(self) -> list[Path]:
-        """What its saves have noted, in order, as this machine sees it."""
+        """The files that have their checksum, and the directories that are committed, in order, as this machine sees them."""
         files = (self.run.directory / "shared/saved").glob("*.jsonl")
         lines = sorted((line for file in files for line, _ in read_lines(file)), key=lambda line: line["wall"])
-        return [self.nodes.folder / Path(line["path"]).relative_to(SHARED) for line in lines]
+        done = [line["path"] for line in lines if line["kind"] in ("file", "dcp")]
+        return [self.nodes.folder / Path(path).relative_to(SHARED) for path in done]
 
     def another_save(self, start: int) -> None:
         """Waits for a save of the generation that is the run's `start`th, behind all that there are now, and for a step behind it."""

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,7 @@ def test_what_somebody_writes_after_a_killed_save_is_not_cut_off(
         journal.touch()
         os.utime(journal, (1e9, 1e9))
     else:
-        monkeypatch.setattr(saved.time, "sleep", lambda _: path.write_bytes(b"PK\3\4 more than half of an archive"))
+        monkeypatch.setattr("time.sleep", lambda _: path.write_bytes(b"PK\3\4 more than half of an archive"))
     boot.verify()
     assert names(tmp_path) == ["run", "step-20.pt"]
     assert boot.said() == []
@@ -402,8 +402,13 @@ def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_at_its_load(
 def test_of_a_dcp_file_only_what_is_read_is_compared(tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
     dcp_save(tmp_path / "step-10", {"weight": torch.arange(1000.0), "other": torch.arange(20_000.0)})
-    compared = list[int]()
-    monkeypatch.setattr(records, "differ", lambda *args, differ=records.differ: (compared.append(args[3]), differ(*args))[1])
+    compared, original = list[int](), records.differ
+
+    def differ(path: Path, size: int, blocks: Sequence[str], first: int) -> bool:
+        compared.append(first)
+        return original(path, size, blocks, first)
+
+    monkeypatch.setattr(records, "differ", differ)
     for _ in range(2):
         loaded(tmp_path / "step-10")
     assert 4 <= len(compared) <= 10

@@ -130,7 +130,7 @@ def test_a_file_is_read_once_later_writes_must_show_in_its_time(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(files.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     monkeypatch.setattr(files, "TICK_S", 0.02)
     monkeypatch.setattr(files, "WHOLE_SECONDS_S", 2.1)
     fine, coarse = tmp_path / "fine.pt", tmp_path / "coarse.pt"

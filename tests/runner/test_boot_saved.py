@@ -359,9 +359,13 @@ def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Boo
         boot.worker,
         ({**line, "path": f"{path.parent}/{number}.pt", "wall": line["wall"] - number} for number in range(1, 20_000)),
     )
-    looked = list[str]()
-    original = Path.stat
-    monkeypatch.setattr(Path, "stat", lambda self, **named: (looked.append(str(self)), original(self, **named))[1])
+    looked, original = list[str](), Path.stat
+
+    def stat(self: Path, **named: bool) -> os.stat_result:
+        looked.append(str(self))
+        return original(self, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
     assert len(saved.units(registry_of(boot.worker), None)) == 20_000
     boot.verify()
     assert sum(name.startswith(str(path.parent)) for name in looked) < 30

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_damage_in_any_ranks_share_is_refused_and_the_one_before_is_verified_too
 
 
 def save_in_torchs_format(path: Path) -> None:
-    given = {"state_dict": {"w": torch.arange(50_000)}, "storage_writer": FileSystemWriter(path), "no_dist": True}
+    given: dict[str, Any] = {"state_dict": {"w": torch.arange(50_000)}, "storage_writer": FileSystemWriter(path), "no_dist": True}
     saving = saving_of(**given)
     assert saving is not None
     saved_by(saving, _save_state_dict(**given))
@@ -168,7 +169,7 @@ def test_a_rank_is_told_the_time_that_is_left(tmp_path: Path, boot: Booted, monk
     with monkeypatch.context() as patch:
         patch.setattr(shares, "VERIFY_S", 7.0)
         lead = shares._Lead(store, 2)
-    lead._tell({1: [Piece(0, saved.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
+    lead._tell({1: [Piece(0, records.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
     store.set("headway/shares/1/1", "null")
     monkeypatch.setattr(shares, "_verify_in_time", lambda _, seconds: given_s.append(seconds))
     shares._follow(dataclasses.replace(boot.worker, rank=1), store)
