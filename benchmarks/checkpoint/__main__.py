@@ -28,6 +28,10 @@ def claims(count: int) -> Iterator[Claim]:
         "how long `save` blocks", _pair(rounds.blocked, count), "a copy of the same bytes into warm memory", 1.5, tiers
     )
     yield compared("a durable save, every byte hashed", _pair(rounds.durable, count), f"{_DCP}, save", 0.7, tiers)
+    script = _conditions(count, "a script's dcp.save, durable; checksums included, which its next step makes")
+    yield compared("a script's dcp.save and its checksums", _pair(rounds.recorded, count), f"{_DCP}, save", 1.3, script)
+    peer = "the same through headway's format, HEADWAY_DCP=headway"
+    yield compared("a script's dcp.save and its checksums", _pair(rounds.recorded_or_own, count), peer, 1.5, script)
     cached = _conditions(count, "files in the page cache")
     yield compared("a load, every byte verified", _pair(rounds.warm_load, count), f"{_DCP}, load", 1.2, cached)
     on_disk = _conditions(count, "files on disk, not in the page cache")

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import xxhash
+from torch.distributed.checkpoint import state_dict_saver
 
 from benchmarks.checkpoint.peer import State
 from headway import checkpoint
+from headway.runner.boot.dcp import ScriptWriter
+from headway.runner.boot.records import Identity, record_of
 from headway.runner.checkpoint.authority import of_directory
 from headway.runner.checkpoint.chain import Base
 from headway.runner.checkpoint.commit import memory_manifest
@@ -97,6 +101,18 @@ class Restore:
         reader = open_base(self._place, base, self._ranks, self._connect)
         with torch.no_grad():
             Loader(reader, self._tensors, self._ranks).load()
+
+
+def record(directory: Path) -> None:
+    """Reads what this rank has saved by dcp.save for its record, as behind a script's save."""
+    for path in directory.glob(f"__{dist.get_rank()}_*"):
+        if record_of(str(path), Identity.of(path.stat())) is None:
+            raise OSError(f"{path} was written meanwhile")
+
+
+def save_own_format(state: State, path: Path) -> None:
+    """dcp.save of a script that has chosen headway's format."""
+    state_dict_saver.save(dict(state), storage_writer=ScriptWriter(path))
 
 
 def forget(directory: Path) -> None:

@@ -51,6 +51,30 @@ def durable(training: Training, folder: Path, rounds: int) -> Pair:
     return pair
 
 
+def recorded(training: Training, folder: Path, rounds: int) -> Pair:
+    """Seconds of a script's dcp.save with the checksums that headway makes of its files afterwards, and of dcp.save alone."""
+    return _saved_by_a_script(training, folder, rounds, peer.save)
+
+
+def recorded_or_own(training: Training, folder: Path, rounds: int) -> Pair:
+    """Seconds of a script's dcp.save with its checksums, and of one in headway's format."""
+    return _saved_by_a_script(training, folder, rounds, ours.save_own_format)
+
+
+def _saved_by_a_script(training: Training, folder: Path, rounds: int, other: Callable[[peer.State, Path], None]) -> Pair:
+    state, path, theirs = training.state(), folder / "recorded", folder / "other"
+
+    def save() -> None:
+        peer.save(state, path)
+        ours.record(path)
+
+    def clear() -> None:
+        peer.delete(path)
+        peer.delete(theirs)
+
+    return _in_turn(save, lambda: other(state, theirs), rounds, after=clear)
+
+
 def warm_load(training: Training, folder: Path, rounds: int) -> Pair:
     """Seconds of a load of what was read before, ours with every byte verified, and dcp.load's."""
     state = training.state()
