@@ -55,9 +55,9 @@ class Script:
 
 
 SCRIPTS = {
-    "torch DCP": Script("examples/one-word/train.py", "--checkpoints", "step-*/__0_0.distcp", 1, 600),
-    "Hugging Face Trainer": Script("tests/scripts/trainer.py", "--output", "checkpoint-*/optimizer.pt", 3, 100),
-    "Lightning": Script("tests/scripts/fit.py", "--output", "last.ckpt", 1, 200, exact=False),
+    "torch DCP": Script("examples/one-word/train.py", "--checkpoints", "step-*/__0_0.distcp", 3, 600),
+    "Hugging Face Trainer": Script("tests/scripts/trainer.py", "--output", "checkpoint-*/optimizer.pt", 6, 100),
+    "Lightning": Script("tests/scripts/fit.py", "--output", "last.ckpt", 2, 200, exact=False),
 }
 
 
@@ -135,10 +135,10 @@ class Story:
         return worker(self.inside, rank)
 
     def saved(self) -> list[Path]:
-        """The files that have their checksum, and the directories that are committed, in order, as this machine sees them."""
+        """The files that have their checksums, in order, as this machine sees them."""
         files = (self.run.directory / "shared/saved").glob("*.jsonl")
         lines = sorted((line for file in files for line, _ in read_lines(file)), key=lambda line: line["wall"])
-        done = [line["path"] for line in lines if line["kind"] in ("file", "dcp")]
+        done = [line["path"] for line in lines if line["kind"] in ("file", "part")]
         return [self.nodes.folder / Path(path).relative_to(SHARED) for path in done]
 
     def another_save(self, start: int) -> None:
