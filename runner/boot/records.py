@@ -35,7 +35,7 @@ BEGUN, FILE, PART, DCP_BEGUN, DCP, OWN = "begun", "file", "part", "dcp begun", "
 BLOCK_BYTES, BLOCKS = 16 << 20, 1024
 _READ_BYTES = 1 << 24
 ROTATE_BYTES = 32 << 20  # an appended file that is longer is followed by another; two of a host stay
-READ_BYTES = 8 << 20  # of a file's end: some 20,000 saves
+READ_BYTES = 4 << 20  # of a file's end: some 10,000 saves
 # Lines of earlier generations that stay: of each folder so many, and of all together so many bytes.
 NEWEST, KEEP_BYTES = 50, 1 << 20
 MOST = 100_000  # records that a process keeps in mind

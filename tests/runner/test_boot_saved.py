@@ -357,7 +357,7 @@ def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Boo
     *_, line = lines_of(boot)
     records.append(
         boot.worker,
-        ({**line, "path": f"{path.parent}/{number}.pt", "wall": line["wall"] - number} for number in range(1, 20_000)),
+        ({**line, "path": f"{path.parent}/{number}.pt", "wall": line["wall"] - number} for number in range(1, 10_000)),
     )
     looked, original = list[str](), Path.stat
 
@@ -366,7 +366,7 @@ def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Boo
         return original(self, **named)
 
     monkeypatch.setattr(Path, "stat", stat)
-    assert len(saved.units(registry_of(boot.worker), None)) == 20_000
+    assert len(saved.units(registry_of(boot.worker), None)) == 10_000
     boot.verify()
     assert sum(name.startswith(str(path.parent)) for name in looked) < 30
 
