@@ -251,15 +251,6 @@ def test_what_a_forked_process_raises_is_not_the_ranks(boot: Booted) -> None:
     assert (boot.said(), boot.worker.forked()) == ([], False)
 
 
-def test_a_script_that_has_not_stepped_is_said_once(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unseen, "STEPLESS_S", 0.0)
-    unseen.watch_for_steps().join()
-    unseen.say_unseen()
-    (note,) = boot.said()
-    assert (note["what"], note["kind"]) == ("note", "unseen")
-    assert note["calls"] == ["no optimizer of torch has stepped within 0 s: steps are not counted"]
-
-
 def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Booted) -> None:
     """A write is about a microsecond; a step of one batch makes nine."""
     before = boot.shown("pulse")
