@@ -14,7 +14,7 @@ import pytest
 
 from headway.runner.agent import leftovers, supervisor
 from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Companion, Supervisor, Worker
-from headway.runner.contract import Mesh, RunConfig, Trainer
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
@@ -153,6 +153,24 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
     assert killed == ([500] * 5 if does == "nothing" else [])
     node._worker_ended(node._workers[500], 9)
     assert node._workers[500].code == (3 if does == "nothing" else -9)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = beside
+    now, _ = kills(monkeypatch)
+    node._heartbeats = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
+    node._heartbeats.write(0, step=step)
+    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._worker_end.send(json.dumps({"what": "section", "rank": 0, "name": "script"}).encode())
+    node._read_events()
+    heard(agent)
+    assert node._look() == supervisor.STEPLESS_S
+    now[0] += supervisor.STEPLESS_S
+    assert node._look() is None
+    text = "no optimizer of torch has stepped within 60 s: steps are not counted"
+    note = {"what": "note", "rank": 0, "kind": "unseen", "calls": [text]}
+    assert [each["event"] for each in heard(agent)] == ([] if step else [note])
 
 
 # A rank that is through and one that crashed have left a process each, and one was there before the supervisor.
