@@ -68,7 +68,8 @@ def _run_file(given: str, names: dict[str, Any]) -> None:
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(given).resolve().parent)
     names |= {"__file__": name, "__cached__": None, "__loader__": loader}
-    exec(loader.get_code("__main__") if compiled else compile(source, name, "exec", dont_inherit=True), names)
+    code = loader.get_code("__main__") if compiled else None
+    exec(code or compile(source, name, "exec", dont_inherit=True), names)
     forget_file()
 
 

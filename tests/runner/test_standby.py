@@ -200,7 +200,7 @@ def test_each_library_is_imported_under_what_the_script_had_set_for_it(module: s
         (tmp_path / f"{name}.py").write_text(
             "import os\nopen(__file__ + '.saw', 'w').write(repr([os.environ.get(n) for n in ('A', 'LEFT')]))\n"
         )
-    overlays = {"first": {"A": "1", "LEFT": None}, "second": {"A": "2"}}
+    overlays: dict[str, dict[str, str | None]] = {"first": {"A": "1", "LEFT": None}, "second": {"A": "2"}}
     parked = warm.start_standby(argv(module), environment(), dict(os.environ), ["first", "second"], overlays=overlays)
     until([parked])
     assert [(tmp_path / f"{name}.py.saw").read_text() for name in ("first", "second")] == ["['1', None]", "['2', '']"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from headway.runner.agent import store
 from headway.runner.agent.listening import listen
@@ -24,7 +24,7 @@ LIMIT_S = 60
 
 def client(listening: socket.socket) -> Any:
     host, port = listening.getsockname()[:2]
-    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
 
 
 def hear(host: Host, ready: Callable[[], bool]) -> bool:
@@ -56,7 +56,7 @@ def test_a_store_is_served_on_the_address_of_its_node(name: str, host: Host) -> 
     listening.close()
     mine.set("a", "1")
     assert hear(host, lambda: host.unserved is None), "its socket is nobody else's once it is served"
-    other = dist.TCPStore(*where, is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    other = TCPStore(where[0], where[1], is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
     assert other.get("a") == b"1"
 
 

@@ -1,6 +1,7 @@
 """What a supervisor keeps and bears, without its processes: events of workers, and companions that die over weeks."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
     now, _ = kills(monkeypatch)
     killed, done = list[int](), [0, 0]
     monkeypatch.setattr(supervisor, "activity", lambda _: tuple(done))
-    monkeypatch.setattr(supervisor.os, "kill", lambda pid, _: killed.append(pid))
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
     node._workers = {500: Worker(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "leaving", "rank": 0, "code": 3}).encode())
     node._read_events()
