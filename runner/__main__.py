@@ -8,12 +8,12 @@ import argparse
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headway.runner.agent.listening import listen
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, from_json
 from headway.runner.goodput.closing import closing_line
@@ -47,7 +47,7 @@ def await_own_name(host: str, patience_s: float) -> str:
     until = time.monotonic() + patience_s
     while True:
         try:
-            socket.create_server((host, 0)).close()
+            listen(host).close()
         except OSError as error:  # no such name yet, or an address of another machine
             if time.monotonic() > until:
                 return f"after {patience_s:.0f} s `{host}` is no name of this machine: {error}"

@@ -1,8 +1,15 @@
-"""Imports of large libraries, without what Python does beside them."""
+"""Imports of large libraries ahead of a script: without what Python does beside them, and under the environment that the script makes."""
 
 import contextlib
 import gc
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+# Names the file in which the first worker of a node lists what it has imported.
+MODULES = "HEADWAY_MODULES"
+Changes = dict[str, str | None]  # of the environment; null: taken out
 
 
 @contextlib.contextmanager
@@ -18,3 +25,38 @@ def uncollected() -> Iterator[None]:
         gc.unfreeze()
         if was_on:
             gc.enable()
+
+
+def changes_file(modules: Path, local_rank: int) -> Path:
+    """What a local rank had changed in its environment by its first import of each library; beside the list of modules."""
+    return modules.with_name(f"imports-{modules.stem.removeprefix('modules-')}-{local_rank}.json")
+
+
+def recorded(modules: Path, local_rank: int) -> dict[str, Changes]:
+    """By library, what this node's worker of that local rank had changed; or another node's, or that of the newest attempt before."""
+    own, any_node = changes_file(modules, local_rank), f"imports-*-{local_rank}.json"
+    before = sorted(own.parent.parent.glob(f"*/{any_node}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in (own, *sorted(own.parent.glob(any_node)), *before):
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Changes] = json.loads(file.read_text())
+            return found
+    return {}
+
+
+@contextlib.contextmanager
+def under(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """The environment with these changes; without them again afterwards."""
+    before = {name: os.environ.get(name) for name in changes}
+    _change(changes)
+    try:
+        yield
+    finally:
+        _change(before)
+
+
+def _change(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,7 +1,6 @@
-"""A worker's side of the agent: the heartbeat page, what it says, and the rendezvous store of its generation."""
+"""A worker's side of the agent: the heartbeat page, what it says, and its way to the rendezvous store of its generation."""
 
 import faulthandler
-import functools
 import json
 import mmap
 import os
@@ -19,13 +18,11 @@ from typing import Any
 from headway.runner.checkpoint.chain import Base
 from headway.runner.contract import HEARTBEAT, SECTIONS, STACKS_SIGNAL, HeartbeatPage
 
-PARTING_S = 60.0
 TEXT_CHARACTERS = 500
 _STEP, _SECTION, _PULSE = HEARTBEAT["step"], HEARTBEAT["section"], HEARTBEAT["pulse"]
 _MONOTONIC_NS, _OWN_NS = HEARTBEAT["monotonic_ns"], HEARTBEAT["own_ns"]
 _NUMBER = {name: number for number, name in enumerate(SECTIONS)}
 _OWN = f"{Path(__file__).parent}{os.sep}"
-_LEFT = "headway/left"  # in the store: how many ranks besides the first have finished
 
 
 _current: "list[Worker]" = []
@@ -71,6 +68,7 @@ class Worker:
             os.set_inheritable(descriptor, False)
         show_stacks_when_asked()
         page = HeartbeatPage(memoryview(mmap.mmap(heartbeat, 0)))
+        os.close(heartbeat)
         base = json.loads(os.environ["HEADWAY_BASE"])
         worker = cls(
             rank=int(os.environ["RANK"]),
@@ -180,7 +178,7 @@ def show_stacks_when_asked() -> None:
 
 
 def client_store(timeout: timedelta) -> Any:
-    """The generation's store as any rank may use it. Raises RuntimeError when rank 0 does not serve it within `timeout`."""
+    """The generation's store, which the node of rank 0 serves. Raises RuntimeError when it does not within `timeout`."""
     from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415
 
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -188,7 +186,7 @@ def client_store(timeout: timedelta) -> Any:
 
 
 def meet_store(worker: Worker, store: Any, key: str, timeout: timedelta) -> None:
-    """Waits until the first local rank of every node has come here, or `timeout` has passed. `store` is what host_store gave."""
+    """Waits until the first local rank of every node has come here, or `timeout` has passed. `store` null: one is made."""
     nodes = worker.world_size // int(os.environ["LOCAL_WORLD_SIZE"])
     try:
         store = store or client_store(timeout)
@@ -197,44 +195,3 @@ def meet_store(worker: Worker, store: Any, key: str, timeout: timedelta) -> None
         store.wait([f"{key}/all"], timeout)
     except RuntimeError as error:
         print(f"headway: rank {worker.rank} goes on alone from {key}: {error}".splitlines()[0], file=sys.stderr)
-
-
-def leave_store(worker: Worker, store: Any) -> None:
-    """Rank 0 goes on serving the store until the other ranks have finished too, as torchrun's does; at most PARTING_S longer."""
-    try:
-        if store is None:
-            client_store(timedelta(seconds=5)).add(_LEFT, 1)
-            return
-        until = time.monotonic() + PARTING_S
-        while store.add(_LEFT, 0) < worker.world_size - 1 and time.monotonic() < until:
-            time.sleep(0.01)
-    except RuntimeError:  # rank 0 is gone, or left without waiting
-        return
-
-
-def host_store(worker: Worker) -> Any:
-    """Rank 0: serves the generation's TCPStore on the socket that the supervisor opened. Keep what it returns.
-
-    A store of the generation's own, on a port that was never free in between: torchrun shares one over restarts, and new workers then
-    read dead workers' addresses (pytorch/pytorch#135712).
-    """
-    descriptor = os.environ.pop("HEADWAY_STORE_FD", None)
-    if descriptor is None:
-        return None
-    os.set_inheritable(int(descriptor), False)
-    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  importing torch costs a second, so only here
-
-    serve = functools.partial(
-        TCPStore,
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        worker.world_size,
-        is_master=True,
-        timeout=timedelta(seconds=300),
-        wait_for_workers=False,
-        master_listen_fd=int(descriptor),
-    )
-    try:
-        return serve()
-    except NotImplementedError:  # torch's newer kind of store takes no socket that listens in 2.6
-        return serve(use_libuv=False)

@@ -67,6 +67,7 @@ def command(
     else:
         known |= _device(local_rank, environment) if given.virtual_local_rank else {}
         folder = log_folder(environment, start["restarts"], local_rank)
+        known["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(config.trainer.options.get("signals", ("SIGTERM", "SIGINT")))
         known["TORCHELASTIC_ERROR_FILE"] = "" if folder is None else folder / "error.json"
         stdout, stderr = (_stream(bit, given, local_rank, folder) for bit in (STDOUT, STDERR))
     return {
@@ -74,7 +75,7 @@ def command(
         "environment": {name: str(value) for name, value in known.items()},
         "stdout": stdout,
         "stderr": stderr,
-        "hosts_store": rank == 0 and (given is None or given.python),
+        "hosts_store": rank == 0,
         "cpus": json.loads(environment.get("HEADWAY_CPUS", "{}")).get(str(local_rank)),
     }
 
@@ -100,9 +101,8 @@ def _torchrun_environment(
         "TORCHELASTIC_RESTART_COUNT": start["restarts"],
         "TORCHELASTIC_MAX_RESTARTS": config.restart.budget if given is None else given.max_restarts,
         "TORCHELASTIC_RUN_ID": config.run if given is None or given.run_id is None else given.run_id,
-        # Rank 0 hosts the store on the socket that its supervisor opened, before any script code runs (runner/worker.py); a program
-        # that is not run by our Python hosts it by itself on the port, which is free by then.
-        "TORCHELASTIC_USE_AGENT_STORE": given is None or given.python,
+        # Served beside the workers (agent/store.py), as torchrun's agent does.
+        "TORCHELASTIC_USE_AGENT_STORE": True,
     }
 
 

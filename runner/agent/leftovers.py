@@ -1,6 +1,7 @@
-"""Files in /dev/shm that dead workers left behind: found by who had them open, removed when nobody has.
+"""Files in /dev/shm that killed workers left behind: found by who had them open, removed when nobody has.
 
-NCCL, torch's data loaders and others unlink theirs at an orderly end only, and a killed worker has none.
+NCCL, torch's data loaders and others unlink theirs at an orderly end only, and a killed worker has none. Whatever else lies there is a
+user's: only names that a library gives are removed, and only of files that were not there before the workers.
 """
 
 import os
@@ -11,6 +12,12 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")  # only files that a worker of ours has open are looked at
 Inode = tuple[int, int]  # device, number: the same file under any name
+# Names that nobody gives by hand: torch's tensors (c10, NewProcessWideShmHandle), NCCL's and RCCL's channels, CUDA's memory, Python's
+# multiprocessing (shared memory without a name, semaphores, arenas), loky's, OpenMP's registration, MPI's, UCX's and NVSHMEM's segments.
+_OF_LIBRARIES = re.compile(
+    r"torch_\d+_\d+_\d+|nccl-.*|cuda\.shm\..*|psm_[0-9a-f]{8}|sem\.(mp|loky)-.*|pym-\d+-.*|loky-\d+-.*"
+    r"|__KMP_REGISTERED_LIB_\d+(_\d+)?|(vader|sm)_segment\..*|ucx_shm_posix_.*|nvshmem[-_].*"
+)
 _MAPPED = re.compile(rb"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) ([1-9]\d*) ", re.MULTILINE)  # proc(5), maps
 
 
@@ -20,12 +27,17 @@ def shared_memory_of(pids: Iterable[int]) -> set[Inode]:
     return {inode for pid in pids for inode in _held(pid, ours)} if ours else set()
 
 
+def present() -> set[Inode]:
+    """The files of ours that are there now."""
+    return {inode for inode, _ in _files()}
+
+
 def remove_unused(inodes: Set[Inode]) -> list[str]:
-    """Unlinks those of the files that no living process has open or mapped; returns their names."""
+    """Unlinks those of the files that carry a library's name and that no living process has open or mapped; returns their names."""
     if not inodes:
         return []
     held = {inode for entry in Path("/proc").glob("[0-9]*") for inode in _open_in(int(entry.name))}
-    unused = [path for inode, path in _files() if inode in inodes - held]
+    unused = [path for inode, path in _files() if inode in inodes - held and _OF_LIBRARIES.fullmatch(path.name)]
     for path in unused:
         path.unlink(missing_ok=True)
     return sorted(path.name for path in unused)

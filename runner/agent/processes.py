@@ -1,7 +1,9 @@
 """Starts processes that cannot outlive who started them, and ends whole process groups."""
 
+import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +14,8 @@ _PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _TGKILL = {"x86_64": 234, "aarch64": 131}  # linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _libc = ctypes.CDLL(None, use_errno=True)
+# What a process has open that computes on a device, by any vendor's driver. NVML, which only looks, has nvidiactl open.
+_DEVICE = re.compile(r"/dev/(nvidia\d+|nvidia-uvm|kfd|dri/renderD\d+)")
 
 
 def become_subreaper() -> None:
@@ -34,9 +38,11 @@ def spawn(
     log: Path | None = None,
     errors: Path | None = None,
     cpus: Iterable[int] | None = None,
+    *,
+    stdin: bool = False,
 ) -> int:
     """Starts `argv` in a session of its own and returns its pid. Output is appended to `log`, stderr to `errors`; without a file, it goes
-    where ours goes. `cpus` are those that it may run on.
+    where ours goes. `cpus` are those that it may run on. With `stdin` it reads what we would; else nothing.
 
     The child carries PDEATHSIG, which fires when the forking thread ends: so only a single-threaded process may call this.
     """
@@ -46,7 +52,7 @@ def spawn(
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        _become(argv, environment, pass_fds, opened, cpus, parent, leads)
+        _become(argv, environment, pass_fds, opened, cpus, parent, leads, stdin=stdin)
     for descriptor in (leads, *opened.values()):
         os.close(descriptor)
     os.read(led, 1)  # from here on `kill_group` finds the session
@@ -68,6 +74,8 @@ def _become(
     cpus: Iterable[int] | None,
     parent: int,
     leads: int,
+    *,
+    stdin: bool,
 ) -> None:
     """The child's side of `spawn`; never returns."""
     try:
@@ -79,7 +87,8 @@ def _become(
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if not stdin:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for standard, descriptor in opened.items():
             os.dup2(descriptor, standard)
         if cpus is not None:
@@ -128,9 +137,43 @@ def children(pid: int | None = None) -> list[int]:
         return []
 
 
+def opens_a_device(pid: int) -> bool:
+    """Whether the process has a device open; False where that cannot be seen."""
+    try:
+        return any(_DEVICE.fullmatch(str(entry.readlink())) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def state_of(pid: int) -> str:
+    """The letter of proc(5), stat: R, S, D, T, Z; empty once the process is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def activity(pid: int) -> tuple[int, int]:
+    """The clock ticks that the process has computed, and the bytes that it has read and written."""
+    fields, moved = _stat(pid), 0
+    with contextlib.suppress(OSError):
+        moved = sum(int(line.split()[1]) for line in Path(f"/proc/{pid}/io").read_text().splitlines()[:2])
+    return (int(fields[11]) + int(fields[12]) if fields else 0), moved
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5), stat, from the state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def describe_status(status: int) -> str:
     """A wait status in words: "killed by SIGKILL", "exit code 1"."""
-    code = os.waitstatus_to_exitcode(status)
+    return describe_code(os.waitstatus_to_exitcode(status))
+
+
+def describe_code(code: int) -> str:
+    """The same of an exit code; a signal's number is negative."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -16,46 +16,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.runner.agent.warm import ALWAYS, OF_ANY_RANK, ORDERS_FD, READY, ROOM, TAKEN, WANTED_FD
-from headway.runner.imports import uncollected
+from headway.runner.agent import store
+from headway.runner.agent.processes import opens_a_device
+from headway.runner.agent.warm import ALWAYS, LIBRARIES, OF_ANY_RANK, ORDERS_FD, READY, ROOM, STORE_FD, TAKEN, WANTED_FD
+from headway.runner.imports import uncollected, under
 
-# Libraries that a standby imports where the first generation's worker has; what a script brings itself is run by the script only.
-LIBRARIES = frozenset(
-    {
-        "accelerate",
-        "datasets",
-        "einops",
-        "filelock",
-        "fsspec",
-        "headway",
-        "huggingface_hub",
-        "lightning",
-        "lightning_fabric",
-        "lightning_utilities",
-        "numpy",
-        "packaging",
-        "pandas",
-        "peft",
-        "psutil",
-        "pyarrow",
-        "pytorch_lightning",
-        "regex",
-        "requests",
-        "safetensors",
-        "scipy",
-        "tokenizers",
-        "torch",
-        "torchmetrics",
-        "torchvision",
-        "tqdm",
-        "transformers",
-        "yaml",
-    }
-)
 IMPORTING_NICENESS = 10
 # Where the kernel groups processes by session, niceness counts between groups only, and anybody may set and reset that (sched(7)).
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -70,11 +39,12 @@ def worth_importing(names: Sequence[str], *, of_any_rank: bool) -> list[str]:
     return [*ALWAYS, *(name for name in names if name.partition(".")[0] in packages)]
 
 
-def warm_up(module: str, names: Sequence[str]) -> None:
-    """Imports what `python -m module` will, and `names`. What cannot be imported is left to the worker."""
+def warm_up(module: str, names: Sequence[str], overlays: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Imports what `python -m module` will, and `names`, each under the environment that the script makes for its library. What cannot be
+    imported is left to the worker."""
     with uncollected():
         for name in (module, *names):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), under(overlays.get(name.partition(".")[0], {})):
                 imported = importlib.import_module(name)
                 if name == module and hasattr(imported, "prepare"):
                     imported.prepare()  # hooks that must be there before libraries give the hooked functions names of their own
@@ -93,9 +63,9 @@ def forget(module: str) -> None:
 
 
 def holds_a_device() -> bool:
-    """Whether an import has made a device context, which would keep memory from the worker that still runs."""
+    """Whether an import, of torch or of anything else, has made a device context: that keeps memory from the worker that still runs."""
     torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
+    return (torch is not None and bool(torch.cuda.is_initialized())) or opens_a_device(os.getpid())
 
 
 @contextlib.contextmanager
@@ -209,11 +179,18 @@ def main() -> None:
         wants = json.load(file)
     listening = socket.socket(fileno=orders)
     listening.set_inheritable(False)
+    host = int(os.environ.pop(STORE_FD, -1))
+    if host >= 0:
+        os.set_inheritable(host, False)
     os.environ.update(wants["environment"])
     with contextlib.nullcontext() if wants["first"] else less_important():
-        warm_up(wants["argv"][wants["argv"].index("-m") + 1], wants["modules"])
+        warm_up(wants["argv"][wants["argv"].index("-m") + 1], wants["modules"], wants["overlays"])
         if not wants["first"]:  # nobody waits for it yet
             gc.collect()
+    if host >= 0:
+        with socket.socket(fileno=host) as orders_of_host:
+            if "torch.distributed" in sys.modules:  # else the supervisor finds its end closed, and starts one by itself
+                store.fork_away(orders_of_host, wants["cpus"])
     ordered, _, _ = select.select([listening], [], [], 0)
     if holds_a_device() and not ordered:
         sys.exit(HAS_A_DEVICE)
@@ -227,7 +204,7 @@ def main() -> None:
         listening.send(TAKEN)
     listening.close()
     module = become(order, descriptors)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what python calls: nothing is put back before the interpreter ends
 
 
 if __name__ == "__main__":

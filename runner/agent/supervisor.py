@@ -6,6 +6,7 @@ there, what happened is kept for the next one. In the same way it keeps the node
 
 import contextlib
 import json
+import mmap
 import os
 import secrets
 import selectors
@@ -14,26 +15,32 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.runner.agent import cgroup, leftovers, warm
+from headway.runner.agent import cgroup, leftovers, store, warm
 from headway.runner.agent.launch import Torchrun, is_ours, worker_argv
+from headway.runner.agent.listening import listen
 from headway.runner.agent.processes import (
+    activity,
     become_subreaper,
     children,
+    describe_code,
     describe_status,
     kill_group,
     open_log,
+    opens_a_device,
     signal_main_thread,
     spawn,
+    state_of,
 )
 from headway.runner.alive import Process
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig
+from headway.runner.imports import MODULES, recorded
 from headway.runner.rundir import RunDirectory
 
 MAX_RESTARTS = 20  # within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable
@@ -43,6 +50,11 @@ EVENT_BYTES = 1 << 16
 REPEATED_BYTES = 1 << 17  # of events in a hello, which must leave at once: a socket takes 208 KiB (net.core.wmem_default)
 EVENTS_KEPT = 256
 REAP_S = 0.005
+# After the script's end, for Python's own: of a process that computes nothing and moves nothing meanwhile.
+LEAVE_S, LEAVE = 30.0, "HEADWAY_LEAVE_S"
+IDLE_SHARE = 0.1  # of a processor: threads that wait for the interpreter wake up all the time
+STEPLESS_S = 60.0  # a script that has not stepped by then may never do so in a way that can be counted
+KILL_AGAIN_S, UNDEAD_S = 5.0, 30.0  # of a worker that SIGKILL does not end; from when on the agent hears of it
 STRAYS_S = 10.0  # a killed process that is in the kernel may take its time; the next generation does not wait for ever
 PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
 
@@ -61,6 +73,17 @@ class Worker:
     code: int | None = None
     asked: bool = False
     oom: bool = False
+
+
+@dataclass
+class Leaving:
+    """A worker whose script is through, with the code that it ends with; what it had done when it was last looked at, and when it is looked
+    at next."""
+
+    code: int
+    done: tuple[int, int]
+    until: float
+    killed: bool = False
 
 
 @dataclass
@@ -93,14 +116,24 @@ class Supervisor:
     _stopping_since: float | None = None  # monotonic
     _stopped_by: int = signal.SIGTERM  # what torchrun's workers get too
     _rendezvous: socket.socket | None = None
+    _store: store.Host | None = None
+    _others: frozenset[int] = frozenset()  # children that this process had before it was a supervisor
+    _left: set[int] = field(default_factory=set)  # sessions of what ranks that ended with 0 have left behind
+    _leaving: dict[int, Leaving] = field(default_factory=dict)  # by pid
+    _killed: dict[int, float] = field(default_factory=dict)  # workers: when SIGKILL was sent first, monotonic
+    _kill_again: float = 0.0
+    _steps_due: float | None = None  # monotonic
     _shared_memory: set[leftovers.Inode] = field(default_factory=set)  # that ended workers had open
+    _shared_before: set[leftovers.Inode] = field(default_factory=set)  # that was there before the generation
     _out_of_memory: int = 0  # kills by the kernel before this generation
     _exit_code: int | None = None
 
     def serve(self) -> int:
+        self._others = frozenset(children())
         become_subreaper()
         self._page = os.memfd_create("headway-heartbeat")  # without a name: nothing is left behind, whoever dies
         os.ftruncate(self._page, HeartbeatPage.bytes_for(self.config.procs_per_slot))
+        self._heartbeats = HeartbeatPage(memoryview(mmap.mmap(self._page, 0)))
         self._events, self._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._events, selectors.EVENT_READ, self._read_events)
@@ -109,6 +142,7 @@ class Supervisor:
         self._agent = Companion("headway.runner.agent.main")
         self._coordinator = Companion("headway.runner.coordinator.main") if self.hosts_coordinator else None
         self._keeper = Companion("headway.runner.checkpoint.keeper") if self._may_save() else None
+        self._store_host = Companion("headway.runner.agent.store")
         self._keeper_name = f"headway-keeper-{secrets.token_hex(16)}"  # nobody else can take it before the keeper does
         self._start_first()
         if self._coordinator is not None:
@@ -119,7 +153,7 @@ class Supervisor:
         self._start_agent()
         try:
             while self._exit_code is None:
-                self._hear(None)
+                self._hear(self._look())
             until = time.monotonic() + PARTING_S
             while self._coordinates() and (left_s := until - time.monotonic()) > 0:
                 self._hear(left_s)
@@ -131,6 +165,43 @@ class Supervisor:
         """Deals with what comes next, from whomever it comes."""
         for key, _ in self._selector.select(patience_s):
             key.data()
+
+    def _look(self) -> float | None:
+        """Ends what does not end by itself; seconds until it is to be looked at again, null: there is nothing of that kind."""
+        now = time.monotonic()
+        for pid, leaving in self._leaving.items():
+            if leaving.until <= now:
+                self._look_at(pid, leaving, now)
+        if self._killed and self._kill_again <= now:
+            self._kill_again = now + KILL_AGAIN_S
+            for pid in self._killed:
+                kill_group(pid, signal.SIGKILL)
+            stay = [pid for pid, since in self._killed.items() if now - since >= UNDEAD_S]
+            if undead := [{"rank": self._workers[pid].rank, "state": state_of(pid)} for pid in stay]:
+                self._tell({"what": "undead", "undead": undead})
+        if self._steps_due is not None and self._steps_due <= now:
+            self._steps_due = None
+            self._say_stepless()
+        waits = [leaving.until for leaving in self._leaving.values()] + [self._kill_again] * bool(self._killed)
+        waits += [] if self._steps_due is None else [self._steps_due]
+        return max(min(waits) - now, 0.0) if waits else None
+
+    def _say_stepless(self) -> None:
+        """For the report: nobody can tell the progress of a script that steps no optimizer of torch."""
+        first = next((worker for worker in self._living() if worker.rank == 0), None)
+        if first is not None and self._heartbeats.read(first.local_rank)["step"] == 0:
+            text = f"no optimizer of torch has stepped within {STEPLESS_S:.0f} s: steps are not counted"
+            self._say({"what": "note", "rank": 0, "kind": "unseen", "calls": [text]})
+
+    def _look_at(self, pid: int, leaving: Leaving, now: float) -> None:
+        """Ends a worker whose script is through, where it has done nothing since the last look."""
+        ticks, moved = activity(pid)
+        bound_s = leave_s()
+        idle = moved == leaving.done[1] and ticks - leaving.done[0] <= IDLE_SHARE * bound_s * os.sysconf("SC_CLK_TCK")
+        leaving.done, leaving.until = (ticks, moved), now + bound_s
+        if idle or leaving.killed:
+            leaving.killed = True
+            os.kill(pid, signal.SIGKILL)
 
     # --- what is published and who is started -------------------------------------------------------------------------
 
@@ -234,10 +305,16 @@ class Supervisor:
                 self._exit_code = Exit.RETRY_ELSEWHERE
 
     def _spawn(self, message: dict[str, Any]) -> None:
-        """Makes a generation's workers, of standbys where they are ready. Rank 0 of the run gets the listening rendezvous socket."""
+        """Makes a generation's workers, of standbys where they are ready. The node of rank 0 serves their store."""
         self._workers.clear()
         self._said.clear()
+        self._leaving.clear()
+        self._steps_due = None
+        self._killed.clear()
         self._clear_away()
+        self._shared_before = leftovers.present()
+        if any(order["hosts_store"] for order in message["workers"]):
+            self._serve_store()
         orders = {order["local_rank"]: order for order in message["workers"]}
         ready = {local_rank for local_rank, standby in self._standbys.items() if standby.ready}
         taken, cold = self._hand_over(orders)
@@ -247,9 +324,6 @@ class Supervisor:
             self._workers[pid] = Worker(order["rank"], local_rank, message["generation"], pid, is_warm)
         self._out_of_memory = cgroup.out_of_memory_kills()
         self._tell({"what": "spawned", "workers": [vars(worker) for worker in self._workers.values()], "cold": cold})
-        if any(order["hosts_store"] for order in orders.values()):
-            self._close_rendezvous()
-            self._listen({})
 
     def _hand_over(self, orders: dict[int, dict[str, Any]]) -> tuple[dict[int, int], dict[int, str]]:
         """Local rank -> pid of the standbys that have become workers, and why the others have not; those are ended."""
@@ -264,7 +338,7 @@ class Supervisor:
             out, err = (open_log(Path(order[name])) if order[name] else os.dup(fd) for name, fd in (("stdout", 1), ("stderr", 2)))
             logs += [out, err]
             added = frozenset(order["environment"])
-            given.append((standby, warm.Order(local_rank, order["argv"], environment, self._descriptors(order), out, err, added)))
+            given.append((standby, warm.Order(local_rank, order["argv"], environment, self._descriptors(), out, err, added)))
         taken = warm.hand_over(given)
         for log in logs:
             os.close(log)
@@ -272,23 +346,24 @@ class Supervisor:
 
     def _fork(self, order: dict[str, Any]) -> int:
         """A worker from nothing; its pid."""
-        descriptors = self._descriptors(order)
+        descriptors = self._descriptors()
         environment = {
             **self._worker_environment(),
             **order["environment"],
             **{name: str(fd) for name, fd in descriptors.items()},
         }
         stdout, stderr = (Path(order[name]) if order[name] else None for name in ("stdout", "stderr"))
-        return spawn(order["argv"], environment, descriptors.values(), stdout, stderr, order["cpus"])
+        return spawn(order["argv"], environment, descriptors.values(), stdout, stderr, order["cpus"], stdin=self._passes_stdin())
+
+    def _passes_stdin(self) -> bool:
+        """torchrun's workers all have its stdin."""
+        return Torchrun.of(self.config) is not None
 
     def _worker_environment(self) -> dict[str, str]:
         return {**os.environ, **self._keeper_environment()}
 
-    def _descriptors(self, order: dict[str, Any]) -> dict[str, int]:
-        descriptors = {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
-        if order["hosts_store"] and self._rendezvous is not None:
-            descriptors["HEADWAY_STORE_FD"] = self._rendezvous.fileno()
-        return descriptors
+    def _descriptors(self) -> dict[str, int]:
+        return {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
 
     def _standby(self, message: dict[str, Any]) -> None:
         """Starts a standby for each named local rank that has none."""
@@ -297,7 +372,8 @@ class Supervisor:
             environment = {**self._worker_environment(), **order["environment"]}
             try:
                 place = (self._companion_environment(), message["modules"], order["cpus"])
-                started = warm.start_standby(order["argv"], environment, *place)
+                overlays = recorded(Path(environment[MODULES]), order["local_rank"])
+                started = warm.start_standby(order["argv"], environment, *place, stdin=self._passes_stdin(), overlays=overlays)
             except OSError as error:  # one can do without
                 print(f"no standby: {error}", file=sys.stderr, flush=True)
                 return
@@ -305,23 +381,36 @@ class Supervisor:
 
     def _start_first(self) -> None:
         """Has the first workers begin to import while this node still meets the others; a launcher may have begun even sooner."""
-        passed_on = os.environ.pop(warm.PASSED_ON, None)
+        passed_on, host = os.environ.pop(warm.PASSED_ON, None), os.environ.pop(store.PASSED_ON, None)
+        if host is not None:
+            self._keep_store_host(store.take_on(host))
         environment, given = self._worker_environment(), Torchrun.of(self.config)
         if passed_on is not None:
             for local_rank, standby in warm.take_on(passed_on, environment).items():
                 self._keep_standby(local_rank, standby)
             return
+        if not (given is not None and given.virtual_local_rank):
+            self._start_standbys(environment, warm.first_imports(self.config.trainer.options.get("argv", ())))
+        if self._store is None:
+            self._start_store_host()
+
+    def _start_standbys(self, environment: dict[str, str], modules: Sequence[str]) -> None:
         cpus = json.loads(os.environ.get("HEADWAY_CPUS", "{}"))
         for local_rank in range(self.config.procs_per_slot):
             argv = worker_argv(self.config, local_rank, os.environ)
-            if not is_ours(argv) or (given is not None and given.virtual_local_rank):
+            if not is_ours(argv):
                 return
-            place = (self._companion_environment(), warm.ALWAYS, cpus.get(str(local_rank)))
+            place = (self._companion_environment(), modules, cpus.get(str(local_rank)))
+            host, theirs = store.begin() if modules and self._store is None else (None, None)
             try:
-                self._keep_standby(local_rank, warm.start_standby(argv, environment, *place, first=True))
+                started = warm.start_standby(argv, environment, *place, first=True, stdin=self._passes_stdin(), store=theirs)
             except OSError as error:  # one can do without
                 print(f"no standby: {error}", file=sys.stderr, flush=True)
                 return
+            self._keep_standby(local_rank, started)
+            if host is not None and theirs is not None:
+                theirs.close()
+                self._keep_store_host(host)
 
     def _keep_standby(self, local_rank: int, standby: warm.Standby) -> None:
         self._standbys[local_rank] = standby
@@ -332,6 +421,39 @@ class Supervisor:
             self._selector.unregister(standby.orders)
         elif standby.ready and not standby.first and all(each.ready for each in self._standbys.values()):
             self._tell({"what": "standbys", "ready": sorted(self._standbys)})
+
+    # --- the rendezvous store -----------------------------------------------------------------------------------------
+
+    def _keep_store_host(self, host: store.Host) -> None:
+        self._store = host
+        self._selector.register(host.orders, selectors.EVENT_READ, partial(self._hear_store_host, host))
+
+    def _start_store_host(self) -> None:
+        self._keep_store_host(store.start(self._companion_environment(), self._log("store")))
+
+    def _hear_store_host(self, host: store.Host) -> None:
+        """Another one takes the place of a host that has ended. What it held is gone, as with torchrun's agent; what it had not yet begun
+        to serve is served."""
+        if host is not self._store or host.hear():
+            return
+        self._selector.unregister(host.orders)
+        host.orders.close()
+        self._store_host.died()
+        if len(self._store_host.deaths) > MAX_RESTARTS:
+            host.forget()
+            self._exit_code = Exit.RETRY_ELSEWHERE
+            return
+        self._start_store_host()
+        if host.unserved is not None:
+            self._store.serve(host.unserved)
+
+    def _serve_store(self) -> None:
+        """Has the generation's store served where this node said it would be, and listens on another port for the next."""
+        assert self._store is not None  # noqa: S101  there is one from the start
+        if self._rendezvous is not None:
+            self._store.serve(self._rendezvous)
+            self._rendezvous = None
+        self._listen({})
 
     def _unpark(self, local_rank: int) -> warm.Standby:
         """Takes a standby out of those that wait."""
@@ -352,6 +474,9 @@ class Supervisor:
         for worker in meant:
             worker.asked = True
             kill_group(worker.pid, signal.Signals(number))
+            if number == signal.SIGKILL:
+                self._kill_again = time.monotonic() + KILL_AGAIN_S if not self._killed else self._kill_again
+                self._killed.setdefault(worker.pid, time.monotonic())
 
     def _living(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.ended is None]
@@ -371,14 +496,9 @@ class Supervisor:
         if self._rendezvous is not None:
             return
         try:
-            self._rendezvous = socket.create_server((self.host, 0), backlog=1024)
+            self._rendezvous = listen(self.host, backlog=1024)
         except OSError as error:  # the name is not this machine's yet: the agent asks again
             print(f"cannot listen on {self.host}: {error}", file=sys.stderr, flush=True)
-
-    def _close_rendezvous(self) -> None:
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
 
     def _port(self) -> int | None:
         return None if self._rendezvous is None else int(self._rendezvous.getsockname()[1])
@@ -421,8 +541,21 @@ class Supervisor:
             except ValueError:  # longer than EVENT_BYTES, so cut: it costs that event, not the node
                 print(f"an event that cannot be read: {data[:80]!r}", file=sys.stderr, flush=True)
                 continue
-            self._said.append(event)
-            self._tell({"what": "event", "event": event})
+            if event.get("what") == "leaving":  # nobody else's business
+                self._begins_to_leave(event)
+                continue
+            if (event.get("what"), event.get("name"), self.config.trainer.kind) == ("section", "script", "script"):
+                self._steps_due = time.monotonic() + STEPLESS_S
+            self._say(event)
+
+    def _say(self, event: dict[str, Any]) -> None:
+        self._said.append(event)
+        self._tell({"what": "event", "event": event})
+
+    def _begins_to_leave(self, event: dict[str, Any]) -> None:
+        for worker in self._living():
+            if worker.rank == event["rank"]:
+                self._leaving[worker.pid] = Leaving(event["code"], activity(worker.pid), time.monotonic() + leave_s())
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -470,11 +603,23 @@ class Supervisor:
 
     def _worker_ended(self, worker: Worker, status: int) -> None:
         worker.ended, worker.code = describe_status(status), os.waitstatus_to_exitcode(status)
+        self._killed.pop(worker.pid, None)
+        if (leaving := self._leaving.pop(worker.pid, None)) is not None and leaving.killed:
+            worker.ended, worker.code = describe_code(leaving.code), leaving.code
+            print(f"rank {worker.rank} was through and did not end: {worker.ended}", file=sys.stderr, flush=True)
         worker.oom = worker.code != 0 and not worker.asked and cgroup.out_of_memory_kills() > self._out_of_memory
         self._tell({"what": "ended", "worker": vars(worker)})
         strays = self._strays()  # its data loaders have come to this process
+        if worker.code == 0:
+            self._leave(worker, strays)
+            return
         self._shared_memory |= leftovers.shared_memory_of(strays)
         kill_group(worker.pid, signal.SIGKILL)
+
+    def _leave(self, worker: Worker, strays: Iterable[int]) -> None:
+        """What a rank that is through has left behind is its script's business, in whatever session it runs."""
+        others = self._workers.keys() - {worker.pid}
+        self._left |= ({worker.pid} | {session for pid in strays if (session := session_of(pid)) is not None}) - others
 
     def _standby_ended(self, pid: int) -> None:
         for local_rank, standby in list(self._standbys.items()):
@@ -519,33 +664,66 @@ class Supervisor:
         return len(companion.deaths) > MAX_RESTARTS
 
     def _strays(self) -> list[int]:
-        """What earlier workers left behind; orphans come to this process (`become_subreaper`)."""
-        companions = (self._agent, self._coordinator, self._keeper)
-        known = {*(companion.pid for companion in companions if companion is not None), *self._workers}
-        known |= {standby.pid for standby in self._standbys.values()}
-        return [pid for pid in children() if pid not in known]
+        """What workers left behind; orphans come to this process (`become_subreaper`)."""
+        return [pid for pid in children() if pid not in self._known()]
+
+    def _known(self) -> set[int]:
+        """The living processes that are no worker's child."""
+        if self._store is not None and not self._store.pid:  # it says who it is before it can be a child of this process
+            self._store.hear()
+        companions = (self._agent, self._coordinator, self._keeper, self._store)
+        known = {*(companion.pid for companion in companions if companion is not None), *self._workers, *self._others}
+        return known | {standby.pid for standby in self._standbys.values()}
+
+    def _to_end(self) -> list[int]:
+        """The strays, but for what ranks that ended with 0 have left behind and that has no device."""
+        return [pid for pid in self._strays() if session_of(pid) not in self._left or opens_a_device(pid)]
 
     def _clear_away(self) -> None:
         """Ends what earlier workers left behind, and reaps it: what it held, a device or memory, is free then."""
         until = time.monotonic() + STRAYS_S
-        while (strays := self._strays()) and time.monotonic() < until:
+        while (strays := self._to_end()) and time.monotonic() < until:
             self._shared_memory |= leftovers.shared_memory_of(strays)
             for pid in strays:
                 os.kill(pid, signal.SIGKILL)
             self._reap()
-            if self._strays():
+            if self._to_end():
                 time.sleep(REAP_S)
-        leftovers.remove_unused(self._shared_memory)
+        self._remove_shared_memory()
+
+    def _remove_shared_memory(self) -> None:
+        leftovers.remove_unused(self._shared_memory - self._shared_before)
         self._shared_memory.clear()
 
     def _end_everything(self) -> None:
-        """Kills and reaps every process below this one, the children of killed ones too, within PARTING_S."""
+        """Kills and reaps what this process has started, within PARTING_S; after a failure also what workers have left behind, the children
+        of killed ones too. What a run that completed has left goes on, as under torchrun."""
         until = time.monotonic() + PARTING_S
+        completed = self._exit_code == Exit.COMPLETED
         self._shared_memory |= leftovers.shared_memory_of(worker.pid for worker in self._living())
-        while (left := children()) and time.monotonic() < until:
+        while (left := self._to_kill(completed=completed)) and time.monotonic() < until:
             for pid in left:
+                kill_group(pid, signal.SIGKILL)
                 os.kill(pid, signal.SIGKILL)
             while children() and os.waitpid(-1, os.WNOHANG)[0]:
                 continue
             time.sleep(REAP_S)
-        leftovers.remove_unused(self._shared_memory)
+        if not completed:
+            self._remove_shared_memory()
+
+    def _to_kill(self, *, completed: bool) -> list[int]:
+        ours = [pid for pid in children() if pid in self._known() - self._others]
+        return ours if completed else [*ours, *self._to_end()]
+
+
+def leave_s() -> float:
+    """How long a process may do nothing after its script's end."""
+    return float(os.environ.get(LEAVE, LEAVE_S))
+
+
+def session_of(pid: int) -> int | None:
+    """The session of a process; None once it is gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

@@ -16,12 +16,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from headway.runner.agent.processes import kill_group, spawn
+from headway.runner.agent.source import may_set_environment
 
 READY, TAKEN = b"ready", b"taken"
-ORDERS_FD, WANTED_FD = "HEADWAY_ORDERS_FD", "HEADWAY_WANTED_FD"
+ORDERS_FD, WANTED_FD, STORE_FD = "HEADWAY_ORDERS_FD", "HEADWAY_WANTED_FD", "HEADWAY_STORE_FD"
 # Room behind the environment of a standby's start, in which it shows the worker's own (proc(5), environ), as a fresh process would.
 ROOM, ROOM_BYTES = "HEADWAY_ROOM", 8192
 # A standby waits in recvmsg: it answers within a millisecond unless it is stopped or the machine has stalled.
@@ -33,6 +35,39 @@ OF_A_GENERATION = frozenset(
 OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "WANDB_RUN_ID"})
 # Packages that read nothing of a rank's own when they are imported; a standby that has only these may become any rank.
 OF_ANY_RANK = frozenset({"headway", "numpy", "torch"})
+# Libraries that a standby imports where the first generation's worker has; what a script brings itself is run by the script only.
+LIBRARIES = frozenset(
+    {
+        "accelerate",
+        "datasets",
+        "einops",
+        "filelock",
+        "fsspec",
+        "headway",
+        "huggingface_hub",
+        "lightning",
+        "lightning_fabric",
+        "lightning_utilities",
+        "numpy",
+        "packaging",
+        "pandas",
+        "peft",
+        "psutil",
+        "pyarrow",
+        "pytorch_lightning",
+        "regex",
+        "requests",
+        "safetensors",
+        "scipy",
+        "tokenizers",
+        "torch",
+        "torchmetrics",
+        "torchvision",
+        "tqdm",
+        "transformers",
+        "yaml",
+    }
+)
 # Every worker needs these before its first step; the first optimizer that is made imports torch._dynamo.
 ALWAYS = ("torch", "torch.distributed", "torch._dynamo")
 # Standbys that a process passes on to the supervisor that takes its place: {local rank: [pid, descriptor of its orders]}.
@@ -77,6 +112,11 @@ class Order:
     added: frozenset[str] = frozenset()
 
 
+def first_imports(words: Sequence[str]) -> Sequence[str]:
+    """What the first workers of `SCRIPT ARGS...` import ahead of it: nothing where the script may say before what torch is to read."""
+    return () if may_set_environment(words) else ALWAYS
+
+
 def start_standby(
     argv: Sequence[str],
     environment: Mapping[str, str],
@@ -85,21 +125,32 @@ def start_standby(
     cpus: Iterable[int] | None = None,
     *,
     first: bool = False,
+    stdin: bool = False,
+    overlays: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
+    store: socket.socket | None = None,
 ) -> Standby:
     """Starts a standby for workers that run `argv` under `environment`; `modules` are imported beside what every worker imports.
 
     `companion` is the environment that the process itself starts with, the same for all processes of the node. A `first` one imports as
     fast as a worker would, and `environment` is its node's: an order may add whatever our launch adds (`_unfit`).
+    `overlays` are what the script changes in its environment before it imports a library. One with `store` forks the host of the
+    rendezvous store, once it has torch.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wants = {"argv": list(argv), "environment": dict(environment), "modules": list(modules), "first": first}
+    wants |= {
+        "overlays": {library: dict(changes) for library, changes in overlays.items()},
+        "cpus": sorted(os.sched_getaffinity(0)),
+    }
     wanted = memfd("headway-standby", wants)
     descriptors = {ORDERS_FD: theirs.fileno(), WANTED_FD: wanted}
+    if store is not None:
+        descriptors[STORE_FD] = store.fileno()
     started_with = {**companion, **{name: str(fd) for name, fd in descriptors.items()}, ROOM: "x" * ROOM_BYTES}
     room = "." * sum(len(word) + 1 for word in argv)
     command = [sys.executable, "-u", "-m", "headway.runner.agent.standby", room]
     nowhere = Path(os.devnull)
-    pid = spawn(command, started_with, descriptors.values(), nowhere, nowhere, cpus)
+    pid = spawn(command, started_with, descriptors.values(), nowhere, nowhere, cpus, stdin=stdin)
     theirs.close()
     os.close(wanted)
     return Standby(pid, ours, environment, any(name.partition(".")[0] not in OF_ANY_RANK for name in modules), first)

@@ -1,4 +1,4 @@
-"""Calls a function right after a module has been imported by whomever, or at once if it has been."""
+"""Calls a function right after a module has been imported by whomever, or at once if it has been; or right before."""
 
 import importlib.abc
 import importlib.machinery
@@ -9,6 +9,7 @@ from types import ModuleType
 from headway.runner.boot.unseen import carefully
 
 _waiting: dict[str, Callable[[ModuleType], None]] = {}
+_before: dict[str, Callable[[], object]] = {}
 
 
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
@@ -17,6 +18,17 @@ def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
         carefully(change, module)
         return
     _waiting[name] = change
+    _find()
+
+
+def before_import(name: str, call: Callable[[], object]) -> None:
+    """`call()` when `name` is about to be imported; never, where it has been."""
+    if name not in sys.modules:
+        _before[name] = call
+        _find()
+
+
+def _find() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -27,6 +39,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if (call := _before.pop(name, None)) is not None:
+            call()
         if name not in _waiting:
             return None
         change = _waiting.pop(name)

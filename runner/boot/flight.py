@@ -3,10 +3,10 @@
 torch makes that pipe for NCCL alone, under the same name, in the place of this one: so each rank is asked in one way, whatever its backend.
 """
 
+import _thread
 import contextlib
 import os
 import sys
-import threading
 from pathlib import Path
 
 from headway.runner.agent.flight import DUMPS, DUMPS_BEFORE, PIPES, THREAD
@@ -25,12 +25,12 @@ def answer_requests(rank: int) -> None:
         requests = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # with an end to write to of our own, reading never meets the end
     except OSError:
         return
-    threading.Thread(target=_answer, args=(requests, Path(f"{dumps}{rank}")), name=THREAD, daemon=True).start()
+    _thread.start_new_thread(_answer, (requests, Path(f"{dumps}{rank}")))  # none of those that the script can list
 
 
 def _answer(requests: int, target: Path) -> None:
-    with contextlib.suppress(OSError):  # Python tells the kernel a thread's name from 3.14 on
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/self/task/{_thread.get_native_id()}/comm").write_text(THREAD)
     while os.read(requests, 4096):
         carefully(write_dump, target)
 

@@ -1,67 +1,141 @@
 """Runs somebody's script, unchanged, as a worker: `python -m headway.runner.boot [-m] SCRIPT ARGS...`.
 
-Before the script's first line it hosts the generation's rendezvous store on rank 0, sets the hooks, and verifies what was saved last;
-the script finds torchrun's environment, its own argv and itself as `__main__`.
+Before the script's first line it sets the hooks and verifies what was saved last; the script finds torchrun's environment, its own argv
+and itself as `__main__`. It ends as Python ends it: what it raises leaves through here, to the interpreter.
 """
 
 import atexit
+import builtins
 import functools
 import gc
+import importlib
+import importlib.machinery
 import os
+import pkgutil
 import runpy
+import signal
 import sys
-import threading
-import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from headway.runner.boot import signs
+from headway.runner.boot.after_import import after_import
 from headway.runner.boot.hooks import prepare
+from headway.runner.boot.seen import record_changes
 from headway.runner.boot.shares import verify_first
-from headway.runner.boot.unseen import carefully, say_unseen, watch_for_steps
+from headway.runner.boot.unseen import carefully, say_unseen
 from headway.runner.contract import RunConfig, from_json
-from headway.runner.imports import uncollected
-from headway.runner.worker import Worker, host_store, leave_store
+from headway.runner.imports import MODULES, recorded, uncollected, under
+from headway.runner.worker import Worker
 
-_PASSED_OVER = (__file__, runpy.__file__, "<frozen runpy>")
+# Exit code of `python` for a script that cannot be opened (Modules/main.c).
+CANNOT_OPEN = 2
 
 
-def run_script(argv: Sequence[str]) -> None:
-    """Runs `SCRIPT ARGS...` or `-m MODULE ARGS...` the way `python` itself would."""
-    if argv[0] == "-m":
-        sys.argv = list(argv[1:])
-        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-        return
-    sys.argv = list(argv)
-    sys.path[0] = str(Path(argv[0]).resolve().parent)
-    name = os.path.abspath(argv[0])  # noqa: PTH100  as python has it, whose links stay links
-    code = compile(Path(name).read_bytes(), name, "exec")
-    # A module object of its own, so that what the script defines can be pickled and a spawned child finds it by __file__.
+def run_script(words: Sequence[str]) -> None:
+    """Runs `SCRIPT ARGS...` or `-m MODULE ARGS...` as `python` itself would (Modules/main.c). What the script raises, it raises."""
     main_module = types.ModuleType("__main__")
-    main_module.__file__ = name
-    main_module.__dict__["__builtins__"] = __builtins__
+    names = main_module.__dict__
+    names["__loader__"] = importlib.machinery.BuiltinImporter
+    if sys.version_info < (3, 14):
+        names["__annotations__"] = {}
+    names["__builtins__"] = builtins
     sys.modules["__main__"] = main_module
-    exec(code, main_module.__dict__)
+    sys.argv = list(words[1:] if words[0] == "-m" else words)
+    if words[0] == "-m":
+        sys.argv[0] = "-m"
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # what python calls
+    elif pkgutil.get_importer(words[0]) is not None:  # a directory or an archive with a __main__.py
+        sys.path[: 0 if sys.flags.safe_path else 1] = [os.path.abspath(words[0])]  # noqa: PTH100  links stay links
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+    else:
+        _run_file(words[0], names)
 
 
-def keep_process_groups() -> None:
-    """Keeps destroyed process groups alive: gloo's destructor joins its threads with the GIL held, and they may need it to drop a
-    tensor (pytorch/pytorch#56297), so that a script that has finished would hang for ever (seen here with torch 2.13 in 3 of 7 runs).
-    """
-    from torch import distributed  # noqa: PLC0415
-    from torch.distributed import distributed_c10d  # noqa: PLC0415
+def _run_file(given: str, names: dict[str, Any]) -> None:
+    name = os.path.abspath(given)  # noqa: PTH100  as python has it, whose links stay links
+    compiled = name.endswith(".pyc")
+    loaders = importlib.machinery.SourcelessFileLoader, importlib.machinery.SourceFileLoader
+    loader = loaders[0 if compiled else 1]("__main__", name)
+    try:
+        source = Path(name).read_bytes()
+    except OSError as error:
+        print(f"{sys.executable}: can't open file {name!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        raise SystemExit(CANNOT_OPEN) from None
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(given).resolve().parent)
+    names |= {"__file__": name, "__cached__": None, "__loader__": loader}
+    code = loader.get_code("__main__") if compiled else None
+    exec(code or compile(source, name, "exec", dont_inherit=True), names)
+    forget_file()
 
-    original, kept = distributed_c10d.destroy_process_group, list[Any]()
 
-    @functools.wraps(original)
-    def destroy(group: Any = None) -> None:
-        kept.extend(distributed_c10d._world.pg_map)
-        original(group)
+def forget_file() -> None:
+    """A script's `__file__` is gone when its exit hooks run (Python/pythonrun.c)."""
+    main_module = sys.modules.get("__main__")
+    if isinstance(getattr(main_module, "__file__", None), str) and main_module.__spec__ is None:  # type: ignore[union-attr]
+        for name in ("__file__", "__cached__"):
+            vars(main_module).pop(name, None)
 
-    distributed.destroy_process_group = distributed_c10d.destroy_process_group = destroy
+
+def own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's own frames on; None where there are none, as of a script that cannot be compiled."""
+    ours = run_script.__code__, _run_file.__code__
+    below, shown = trace, trace
+    while below is not None:
+        if below.tb_frame.f_code in ours:
+            shown = below.tb_next
+        below = below.tb_next
+    return shown
+
+
+def show_own_frames() -> None:
+    """Has whatever hook shows the exception that ends the script, Python's or the script's, see the script's frames only."""
+    hook: Callable[..., object] | None = getattr(sys, "excepthook", None)
+    if hook is None:
+        return
+
+    @functools.wraps(hook)
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = hook
+        sys.last_traceback = error.__traceback__ = own_frames(trace)
+        try:
+            hook(kind, error, error.__traceback__)
+        finally:
+            forget_file()
+
+    sys.excepthook = show
+
+
+def code_of(error: BaseException | None) -> int:
+    """What the process ends with that `error` has left; a signal's number is negative."""
+    if isinstance(error, SystemExit):
+        return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(error is not None)
+
+
+class Ending:
+    """Says that the script is through: what is left is Python's own end, in which a process group's destructor may wait for ever
+    (pytorch/pytorch#56297); then the supervisor ends the process, with the code that is said here."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.code: int | None = None
+
+    def __call__(self) -> None:
+        if self.code is not None and not self._worker.forked():
+            carefully(self._worker.say, "leaving", code=self.code)
+
+
+def watch_torch(worker: Worker, counter: signs.StepCounter, _: types.ModuleType) -> None:
+    """Once torch is there: steps are counted, and replicas compared behind them where the run asks for that."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  it has just been imported
+
+    register_optimizer_step_post_hook(counter)
+    carefully(compare_replicas, worker, counter)
 
 
 def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
@@ -73,69 +147,48 @@ def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
         counter.then = prepare_comparison(worker, config.corruption.compare, config.timeouts["collective"].floor_s)
 
 
-def leave(code: int) -> NoReturn:
-    """Ends the process as the interpreter would, but for the destructors of process groups that the script did not destroy."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def exit_code(reason: object) -> int:
-    """What `sys.exit(reason)` ends with; a text goes to stderr."""
-    if reason is None or isinstance(reason, int):
-        return reason or 0
-    print(reason, file=sys.stderr)
-    return 1
-
-
-def own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's own frames on."""
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in _PASSED_OVER:
-        trace = trace.tb_next
-    return trace
+def verify_saved(worker: Worker) -> None:
+    """Verifies what the run has saved. It takes torch, which sees the variables that the script set for it when it began before."""
+    if (worker.generation, worker.attempt) == (1, 0):  # nothing yet
+        return
+    modules = os.environ.get(MODULES)
+    changes = {} if modules is None else recorded(Path(modules), worker.local_rank).get("torch", {})
+    with under(changes), uncollected():
+        importlib.import_module("torch.distributed")
+    verify_first(worker, None)
 
 
 def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
-    with uncollected():
-        prepare()
-        from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  after the first heartbeat
-
-    store = host_store(worker)  # serves the other ranks for as long as this process lives
+    ending = Ending(worker)
+    atexit.register(ending)  # the first of all, so it is called last
+    words = sys.argv[1:]
+    module = sys.orig_argv.index("-m")
+    del sys.orig_argv[module : module + 2]
+    prepare()
     counter = signs.StepCounter(signs.show_signs(worker, "script"))
-    register_optimizer_step_post_hook(counter)
-    carefully(compare_replicas, worker, counter)
-    keep_process_groups()
-    verify_first(worker, store)
+    after_import("torch", functools.partial(watch_torch, worker, counter))
+    verify_saved(worker)
     worker.section("script")
     if worker.rank == 0:
         worker.say("section", name="script")
-        watch_for_steps()
+    record_changes(worker.local_rank)
     # What is imported by now stays: a full collection, which would fall into some step or save, need not look at torch's 200,000 objects
     # each time. One of them took 160 ms beside a dcp.save, on two busy cores; what the script makes is collected as ever.
     gc.freeze()
-    code = run(worker)
-    if worker.forked():
-        leave(code)
-    say_unseen()
-    if code == 0:
-        leave_store(worker, store)
-    leave(code)
-
-
-def run(worker: Worker) -> int:
-    """Runs the script; says what it raised and returns its exit code."""
+    left: BaseException | None = None
     try:
-        run_script(sys.argv[1:])
-    except SystemExit as left:
-        if isinstance(left.code, str):
-            worker.raised(left)
-        return exit_code(left.code)
+        run_script(words)
     except BaseException as error:
-        traceback.print_exception(type(error), error, own_frames(error.__traceback__))
-        worker.raised(error)
-        return 1
-    return 0
+        left = error
+        if not isinstance(error, SystemExit) or isinstance(error.code, str):
+            worker.raised(error)
+        show_own_frames()
+        raise
+    finally:
+        gc.unfreeze()
+        ending.code = code_of(left)
+        left = None
+        if not worker.forked():
+            say_unseen()

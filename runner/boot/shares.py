@@ -65,8 +65,8 @@ class Problem:
 
 
 def verify_first(worker: Worker, store: Any) -> None:
-    """Before the script: all ranks wait until it is decided what is damaged, or they would find different checkpoints. `store` is what
-    host_store gave. Without a store, and after MEET_S, a rank goes on alone."""
+    """Before the script: all ranks wait until it is decided what is damaged, or they would find different checkpoints. `store` null:
+    a client is made. Without a store, and after MEET_S, a rank goes on alone."""
     if worker.local_rank == 0:
         carefully(_shorten, worker)
     try:

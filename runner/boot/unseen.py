@@ -1,13 +1,11 @@
 """What the hooks cannot see in a script, said once for the report; and hooks that fail, said instead of failing the script."""
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from headway.runner import worker as workers
 
-STEPLESS_S = 60.0
 MOST = 20  # of different things in one generation
 
 P = ParamSpec("P")
@@ -42,18 +40,3 @@ def say_unseen() -> None:
     except OSError as error:
         print(f"headway: not said: {', '.join(_seen)}: {error}", file=sys.stderr)
     _seen.clear()
-
-
-def watch_for_steps() -> threading.Timer:
-    """Says it when the script has not stepped an optimizer of torch for STEPLESS_S: then nobody can tell its progress."""
-
-    def look() -> None:
-        worker = workers.current()
-        if worker is not None and worker.step == 0:
-            unseen(f"no optimizer of torch has stepped within {STEPLESS_S:.0f} s: steps are not counted")
-            say_unseen()
-
-    timer = threading.Timer(STEPLESS_S, look)
-    timer.daemon = True
-    timer.start()
-    return timer

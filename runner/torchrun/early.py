@@ -14,6 +14,8 @@ from headway.runner.agent.processes import kill_group
 _PROCS = re.compile(r"--?nproc[-_a-z]*(?:=(?P<value>.*))?")
 # With these a worker is no module of ours, sees a device of its own, or is bound to processors before it starts.
 _OTHERWISE = ("--no-python", "--no_python", "--virtual", "--numa", "-h", "--help")
+# Flags of torchrun without a value; it takes any beginning of a name that is no other's.
+_SWITCHES = ("--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank")
 _OURS = frozenset({"HEADWAY_SECRET", "HEADWAY_RUN", "HEADWAY_TERMINAL_FD"})  # no business of a worker's
 
 
@@ -47,7 +49,8 @@ def begin(argv: Sequence[str], environment: Mapping[str, str]) -> Begun:
         os.set_inheritable(int(environment["HEADWAY_TERMINAL_FD"]), False)
     worker = [sys.executable, "-u", "-m", "headway.runner.boot", *argv]
     try:
-        standbys = {each: warm.start_standby(worker, seen, seen, warm.ALWAYS, first=True) for each in range(procs)}
+        modules = warm.first_imports(script_words(argv))
+        standbys = {each: warm.start_standby(worker, seen, seen, modules, first=True, stdin=True) for each in range(procs)}
     except OSError:  # one can do without
         return Begun({})
     return Begun(standbys, threads)
@@ -63,3 +66,17 @@ def guessed_procs(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     if said in ("gpu", "auto"):
         return sum(1 for _ in Path("/dev").glob("nvidia[0-9]*"))
     return int(said) if said.isdecimal() else 0
+
+
+def script_words(argv: Sequence[str]) -> list[str]:
+    """The script with its arguments, behind `-m` where it is a module; `-m` alone where there is none."""
+    words, is_module = iter(argv), False
+    for word in words:
+        if not word.startswith("-"):
+            return [*(["-m"] if is_module else []), word, *words]
+        name = word.replace("_", "-")
+        is_switch = name == "-m" or (len(name) > 2 and any(switch.startswith(name) for switch in _SWITCHES))
+        is_module = is_module or name == "-m" or (is_switch and name.startswith("--mod"))
+        if not is_switch and "=" not in word:
+            next(words, None)
+    return ["-m"]

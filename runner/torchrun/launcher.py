@@ -5,6 +5,7 @@ only tunes how torchrun itself polls and meets.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from headway.runner.agent import store
 from headway.runner.agent.launch import Torchrun
 from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
@@ -281,6 +283,8 @@ def launch(argv: Sequence[str], begun: Begun) -> NoReturn:
     are_ours = given is not None and given.python and not given.virtual_local_rank
     if (passed_on := begun.pass_on(config.procs_per_slot, own, are_ours=are_ours)) is not None:
         own[PASSED_ON] = passed_on
+    with contextlib.suppress(OSError):  # the supervisor starts one
+        own[store.PASSED_ON] = store.pass_on(store.fork_host())
     if config.slots > 1:  # a launcher that is killed is a node that is lost, as with torchrun; nobody asked the others to stop
         fall_with_parent()
     # In place of this process: the supervisor is small and single-threaded, and this one has imported torch.

@@ -41,7 +41,7 @@ from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
 from headway.runner.train.rng import seed_all
 from headway.runner.train.soundness import Soundness
 from headway.runner.train.state import Consumed, TrainState
-from headway.runner.worker import Worker, host_store
+from headway.runner.worker import Worker
 
 
 class Trainer:
@@ -275,7 +275,6 @@ def main() -> None:
         # There the first product of matrices on a GPU raises without it. torch dropped the demand after 2.9 (pytorch/pytorch#161749), and
         # its own workspaces are the better ones.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    store = host_store(worker)
     code = 1
     try:
         code = int(train(worker, show_signs(worker, "start")))
@@ -284,7 +283,6 @@ def main() -> None:
         worker.raised(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    del store
     os._exit(code)  # no destructor of a process group may wait for peers that are gone
 
 

@@ -75,12 +75,14 @@ def test_the_local_rank_is_put_into_arguments() -> None:
     assert order(JOB)["argv"][-1] == "x.py"
 
 
-def test_a_program_that_is_not_python_is_run_as_it_is_and_hosts_its_own_store() -> None:
-    found = order(torchrun("bash", "run.sh", python=False), slot=0, local_rank=0)
-    assert found["argv"] == ["bash", "run.sh"]
-    assert (found["hosts_store"], found["environment"]["TORCHELASTIC_USE_AGENT_STORE"]) == (False, "False")
-    ours = order(torchrun("x.py"), slot=0, local_rank=0)
-    assert (ours["hosts_store"], ours["environment"]["TORCHELASTIC_USE_AGENT_STORE"]) == (True, "True")
+def test_a_program_that_is_not_python_is_run_as_it_is_and_finds_a_store_as_any_other() -> None:
+    assert order(torchrun("bash", "run.sh", python=False))["argv"] == ["bash", "run.sh"]
+    for given in (torchrun("bash", "run.sh", python=False), torchrun("x.py"), JOB):
+        first, other = (order(given, slot=0, local_rank=rank) for rank in (0, 1))
+        assert (first["hosts_store"], other["hosts_store"]) == (True, False)
+        assert (
+            first["environment"]["TORCHELASTIC_USE_AGENT_STORE"] == other["environment"]["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+        )
 
 
 def test_another_python_may_be_named_as_with_torchrun() -> None:

@@ -30,7 +30,7 @@ Hold = Callable[..., "subprocess.Popen[str]"]
 def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands for /dev/shm: a directory of its own in the same kind of file system, where no other test has files."""
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
-    for name in ("nccl-a", "torch-b", "other"):
+    for name in ("nccl-a", "torch_7_8_9", "other"):
         (tmp_path / name).write_bytes(b"x" * 4096)
     return tmp_path
 
@@ -61,21 +61,43 @@ def names(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("how", ["open", "mapped", "child"])
 def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
-    worker = hold(how, "nccl-a", "torch-b")
+    worker = hold(how, "nccl-a", "torch_7_8_9")
     theirs = leftovers.shared_memory_of([worker.pid])
     end(worker)
-    assert leftovers.remove_unused(theirs) == ["nccl-a", "torch-b"]
+    assert leftovers.remove_unused(theirs) == ["nccl-a", "torch_7_8_9"]
     assert names(shared_memory) == {"other"}
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
 def test_what_a_living_process_has_too_stays(how: str, hold: Hold, shared_memory: Path) -> None:
-    worker = hold("open", "nccl-a", "torch-b")
+    worker = hold("open", "nccl-a", "torch_7_8_9")
     theirs = leftovers.shared_memory_of([worker.pid])
-    hold(how, "torch-b")
+    hold(how, "torch_7_8_9")
     end(worker)
     assert leftovers.remove_unused(theirs) == ["nccl-a"]
-    assert names(shared_memory) == {"torch-b", "other"}
+    assert names(shared_memory) == {"torch_7_8_9", "other"}
+
+
+# What its library gives at random is left by a killed process; what a person gives is a person's.
+GIVEN = [
+    "torch_1234_567890123_0",
+    "nccl-Xy12Zw",
+    "psm_0a1b2c3d",
+    "sem.mp-a1b2c3",
+    "cuda.shm.0.4d2.1",
+    "__KMP_REGISTERED_LIB_12_0",
+]
+OWN = ["train.bin", "torch_dataset.pt", "torch_model_7", "psm_shared_cache", "nccl.conf", "my-nccl-a", "sem.of-mine", "dataset"]
+
+
+def test_only_names_that_libraries_give_are_removed(hold: Hold, shared_memory: Path) -> None:
+    for name in (*GIVEN, *OWN):
+        (shared_memory / name).write_bytes(b"x")
+    worker = hold("open", *GIVEN, *OWN)
+    theirs = leftovers.shared_memory_of([worker.pid])
+    end(worker)
+    assert leftovers.remove_unused(theirs) == sorted(GIVEN)
+    assert names(shared_memory) >= set(OWN)
 
 
 def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: Path) -> None:
@@ -86,7 +108,7 @@ def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: P
     end(worker)
     assert leftovers.remove_unused(theirs) == []
     assert kept.exists()
-    assert names(shared_memory) == {"nccl-a", "torch-b", "other"}
+    assert names(shared_memory) == {"nccl-a", "torch_7_8_9", "other"}
 
 
 def test_files_of_another_user_are_not_looked_at(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,4 +121,4 @@ def test_files_of_another_user_are_not_looked_at(hold: Hold, monkeypatch: pytest
 def test_without_leftovers_nothing_is_removed(shared_memory: Path) -> None:
     assert leftovers.remove_unused(set()) == []
     assert leftovers.shared_memory_of([os.getpid(), 2**22 + 1]) == set()
-    assert names(shared_memory) == {"nccl-a", "torch-b", "other"}
+    assert names(shared_memory) == {"nccl-a", "torch_7_8_9", "other"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.runner.agent import processes, warm
 from headway.runner.agent import standby as becoming
-from headway.runner.agent import warm
 from headway.runner.agent.processes import describe_status, spawn
 
 # A worker that shows everything it could tell apart by, but for what is imported.
@@ -175,6 +175,38 @@ def test_a_standby_whose_imports_make_a_device_context_gives_up(module: str, tmp
     assert finish(parked.pid) == f"exit code {becoming.HAS_A_DEVICE}"
     assert not parked.hear()
     parked.orders.close()
+
+
+def test_a_standby_whose_imports_open_a_device_gives_up(module: str, tmp_path: Path) -> None:
+    """By the name that its driver gives it, whoever has opened it."""
+    (tmp_path / "opens.py").write_text(
+        "import re\nfrom headway.runner.agent import processes\nprocesses._DEVICE = re.compile('.*/opens.py')\nkept = open(__file__)\n"
+    )
+    parked = start(module, ["opens"])
+    assert finish(parked.pid) == f"exit code {becoming.HAS_A_DEVICE}"
+    parked.orders.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "computes"),
+    [("nvidia0", True), ("nvidia-uvm", True), ("kfd", True), ("dri/renderD128", True), ("nvidiactl", False), ("null", False)],
+)
+def test_what_computes_is_told_from_what_looks(name: str, computes: bool) -> None:
+    assert bool(processes._DEVICE.fullmatch(f"/dev/{name}")) is computes
+
+
+def test_each_library_is_imported_under_what_the_script_had_set_for_it(module: str, event: int, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(
+            "import os\nopen(__file__ + '.saw', 'w').write(repr([os.environ.get(n) for n in ('A', 'LEFT')]))\n"
+        )
+    overlays: dict[str, dict[str, str | None]] = {"first": {"A": "1", "LEFT": None}, "second": {"A": "2"}}
+    parked = warm.start_standby(argv(module), environment(), dict(os.environ), ["first", "second"], overlays=overlays)
+    until([parked])
+    assert [(tmp_path / f"{name}.py.saw").read_text() for name in ("first", "second")] == ["['1', None]", "['2', '']"]
+    assert warm.hand_over([(parked, order(module, tmp_path / "log", event))])[0] == {0: parked.pid}
+    assert finish(parked.pid) == "exit code 5"
+    assert '"LEFT": ""' in (tmp_path / "log").read_text(), "the worker's environment is its own"
 
 
 def test_a_standby_ends_with_the_one_who_would_order(module: str) -> None:

@@ -1,6 +1,7 @@
 """What a supervisor keeps and bears, without its processes: events of workers, and companions that die over weeks."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent import supervisor
-from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Companion, Supervisor
-from headway.runner.contract import Mesh, RunConfig, Trainer
+from headway.runner.agent import leftovers, supervisor
+from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Companion, Supervisor, Worker
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
@@ -76,6 +77,182 @@ def test_only_what_dies_again_and_again_makes_a_node_unusable(beside: Beside, mo
     now[0] += OF_LATE_S
     assert given_up(MAX_RESTARTS + 1, 1.0) == [False] * MAX_RESTARTS + [True]
     assert node._agent.restarts == 11 * MAX_RESTARTS + 1
+
+
+def kills(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[tuple[int, int]]]:
+    """Virtual time, and the signals that are sent in it."""
+    now, sent = [1000.0], list[tuple[int, int]]()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supervisor, "kill_group", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(supervisor, "state_of", lambda _: "D")
+    return now, sent
+
+
+def heard(agent: socket.socket) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in agent.recv(1 << 16, socket.MSG_DONTWAIT).splitlines()]
+    except BlockingIOError:
+        return []
+
+
+def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = beside
+    now, sent = kills(monkeypatch)
+    monkeypatch.setattr(node, "_reap", lambda: None)
+    node._workers = {pid: Worker(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
+    assert node._look() is None, "nothing is to be looked at"
+    node._kill({"generation": 1, "signal": 9})
+    assert node._look() == supervisor.KILL_AGAIN_S
+    node._worker_ended(node._workers[500], 9)
+    heard(agent)
+    sent.clear()
+    said = []
+    while now[0] < 1000 + supervisor.UNDEAD_S:
+        patience_s = node._look()
+        assert patience_s is not None
+        assert heard(agent) == []
+        now[0] += patience_s
+    node._look()
+    said += heard(agent)
+    assert said == [{"what": "undead", "undead": [{"rank": 1, "state": "D"}]}]
+    assert sent == [(501, 9)] * int(supervisor.UNDEAD_S / supervisor.KILL_AGAIN_S)
+    now[0] += supervisor.KILL_AGAIN_S
+    node._look()
+    assert heard(agent) == said, "until somebody decides"
+    node._worker_ended(node._workers[501], 9)
+    assert node._look() is None
+
+
+def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = beside
+    kills(monkeypatch)
+    monkeypatch.setattr(node, "_reap", lambda: None)
+    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._kill({"generation": 1, "signal": 15})
+    assert node._look() is None
+
+
+@pytest.mark.parametrize("does", ["nothing", "computes", "writes"])
+def test_only_a_process_that_does_nothing_after_its_script_is_ended(
+    does: str, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, agent = beside
+    now, _ = kills(monkeypatch)
+    killed, done = list[int](), [0, 0]
+    monkeypatch.setattr(supervisor, "activity", lambda _: tuple(done))
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._worker_end.send(json.dumps({"what": "leaving", "rank": 0, "code": 3}).encode())
+    node._read_events()
+    assert heard(agent) == [], "nobody else's business"
+    for _ in range(5):
+        assert node._look() == supervisor.LEAVE_S
+        now[0] += supervisor.LEAVE_S
+        done[0] += {"nothing": 1, "computes": 1000, "writes": 1}[does]
+        done[1] += does == "writes"
+    node._look()
+    assert killed == ([500] * 5 if does == "nothing" else [])
+    node._worker_ended(node._workers[500], 9)
+    assert node._workers[500].code == (3 if does == "nothing" else -9)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = beside
+    now, _ = kills(monkeypatch)
+    node._heartbeats = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
+    node._heartbeats.write(0, step=step)
+    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._worker_end.send(json.dumps({"what": "section", "rank": 0, "name": "script"}).encode())
+    node._read_events()
+    heard(agent)
+    assert node._look() == supervisor.STEPLESS_S
+    now[0] += supervisor.STEPLESS_S
+    assert node._look() is None
+    text = "no optimizer of torch has stepped within 60 s: steps are not counted"
+    note = {"what": "note", "rank": 0, "kind": "unseen", "calls": [text]}
+    assert [each["event"] for each in heard(agent)] == ([] if step else [note])
+
+
+# A rank that is through and one that crashed have left a process each, and one was there before the supervisor.
+LEFT = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+before = subprocess.Popen(["sleep", "60"])
+from headway.runner.agent.processes import become_subreaper, spawn
+from headway.runner.agent.supervisor import Companion, Supervisor, Worker
+from headway.runner.contract import Exit, Mesh, RunConfig, Trainer
+from headway.runner.rundir import RunDirectory
+from headway.runner.agent import supervisor
+
+config = RunConfig(slots=1, procs_per_slot=2, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
+node = Supervisor(config, RunDirectory(Path(sys.argv[1]), 0), 0, "here", hosts_coordinator=False)
+node._agent, node._coordinator, node._keeper = Companion("agent"), None, None
+node._tell = lambda _: None
+node._others = frozenset([before.pid])
+become_subreaper()
+program = (
+    "import os, subprocess, sys\\n"
+    "print(*(subprocess.Popen(['sleep', '60'], start_new_session=new).pid for new in (False, True)), flush=True)\\n"
+    "os._exit(int(sys.argv[1]))"
+)
+left = {}
+for code in (0, 1):
+    read, write = os.pipe()
+    pid = spawn([sys.executable, "-c", program, str(code)], dict(os.environ), (), Path(f"{sys.argv[1]}/{code}"))
+    node._workers[pid] = Worker(code, code, 1, pid)
+    status = os.waitpid(pid, 0)[1]
+    left[code] = [int(word) for word in Path(f"{sys.argv[1]}/{code}").read_text().split()]
+    node._worker_ended(node._workers[pid], status)
+def alive():
+    found = []
+    for name, pid in {"before": before.pid, **{f"{code}{n}": pid for code in left for n, pid in enumerate(left[code])}}.items():
+        try:
+            found += [name] * (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z")
+        except OSError:
+            pass
+    return found
+node._workers.clear()
+node._clear_away()
+print(alive())
+supervisor.opens_a_device = lambda pid: pid == left[0][0]
+node._clear_away()
+print(alive())
+node._exit_code = Exit.COMPLETED
+node._end_everything()
+print(alive())
+for pid in (before.pid, left[0][1]):
+    os.kill(pid, 9)
+"""
+
+
+def test_what_a_rank_that_was_through_has_left_and_what_was_there_before_are_not_ended(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.splitlines() == ["['before', '00', '01']", "['before', '01']", "['before', '01']"], done.stderr
+
+
+def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
+    beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, _ = beside
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    before, after = (tmp_path / f"torch_1_2_{number}" for number in (1, 2))
+    before.touch()
+    node._shared_before = leftovers.present()
+    after.touch()
+    node._shared_memory = leftovers.present()
+    node._remove_shared_memory()
+    assert (before.exists(), after.exists(), node._shared_memory) == (True, False, set())
+
+
+def test_a_node_of_ipv6_alone_listens(beside: Beside) -> None:
+    node, _ = beside
+    node.host = "::1"
+    node._open_rendezvous()
+    assert node._port() is not None
+    assert node._rendezvous is not None
+    assert node._rendezvous.getsockname()[0] == "::1"
+    node._rendezvous.close()
 
 
 # Leaves a worker's process group and session in every way there is, under a name that its children have too.

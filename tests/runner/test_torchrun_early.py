@@ -29,6 +29,22 @@ def test_the_guess_is_what_the_command_line_says(argv: list[str], environment: d
     assert early.guessed_procs(argv, environment) == procs
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["train.py", "-x"], ["train.py", "-x"]),
+        (["--nproc-per-node", "2", "--standalone", "train.py", "a"], ["train.py", "a"]),
+        (["--nproc_per_node=2", "--max-restarts", "0", "-m", "pkg.train", "--lr", "1"], ["-m", "pkg.train", "--lr", "1"]),
+        (["--mod", "--rdzv-id", "5", "pkg"], ["-m", "pkg"]),
+        (["--stand", "-r", "3", "train.py"], ["train.py"]),
+        (["--nnodes", "2"], ["-m"]),
+    ],
+    ids=" ".join,
+)
+def test_the_script_is_the_first_word_that_is_no_flags(argv: list[str], words: list[str]) -> None:
+    assert early.script_words(argv) == words
+
+
 @pytest.mark.parametrize("flag", ["--no-python", "--virtual-local-rank", "--numa-binding=node", "--help"])
 def test_nothing_begins_where_workers_begin_otherwise(flag: str) -> None:
     assert early.begin([flag, "train.py"], os.environ) == early.Begun({})

@@ -15,6 +15,7 @@ import pytest
 
 from headway.runner import worker as workers
 from headway.runner.checkpoint.authority import of_job
+from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Checkpoint, RunConfig, from_json, to_json
 from headway.runner.coordinator.entrance import Entrance
 from headway.runner.launches import Launch
@@ -332,4 +333,4 @@ def test_a_loop_of_ones_own_keeps_no_checkpoints_on_nodes_that_share_no_store(mo
     monkeypatch.setattr(workers, "_current", [object()])
     monkeypatch.setenv("HEADWAY_SHARED_STORE", "0")
     with pytest.raises(RuntimeError, match="set HEADWAY_RUNS to a folder that all nodes see"):
-        of_job(Checkpoint())
+        of_job(Checkpoint(), Ranks())

@@ -1,0 +1,134 @@
+"""The process that serves a generation's rendezvous store: it serves what it is ordered to, whoever it was forked from."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
+from headway.runner.agent import store
+from headway.runner.agent.listening import listen
+from headway.runner.agent.store import Host
+
+LIMIT_S = 60
+
+
+def client(listening: socket.socket) -> Any:
+    host, port = listening.getsockname()[:2]
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
+
+
+def hear(host: Host, ready: Callable[[], bool]) -> bool:
+    """Until `ready`, or the host has ended: False."""
+    until = time.monotonic() + LIMIT_S
+    while not ready():
+        assert time.monotonic() < until
+        select.select([host.orders], [], [], LIMIT_S)
+        if not host.hear():
+            return False
+    return True
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    found = store.start(dict(os.environ), tmp_path / "store.log")
+    yield found
+    found.forget()
+    found.orders.close()
+    os.waitpid(found.pid, 0)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost"])
+def test_a_store_is_served_on_the_address_of_its_node(name: str, host: Host) -> None:
+    listening = listen(name, backlog=16)
+    where = listening.getsockname()[:2]
+    host.serve(socket.socket(fileno=os.dup(listening.fileno())))
+    mine = client(listening)
+    listening.close()
+    mine.set("a", "1")
+    assert hear(host, lambda: host.unserved is None), "its socket is nobody else's once it is served"
+    other = TCPStore(where[0], where[1], is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
+    assert other.get("a") == b"1"
+
+
+def test_each_generation_has_a_store_of_its_own(host: Host) -> None:
+    with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
+        host.serve(first.dup())
+        old = client(first)
+        old.set("a", "1")
+        host.serve(second.dup())
+        assert not client(second).check(["a"])
+    with pytest.raises(RuntimeError):
+        old.get("a")
+
+
+def test_a_scheduler_that_signals_every_process_does_not_end_it(host: Host) -> None:
+    with listen("127.0.0.1") as listening:
+        host.serve(listening.dup())
+        mine = client(listening)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        os.kill(host.pid, number)
+    mine.set("a", "1")
+    assert mine.get("a") == b"1"
+
+
+def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, host: Host) -> None:
+    os.kill(host.pid, signal.SIGSTOP)
+    other = store.start(dict(os.environ), tmp_path / "other.log")
+    with listen("127.0.0.1") as listening:
+        host.serve(listening.dup())
+        assert host.unserved is not None
+        other.serve(host.unserved)
+        client(listening).set("a", "1")
+    assert hear(other, lambda: other.unserved is None)
+    os.kill(host.pid, signal.SIGKILL)
+    other.orders.close()
+    host.forget()
+    os.waitpid(other.pid, 0)
+
+
+# A process that has torch, becomes something else, and leaves a host behind; orphans come to it.
+FORKS = """
+import os, sys, time
+from headway.runner.agent import store
+from headway.runner.agent.processes import become_subreaper, children
+import torch.distributed as dist
+become_subreaper()
+os.memfd_create("mine", 0)
+if sys.argv[1] == "host":
+    host = store.fork_host()
+else:
+    host, theirs = store.begin()
+    if os.fork() == 0:
+        store.fork_away(theirs, os.sched_getaffinity(0))
+        os._exit(0)
+    theirs.close()
+    os.wait()
+    host.hear()
+assert children() == [host.pid], (children(), host.pid)
+listening = __import__("socket").create_server(("127.0.0.1", 0))
+host.serve(listening.dup())
+a = dist.TCPStore(*listening.getsockname(), is_master=False, wait_for_workers=False)
+a.set("a", "1")
+assert os.getsid(host.pid) == host.pid
+held = {each: os.readlink(f"/proc/{host.pid}/fd/{each}") for each in os.listdir(f"/proc/{host.pid}/fd")}
+assert [held[each] for each in "012"] == [os.devnull] * 3 and not any("mine" in what for what in held.values()), held
+host.orders.close()
+os.waitpid(host.pid, 0)
+print("it has ended with its supervisor")
+"""
+
+
+@pytest.mark.parametrize("how", ["host", "away"])
+def test_one_that_is_forked_keeps_nothing_and_ends_with_its_supervisor(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS, how], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.stdout == "it has ended with its supervisor\n", done.stderr

@@ -1,0 +1,252 @@
+"""`headway torchrun`: what comes with a script's end, and what it finds at its beginning, is what it is under `torchrun`."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import LIMIT_S, headway, only_run, wait_until
+
+pytestmark = pytest.mark.slow
+
+TWO = ("--nproc-per-node", "2")
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def torchrun(*words: str | Path, given: str = "") -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "torch.distributed.run", *map(str, words)]
+    return subprocess.run(argv, input=given, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+
+
+AGAIN = """
+import os, sys
+if os.environ.get("PYTHONHASHSEED") != "0":
+    os.environ["PYTHONHASHSEED"] = "0"
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(one := torch.ones(1))
+print("sum", one.item(), flush=True)
+"""
+
+
+def test_a_script_that_starts_itself_anew_finds_the_store_that_was_there(tmp_path: Path) -> None:
+    done = headway("torchrun", *TWO, script(tmp_path, AGAIN), runs=tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "sum 2.0\nsum 2.0\n"), done.stderr
+
+
+# The second rank comes when the first has left without a word.
+LEAVES = """
+import os, sys, time, torch.distributed as dist
+first = sys.argv[1] + os.environ["TORCHELASTIC_RESTART_COUNT"]
+if os.environ["RANK"] == "0":
+    open(first + ".new", "w").write(str(os.getpid()))
+    os.rename(first + ".new", first)
+    os._exit(0)
+while not os.path.exists(first) or os.path.exists("/proc/" + open(first).read()):
+    time.sleep(0.02)
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+store.set("a", "1")
+print(store.get("a"), flush=True)
+os._exit(0)
+"""
+
+
+def test_the_store_is_served_when_the_rank_that_would_have_hosted_it_is_gone(tmp_path: Path) -> None:
+    done = headway("torchrun", *TWO, script(tmp_path, LEAVES), tmp_path / "pid", runs=tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "b'1'\n"), done.stderr
+
+
+GROUPS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+counts = []
+for round in range(40):
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group(group)
+    counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+dist.destroy_process_group()
+print(len(set(counts[5:])), flush=True)
+"""
+
+
+def test_files_and_threads_stay_as_many_over_groups_made_and_destroyed(tmp_path: Path) -> None:
+    done = headway("torchrun", *TWO, script(tmp_path, GROUPS), runs=tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "1\n1\n"), done.stderr
+
+
+def test_what_is_piped_in_reaches_the_script(tmp_path: Path) -> None:
+    reads = script(tmp_path, "import sys; print('read', repr(sys.stdin.read()), sys.stdin.isatty())")
+    argv = [sys.executable, "-m", "headway.cli.main", "torchrun", str(reads)]
+    environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path / "runs")}
+    ours = subprocess.run(argv, env=environment, input="hello\n", capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert ours.stdout == torchrun(reads, given="hello\n").stdout == "read 'hello\\n' False\n"
+
+
+def test_a_debugger_works_at_a_terminal(tmp_path: Path) -> None:
+    stops = script(tmp_path, "x = 41\nbreakpoint()\nprint('went on with', x)\n")
+    argv = [sys.executable, "-m", "headway.cli.main", "torchrun", str(stops)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(argv[0], argv, {**os.environ, "HEADWAY_RUNS": str(tmp_path / "runs")})
+    shown = ""
+    for ends, answer in (("(Pdb) ", "x + 1\n"), ("(Pdb) ", "x = 7\n"), ("(Pdb) ", "c\n"), ("went on with 7", "")):
+        while ends not in shown:
+            shown += os.read(terminal, 4096).decode()
+        found, shown = shown.split(ends, 1)
+        if answer == "x = 7\n":
+            assert re.search(r"^42\s", found, re.MULTILINE)
+        os.write(terminal, answer.encode())
+    while True:
+        try:
+            os.read(terminal, 4096)
+        except OSError:
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
+SETS = """
+import os, signal, sys
+os.environ["OMP_NUM_THREADS"] = "2"
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+import beside
+first = "torch" not in sys.modules
+import torch
+print("threads", torch.get_num_threads(), "inductor", __import__("torch._inductor.config")._inductor.config.compile_threads, flush=True)
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+optimizer.step()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    import glob, time
+    while not glob.glob(sys.argv[1]):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_variables_that_a_script_sets_at_its_top_are_what_its_imports_see_in_each_generation(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("import os\nos.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '3'\n")
+    program = script(tmp_path, SETS)
+    ready = tmp_path / "runs/*/attempts/0/modules-0.json"
+    done = headway("torchrun", *TWO, program, ready, runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["threads 2 inductor 3"] * 2
+    assert set(done.stdout.splitlines()) == {"threads 2 inductor 3"}
+    assert len(only_run(tmp_path / "runs").journal("start")) == 2
+
+
+BACKGROUND = """
+import os, subprocess, sys
+mine = sys.argv[1]
+for name, new in (("plain", False), ("session", True)):
+    subprocess.Popen(["sh", "-c", f"while [ ! -e {mine}-go ]; do sleep 0.05; done; echo uploaded > {mine}-{name}"],
+                     start_new_session=new, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+
+
+def test_what_a_script_leaves_running_at_its_end_goes_on_after_the_run(tmp_path: Path) -> None:
+    done = headway("torchrun", script(tmp_path, BACKGROUND), tmp_path / "a", runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "a-go").touch()
+    wait_until(lambda: (tmp_path / "a-plain").exists() and (tmp_path / "a-session").exists(), "both uploads")
+
+
+CRASHES = (
+    BACKGROUND
+    + """
+import time
+first = mine[:-2] + "pid" + mine[-1]
+if os.environ["RANK"] == "0":
+    open(first + ".new", "w").write(str(os.getpid()))
+    os.rename(first + ".new", first)
+    sys.exit(0)
+while not os.path.exists(first) or os.path.exists("/proc/" + open(first).read()):
+    time.sleep(0.02)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os.kill(os.getpid(), 9)
+"""
+)
+
+
+def test_what_a_rank_that_was_through_has_left_survives_another_ranks_crash(tmp_path: Path) -> None:
+    text = CRASHES.replace(
+        "mine = sys.argv[1]", "mine = sys.argv[1] + os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT']"
+    )
+    done = headway("torchrun", *TWO, script(tmp_path, text), tmp_path / "a", runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "a00-go").touch()
+    wait_until(lambda: (tmp_path / "a00-plain").exists() and (tmp_path / "a00-session").exists(), "both uploads")
+
+
+STAGED = """
+import os, signal, sys, numpy, torch
+from torch.utils.data import DataLoader, Dataset
+class Staged(Dataset):
+    def __init__(self): self.all = numpy.memmap(sys.argv[1], numpy.uint8, "r")
+    def __len__(self): return 64
+    def __getitem__(self, i): return torch.from_numpy(self.all[i:i + 1].astype(numpy.float32))
+for step, _ in enumerate(DataLoader(Staged(), num_workers=1)):
+    if step == 8 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+print("done")
+"""
+
+
+def test_a_data_set_in_shared_memory_survives_a_crash(tmp_path: Path) -> None:
+    staged = Path(f"/dev/shm/torch_{os.getpid()}_1_1")  # a name as bad as can be
+    staged.write_bytes(b"x" * 4096)
+    try:
+        done = headway("torchrun", script(tmp_path, STAGED), staged, runs=tmp_path / "runs")
+        assert (done.returncode, done.stdout, staged.stat().st_size) == (0, "done\n", 4096), done.stderr
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+# Python itself waits for ever at this end: an object's finalizer.
+STANDS = """
+import threading
+class Stands:
+    def __del__(self, wait=threading.Lock().acquire): wait(); wait()
+stands = Stands()
+print("through", flush=True)
+raise SystemExit({code})
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_process_that_does_not_end_after_its_script_is_ended_with_the_scripts_code(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_LEAVE_S", "1")
+    program = script(tmp_path, STANDS.format(code=code))
+    done = headway("torchrun", "--max-restarts", "0", program, runs=tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (83 if code else 0, "through\n"), done.stderr
+    assert [failure["cause"] for failure in only_run(tmp_path / "runs").journal("failure")] == ["exit code 3"] * bool(code)
+
+
+def test_the_end_of_the_run_leaves_no_process_of_ours(tmp_path: Path) -> None:
+    done = headway("torchrun", script(tmp_path, "import torch"), runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    named = str(tmp_path).encode()
+
+    def left() -> list[str]:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if int(entry.name) != os.getpid() and named in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_text())
+            except OSError:
+                continue
+        return found
+
+    wait_until(lambda: not left(), "the end of all")
