@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -177,11 +178,19 @@ def _store(descriptor: int) -> Any:
 
     with socket.socket(fileno=os.dup(descriptor)) as listening:
         host, port = listening.getsockname()[:2]
-    options = {"is_master": True, "timeout": timedelta(seconds=300), "wait_for_workers": False, "master_listen_fd": descriptor}
+    serve = partial(
+        TCPStore,
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=300),
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+    )
     try:
-        return TCPStore(host, port, **options)
+        return serve()
     except NotImplementedError:  # torch's newer kind of store takes no socket that listens in 2.6
-        return TCPStore(host, port, **options, use_libuv=False)
+        return serve(use_libuv=False)
 
 
 def main() -> None:
