@@ -1,0 +1,261 @@
+"""One script, once under each launcher, each time in a sandbox of its own in which everything has the same name; and how they may differ."""
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.real.slurm.machine import leashed
+
+SCRIPTS = Path(__file__).parent / "scripts"
+INSIDE = Path(__file__).parent / "inside.py"
+BIN = Path(sys.executable).parent
+# Where each sandbox has its own folder: the working folder `work`, and what HOME, TMPDIR and HEADWAY_RUNS name.
+HERE = Path(tempfile.gettempdir()) / "headway-harmless"
+FOLDERS = ("work", "home", "tmp", "runs")
+TORCHRUN, HEADWAY = (str(BIN / "torchrun"),), (str(BIN / "headway"), "torchrun")
+LIMIT_S = 240.0
+SETTLE_S = 10.0  # what a script has left behind may go on for as long
+SHORT = 50_000  # bytes of a text that a difference shows line by line
+LATER_S = 20.0  # by so much headway may end later: agent, coordinator and keeper are processes of their own
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A script and what it is started with. `volatile`: files whose bytes differ from one run of torchrun to the next one, too."""
+
+    script: str
+    ranks: int = 1
+    flags: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+    fails: bool = False
+    volatile: tuple[str, ...] = ()
+    # A second start of the same command in the same folder is observed too.
+    again: bool = False
+    # It goes on from what it saved: killed and started again it ends with the result that it has without.
+    saves: bool = False
+    # It says nothing of itself: modules and programs that others wrote.
+    named: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.named or self.script.removesuffix(".py")
+
+    def command(self, launcher: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+        of_ours = [str(SCRIPTS / self.script)] if (SCRIPTS / self.script).exists() else self.script.split()
+        return [*launcher, "--nproc-per-node", str(self.ranks), *more, *self.flags, *of_ours, *self.words]
+
+
+@dataclass(frozen=True)
+class File:
+    """What `find` shows of one entry, and its bytes. `content`: a short text itself, of others the hash, or what a link leads to."""
+
+    mode: str
+    content: str
+
+
+NO_FILE = File("is not there", "")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be seen of a run from outside, once it and what it left behind have ended."""
+
+    code: int | None
+    out: tuple[str, ...]
+    err: tuple[str, ...]
+    files: Mapping[str, File]
+    left: tuple[str, ...]
+    memory: tuple[str, ...]
+    took_s: float
+
+
+# --- running ------------------------------------------------------------------------------------------------------------
+
+
+def why_not() -> str:
+    """Why this machine cannot hold a sandbox; empty when it can."""
+    tried = subprocess.run([*_unshare(), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
+    return f"namespaces: {tried.stderr.strip() or tried.returncode}" if tried.returncode else ""
+
+
+def _unshare() -> list[str]:
+    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *own, "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+class Sandbox:
+    """A folder in which one launcher runs scripts; what it runs sees it as HERE."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True)
+        HERE.mkdir(exist_ok=True)
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", kill: Mapping[str, int] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Begins a command; `seen` waits for it. `kill`: which rank is killed at which mark (see inside.py)."""
+        (self.folder / "stdin").write_bytes(stdin)
+        task = {
+            "here": str(HERE),
+            "folder": str(self.folder),
+            "command": list(command),
+            "stdin": "stdin",
+            "limit_s": LIMIT_S,
+            "settle_s": SETTLE_S,
+            "kill": kill,
+        }
+        return subprocess.Popen(
+            leashed([*_unshare(), sys.executable, "-S", str(INSIDE), json.dumps(task)]),
+            env={**_known(), **environment},
+            stdin=subprocess.DEVNULL,
+        )
+
+    def seen(self, process: "subprocess.Popen[bytes]") -> "Raw":
+        assert process.wait(LIMIT_S + SETTLE_S + 30.0) == 0, "the sandbox itself failed"
+        left = json.loads((self.folder / "left.json").read_text())
+        out, err = ((self.folder / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
+        files = {f"{name}/{path}": file for name in FOLDERS[:-1] for path, file in _files(self.folder / name).items()}
+        return Raw(left["code"], out, err, files, tuple(left["left"]), tuple(left["memory"]), left["took_s"], left["killed"])
+
+
+@dataclass(frozen=True)
+class Raw:
+    """As it was, before what is the launcher's own is taken away."""
+
+    code: int | None
+    out: str
+    err: str
+    files: Mapping[str, File]
+    left: tuple[str, ...]
+    memory: tuple[str, ...]
+    took_s: float
+    killed: bool
+
+
+def _known() -> dict[str, str]:
+    """The environment of both launchers: this one's without what would lead them elsewhere."""
+    # pytest's own variables name the test, and change while it runs.
+    strange = ("HEADWAY_", "PET_", "TORCHELASTIC_", "PYTEST_", "WANDB_", "SLURM_", "OMP_", "COV_", "XDG_")
+    known = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    own = {"HOME": str(HERE / "home"), "TMPDIR": str(HERE / "tmp"), "HEADWAY_RUNS": str(HERE / "runs")}
+    return {**known, **own, "HF_HUB_OFFLINE": "1"}
+
+
+def _files(folder: Path) -> dict[str, File]:
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            content = _content(path.read_bytes())
+        else:
+            content = str(path.readlink()) if path.is_symlink() else ""
+        found[str(path.relative_to(folder))] = File(stat.filemode(status.st_mode), content)
+    return found
+
+
+def _content(written: bytes) -> str:
+    try:
+        return written.decode() if len(written) < SHORT else _hash(written)
+    except UnicodeDecodeError:
+        return _hash(written)
+
+
+def _hash(written: bytes) -> str:
+    return f"{len(written)} bytes, {hashlib.sha256(written).hexdigest()[:16]}"
+
+
+def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Observation]]:
+    """What each launcher's starts showed: one, or two where the scenario is to be started again. They run beside each other."""
+    sandboxes = (Sandbox(folder / "torchrun"), Sandbox(folder / "headway"))
+    observed: tuple[list[Observation], list[Observation]] = ([], [])
+    # A failure ends torchrun's run without being told so; headway's restarts are documented.
+    more = ("--max-restarts", "0") if scenario.fails else ()
+    for _ in range(2 if scenario.again else 1):
+        running = [
+            sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin)
+            for sandbox, launcher in zip(sandboxes, (TORCHRUN, HEADWAY), strict=True)
+        ]
+        for sandbox, process, observations, clean in zip(sandboxes, running, observed, (of_torchrun, of_headway), strict=True):
+            observations.append(clean(sandbox.seen(process), scenario))
+    shutil.rmtree(folder)
+    return observed
+
+
+# --- what is each launcher's own --------------------------------------------------------------------------------------------
+
+# [W1123 02:57:19.058000 6082 ...] and torch's C++ lines: [W1123 02:57:19.058000000 ProcessGroupGloo.cpp:...]
+STAMP = re.compile(r"\[?([WEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
+# Of a sandbox without a network, from any process with a store.
+NO_NETWORK = "The hostname of the client socket cannot be retrieved"
+AGENT = re.compile(r"[WEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+# The table of a failed run: the launcher's own traceback with what follows it.
+TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
+
+# docs/script.md, "What headway itself prints": the last line of a run that nothing befell.
+SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more")
+# Of a run that failed: what happened, and what follows.
+SAID_OF_A_FAILURE = re.compile(r"headway(?: torchrun)?: |  ")
+
+
+def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:
+    """What torchrun's run showed, without the lines of torch's agent and its folder for logs."""
+    err = [line for line in TABLE.sub("", raw.err).splitlines() if not AGENT.match(line)]
+    files = {name: file for name, file in raw.files.items() if not re.match(r"tmp/torchelastic_", name)}
+    return _observation(raw, scenario, err, files)
+
+
+def of_headway(raw: Raw, scenario: Scenario) -> Observation:
+    """What headway's run showed, without what the documents say that it prints."""
+    ours = SAID_OF_A_FAILURE if scenario.fails else SAID
+    return _observation(raw, scenario, [line for line in raw.err.splitlines() if not ours.match(line)], raw.files)
+
+
+def _observation(raw: Raw, scenario: Scenario, err: list[str], files: Mapping[str, File]) -> Observation:
+    shown = {name: File(file.mode, "volatile") if _matches(name, scenario.volatile) else file for name, file in files.items()}
+    # Exit codes differ as documented: torchrun's 1 is one of headway's.
+    code = raw.code if raw.code in (0, None) else 1
+    return Observation(code, _lines(raw.out.splitlines(), scenario), _lines(err, scenario), shown, raw.left, raw.memory, raw.took_s)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(Path(name).match(pattern) for pattern in patterns)
+
+
+def _lines(lines: list[str], scenario: Scenario) -> tuple[str, ...]:
+    """Lines of one rank stay in order; those of several come as they come."""
+    normal = [ADDRESS.sub("0x", STAMP.sub(r"[\1 ", line)) for line in lines if NO_NETWORK not in line]
+    return tuple(normal if scenario.ranks == 1 else sorted(normal))
+
+
+def differences(torchrun: Observation, headway: Observation) -> list[str]:
+    """Every way in which the second is not the first, in words; empty when there is none."""
+    found = []
+    if torchrun.code != headway.code:
+        found.append(f"exit code: torchrun {torchrun.code}, headway {headway.code}")
+    for what in ("out", "err", "left", "memory"):
+        found += _unlike(what, getattr(torchrun, what), getattr(headway, what))
+    for name in sorted({*torchrun.files, *headway.files}):
+        there, here = torchrun.files.get(name, NO_FILE), headway.files.get(name, NO_FILE)
+        found += _unlike(name, [there.mode, *there.content.splitlines()], [here.mode, *here.content.splitlines()])
+    if headway.took_s > torchrun.took_s + LATER_S:
+        found.append(f"headway took {headway.took_s:.0f} s, torchrun {torchrun.took_s:.0f} s")
+    return found
+
+
+def _unlike(what: str, torchrun: Sequence[str], headway: Sequence[str]) -> list[str]:
+    return [line.rstrip() for line in difflib.unified_diff(torchrun, headway, f"{what}, torchrun", f"{what}, headway", n=0)]
