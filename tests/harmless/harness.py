@@ -45,7 +45,9 @@ class Scenario:
     again: bool = False
     # It goes on from what it saved: killed and started again it ends with the result that it has without.
     saves: bool = False
-    # It says nothing of itself: modules and programs that others wrote.
+    # Modules that lie in the working folder, each of which ends whoever imports it.
+    present: tuple[str, ...] = ()
+    # What it is called where its script's name does not say it.
     named: str = ""
 
     @property
@@ -129,7 +131,17 @@ class Sandbox:
         left = json.loads((self.folder / "left.json").read_text())
         out, err = ((self.folder / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
         files = {f"{name}/{path}": file for name in FOLDERS[:-1] for path, file in _files(self.folder / name).items()}
-        return Raw(left["code"], out, err, files, tuple(left["left"]), tuple(left["memory"]), left["took_s"], left["killed"])
+        return Raw(
+            left["code"],
+            out,
+            err,
+            files,
+            tuple(left["left"]),
+            tuple(left["memory"]),
+            left["took_s"],
+            left["killed"],
+            left["marks"],
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,9 @@ class Raw:
     left: tuple[str, ...]
     memory: tuple[str, ...]
     took_s: float
+    # Whether the kill that was asked for came to pass, and how far the script came; see inside.py.
     killed: bool
+    marks: int
 
 
 def _known() -> dict[str, str]:
@@ -184,6 +198,8 @@ def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Obse
     observed: tuple[list[Observation], list[Observation]] = ([], [])
     # A failure ends torchrun's run without being told so; headway's restarts are documented.
     more = ("--max-restarts", "0") if scenario.fails else ()
+    for sandbox in sandboxes:
+        _prepare(sandbox, scenario)
     for _ in range(2 if scenario.again else 1):
         running = [
             sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin)
@@ -193,6 +209,22 @@ def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Obse
             observations.append(clean(sandbox.seen(process), scenario))
     shutil.rmtree(folder)
     return observed
+
+
+def alone(scenario: Scenario, folder: Path, launcher: Sequence[str], kill: Mapping[str, int] | None = None) -> Raw:
+    """What one launcher's run showed, with a kill on the way or without; of torchrun with as many restarts as headway has by itself."""
+    more = ("--max-restarts", "3") if launcher == TORCHRUN else ()
+    sandbox = Sandbox(folder)
+    _prepare(sandbox, scenario)
+    seen = sandbox.seen(sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin, kill))
+    shutil.rmtree(folder)
+    return seen
+
+
+def _prepare(sandbox: Sandbox, scenario: Scenario) -> None:
+    for name in scenario.present:
+        text = "raise SystemExit(f'{__name__} of the working folder was imported')\n"
+        (sandbox.folder / "work" / f"{name}.py").write_text(text)
 
 
 # --- what is each launcher's own --------------------------------------------------------------------------------------------
@@ -229,7 +261,9 @@ def _observation(raw: Raw, scenario: Scenario, err: list[str], files: Mapping[st
     shown = {name: File(file.mode, "volatile") if _matches(name, scenario.volatile) else file for name, file in files.items()}
     # Exit codes differ as documented: torchrun's 1 is one of headway's.
     code = raw.code if raw.code in (0, None) else 1
-    return Observation(code, _lines(raw.out.splitlines(), scenario), _lines(err, scenario), shown, raw.left, raw.memory, raw.took_s)
+    return Observation(
+        code, _lines(raw.out.splitlines(), scenario), _lines(err, scenario), shown, raw.left, raw.memory, raw.took_s
+    )
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -89,7 +89,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         reap()
         time.sleep(POLL_S)
     memory = sorted(path.name for path in Path("/dev/shm").iterdir())  # noqa: S108
-    return {"code": code, "took_s": took_s, "left": sorted(left.values()), "memory": memory, "killed": killed}
+    return {"code": code, "took_s": took_s, "left": sorted(left.values()), "memory": memory, "killed": killed, "marks": marks()}
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
 """Starts itself anew by exec with another environment, then meets the other ranks."""
+
 import os
 import sys
 

@@ -1,4 +1,5 @@
 """Processes that a script leaves behind at its end go on: in its group, in a session of their own, as daemons."""
+
 import os
 import subprocess
 import sys

@@ -1,4 +1,5 @@
 """What dcp.save and dcp.async_save wrote is read by a process that torchrun did not start, and by torch's own tools."""
+
 import os
 import shutil
 import subprocess

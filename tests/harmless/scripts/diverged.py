@@ -1,4 +1,5 @@
 """Goes back to its best checkpoint by copying it over the newest one; started again, it goes on from there."""
+
 import os
 import shutil
 

@@ -1,4 +1,5 @@
 """Ranks that leave at once, without Python's end, keep nobody waiting; nor does one that leaves behind a barrier."""
+
 import os
 import sys
 

@@ -1,4 +1,5 @@
 """Ends in the way that its argument names."""
+
 import atexit
 import os
 import signal

@@ -29,7 +29,10 @@ facts.write(
     signals=facts.handlers(),
     blocked=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     threads=facts.threads(),
-    streams=[(stream.encoding, stream.line_buffering, stream.isatty(), stream.fileno()) for stream in (sys.stdin, sys.stdout, sys.stderr)],
+    streams=[
+        (stream.encoding, stream.line_buffering, stream.isatty(), stream.fileno())
+        for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ],
     limits={name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
     umask=oct(os.umask(0o022)),
     priority=os.nice(0),

@@ -1,4 +1,5 @@
 """What takes every file of a folder for its own: the newest of all is what it goes on from, and only three of all stay."""
+
 import os
 from pathlib import Path
 

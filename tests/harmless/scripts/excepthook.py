@@ -1,4 +1,5 @@
 """A tracker learns by sys.excepthook that the script has failed, and says so when Python ends."""
+
 import atexit
 import sys
 

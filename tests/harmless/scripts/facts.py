@@ -20,7 +20,9 @@ def write(**facts: object) -> None:
 
 def listings(folder: str) -> dict[str, object]:
     """The folder's names by every call that lists."""
-    walked = sorted(os.path.relpath(os.path.join(top, name), folder) for top, folders, files in os.walk(folder) for name in folders + files)
+    walked = sorted(
+        os.path.relpath(os.path.join(top, name), folder) for top, folders, files in os.walk(folder) for name in folders + files
+    )
     here = os.getcwd()
     os.chdir(folder)
     try:

@@ -1,4 +1,5 @@
 """Process groups that are made and destroyed leave no descriptors and no threads behind."""
+
 import os
 
 import facts

@@ -1,4 +1,5 @@
 """A file that torch.save wrote is changed by others: in place, mapped, by a child, by a copy; each is read back as it was left."""
+
 import multiprocessing
 import os
 import shutil

@@ -1,4 +1,5 @@
 """Keeps notes of its own beside dcp's files, written before and after, under the name that one might want for oneself."""
+
 import json
 import os
 

@@ -1,4 +1,5 @@
 """Many small files, saved, renamed, replaced and removed, and every listing of them."""
+
 import os
 import shutil
 import tempfile
@@ -21,7 +22,9 @@ for step in range(12):
     link.symlink_to(f"{step}.pt")
     link.rename(folder / "latest")
     # Keeps the last three by the time at which they were written; the best one and the link stay.
-    numbered = sorted((e for e in os.scandir(folder) if e.name[0].isdigit()), key=lambda e: (e.stat().st_mtime_ns, int(e.name[:-3])))
+    numbered = sorted(
+        (e for e in os.scandir(folder) if e.name[0].isdigit()), key=lambda e: (e.stat().st_mtime_ns, int(e.name[:-3]))
+    )
     for old in numbered[:-3]:
         os.unlink(old.path)
 descriptor, name = tempfile.mkstemp(dir=folder, prefix="scratch-")

@@ -1,4 +1,5 @@
 """Reads what is piped into it: by lines, by input, and the rest."""
+
 import os
 import sys
 

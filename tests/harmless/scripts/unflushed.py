@@ -1,4 +1,5 @@
 """Files of every kind that nobody closes are whole after the script's end."""
+
 import csv
 import gzip
 import json

@@ -1,8 +1,11 @@
 """Variables that are set before torch is imported have their effect."""
+
 import os
 import sys
 
-os.environ.update(OMP_NUM_THREADS="2", TORCHDYNAMO_DISABLE="1", TORCH_LOGS="+dynamo", HF_HOME=os.path.abspath("hf"), HF_HUB_OFFLINE="1")
+os.environ.update(
+    OMP_NUM_THREADS="2", TORCHDYNAMO_DISABLE="1", TORCH_LOGS="+dynamo", HF_HOME=os.path.abspath("hf"), HF_HUB_OFFLINE="1"
+)
 os.environ.update(TORCHINDUCTOR_CACHE_DIR=os.path.abspath("inductor"), TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
 import facts
 import huggingface_hub.constants
