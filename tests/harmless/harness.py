@@ -1,4 +1,4 @@
-"""One script, once under each launcher, each time in a sandbox of its own in which everything has the same name; and how they may differ."""
+"""One script, once under each launcher, each time in a sandbox of its own where everything has the same name; and how the two may differ."""
 
 import difflib
 import hashlib
@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
 HERE = Path(tempfile.gettempdir()) / "headway-harmless"
 FOLDERS = ("work", "home", "tmp", "runs")
 TORCHRUN, HEADWAY = (str(BIN / "torchrun"),), (str(BIN / "headway"), "torchrun")
-LIMIT_S = 240.0
+LIMIT_S = 270.0
 SETTLE_S = 10.0  # what a script has left behind may go on for as long
 SHORT = 50_000  # bytes of a text that a difference shows line by line
 LATER_S = 20.0  # by so much headway may end later: agent, coordinator and keeper are processes of their own
@@ -45,6 +45,8 @@ class Scenario:
     again: bool = False
     # It goes on from what it saved: killed and started again it ends with the result that it has without.
     saves: bool = False
+    # Its path is given as it is from the working folder.
+    relative: bool = False
     # Modules that lie in the working folder, each of which ends whoever imports it.
     present: tuple[str, ...] = ()
     # What it is called where its script's name does not say it.
@@ -55,8 +57,9 @@ class Scenario:
         return self.named or self.script.removesuffix(".py")
 
     def command(self, launcher: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-        of_ours = [str(SCRIPTS / self.script)] if (SCRIPTS / self.script).exists() else self.script.split()
-        return [*launcher, "--nproc-per-node", str(self.ranks), *more, *self.flags, *of_ours, *self.words]
+        path = SCRIPTS / self.script
+        script = os.path.relpath(path, HERE / "work") if self.relative else str(path) if path.suffix else self.script
+        return [*launcher, "--nproc-per-node", str(self.ranks), *more, *self.flags, script, *self.words]
 
 
 @dataclass(frozen=True)
@@ -227,13 +230,20 @@ def _prepare(sandbox: Sandbox, scenario: Scenario) -> None:
         (sandbox.folder / "work" / f"{name}.py").write_text(text)
 
 
+def compare(scenario: Scenario, folder: Path) -> None:
+    """Raises AssertionError with every difference between the two launchers' runs of a scenario."""
+    for torchrun, headway in zip(*both(scenario, folder), strict=True):
+        assert torchrun.code == int(scenario.fails), torchrun
+        assert not (found := differences(torchrun, headway)), "\n".join(found)
+
+
 # --- what is each launcher's own --------------------------------------------------------------------------------------------
 
 # [W1123 02:57:19.058000 6082 ...] and torch's C++ lines: [W1123 02:57:19.058000000 ProcessGroupGloo.cpp:...]
-STAMP = re.compile(r"\[?([WEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
+STAMP = re.compile(r"\[?([VWEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
 # Of a sandbox without a network, from any process with a store.
 NO_NETWORK = "The hostname of the client socket cannot be retrieved"
-AGENT = re.compile(r"[WEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
+AGENT = re.compile(r"[VWEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 # The table of a failed run: the launcher's own traceback with what follows it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
@@ -241,7 +251,7 @@ TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/t
 # docs/script.md, "What headway itself prints": the last line of a run that nothing befell.
 SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more")
 # Of a run that failed: what happened, and what follows.
-SAID_OF_A_FAILURE = re.compile(r"headway(?: torchrun)?: |  ")
+SAID_OF_A_FAILURE = re.compile(r"headway(?: torchrun)?: ")
 
 
 def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:

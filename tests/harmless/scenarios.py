@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .harness import Scenario
+from .harness import SCRIPTS, Scenario
 
 ROOT = Path(__file__).parents[2]
 
@@ -10,7 +10,6 @@ WAYS = (
     "last line",
     "exit 0",
     "exit None",
-    "quit",
     "thread",
     "daemon",
     "thread raises",
@@ -22,15 +21,11 @@ WAYS = (
     "closed descriptors",
     "exec",
     "fork",
-    "recursion",
-    "asyncio",
 )
 FAILING_WAYS = (
     "exit 3",
     "exit text",
-    "exit True",
     "exit 256",
-    "SystemExit of a tuple",
     "exception",
     "group",
     "cause",
@@ -87,7 +82,8 @@ SURROUNDINGS = (
     Scenario("python_state.py"),
     Scenario("descriptors.py"),
     Scenario("main_module.py"),
-    Scenario("variables_first.py"),
+    Scenario("main_module.py", relative=True, named="script by a relative path"),
+    Scenario("variables_first.py", ranks=2),
     Scenario("stdin.py", stdin=b"one\ntwo\nthree\nfour"),
     Scenario("children.py", stdin=b"for the child"),
     Scenario("handlers.py"),
@@ -100,13 +96,13 @@ SURROUNDINGS = (
         "shadowed.py", present=("headway", "json", "secrets", "queue", "select", "numpy", "torch", "msgspec", "xxhash", "runner")
     ),
     Scenario(
-        str(Path(__file__).parent / "scripts/program.sh"),
+        "program.sh",
         flags=("--no-python",),
         words=("a b",),
         stdin=b"piped\n",
         named="program",
     ),
-    Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": str(Path(__file__).parent / "scripts")}),
+    Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": f"{ROOT}:{SCRIPTS}"}),
     Scenario("output.py", ranks=2, flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"),
     Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure"),
     Scenario("spawns_ranks.py"),

@@ -102,6 +102,7 @@ match way:
     case "closed stdout":
         print("printed", flush=True)
         sys.stdout.close()
+        sys.exit(0)
     case "closed descriptors":
         print("printed", flush=True)
         os.closerange(3, 256)

@@ -19,7 +19,7 @@ try:
 except ZeroDivisionError:
     traceback.print_exc()
 try:
-    import absent_module
+    import absent_module  # noqa: F401
 except ImportError:
     traceback.print_exc()
 traceback.print_stack()

@@ -3,7 +3,6 @@
 import os
 import sys
 
-import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 

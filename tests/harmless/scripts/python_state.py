@@ -22,8 +22,15 @@ logs = [
     logging.raiseExceptions,
     logging.lastResort is not None,
 ]
-filters = [(action, category.__name__) for action, _, category, _, _ in warnings.filters]
-hooks = [threading.excepthook.__qualname__, sys.unraisablehook.__qualname__, len(sys.path_hooks), [str(f) for f in sys.meta_path]]
+filters = [
+    (action, message and message.pattern, category.__name__, line) for action, message, category, _, line in warnings.filters
+]
+hooks = [
+    threading.excepthook.__qualname__,
+    sys.unraisablehook.__qualname__,
+    len(sys.path_hooks),
+    [str(finder).split(" ")[0] for finder in sys.meta_path],
+]
 import numpy
 import torch
 import torch.distributed
@@ -33,8 +40,6 @@ torch_state = {
     "threads": [torch.get_num_threads()],
     "grad": torch.is_grad_enabled(),
     "deterministic": torch.are_deterministic_algorithms_enabled(),
-    "seed": torch.initial_seed(),
-    "random": torch.rand(3).tolist(),
     "started by elastic": torch.distributed.is_torchelastic_launched(),
     "initialized": torch.distributed.is_initialized(),
     "sharing": torch.multiprocessing.get_sharing_strategy(),
@@ -45,10 +50,8 @@ torch_state = {
     "mmap": torch.serialization.get_default_mmap_options(),
     "endianness": str(torch.serialization.get_default_load_endianness()),
     "crc": torch.serialization.get_crc32_options(),
-    "safe": [str(one) for one in torch.serialization.get_safe_globals()],
-    "deepcopy": torch.utils.data.get_worker_info(),
 }
-import torch.optim.optimizer as optimizer
+from torch.optim import optimizer
 
 own = {
     name: f"{function.__module__}.{function.__qualname__}"

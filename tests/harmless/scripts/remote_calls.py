@@ -4,7 +4,7 @@ import os
 
 import facts
 import torch
-import torch.distributed.autograd as autograd
+from torch.distributed import autograd
 from torch.distributed import rpc
 
 rank = facts.rank()

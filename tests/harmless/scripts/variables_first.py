@@ -4,7 +4,7 @@ import os
 import sys
 
 os.environ.update(
-    OMP_NUM_THREADS="2", TORCHDYNAMO_DISABLE="1", TORCH_LOGS="+dynamo", HF_HOME=os.path.abspath("hf"), HF_HUB_OFFLINE="1"
+    OMP_NUM_THREADS="2", TORCHDYNAMO_DISABLE="1", TORCH_LOGS="guards", HF_HOME=os.path.abspath("hf"), HF_HUB_OFFLINE="1"
 )
 os.environ.update(TORCHINDUCTOR_CACHE_DIR=os.path.abspath("inductor"), TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
 import facts
@@ -21,7 +21,6 @@ facts.write(
     offline=huggingface_hub.constants.HF_HUB_OFFLINE,
     inductor=torch._inductor.runtime.cache_dir_utils.cache_dir(),
     level=torch._logging._internal.log_state.is_artifact_enabled("guards"),
-    dynamo_level=__import__("logging").getLogger("torch._dynamo").level,
     devices=torch.cuda.device_count(),
     first_argument=sys.argv[0].rpartition("/")[2],
 )
