@@ -1,4 +1,4 @@
-"""One script, once under each launcher, each time in a sandbox of its own where everything has the same name; and how the two may differ."""
+"""One script under each launcher, each time in a sandbox where everything has the same name; and how the two may differ."""
 
 import difflib
 import hashlib
