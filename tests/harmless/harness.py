@@ -133,7 +133,7 @@ class Sandbox:
         assert process.wait(LIMIT_S + SETTLE_S + 30.0) == 0, "the sandbox itself failed"
         left = json.loads((self.folder / "left.json").read_text())
         out, err = ((self.folder / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
-        files = {f"{name}/{path}": file for name in FOLDERS[:-1] for path, file in _files(self.folder / name).items()}
+        files = _files(self.folder, FOLDERS[:-1])
         return Raw(
             left["code"],
             out,
@@ -172,15 +172,17 @@ def _known() -> dict[str, str]:
     return {**known, **own, "HF_HUB_OFFLINE": "1"}
 
 
-def _files(folder: Path) -> dict[str, File]:
-    found = {}
-    for path in sorted(folder.rglob("*")):
+def _files(folder: Path, names: Sequence[str]) -> dict[str, File]:
+    found: dict[str, File] = {}
+    for path in sorted(path for name in names for path in (folder / name).rglob("*")):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
             content = _content(path.read_bytes())
         else:
             content = str(path.readlink()) if path.is_symlink() else ""
-        found[str(path.relative_to(folder))] = File(stat.filemode(status.st_mode), content)
+        name = DRAWN.sub(r"\1...", str(path.relative_to(folder)))
+        same = sum(known.partition(", number ")[0] == name for known in found)
+        found[f"{name}, number {same + 1}" if same else name] = File(stat.filemode(status.st_mode), content)
     return found
 
 
@@ -240,11 +242,12 @@ def compare(scenario: Scenario, folder: Path) -> None:
 # --- what is each launcher's own --------------------------------------------------------------------------------------------
 
 # [W1123 02:57:19.058000 6082 ...] and torch's C++ lines: [W1123 02:57:19.058000000 ProcessGroupGloo.cpp:...]
+PROFILER = re.compile(r"USDT:\S+ \S+ \d+:\d+")
 STAMP = re.compile(r"\[?([VWEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
-# Of a sandbox without a network, from any process with a store.
-NO_NETWORK = "The hostname of the client socket cannot be retrieved"
 AGENT = re.compile(r"[VWEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+# Names that Python, torch and both launchers draw by lot.
+DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/[\w-]+_)\w{6,}")
 # The table of a failed run: the launcher's own traceback with what follows it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
 
@@ -282,7 +285,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _lines(lines: list[str], scenario: Scenario) -> tuple[str, ...]:
     """Lines of one rank stay in order; those of several come as they come."""
-    normal = [ADDRESS.sub("0x", STAMP.sub(r"[\1 ", line)) for line in lines if NO_NETWORK not in line]
+    normal = [PROFILER.sub("USDT", ADDRESS.sub("0x", STAMP.sub(r"[\1 ", line))) for line in lines]
     return tuple(normal if scenario.ranks == 1 else sorted(normal))
 
 
