@@ -37,6 +37,6 @@ with model.join():
     for _ in range(3 + 2 * rank):
         model(torch.ones(2, 4)).sum().backward()
 results["join"] = model.module.weight.grad.tolist()
-facts.write(results=results, hooks=len(torch.optim.optimizer._global_optimizer_post_hooks) >= 0)
+facts.write(results=results)
 dist.barrier()
 dist.destroy_process_group()
