@@ -26,7 +26,7 @@ TORCHRUN, HEADWAY = (str(BIN / "torchrun"),), (str(BIN / "headway"), "torchrun")
 LIMIT_S = 270.0
 SETTLE_S = 10.0  # what a script has left behind may go on for as long
 SHORT = 50_000  # bytes of a text that a difference shows line by line
-LATER_S = 20.0  # by so much headway may end later: agent, coordinator and keeper are processes of their own
+LATER_S = 45.0  # by so much headway may end later: on a loaded machine its own processes take long to start
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scenario:
 
     def command(self, launcher: Sequence[str], more: Sequence[str] = ()) -> list[str]:
         path = SCRIPTS / self.script
-        script = os.path.relpath(path, HERE / "work") if self.relative else str(path) if path.suffix else self.script
+        script = os.path.relpath(path, HERE / "work") if self.relative else str(path) if path.is_file() else self.script
         return [*launcher, "--nproc-per-node", str(self.ranks), *more, *self.flags, script, *self.words]
 
 
