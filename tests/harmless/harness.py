@@ -251,23 +251,28 @@ DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/[\w-]+_)\w{6,}")
 # The table of a failed run: the launcher's own traceback with what follows it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
 
-# docs/script.md, "What headway itself prints": the last line of a run that nothing befell.
-SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more")
+# README.md, "After a failure": the last line of every run; of this one, that nothing befell it.
+SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more\n?")
+# docs/script.md, "What a script can notice": torch._dynamo is imported before the script, which makes this folder.
+IMPORTED = re.compile(r"tmp/torchinductor_\w+")
 # Of a run that failed: what happened, and what follows.
-SAID_OF_A_FAILURE = re.compile(r"headway(?: torchrun)?: ")
+SAID_OF_A_FAILURE = re.compile(r"^headway: .*\n?", re.MULTILINE)
 
 
 def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:
     """What torchrun's run showed, without the lines of torch's agent and its folder for logs."""
     err = [line for line in TABLE.sub("", raw.err).splitlines() if not AGENT.match(line)]
-    files = {name: file for name, file in raw.files.items() if not re.match(r"tmp/torchelastic_", name)}
+    files = {
+        name: file for name, file in raw.files.items() if not re.match("tmp/torchelastic_", name) and not IMPORTED.fullmatch(name)
+    }
     return _observation(raw, scenario, err, files)
 
 
 def of_headway(raw: Raw, scenario: Scenario) -> Observation:
-    """What headway's run showed, without what the documents say that it prints."""
+    """What headway's run showed, without what the documents say that it prints and makes."""
     ours = SAID_OF_A_FAILURE if scenario.fails else SAID
-    return _observation(raw, scenario, [line for line in raw.err.splitlines() if not ours.match(line)], raw.files)
+    files = {name: file for name, file in raw.files.items() if not IMPORTED.fullmatch(name)}
+    return _observation(raw, scenario, ours.sub("", raw.err).splitlines(), files)
 
 
 def _observation(raw: Raw, scenario: Scenario, err: list[str], files: Mapping[str, File]) -> Observation:

@@ -7,14 +7,8 @@ import sys
 
 import facts
 
-# Chosen anew at each start, by torchrun too.
-CHANGING = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
-OURS = ("HEADWAY_", "WANDB_RUN_ID")
-
-seen = {name: "..." if name in CHANGING else value for name, value in os.environ.items() if not name.startswith(OURS)}
-seen.pop("_", None)  # a shell's
 facts.write(
-    environment=seen,
+    environment=facts.variables(),
     error_file_name=os.path.basename(os.environ["TORCHELASTIC_ERROR_FILE"]),
     arguments=sys.argv,
     original=sys.orig_argv[1:],
@@ -41,5 +35,4 @@ facts.write(
     flags=str(sys.flags),
     hooks=[sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.gettrace() is None],
     recursion=sys.getrecursionlimit(),
-    modules=facts.modules("torch", "numpy", "headway", "transformers", "multiprocessing", "subprocess"),
 )

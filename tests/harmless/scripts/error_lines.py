@@ -22,7 +22,6 @@ try:
     import absent_module  # noqa: F401
 except ImportError:
     traceback.print_exc()
-traceback.print_stack()
 warnings.warn("seen", RuntimeWarning, stacklevel=1)
 done = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"], check=False)
 print("child", done.returncode, flush=True)

@@ -4,9 +4,20 @@ import glob
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
+
+
+# docs/script.md, "What a script can notice": variables that are there, and values that differ.
+BESIDE = (
+    "HEADWAY_",
+    "WANDB_RUN_ID",
+    "WANDB_RESUME",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+)
+DIFFERENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS")
 
 
 def rank() -> int:
@@ -67,6 +78,8 @@ def threads() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate())
 
 
-def modules(*roots: str) -> dict[str, bool]:
-    """Which of these are imported."""
-    return {root: root in sys.modules for root in roots}
+def variables() -> dict[str, str]:
+    """The environment, but for what is documented to differ."""
+    changing = (*DIFFERENT, "MASTER_PORT")  # chosen anew at each start, by torchrun too
+    known = {name: value for name, value in os.environ.items() if not name.startswith(BESIDE) and name != "_"}
+    return known | dict.fromkeys(changing, "...")

@@ -32,13 +32,13 @@ print(
     __builtins__.__name__,
     facts.__file__ == str(Path(__file__).with_name("facts.py")),
 )
-print(inspect.stack()[0].function, len(inspect.stack()), sys._getframe().f_back)
+print(inspect.stack()[0].function)
 try:
     raise ValueError
 except ValueError as error:
     trace = error.__traceback__
     assert trace is not None
-    print(trace.tb_frame.f_code.co_filename == __file__, trace.tb_frame.f_back, __loader__.__class__.__name__)
+    print(trace.tb_frame.f_code.co_filename == __file__, __loader__.__class__.__name__)
 import __main__
 
 print(__main__.Config is Config, copyreg.__name__, sys.argv[0] == __file__)

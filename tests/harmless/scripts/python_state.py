@@ -15,21 +15,19 @@ import warnings
 
 import facts
 
-gc_state = [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug(), len(gc.callbacks)]
+# Documented to differ: what torch's import before the script sets up, gc.freeze, a finder, and a hook behind each optimizer step.
+gc_state = [gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.callbacks)]
 logs = [
     logging.root.level,
     [str(handler) for handler in logging.root.handlers],
     logging.raiseExceptions,
     logging.lastResort is not None,
 ]
-filters = [
-    (action, message and message.pattern, category.__name__, line) for action, message, category, _, line in warnings.filters
-]
 hooks = [
     threading.excepthook.__qualname__,
     sys.unraisablehook.__qualname__,
     len(sys.path_hooks),
-    [str(finder).split(" ")[0] for finder in sys.meta_path],
+    [name for finder in sys.meta_path if not (name := str(finder).split(" ")[0]).startswith("<headway.")],
 ]
 import numpy
 import torch
@@ -51,7 +49,6 @@ torch_state = {
     "endianness": str(torch.serialization.get_default_load_endianness()),
     "crc": torch.serialization.get_crc32_options(),
 }
-from torch.optim import optimizer
 
 own = {
     name: f"{function.__module__}.{function.__qualname__}"
@@ -73,7 +70,6 @@ own = {
 facts.write(
     gc=gc_state,
     logging=logs,
-    filters=filters,
     hooks=hooks,
     fault=faulthandler.is_enabled(),
     trace=tracemalloc.is_tracing(),
@@ -85,7 +81,6 @@ facts.write(
     numpy=[str(numpy.get_printoptions()["precision"]), str(numpy.geterr())],
     torch=torch_state,
     functions=own,
-    optimizer_hooks=[len(optimizer._global_optimizer_pre_hooks), len(optimizer._global_optimizer_post_hooks)],
     seeded=random.Random(1).random(),
 )
 warnings.warn("a warning of the script", stacklevel=1)
