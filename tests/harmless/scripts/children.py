@@ -9,7 +9,7 @@ import facts
 
 SEEN = (
     f"BESIDE = {facts.BESIDE}"
-    + """
+    """
 import json, os, signal
 print(json.dumps({
     "variables": sorted(name for name in os.environ if not name.startswith((*BESIDE, "_"))),
