@@ -247,7 +247,7 @@ STAMP = re.compile(r"\[?([VWEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
 AGENT = re.compile(r"[VWEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 # Names that Python, torch and both launchers draw by lot.
-DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/[\w-]+_)\w{6,}")
+DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/)[\w-]{6,}")
 # The table of a failed run: the launcher's own traceback with what follows it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
 
