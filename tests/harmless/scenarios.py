@@ -103,7 +103,10 @@ SURROUNDINGS = (
         named="program",
     ),
     Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": f"{ROOT}:{SCRIPTS}"}),
-    Scenario("output.py", ranks=2, flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"),
+    # Of much output torchrun tears lines when it shows what goes to files.
+    Scenario(
+        "stdin.py", stdin=b"one\ntwo\nthree", flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"
+    ),
     Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure"),
     Scenario("spawns_ranks.py"),
 )
