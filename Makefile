@@ -16,6 +16,8 @@ SOAK_EXAMPLES ?= 4000
 SOAK_DAMAGES ?= 10000
 # Kills on each tier are one of 200 of this: two hours and more.
 SOAK_KILLS ?= 40000
+# Moments at which a rank of each script of tests/harmless is killed: an hour each.
+SOAK_MOMENTS ?= 3
 
 .PHONY: help soak compat venv quickstart test-fast test lint peers bench
 
@@ -62,6 +64,7 @@ soak: .venv/dev.stamp
 	    tests/runner/test_damage.py tests/runner/test_elastic.py
 	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
+	HEADWAY_EXAMPLES=$(SOAK_MOMENTS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=1200 tests/harmless
 
 # A torch of each version is there first, as in an image, and headway is installed beside it. numpy 1.26 stands for the older images.
 .venv-compat/%/torch.stamp:

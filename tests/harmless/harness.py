@@ -1,0 +1,313 @@
+"""One script under each launcher, each time in a sandbox where everything has the same name; and how the two may differ."""
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.real.slurm.machine import leashed
+
+SCRIPTS = Path(__file__).parent / "scripts"
+INSIDE = Path(__file__).parent / "inside.py"
+BIN = Path(sys.executable).parent
+# Where each sandbox has its own folder: the working folder `work`, and what HOME, TMPDIR and HEADWAY_RUNS name.
+HERE = Path(tempfile.gettempdir()) / "headway-harmless"
+FOLDERS = ("work", "home", "tmp", "runs")
+TORCHRUN, HEADWAY = (str(BIN / "torchrun"),), (str(BIN / "headway"), "torchrun")
+LIMIT_S = 270.0
+SETTLE_S = 10.0  # what a script has left behind may go on for as long
+SHORT = 50_000  # bytes of a text that a difference shows line by line
+LATER_S = 45.0  # by so much headway may end later: on a loaded machine its own processes take long to start
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A script and what it is started with. `volatile`: files whose bytes differ from one run of torchrun to the next one, too."""
+
+    script: str
+    ranks: int = 1
+    flags: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+    fails: bool = False
+    volatile: tuple[str, ...] = ()
+    # A second start of the same command in the same folder is observed too.
+    again: bool = False
+    # It goes on from what it saved: killed and started again it ends with the result that it has without.
+    saves: bool = False
+    # Its path is given as it is from the working folder.
+    relative: bool = False
+    # Modules that lie in the working folder, each of which ends whoever imports it.
+    present: tuple[str, ...] = ()
+    # What it is called where its script's name does not say it.
+    named: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.named or self.script.removesuffix(".py")
+
+    def command(self, launcher: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+        path = SCRIPTS / self.script
+        script = os.path.relpath(path, HERE / "work") if self.relative else str(path) if path.is_file() else self.script
+        return [*launcher, "--nproc-per-node", str(self.ranks), *more, *self.flags, script, *self.words]
+
+
+@dataclass(frozen=True)
+class File:
+    """What `find` shows of one entry, and its bytes. `content`: a short text itself, of others the hash, or what a link leads to."""
+
+    mode: str
+    content: str
+
+
+NO_FILE = File("is not there", "")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be seen of a run from outside, once it and what it left behind have ended."""
+
+    code: int | None
+    out: tuple[str, ...]
+    err: tuple[str, ...]
+    files: Mapping[str, File]
+    left: tuple[str, ...]
+    memory: tuple[str, ...]
+    took_s: float
+
+
+# --- running ------------------------------------------------------------------------------------------------------------
+
+
+def why_not() -> str:
+    """Why this machine cannot hold a sandbox; empty when it can."""
+    tried = subprocess.run([*_unshare(), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
+    return f"namespaces: {tried.stderr.strip() or tried.returncode}" if tried.returncode else ""
+
+
+def _unshare() -> list[str]:
+    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *own, "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+class Sandbox:
+    """A folder in which one launcher runs scripts; what it runs sees it as HERE."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True)
+        HERE.mkdir(exist_ok=True)
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", kill: Mapping[str, int] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Begins a command; `seen` waits for it. `kill`: which rank is killed at which mark (see inside.py)."""
+        (self.folder / "stdin").write_bytes(stdin)
+        task = {
+            "here": str(HERE),
+            "folder": str(self.folder),
+            "command": list(command),
+            "stdin": "stdin",
+            "limit_s": LIMIT_S,
+            "settle_s": SETTLE_S,
+            "kill": kill,
+        }
+        return subprocess.Popen(
+            leashed([*_unshare(), sys.executable, "-S", str(INSIDE), json.dumps(task)]),
+            env={**_known(), **environment},
+            stdin=subprocess.DEVNULL,
+        )
+
+    def seen(self, process: "subprocess.Popen[bytes]") -> "Raw":
+        assert process.wait(LIMIT_S + SETTLE_S + 30.0) == 0, "the sandbox itself failed"
+        left = json.loads((self.folder / "left.json").read_text())
+        out, err = ((self.folder / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
+        files = _files(self.folder, FOLDERS[:-1])
+        return Raw(
+            left["code"],
+            out,
+            err,
+            files,
+            tuple(left["left"]),
+            tuple(left["memory"]),
+            left["took_s"],
+            left["killed"],
+            left["marks"],
+        )
+
+
+@dataclass(frozen=True)
+class Raw:
+    """As it was, before what is the launcher's own is taken away."""
+
+    code: int | None
+    out: str
+    err: str
+    files: Mapping[str, File]
+    left: tuple[str, ...]
+    memory: tuple[str, ...]
+    took_s: float
+    # Whether the kill that was asked for came to pass, and how far the script came; see inside.py.
+    killed: bool
+    marks: int
+
+
+def _known() -> dict[str, str]:
+    """The environment of both launchers: this one's without what would lead them elsewhere."""
+    # pytest's own variables name the test, and change while it runs.
+    strange = ("HEADWAY_", "PET_", "TORCHELASTIC_", "PYTEST_", "WANDB_", "SLURM_", "OMP_", "COV_", "XDG_")
+    known = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    own = {"HOME": str(HERE / "home"), "TMPDIR": str(HERE / "tmp"), "HEADWAY_RUNS": str(HERE / "runs")}
+    return {**known, **own, "HF_HUB_OFFLINE": "1"}
+
+
+def _files(folder: Path, names: Sequence[str]) -> dict[str, File]:
+    found: dict[str, File] = {}
+    for path in sorted(path for name in names for path in (folder / name).rglob("*")):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            content = _content(path.read_bytes())
+        else:
+            content = str(path.readlink()) if path.is_symlink() else ""
+        name = DRAWN.sub(r"\1...", str(path.relative_to(folder)))
+        same = sum(known.partition(", number ")[0] == name for known in found)
+        found[f"{name}, number {same + 1}" if same else name] = File(stat.filemode(status.st_mode), content)
+    return found
+
+
+def _content(written: bytes) -> str:
+    try:
+        return written.decode() if len(written) < SHORT else _hash(written)
+    except UnicodeDecodeError:
+        return _hash(written)
+
+
+def _hash(written: bytes) -> str:
+    return f"{len(written)} bytes, {hashlib.sha256(written).hexdigest()[:16]}"
+
+
+def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Observation]]:
+    """What each launcher's starts showed: one, or two where the scenario is to be started again. They run beside each other."""
+    sandboxes = (Sandbox(folder / "torchrun"), Sandbox(folder / "headway"))
+    observed: tuple[list[Observation], list[Observation]] = ([], [])
+    # A failure ends torchrun's run without being told so; headway's restarts are documented.
+    more = ("--max-restarts", "0") if scenario.fails else ()
+    for sandbox in sandboxes:
+        _prepare(sandbox, scenario)
+    for _ in range(2 if scenario.again else 1):
+        running = [
+            sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin)
+            for sandbox, launcher in zip(sandboxes, (TORCHRUN, HEADWAY), strict=True)
+        ]
+        for sandbox, process, observations, clean in zip(sandboxes, running, observed, (of_torchrun, of_headway), strict=True):
+            observations.append(clean(sandbox.seen(process), scenario))
+    shutil.rmtree(folder)
+    return observed
+
+
+def alone(scenario: Scenario, folder: Path, launcher: Sequence[str], kill: Mapping[str, int] | None = None) -> Raw:
+    """What one launcher's run showed, with a kill on the way or without; of torchrun with as many restarts as headway has by itself."""
+    more = ("--max-restarts", "3") if launcher == TORCHRUN else ()
+    sandbox = Sandbox(folder)
+    _prepare(sandbox, scenario)
+    seen = sandbox.seen(sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin, kill))
+    shutil.rmtree(folder)
+    return seen
+
+
+def _prepare(sandbox: Sandbox, scenario: Scenario) -> None:
+    for name in scenario.present:
+        text = "raise SystemExit(f'{__name__} of the working folder was imported')\n"
+        (sandbox.folder / "work" / f"{name}.py").write_text(text)
+
+
+def compare(scenario: Scenario, folder: Path) -> None:
+    """Raises AssertionError with every difference between the two launchers' runs of a scenario."""
+    for torchrun, headway in zip(*both(scenario, folder), strict=True):
+        assert torchrun.code == int(scenario.fails), torchrun
+        assert not (found := differences(torchrun, headway)), "\n".join(found)
+
+
+# --- what is each launcher's own --------------------------------------------------------------------------------------------
+
+# [W1123 02:57:19.058000 6082 ...] and torch's C++ lines: [W1123 02:57:19.058000000 ProcessGroupGloo.cpp:...]
+PROFILER = re.compile(r"USDT:\S+ \S+ \d+:\d+")
+STAMP = re.compile(r"\[?([VWEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
+AGENT = re.compile(r"[VWEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+# Names that Python, torch and both launchers draw by lot.
+DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/)[\w-]{6,}")
+# The table of a failed run: the launcher's own traceback with what follows it.
+TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
+
+# README.md, "After a failure": the last line of every run; of this one, that nothing befell it.
+SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more\n?")
+# docs/script.md, "What a script can notice": torch._dynamo is imported before the script, which makes this folder.
+IMPORTED = re.compile(r"tmp/torchinductor_\w+")
+# Of a run that failed: what happened, and what follows.
+SAID_OF_A_FAILURE = re.compile(r"^headway: .*\n?", re.MULTILINE)
+
+
+def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:
+    """What torchrun's run showed, without the lines of torch's agent and its folder for logs."""
+    err = [line for line in TABLE.sub("", raw.err).splitlines() if not AGENT.match(line)]
+    files = {
+        name: file for name, file in raw.files.items() if not re.match("tmp/torchelastic_", name) and not IMPORTED.fullmatch(name)
+    }
+    return _observation(raw, scenario, err, files)
+
+
+def of_headway(raw: Raw, scenario: Scenario) -> Observation:
+    """What headway's run showed, without what the documents say that it prints and makes."""
+    ours = SAID_OF_A_FAILURE if scenario.fails else SAID
+    files = {name: file for name, file in raw.files.items() if not IMPORTED.fullmatch(name)}
+    return _observation(raw, scenario, ours.sub("", raw.err).splitlines(), files)
+
+
+def _observation(raw: Raw, scenario: Scenario, err: list[str], files: Mapping[str, File]) -> Observation:
+    shown = {name: File(file.mode, "volatile") if _matches(name, scenario.volatile) else file for name, file in files.items()}
+    # Exit codes differ as documented: torchrun's 1 is one of headway's.
+    code = raw.code if raw.code in (0, None) else 1
+    return Observation(
+        code, _lines(raw.out.splitlines(), scenario), _lines(err, scenario), shown, raw.left, raw.memory, raw.took_s
+    )
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(Path(name).match(pattern) for pattern in patterns)
+
+
+def _lines(lines: list[str], scenario: Scenario) -> tuple[str, ...]:
+    """Lines of one rank stay in order; those of several come as they come."""
+    normal = [PROFILER.sub("USDT", ADDRESS.sub("0x", STAMP.sub(r"[\1 ", line))) for line in lines]
+    return tuple(normal if scenario.ranks == 1 else sorted(normal))
+
+
+def differences(torchrun: Observation, headway: Observation) -> list[str]:
+    """Every way in which the second is not the first, in words; empty when there is none."""
+    found = []
+    if torchrun.code != headway.code:
+        found.append(f"exit code: torchrun {torchrun.code}, headway {headway.code}")
+    for what in ("out", "err", "left", "memory"):
+        found += _unlike(what, getattr(torchrun, what), getattr(headway, what))
+    for name in sorted({*torchrun.files, *headway.files}):
+        there, here = torchrun.files.get(name, NO_FILE), headway.files.get(name, NO_FILE)
+        found += _unlike(name, [there.mode, *there.content.splitlines()], [here.mode, *here.content.splitlines()])
+    if headway.took_s > torchrun.took_s + LATER_S:
+        found.append(f"headway took {headway.took_s:.0f} s, torchrun {torchrun.took_s:.0f} s")
+    return found
+
+
+def _unlike(what: str, torchrun: Sequence[str], headway: Sequence[str]) -> list[str]:
+    return [line.rstrip() for line in difflib.unified_diff(torchrun, headway, f"{what}, torchrun", f"{what}, headway", n=0)]

@@ -1,0 +1,5 @@
+#!/bin/sh
+# Started by --no-python.
+echo "program $RANK of $WORLD_SIZE: $*"
+cat
+echo to stderr >&2

@@ -1,0 +1,15 @@
+"""Modules of installed packages, as their authors wrote them: the same under both launchers."""
+
+from pathlib import Path
+
+import pytest
+
+from .harness import Scenario, compare, why_not
+from .scenarios import FOREIGN
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "sandboxes can be had")]
+
+
+@pytest.mark.parametrize("scenario", FOREIGN, ids=lambda scenario: scenario.name)
+def test_a_script_observes_the_same(scenario: Scenario, tmp_path: Path) -> None:
+    compare(scenario, tmp_path / "seen")

@@ -1,0 +1,43 @@
+"""The scenarios once more, with a rank killed on the way: headway ends with the result of a run that nothing befell."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.soak import record
+
+from .harness import HEADWAY, TORCHRUN, Raw, Scenario, alone, why_not
+from .scenarios import SCENARIOS
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "sandboxes can be had")]
+
+# How many moments each scenario is killed at; `make soak` sets more, and takes all scenarios.
+EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "1"))
+ENDLESS = [scenario for scenario in SCENARIOS if not scenario.fails]
+FEW = ("stdin", "data_parallel", "shared_memory")
+CHOSEN = ENDLESS if "HEADWAY_EXAMPLES" in os.environ else [one for one in ENDLESS if one.saves or one.name in FEW]
+
+
+def results(seen: Raw) -> dict[str, str]:
+    """What a script that saves has ended with."""
+    return {name: file.content for name, file in seen.files.items() if name.startswith("work/result")}
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+@pytest.mark.parametrize("scenario", CHOSEN, ids=lambda scenario: scenario.name)
+def test_a_killed_rank_costs_no_result(scenario: Scenario, seed: int, tmp_path: Path) -> None:
+    quiet = alone(scenario, tmp_path / "quiet", TORCHRUN)
+    assert quiet.code == 0, quiet.err
+    drawn = random.Random(f"{scenario.name} {seed}")
+    kill = {"rank": drawn.randrange(scenario.ranks), "mark": drawn.randint(1, max(1, quiet.marks))}
+    ours = alone(scenario, tmp_path / "headway", HEADWAY, kill)
+    if scenario.saves:
+        assert (ours.code, results(ours)) == (0, results(quiet)), (kill, ours.out, ours.err)
+        outcome = "the result of a run without a kill"
+    else:
+        theirs = alone(scenario, tmp_path / "torchrun", TORCHRUN, kill)
+        assert ours.code == 0 or theirs.code != 0, (kill, ours.out, ours.err)
+        outcome = f"headway {'ended' if ours.code == 0 else 'failed'}, torchrun {'ended' if theirs.code == 0 else 'failed'}"
+    record(f"killed: {scenario.name}, seed {seed}", {**kill, "killed": ours.killed, "outcome": outcome})
