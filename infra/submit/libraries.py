@@ -12,7 +12,7 @@ def lacking_to_run() -> str | None:
 
 def lacking_to_read() -> str | None:
     """The same of reading checkpoints."""
-    return None if _has_torch() else f"to read checkpoints needs {_NO_TORCH}"
+    return None if _has_torch() else f"reading checkpoints needs {_NO_TORCH}"
 
 
 def _has_torch() -> bool:

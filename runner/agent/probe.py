@@ -64,7 +64,9 @@ async def look(
         _begin_anew_if_long(stacks(rank))
     # Only of one that sleeps: in one that computes, faulthandler can meet a frame that CPython 3.11 has just freed, and the process dies
     # of SIGSEGV (seen after 1,054, 8,579 and 19,803 signals to a process that imports torch).
-    from_inside = {rank for rank, pid in pids.items() if facts[rank][0] in "SD" and waits_for_a_lock(pid) and catches(pid, STACKS_SIGNAL)}
+    from_inside = {
+        rank for rank, pid in pids.items() if facts[rank][0] in "SD" and waits_for_a_lock(pid) and catches(pid, STACKS_SIGNAL)
+    }
     written = {rank: _size(stacks(rank)) for rank in from_inside}
     if from_inside:
         dump(from_inside)
@@ -89,8 +91,9 @@ def waits_on(pid: int) -> str | None:
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """Whether the main thread sleeps in a futex, the one wait that goes on behind a signal's handler as if nothing had happened: sleep, pause,
-    poll and their kin return early (signal(7)), and torch's own connect says so on stderr with a stack. Only such a wait can be proof of a hang."""
+    """Whether the main thread sleeps in a futex: the one wait that goes on behind a signal's handler as if nothing had happened. Sleep,
+    pause, poll and their kin return early (signal(7)), and torch's own connect tells of it on stderr with a stack. Only a lock can be proof
+    of a hang, so nobody else needs to be asked."""
     return (_text(Path(f"/proc/{pid}/wchan")) or "").startswith("futex")
 
 

@@ -30,7 +30,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
     found._events, found._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     found._to_agent, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    found._agent = Companion("agent")
+    found._agent, found._coordinator, found._keeper = Companion("agent"), None, None
     yield found, agent
     for end in (found._events, found._worker_end, found._to_agent, agent):
         end.close()
