@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
-        until(lambda: probe.state(standing.pid) == "S")
+        until(lambda: probe.waits_for_a_lock(standing.pid))
         seen = look(standing.pid, tmp_path / "stacks")
         assert standing.poll() is None
     assert [frame.rpartition(" ")[2] for frame in seen.stack] == ["wait", "get", "own_code", "<module>"]
@@ -82,14 +83,26 @@ def test_a_lock_that_another_thread_may_come_to_release_is_not_shown_as_one(
     """A loop that waits for its uploader is no deadlock, however quiet the uploader is."""
     monkeypatch.setitem(globals(), "BEGIN", BEGIN.replace("time.sleep(600)", other))
     with process("queue.SimpleQueue().get()", tmp_path / "stacks") as standing:
-        until(lambda: probe.state(standing.pid) == "S")
+        until(lambda: probe.waits_for_a_lock(standing.pid))
         seen = look(standing.pid, tmp_path / "stacks")
     assert (seen.waits_on or "").startswith("futex") is locked
 
 
+@pytest.mark.parametrize("there", ["time.sleep(600)", "signal.pause()", "signal.sigtimedwait([signal.SIGUSR1], 600)"])
+def test_a_wait_that_a_signal_would_cut_short_gets_none(there: str, tmp_path: Path) -> None:
+    """Torchrun sends nothing either, and no such wait is proof of a hang."""
+    asked: list[Collection[int]] = []
+    with process(f"import signal; {there}", tmp_path / "stacks") as standing:
+        until(lambda: re.search("nanosleep|pause|sigtimedwait", Path(f"/proc/{standing.pid}/wchan").read_text()) is not None)
+        seen = asyncio.run(probe.look({7: standing.pid}, lambda _: tmp_path / "stacks", asked.append))[7]
+        assert standing.poll() is None
+    assert asked == []
+    assert seen.state == "S"
+
+
 def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
-        until(lambda: probe.state(standing.pid) == "S")
+        until(lambda: probe.waits_for_a_lock(standing.pid))
         (tmp_path / "stacks").write_text("x" * probe.STACKS_BYTES)
         seen = look(standing.pid, tmp_path / "stacks")
     assert seen.where == "data"
