@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,9 +23,9 @@ from headway.report.records import Claim, Committed, Retired
 _SECRET = "HW215"
 
 
-def run_so_far(name: str, runs: FilePath) -> RunSoFar:
+def run_so_far(name: str, folders: Sequence[FilePath]) -> RunSoFar:
     """The run of that name, or in that directory. Raises RunError when there is none, or when it kept no spec."""
-    directory = find_run(name, runs)
+    directory = find_run(name, folders)
     records = read_run(directory)
     kept = {attempt: directory / "attempts" / str(attempt) / "spec.json" for attempt in reversed(records.attempts)}
     attempt = next((attempt for attempt, file in kept.items() if file.is_file()), None)

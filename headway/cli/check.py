@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run",
         metavar="RUN",
-        help="for one job: also what of its changes this run can go on with; a directory, or a name in runs/",
+        help="for one job: also what of its changes this run can go on with; a directory, or a name under $HEADWAY_RUNS (default: ./runs)",
     )
 
 
@@ -73,9 +73,10 @@ def _since(run: str | None, jobs: list[Parsed[TrainingJob]], findings: Findings)
         return []
     from headway.cli.changes import judge, run_so_far  # noqa: PLC0415 (few checks are of a run)
     from headway.report.directory import RunError  # noqa: PLC0415
+    from headway.runs import searched  # noqa: PLC0415
 
     try:
-        so_far = run_so_far(run, Path(os.environ.get("HEADWAY_RUNS") or "runs"))
+        so_far = run_so_far(run, searched(os.environ))
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return None

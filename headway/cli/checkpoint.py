@@ -23,13 +23,15 @@ from headway.cli.documents import load_job_plan
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.report.directory import RunError, find_run
+from headway.runs import searched
 
 OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "RUN is a run directory, or its name under $HEADWAY_RUNS (default: ./runs). Every byte that is used is verified."
+        "RUN is a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` puts runs). "
+        "Every byte that is used is verified."
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listed = _verb(verbs, "ls", "the checkpoints of a run, where they are and which of them count")
@@ -164,7 +166,7 @@ def _print_lines(lines: Iterable[Line]) -> None:
 
 
 def _run(name: str) -> str:
-    return str(find_run(name, Path(os.environ.get("HEADWAY_RUNS") or "runs")))
+    return str(find_run(name, searched(os.environ)))
 
 
 def _place(name: str) -> str:

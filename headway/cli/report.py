@@ -9,13 +9,18 @@ from headway.report.directory import RunError, find_run
 from headway.report.page import write_page
 from headway.report.summary import summarize
 from headway.report.terminal import print_summary
+from headway.runs import searched
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Sums up a run: its loss, failures, checkpoints and where the time went. Works while the run is still going."
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs)")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` puts runs)",
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="where to write the HTML page (default: RUN/report.html)"
     )
@@ -24,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0; 1 when RUN is not a run; 3 when the page cannot be written there."""
     try:
-        directory = find_run(args.run, Path(os.environ.get("HEADWAY_RUNS") or "runs"))
+        directory = find_run(args.run, searched(os.environ))
         summary = summarize(directory)
     except RunError as error:
         return _fail(str(error), 1)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,12 +34,14 @@ class RunRecords:
     verdicts: Mapping[int, Verdict]
 
 
-def find_run(name: str, runs: Path) -> Path:
-    """The run directory `name`, or the one of that name under `runs`. Raises RunError when there is neither."""
-    for path in (Path(name), runs / name):
-        if path.is_dir():
-            return path
-    raise RunError(f"no run `{name}`: neither a directory nor a name under `{runs}`; give a run directory or set HEADWAY_RUNS")
+def find_run(name: str, folders: Sequence[Path]) -> Path:
+    """The run directory `name`, or the first one of that name in `folders`. Raises RunError when there is none."""
+    found = [path for path in (Path(name), *(folder / name for folder in folders)) if path.is_dir()]
+    if not found:
+        where = ", ".join(f"`{folder}`" for folder in folders)
+        raise RunError(f"no run `{name}`: neither a directory nor a name under {where}; give a run directory or set HEADWAY_RUNS")
+    # A script may keep folders of such names too: TensorBoard's lie in ./runs.
+    return next((path for path in found if (path / "handle.json").is_file()), found[0])
 
 
 def read_run(directory: Path) -> RunRecords:

@@ -44,8 +44,9 @@ resume from its own checkpoint; a node that is lost is replaced by a spare or by
 --max-restarts the budget is 3 restarts, refilled by progress, and torchrun's is 0; the exit code is the runner's (80 to 85) where torchrun
 has 1; --monitor-interval and --start-method change nothing, as nothing polls and no worker is a function. Several nodes meet at the
 endpoint of --rdzv-backend c10d or static; etcd, --event-log-handler and --logs-specs other than torch's default are refused. The run's
-journal and report lie in $HEADWAY_RUNS/<run> (default: ./runs). The same command under the same --rdzv-id or scheduler's job id goes on
-with its run that did not complete, anything else is a run of its own; HEADWAY_RUN=<run> goes on with that one, whatever has changed.
+journal and report lie in $HEADWAY_RUNS/<run> (default: $XDG_STATE_HOME/headway/runs, else ~/.local/state/headway/runs). The same command
+under the same --rdzv-id or scheduler's job id goes on with its run that did not complete, anything else is a run of its own;
+HEADWAY_RUN=<run> goes on with that one, whatever has changed.
 Bounds are set by variables, in seconds or as 90s, 30m, 2h: {bounds}.
 """.format(bounds=", ".join(f"{variable} ({default})" for variable, default in bounds.defaults().items()))
 

@@ -40,6 +40,7 @@ from headway.runner.torchrun.meeting import (
     take,
 )
 from headway.runner.torchrun.naming import Choice, choose, choose_named, look_at, runs_of
+from headway.runs import runs_folder
 
 ONCE_S = 0.0  # one try
 
@@ -54,14 +55,14 @@ class Place:
     shared: bool = True
 
 
-def runs_folder() -> Path:
-    return Path(os.environ.get("HEADWAY_RUNS", "runs"))
+def _runs() -> Path:
+    return runs_folder(os.environ)[0]
 
 
 def open_named(name: str, config: RunConfig, job: str, launch: Launch, *, insists: bool = False) -> RunDirectory | None:
     """The attempt of a run of this name that the command is, made: of the very run of this name, with `insists`. None where it is to enter
     one that goes on. Raises UsageError where it may not be."""
-    runs = runs_folder()
+    runs = _runs()
     while True:
         choice = _choice(runs, name, launch, insists=insists)
         if choice.enters:
@@ -99,7 +100,7 @@ def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
     if not (name := insisted or run_name(arguments)):
         name = _numbered(job)
         text = to_json(launch, indent=2).encode() + b"\n"
-        return Place(open_run(runs_folder(), name, config, 0, job, launch=text), 0, LOOPBACK)
+        return Place(open_run(_runs(), name, config, 0, job, launch=text), 0, LOOPBACK)
     directory = open_named(name, config, job, launch, insists=bool(insisted))
     assert directory is not None  # noqa: S101  nobody enters a run of one node
     return Place(directory, 0, LOOPBACK)
@@ -110,7 +111,7 @@ def _numbered(stem: str) -> str:
     number = 1
     while True:
         try:
-            (runs_folder() / f"{stem}-{number}").mkdir(parents=True)
+            (_runs() / f"{stem}-{number}").mkdir(parents=True)
         except FileExistsError:
             number += 1
         else:
@@ -127,7 +128,7 @@ def meet(arguments: argparse.Namespace) -> Place:
     job, insisted = script_name(arguments), insisted_name(os.environ)
     name = insisted or run_name(arguments) or f"{job}-{endpoint.port}"
     command = command_of(arguments, config.procs_per_slot, os.environ, alone=False)
-    wanted = Wanted(endpoint, runs_folder(), name, command)
+    wanted = Wanted(endpoint, _runs(), name, command)
     secret, known = secret_of(endpoint, name, os.environ)
     body = {"host": "", "domain": None, "node": endpoint.node, "procs": config.procs_per_slot}
     address = arguments.local_addr or listening_address(endpoint.host)
@@ -173,7 +174,7 @@ def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, com
     if command.kind != "program" and command.code != entered.code:
         _say(f"{command.name} is not the code that run `{entered.run}` began with on the node of {entered.host}:{entered.port}")
     path, content = entered.proof
-    for root in (Path(entered.root), (runs_folder() / entered.run).resolve()):
+    for root in (Path(entered.root), (_runs() / entered.run).resolve()):
         if _reads(root / path) == content:
             return Place(RunDirectory(root, entered.attempt), entered.node, address)
     directory = _own_directory(entered, config, secret)
@@ -194,7 +195,7 @@ def _reads(path: Path) -> str | None:
 def _own_directory(entered: Entered, config: RunConfig, secret: bytes) -> RunDirectory:
     """A run directory of this node's own, which knows the coordinator by its address. Here it may have another name than there, where this
     node has had another run of that name."""
-    runs, number = runs_folder(), 1
+    runs, number = _runs(), 1
     while not _is_of(runs / (name := entered.run if number == 1 else f"{entered.run}-{number}"), entered.handle):
         number += 1
     directory = open_run(runs, name, config, entered.attempt, every_node=True, run=entered.run)
@@ -252,6 +253,8 @@ def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
     arguments = parse(argv)
     for name in unserved(dict(os.environ)):
         _say(f"{name} asks torchrun's agent for something; headway's does not do it")
+    if (told := runs_folder(os.environ)[1]) is not None:
+        _say(told)
     place = meet(arguments) if max_nodes(arguments) > 1 else open_alone(arguments, configure(arguments))
     os.environ.pop("HEADWAY_SECRET", None)  # workers need none, and a script's tracker may keep its environment
     os.environ.pop(RUN, None)  # a command that the script starts is another run

@@ -255,6 +255,8 @@ TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/t
 SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more\n?")
 # docs/script.md, "What a script can notice": torch._dynamo is imported before the script, which makes this folder.
 IMPORTED = re.compile(r"tmp/torchinductor_\w+")
+# docs/script.md, "Variables": where runs lie without HEADWAY_RUNS.
+STATE = re.compile(r"home/\.local(/state(/headway(/.*)?)?)?")
 # Of a run that failed: what happened, and what follows.
 SAID_OF_A_FAILURE = re.compile(r"^headway: .*\n?", re.MULTILINE)
 
@@ -271,7 +273,7 @@ def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:
 def of_headway(raw: Raw, scenario: Scenario) -> Observation:
     """What headway's run showed, without what the documents say that it prints and makes."""
     ours = SAID_OF_A_FAILURE if scenario.fails else SAID
-    files = {name: file for name, file in raw.files.items() if not IMPORTED.fullmatch(name)}
+    files = {name: file for name, file in raw.files.items() if not IMPORTED.fullmatch(name) and not STATE.fullmatch(name)}
     return _observation(raw, scenario, ours.sub("", raw.err).splitlines(), files)
 
 

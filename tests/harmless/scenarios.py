@@ -109,6 +109,7 @@ SURROUNDINGS = (
     ),
     Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure"),
     Scenario("spawns_ranks.py"),
+    Scenario("whole_folder.py", environment={"HEADWAY_RUNS": ""}),
 )
 
 TRAINING = (

@@ -36,6 +36,17 @@ def test_without_headway_runs_a_name_is_looked_for_under_runs_here(
     assert capsys.readouterr().err == f"report: {Path('runs/run/report.html')}\n"
 
 
+def test_without_headway_runs_and_runs_here_a_name_is_looked_for_where_torchrun_puts_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    build.clean_run(tmp_path / "state" / "headway" / "runs" / "run")
+    monkeypatch.delenv("HEADWAY_RUNS")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(runs)
+    assert headway_report("run") == 0
+    assert capsys.readouterr().err == f"report: {tmp_path / 'state/headway/runs/run/report.html'}\n"
+
+
 def test_the_page_goes_where_it_is_told(runs: Path, tmp_path: Path) -> None:
     build.clean_run(runs / "run")
     assert headway_report(str(runs / "run"), "-o", str(tmp_path / "page.html")) == 0

@@ -1,6 +1,7 @@
 """What is refused as a run, and how it is named."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -109,10 +110,22 @@ def test_a_handle_that_is_not_a_json_object_is_refused(runs: Path, text: str) ->
 def test_a_run_is_found_by_its_path_and_by_its_name(runs: Path) -> None:
     RunDirectory(runs / "quickstart-1a2b3c4d-0")
     expected = runs / "quickstart-1a2b3c4d-0"
-    assert find_run("quickstart-1a2b3c4d-0", runs) == expected
-    assert find_run(str(expected), runs / "elsewhere") == expected
+    assert find_run("quickstart-1a2b3c4d-0", [runs]) == expected
+    assert find_run(str(expected), [runs / "elsewhere"]) == expected
+
+
+def test_the_first_folder_that_has_the_name_counts_and_a_run_before_what_is_none(runs: Path) -> None:
+    first, second = runs / "first", runs / "second"
+    (first / "run").mkdir(parents=True)
+    (second / "run").mkdir(parents=True)
+    assert find_run("run", [first, second]) == first / "run"
+    (second / "run" / "handle.json").write_text("{}")
+    assert find_run("run", [first, second]) == second / "run"
+    (first / "run" / "handle.json").write_text("{}")
+    assert find_run("run", [first, second]) == first / "run"
 
 
 def test_a_name_that_is_nowhere_says_where_it_was_looked_for(runs: Path) -> None:
-    with pytest.raises(RunError, match="no run `nowhere`: neither a directory nor a name under"):
-        find_run("nowhere", runs)
+    where = f"no run `nowhere`: neither a directory nor a name under `{runs}`, `{runs}/more`;"
+    with pytest.raises(RunError, match=re.escape(where)):
+        find_run("nowhere", [runs, runs / "more"])
