@@ -108,10 +108,10 @@ def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
 
 def _numbered(stem: str) -> str:
     """A run's name that nobody else has taken; its folder is there."""
-    number = 1
+    runs, number = _runs(), 1
     while True:
         try:
-            (_runs() / f"{stem}-{number}").mkdir(parents=True)
+            (runs / f"{stem}-{number}").mkdir(parents=True)
         except FileExistsError:
             number += 1
         else:
