@@ -194,9 +194,11 @@ class Timeout:
 
 @dataclass(frozen=True)
 class Ports:
-    """TCP ports; 0 takes any free one, which the coordinator then publishes in the attempt's directory."""
+    """TCP ports; 0 takes any free one: the coordinator publishes its own in the attempt's directory, and each generation's rendezvous store
+    has another. A port that is given for the store is that of all generations."""
 
     coordinator: int = 0
+    store: int = 0
 
 
 DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(

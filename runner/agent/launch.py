@@ -22,6 +22,7 @@ class Torchrun:
 
     `redirects` and `shown` go by local rank: which of stdout (1) and stderr (2) go to a file, and whose output the terminal shows, of
     what does not go to a file. `shown` null: everybody's. `run_id` is the rendezvous id, which the script is told; null: the run's name.
+    `master_addr` is the address that was given for the rendezvous store; null: that of the node with rank 0.
     """
 
     python: bool = True
@@ -31,6 +32,7 @@ class Torchrun:
     shown: tuple[int, ...] | None = None
     virtual_local_rank: bool = False
     run_id: str | None = None
+    master_addr: str | None = None
 
     @classmethod
     def of(cls, config: RunConfig) -> "Torchrun | None":
@@ -96,7 +98,7 @@ def _torchrun_environment(
         "ROLE_NAME": "default" if given is None else given.role,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": slots * procs,
-        "MASTER_ADDR": start["master_addr"],
+        "MASTER_ADDR": start["master_addr"] if given is None or given.master_addr is None else given.master_addr,
         "MASTER_PORT": start["master_port"],
         "TORCHELASTIC_RESTART_COUNT": start["restarts"],
         "TORCHELASTIC_MAX_RESTARTS": config.restart.budget if given is None else given.max_restarts,

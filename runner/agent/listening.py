@@ -1,15 +1,21 @@
 """Sockets that listen under a node's own name, of whichever family its address is."""
 
+import errno
 import socket
 
+STORE_BACKLOG = 1024  # of a rendezvous store: all ranks come at once
 
-def listen(host: str, backlog: int | None = None) -> socket.socket:
-    """A socket on any free port of `host`; of its addresses the first that is this machine's, IPv4 before IPv6. Raises OSError."""
-    found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+def listen(host: str, backlog: int | None = None, port: int = 0) -> socket.socket:
+    """A socket on a port of `host`, 0 for any free one; of its addresses the first that is this machine's, IPv4 before IPv6.
+    Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     failure = OSError(f"{host} has no address")
     for family, _, _, _, address in sorted(found, key=lambda each: each[0] != socket.AF_INET):
         try:
-            return socket.create_server((str(address[0]), 0), family=family, backlog=backlog)
+            return socket.create_server((str(address[0]), port), family=family, backlog=backlog)
         except OSError as error:
             failure = error
+            if error.errno == errno.EADDRINUSE:  # who is told the name's port would find somebody else there
+                break
     raise failure

@@ -3,7 +3,8 @@
 A process beside the workers, so that no rank's end, exec or os._exit takes the store along. It is forked from one that has torch imported
 (the launcher of torchrun, else the first worker to be), which costs no further import; only where there is none it is started by itself.
 Each generation has a store of its own, on a port that was never free in between: torchrun shares one over restarts, and new workers then
-read dead workers' addresses (pytorch/pytorch#135712).
+read dead workers' addresses (pytorch/pytorch#135712). Where a port was given for it, each generation's is on the same socket, and the one
+before has ended when its workers start.
 """
 
 import array
@@ -11,9 +12,11 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +29,8 @@ from headway.runner.agent.processes import spawn
 ORDERS_FD = "HEADWAY_STORE_HOST_FD"
 # What a launcher passes on to the supervisor that takes its place: `[pid, descriptor]`.
 PASSED_ON = "HEADWAY_STORE_HOST"
+# The descriptor of a socket that listens on the port that was given for the store.
+SOCKET = "HEADWAY_STORE_SOCKET"
 MESSAGE_BYTES = 4096
 # A scheduler signals every process of a step; the supervisor decides, and its end is the end of the socket.
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -33,11 +38,14 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 
 @dataclass
 class Host:
-    """The host as its supervisor holds it. `pid` is 0 until it is known; `unserved` is the socket of a generation that it has not taken."""
+    """The host as its supervisor holds it. `pid` is 0 until it is known; `unserved` is the socket of a generation that it has not taken;
+    `ordered` and `answered` count generations."""
 
     orders: socket.socket
     pid: int = 0
     unserved: socket.socket | None = None
+    ordered: int = 0
+    answered: int = 0
 
     def serve(self, listening: socket.socket) -> None:
         """Has the store of a new generation served on a socket that listens. The socket is this object's from here on."""
@@ -46,6 +54,16 @@ class Host:
         passed = array.array("i", [listening.fileno()])
         with contextlib.suppress(OSError):  # it has died: who takes its place gets it
             self.orders.sendmsg([b"serve"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], socket.MSG_DONTWAIT)
+            self.ordered += 1
+
+    def wait(self, patience_s: float) -> None:
+        """Returns when it serves nothing but what it was ordered to last. One that does not get there in time is killed."""
+        until = time.monotonic() + patience_s
+        while self.hear() and self.answered < self.ordered:
+            if not select.select([self.orders], [], [], max(until - time.monotonic(), 0.0))[0]:
+                if self.pid:
+                    os.kill(self.pid, signal.SIGKILL)
+                return
 
     def forget(self) -> None:
         if self.unserved is not None:
@@ -67,7 +85,10 @@ class Host:
             self.pid = facts.get("pid", self.pid)
             if "failed" in facts:  # whoever comes is refused, instead of waiting for ever
                 print(f"the rendezvous store: {facts['failed']}", file=sys.stderr, flush=True)
-            if "pid" not in facts:
+            if "pid" in facts:
+                continue
+            self.answered += 1
+            if self.answered == self.ordered:
                 self.forget()
 
 
@@ -153,10 +174,11 @@ def serve(orders: socket.socket) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     store: Any = None
     while (descriptor := _receive(orders)) is not None:
+        store = None  # it ends before the next begins, which may be on the same port
         try:
             store = _store(descriptor)
         except Exception as error:  # torch that is not there, too
-            store, said = None, {"failed": f"{type(error).__name__}: {error}"[: MESSAGE_BYTES // 2]}
+            said = {"failed": f"{type(error).__name__}: {error}"[: MESSAGE_BYTES // 2]}
         else:
             said = {"serving": store.port}
         with contextlib.suppress(OSError):

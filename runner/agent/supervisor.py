@@ -23,7 +23,7 @@ from typing import Any
 
 from headway.runner.agent import cgroup, leftovers, store, warm
 from headway.runner.agent.launch import Torchrun, is_ours, worker_argv
-from headway.runner.agent.listening import listen
+from headway.runner.agent.listening import STORE_BACKLOG, listen
 from headway.runner.agent.processes import (
     activity,
     become_subreaper,
@@ -56,6 +56,7 @@ IDLE_SHARE = 0.1  # of a processor: threads that wait for the interpreter wake u
 STEPLESS_S = 60.0  # a script that has not stepped by then may never do so in a way that can be counted
 KILL_AGAIN_S, UNDEAD_S = 5.0, 30.0  # of a worker that SIGKILL does not end; from when on the agent hears of it
 STRAYS_S = 10.0  # a killed process that is in the kernel may take its time; the next generation does not wait for ever
+STORE_ENDS_S = 10.0  # an earlier generation's store ends within milliseconds
 PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
 
 
@@ -131,6 +132,9 @@ class Supervisor:
     def serve(self) -> int:
         self._others = frozenset(children())
         become_subreaper()
+        if (given := os.environ.pop(store.SOCKET, None)) is not None:
+            self._rendezvous = socket.socket(fileno=int(given))
+            self._rendezvous.set_inheritable(False)
         self._page = os.memfd_create("headway-heartbeat")  # without a name: nothing is left behind, whoever dies
         os.ftruncate(self._page, HeartbeatPage.bytes_for(self.config.procs_per_slot))
         self._heartbeats = HeartbeatPage(memoryview(mmap.mmap(self._page, 0)))
@@ -448,9 +452,14 @@ class Supervisor:
             self._store.serve(host.unserved)
 
     def _serve_store(self) -> None:
-        """Has the generation's store served where this node said it would be, and listens on another port for the next."""
+        """Has the generation's store served where this node said it would be, and listens on another port for the next. On a port
+        that was given, the store before has ended when this returns, so that it accepts none of the new workers."""
         assert self._store is not None  # noqa: S101  there is one from the start
-        if self._rendezvous is not None:
+        if self._rendezvous is not None and self.config.ports.store:
+            self._store.serve(self._rendezvous.dup())
+            if self._store.ordered > 1:
+                self._store.wait(STORE_ENDS_S)
+        elif self._rendezvous is not None:
             self._store.serve(self._rendezvous)
             self._rendezvous = None
         self._listen({})
@@ -496,7 +505,7 @@ class Supervisor:
         if self._rendezvous is not None:
             return
         try:
-            self._rendezvous = listen(self.host, backlog=1024)
+            self._rendezvous = listen(self.host, STORE_BACKLOG)
         except OSError as error:  # the name is not this machine's yet: the agent asks again
             print(f"cannot listen on {self.host}: {error}", file=sys.stderr, flush=True)
 

@@ -40,7 +40,7 @@ from headway.runner.coordinator.events import (
     Tick,
 )
 from headway.runner.coordinator.policy import FAULTY, Decision, Policy
-from headway.runner.coordinator.roster import Roster
+from headway.runner.coordinator.roster import Member, Roster
 from headway.runner.coordinator.vitals import Vitals
 from headway.runner.health.watch import Hang, Watch
 
@@ -267,10 +267,14 @@ class Coordinator:
             self._start()
         self._adopt(event)
 
+    def _lend_port(self, member: Member) -> None:
+        if not self.config.ports.store:  # one that was given is the next rendezvous' too
+            member.lends_port()
+
     def _start_again(self, node: int, order: Mapping[str, Any]) -> None:
         """The order to start got lost with the connection that it was sent on."""
         if node == self.roster.slots[0]:
-            self.roster.members[node].lends_port()
+            self._lend_port(self.roster.members[node])
         self._out.append(Send(node, "start", self.generation.number, order))
 
     def _adopt(self, event: Joined) -> None:
@@ -687,7 +691,7 @@ class Coordinator:
             "master_port": first.port,
             "restarts": self.policy.restarts,
         }
-        first.lends_port()
+        self._lend_port(first)
         self.generation.started, self.generation.known, self.generation.order = True, True, order
         self.generation.world_size = self.roster.world_size
         self.generation.alive = set(range(self.generation.world_size))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import Std
 from torch.distributed.elastic.multiprocessing.api import to_map
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
 from headway.runner.torchrun import bounds
@@ -130,6 +131,17 @@ def min_nodes(arguments: argparse.Namespace) -> int | None:
     """The nodes that it may go on with when others are lost; null: all. Static rendezvous has no other number than MAX."""
     minimum, maximum = parse_min_max_nnodes(arguments.nnodes)
     return int(minimum) if minimum < maximum and arguments.rdzv_backend != "static" else None
+
+
+def given_master(arguments: argparse.Namespace) -> tuple[str, int] | None:
+    """The address and port that the command line of one node gives its rendezvous store; None where it gives none, and on several nodes,
+    where they are the coordinator's. Raises ValueError for what torch refuses."""
+    if max_nodes(arguments) > 1 or arguments.standalone or arguments.rdzv_backend != "static":
+        return None
+    if not arguments.rdzv_endpoint and arguments.master_port is None:
+        return None
+    host, port = parse_rendezvous_endpoint(arguments.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port}", -1)
+    return (host, port) if port > 0 else None
 
 
 def streams(arguments: argparse.Namespace, procs: int) -> tuple[dict[int, int], dict[int, int]]:

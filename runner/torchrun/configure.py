@@ -15,7 +15,16 @@ from headway.runner.agent.launch import Torchrun
 from headway.runner.contract import DEFAULT_TIMEOUTS, Mesh, Ports, Restart, RunConfig, Timeout, Trainer
 from headway.runner.coordinator.state import GRACE_SHARE
 from headway.runner.torchrun import bounds
-from headway.runner.torchrun.arguments import UsageError, check_devices, max_nodes, min_nodes, shown, streams, with_python
+from headway.runner.torchrun.arguments import (
+    UsageError,
+    check_devices,
+    given_master,
+    max_nodes,
+    min_nodes,
+    shown,
+    streams,
+    with_python,
+)
 
 # Seconds, as torch waits: dynamic_rendezvous.py (RendezvousTimeout) and launcher/api.py (LaunchConfig, for static).
 JOIN_S, STATIC_JOIN_S = 600.0, 900.0
@@ -33,7 +42,7 @@ def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
     check_devices(arguments, procs)
     restart = _restart(arguments.max_restarts)
     grace_s = _grace_s(arguments.shutdown_timeout, os.environ)
-    said = bounds.given(os.environ)
+    said, master = bounds.given(os.environ), given_master(arguments)
     return RunConfig(
         slots=slots,
         procs_per_slot=procs,
@@ -44,7 +53,7 @@ def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
         restart=restart,
         timeouts={**DEFAULT_TIMEOUTS, **said, **(_meeting_timeouts(arguments, said) if slots > 1 else {})},
         grace_s=RunConfig.grace_s if grace_s is None else grace_s,
-        ports=Ports(coordinator=port),
+        ports=Ports(coordinator=port, store=master[1] if master is not None else 0),
     )
 
 
@@ -67,6 +76,7 @@ def _flags(arguments: argparse.Namespace, procs: int, restart: Restart) -> dict[
         shown=shown(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
         run_id=None if arguments.standalone else arguments.rdzv_id,
+        master_addr=master[0] if (master := given_master(arguments)) is not None else None,
     )
     signals = [name.strip() for name in arguments.signals_to_handle.split(",")]
     return {"torchrun": asdict(launch), "signals": signals}

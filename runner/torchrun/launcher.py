@@ -6,8 +6,10 @@ only tunes how torchrun itself polls and meets.
 
 import argparse
 import contextlib
+import errno
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,13 +19,14 @@ from typing import NoReturn
 
 from headway.runner.agent import store
 from headway.runner.agent.launch import Torchrun
+from headway.runner.agent.listening import STORE_BACKLOG, listen
 from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunConfig, from_json, to_json
 from headway.runner.launches import Command, Launch
 from headway.runner.rundir import RunDirectory, open_run
-from headway.runner.torchrun.arguments import UsageError, bound_cpus, max_nodes, parse, streams, unserved
+from headway.runner.torchrun.arguments import UsageError, bound_cpus, given_master, max_nodes, parse, streams, unserved
 from headway.runner.torchrun.command import command_of
 from headway.runner.torchrun.configure import RUN, configure, insisted_name, run_name, script_name
 from headway.runner.torchrun.early import Begun
@@ -47,12 +50,14 @@ ONCE_S = 0.0  # one try
 
 @dataclass(frozen=True)
 class Place:
-    """This node's part of the run. `shared`: its run directory is that of all nodes."""
+    """This node's part of the run. `shared`: its run directory is that of all nodes. `store` listens where the command line says that the
+    rendezvous store is."""
 
     directory: RunDirectory
     node: int
     address: str
     shared: bool = True
+    store: socket.socket | None = None
 
 
 def _runs() -> Path:
@@ -96,14 +101,35 @@ def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
     """The run is the one that HEADWAY_RUN says, else it is called after --rdzv-id or the scheduler's job, else after the script, with a
     number that nobody has had."""
     launch = Launch.own(command_of(arguments, config.procs_per_slot, os.environ, alone=True), None, os.environ)
+    listening = _listen_for_store(arguments)
     job, insisted = script_name(arguments), insisted_name(os.environ)
     if not (name := insisted or run_name(arguments)):
         name = _numbered(job)
         text = to_json(launch, indent=2).encode() + b"\n"
-        return Place(open_run(_runs(), name, config, 0, job, launch=text), 0, LOOPBACK)
+        return Place(open_run(_runs(), name, config, 0, job, launch=text), 0, LOOPBACK, store=listening)
     directory = open_named(name, config, job, launch, insists=bool(insisted))
     assert directory is not None  # noqa: S101  nobody enters a run of one node
-    return Place(directory, 0, LOOPBACK)
+    return Place(directory, 0, LOOPBACK, store=listening)
+
+
+def _listen_for_store(arguments: argparse.Namespace) -> socket.socket | None:
+    """Where --master-addr and --master-port, or the endpoint, say. Raises UsageError where nobody can listen there."""
+    if (master := given_master(arguments)) is None:
+        return None
+    host, port = master
+    try:
+        try:
+            return listen(host, STORE_BACKLOG, port)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+        # A service's address, which leads here by way of another machine: torchrun's store listens on all.
+        everywhere = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if everywhere else socket.AF_INET
+        return socket.create_server(("", port), family=family, backlog=STORE_BACKLOG, dualstack_ipv6=everywhere)
+    except OSError as error:
+        said = f"--rdzv-endpoint {host}:{port}" if arguments.rdzv_endpoint else f"--master-port {port}"
+        raise UsageError(f"{said}: {error.strerror or error}") from None
 
 
 def _numbered(stem: str) -> str:
@@ -290,6 +316,9 @@ def launch(argv: Sequence[str], begun: Begun) -> NoReturn:
         own[store.PASSED_ON] = store.pass_on(store.fork_host())
     if config.slots > 1:  # a launcher that is killed is a node that is lost, as with torchrun; nobody asked the others to stop
         fall_with_parent()
+    if place.store is not None:
+        place.store.set_inheritable(True)
+        own[store.SOCKET] = str(place.store.fileno())
     # In place of this process: the supervisor is small and single-threaded, and this one has imported torch.
     words = [str(directory.run_json), "--attempt", str(directory.attempt), "--node", str(place.node)]
     os.execve(sys.executable, [sys.executable, "-m", "headway.runner", *words], own)

@@ -18,6 +18,7 @@ from headway.runner.contract import (
     Domain,
     Exit,
     Mesh,
+    Ports,
     Restart,
     RunConfig,
     Tier,
@@ -231,6 +232,13 @@ def test_the_start_waits_for_a_port_that_no_rendezvous_has_used() -> None:
     assert told(bench.do(Beat(1, 1, 4001, {})), "start") == [], "of another node"
     (body,) = told(bench.do(Beat(0, 1, 4002, {})), "start")
     assert (body["master_port"], body["restarts"]) == (4002, 1)
+
+
+def test_a_port_that_was_given_is_every_rendezvous() -> None:
+    bench = Bench(replace(config(), ports=Ports(store=4000))).started()
+    bench.end_all([-9, 1, 1, 1])
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["master_port"], body["restarts"]) == (4000, 1)
 
 
 def test_a_generation_starts_only_while_all_nodes_are_connected() -> None:

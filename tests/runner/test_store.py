@@ -71,6 +71,36 @@ def test_each_generation_has_a_store_of_its_own(host: Host) -> None:
         old.get("a")
 
 
+def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(host: Host) -> None:
+    with listen("127.0.0.1") as listening:
+        host.serve(listening.dup())
+        old = client(listening)
+        old.set("a", "1")
+        host.serve(listening.dup())
+        host.wait(LIMIT_S)
+        assert (host.ordered, host.answered, host.unserved) == (2, 2, None)
+        assert not client(listening).check(["a"])
+    with pytest.raises(RuntimeError):
+        old.get("a")
+
+
+def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on_its_socket(tmp_path: Path, host: Host) -> None:
+    with listen("127.0.0.1") as listening:
+        host.serve(listening.dup())
+        host.wait(LIMIT_S)
+        client(listening).set("a", "1")
+        os.kill(host.pid, signal.SIGSTOP)
+        host.serve(listening.dup())
+        host.wait(0.0)
+        assert not hear(host, lambda: False), "it has ended"
+        assert host.unserved is not None
+        other = store.start(dict(os.environ), tmp_path / "other.log")
+        other.serve(host.unserved)
+        assert not client(listening).check(["a"])
+    other.orders.close()
+    os.waitpid(other.pid, 0)
+
+
 def test_a_scheduler_that_signals_every_process_does_not_end_it(host: Host) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())

@@ -165,3 +165,27 @@ def test_too_few_devices_for_virtual_ranks_are_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(UsageError, match="2 ranks, and CUDA_VISIBLE_DEVICES=0"):
         configured("--virtual-local-rank", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "master"),
+    [
+        ((), (None, 0)),
+        (("--master-addr", "node0"), (None, 0)),
+        (("--master-port", "29500"), ("127.0.0.1", 29500)),
+        (("--master-port", "0"), (None, 0)),
+        (("--master-addr", "localhost", "--master-port", "29500"), ("localhost", 29500)),
+        (("--rdzv-endpoint", "[::1]:29500"), ("::1", 29500)),
+        (("--master-port", "29500", "--standalone"), (None, 0)),
+        (("--rdzv-endpoint", "localhost:29500", "--rdzv-backend", "c10d"), (None, 0)),
+        (("--master-port", "29500", "--nnodes", "2"), (None, 0)),
+    ],
+)
+def test_a_port_that_is_given_on_one_node_is_the_stores(words: tuple[str, ...], master: tuple[str | None, int]) -> None:
+    config = configured(*words)
+    assert (config.trainer.options["torchrun"]["master_addr"], config.ports.store) == master
+
+
+def test_a_port_stands_in_its_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_MASTER_PORT", "29501")
+    assert configured().ports.store == 29501

@@ -82,6 +82,44 @@ def test_a_program_without_python_is_a_worker_and_gets_the_signal_that_came(tmp_
     assert only_run(tmp_path / "runs").verdict()["verdict"] == "preempted"
 
 
+# As test_init_method_tcp_with_torchelastic of torch's test_run.py; the first generation leaves what the second must not find.
+AT_A_PORT = """
+import os, signal, sys, torch, torch.distributed as dist
+port, restarts = sys.argv[1], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", **place)
+dist.all_reduce(total := torch.ones(1))
+assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("localhost", port)
+store = dist.TCPStore("localhost", int(port), is_master=False, wait_for_workers=False)
+assert not store.check(["left"])
+dist.barrier()
+store.set("left", "1")
+if restarts == 0 and place["rank"] == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+print(int(total), restarts, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_port_that_was_given_is_the_stores_in_every_generation(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(AT_A_PORT)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    flags = ("--nnodes=1", "--nproc-per-node=4", "--master-addr=localhost", f"--master-port={port}", "--max-restarts=1")
+    done = headway("torchrun", *flags, tmp_path / "script.py", str(port), runs=tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "4 1\n" * 4), done.stderr
+
+
+def test_a_port_that_is_taken_is_an_error_before_there_is_a_run(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = headway("torchrun", "--master-port", str(port), "--no-python", "true", runs=tmp_path / "runs")
+    assert done.returncode == 2
+    assert f"--master-port {port}: Address already in use" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_two_launchers_on_one_machine_are_two_nodes(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
