@@ -317,7 +317,7 @@ class Supervisor:
         self._killed.clear()
         self._clear_away()
         self._shared_before = leftovers.present()
-        if any(order["hosts_store"] for order in message["workers"]):
+        if serves := any(order["hosts_store"] for order in message["workers"]):
             self._serve_store()
         orders = {order["local_rank"]: order for order in message["workers"]}
         ready = {local_rank for local_rank, standby in self._standbys.items() if standby.ready}
@@ -328,6 +328,8 @@ class Supervisor:
             self._workers[pid] = Worker(order["rank"], local_rank, message["generation"], pid, is_warm)
         self._out_of_memory = cgroup.out_of_memory_kills()
         self._tell({"what": "spawned", "workers": [vars(worker) for worker in self._workers.values()], "cold": cold})
+        if serves:
+            self._listen({})
 
     def _hand_over(self, orders: dict[int, dict[str, Any]]) -> tuple[dict[int, int], dict[int, str]]:
         """Local rank -> pid of the standbys that have become workers, and why the others have not; those are ended."""
@@ -452,8 +454,8 @@ class Supervisor:
             self._store.serve(host.unserved)
 
     def _serve_store(self) -> None:
-        """Has the generation's store served where this node said it would be, and listens on another port for the next. On a port
-        that was given, the store before has ended when this returns, so that it accepts none of the new workers."""
+        """Has the generation's store served where this node said it would be. On a port that was given, the store before has
+        ended when this returns, so that it accepts none of the new workers."""
         assert self._store is not None  # noqa: S101  there is one from the start
         if self._rendezvous is not None and self.config.ports.store:
             self._store.serve(self._rendezvous.dup())
@@ -462,7 +464,6 @@ class Supervisor:
         elif self._rendezvous is not None:
             self._store.serve(self._rendezvous)
             self._rendezvous = None
-        self._listen({})
 
     def _unpark(self, local_rank: int) -> warm.Standby:
         """Takes a standby out of those that wait."""
