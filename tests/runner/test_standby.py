@@ -13,7 +13,7 @@ import pytest
 
 from headway.runner.agent import processes, warm
 from headway.runner.agent import standby as becoming
-from headway.runner.agent.processes import describe_status, spawn
+from headway.runner.agent.processes import START, describe_status, spawn
 
 # A worker that shows everything it could tell apart by, but for what is imported.
 WORKER = """
@@ -58,7 +58,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def argv(module: str) -> list[str]:
-    return [sys.executable, "-u", "-m", module, "--flag", "two words"]
+    return [sys.executable, "-u", START, module, "--flag", "two words"]
 
 
 def until(ready: "Sequence[warm.Standby]") -> None:
