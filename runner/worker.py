@@ -55,9 +55,12 @@ class Worker:
         default_factory=time.monotonic_ns
     )  # when this process began, and what it has waited for others since
     _line: memoryview = field(init=False)
+    _socket: tuple[int, int] = field(init=False)  # device and number
 
     def __post_init__(self) -> None:
         self._line = self._page.line(self.local_rank)
+        found = os.fstat(self._events.fileno())
+        self._socket = found.st_dev, found.st_ino
 
     @classmethod
     def from_environment(cls) -> "Worker":
@@ -116,8 +119,17 @@ class Worker:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def say(self, what: str, **facts: Any) -> None:
-        """One event for the coordinator. It is delivered in order, and before the end of this process."""
-        self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
+        """One event for the coordinator. It is delivered in order, and before the end of this process. A script that has closed our socket,
+        as a daemon closes all that it inherits, is heard no more: its number may be a file of the script's now."""
+        if self._is_still_ours():
+            self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
+
+    def _is_still_ours(self) -> bool:
+        try:
+            found = os.fstat(self._events.fileno())
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._socket
 
     def forked(self) -> bool:
         """Whether this is a process that the rank has forked, whose end is not the rank's."""

@@ -18,7 +18,7 @@ from benchmarks.claim import MeasureError
 from benchmarks.detection.trace import Heard, Trace
 from headway.runner.agent import flight, probe
 from headway.runner.agent.flight import Recorder
-from headway.runner.agent.processes import signal_main_thread
+from headway.runner.agent.processes import START, signal_main_thread
 from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, STACKS_SIGNAL, HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Hang, Probe, RankBeat, Watch
@@ -78,7 +78,7 @@ class Node:
             **{f"HEADWAY_{name}_FD": number for name, number in own.items()},
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "headway.runner.boot", *command],
+            [sys.executable, START, "headway.runner.boot", *command],
             env={**os.environ, **{name: str(value) for name, value in given.items()}},
             pass_fds=list(own.values()),
             start_new_session=True,

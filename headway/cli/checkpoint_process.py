@@ -22,7 +22,7 @@ class Reading:
         """Raises LibraryError."""
         if lacking := lacking_to_read():
             raise LibraryError(lacking)
-        command = [sys.executable, "-m", "headway.runner.checkpoint", *words]
+        command = [sys.executable, "-P", "-m", "headway.runner.checkpoint", *words]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def __iter__(self) -> Iterator[Line]:

@@ -42,9 +42,11 @@ class Tail:
 
 @dataclass
 class Teed:
-    """`logs/attempt_<k>/<local rank>/{stdout,stderr}.log` of the ranks in `ranks` (local rank -> bits of STREAMS), followed."""
+    """`logs/attempt_<k>/<local rank>/{stdout,stderr}.log` of the ranks in `ranks` (local rank -> bits of STREAMS), followed.
+    `notes`: where the runner notes which rank each one's is (runner/agent/launch.py, rank_note)."""
 
     logs: Path
+    notes: Path
     ranks: Mapping[int, int]
     role: str
     filters: Mapping[str, Sequence[str]]
@@ -64,7 +66,7 @@ class Teed:
         tail = self._tails.setdefault((folder, local_rank, stream), Tail(path))
         if not (lines := tail.lines(whole=whole)):
             return False
-        prefix = _prefix(self.role, local_rank, path.with_name("rank"))
+        prefix = _prefix(self.role, local_rank, self.notes / "-".join(path.parent.parts[-3:]))
         target: TextIO = getattr(sys, stream)
         target.writelines(prefix + line for line in lines)
         target.flush()
@@ -95,7 +97,8 @@ def following(terminal: Mapping[str, Any]) -> Iterator[None]:
         yield
         return
     ranks = {int(rank): bits for rank, bits in terminal["teed"].items()}
-    teed, over = Teed(Path(terminal["logs"]), ranks, terminal["role"], terminal["filters"]), threading.Event()
+    notes = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "teed"
+    teed, over = Teed(Path(terminal["logs"]), notes, ranks, terminal["role"], terminal["filters"]), threading.Event()
 
     def follow() -> None:
         next_s = POLL_S

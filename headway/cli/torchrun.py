@@ -25,7 +25,7 @@ def run(words: list[str]) -> int:
         print(f"error: {lacking}", file=sys.stderr)
         return 3
     read, write = os.pipe()
-    command = [sys.executable, "-m", "headway.runner.torchrun", *words]
+    command = [sys.executable, "-P", "-m", "headway.runner.torchrun", *words]
     environment = {**os.environ, "HEADWAY_TERMINAL_FD": str(write)}
     own = {"env": environment, "pass_fds": [write], "preexec_fn": ending_with_parent()}
     runner: subprocess.Popen[bytes] = subprocess.Popen(command, **own)  # type: ignore[call-overload]

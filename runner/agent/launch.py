@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from headway.runner.agent.processes import START
 from headway.runner.contract import RunConfig, node_of, partner_of
 from headway.runner.goodput.tracking import tracker_environment
 from headway.runner.rundir import RunDirectory
@@ -154,28 +155,35 @@ def _stream(bit: int, given: Torchrun, local_rank: int, folder: Path | None) -> 
 def worker_argv(config: RunConfig, local_rank: int, environment: Mapping[str, str]) -> list[str]:
     """The command of a rank, by the supervisor's environment."""
     if config.trainer.kind != "script":
-        return [sys.executable, "-u", "-m", "headway.runner.train.main"]
+        return [sys.executable, "-u", START, "headway.runner.train.main"]
     words: list[str] = config.trainer.options["argv"]
     given = Torchrun.of(config)
     if given is None:
-        return [sys.executable, "-u", "-m", "headway.runner.boot", *words]
+        return [sys.executable, "-u", START, "headway.runner.boot", *words]
     # torchrun puts the local rank into arguments (torch/distributed/elastic/utils/api.py, `macros`).
     words = [Template(word).safe_substitute(local_rank=local_rank) for word in words]
     if not given.python:
         return words
-    return [environment.get("PYTHON_EXEC", sys.executable), "-u", "-m", "headway.runner.boot", *words]
+    return [environment.get("PYTHON_EXEC", sys.executable), "-u", START, "headway.runner.boot", *words]
 
 
 def is_ours(argv: Sequence[str]) -> bool:
     """Whether a worker is a module of ours in this Python, which a standby can become."""
-    return list(argv[:3]) == [sys.executable, "-u", "-m"] and argv[3] in STANDBY_MODULES
+    return list(argv[:3]) == [sys.executable, "-u", START] and argv[3] in STANDBY_MODULES
 
 
 def make_folders(order: Mapping[str, Any]) -> None:
-    """The directories that an order's files are to lie in; for torchrun's, with the rank for whoever shows them."""
+    """The directories that an order's files are to lie in; for torchrun's, a note of the rank in the run's own, for whoever shows them."""
     for path in (order["stdout"], order["stderr"]):
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
     if path := order["environment"].get("TORCHELASTIC_ERROR_FILE"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).with_name("rank").write_text(order["environment"]["RANK"])
+        note = rank_note(Path(order["environment"]["HEADWAY_RUN_JSON"]).parent, Path(path).parent)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(order["environment"]["RANK"])
+
+
+def rank_note(attempt_directory: Path, folder: Path) -> Path:
+    """Where the rank is noted whose output lies in `folder`, `LOGS/attempt_<k>/<local rank>`: LOGS has a name of its own on each node."""
+    return attempt_directory / "teed" / "-".join(folder.parts[-3:])

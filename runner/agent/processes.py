@@ -13,6 +13,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _TGKILL = {"x86_64": 234, "aarch64": 131}  # linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
+# Runs a module of ours in front of a script: `python START MODULE WORDS...`.
+START = str(Path(__file__).parents[1] / "start.py")
 _libc = ctypes.CDLL(None, use_errno=True)
 # What a process has open that computes on a device, by any vendor's driver. NVML, which only looks, has nvidiactl open.
 _DEVICE = re.compile(r"/dev/(nvidia\d+|nvidia-uvm|kfd|dri/renderD\d+)")

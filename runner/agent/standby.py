@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.agent import store
-from headway.runner.agent.processes import opens_a_device
+from headway.runner.agent.processes import START, opens_a_device
 from headway.runner.agent.warm import ALWAYS, LIBRARIES, OF_ANY_RANK, ORDERS_FD, READY, ROOM, STORE_FD, TAKEN, WANTED_FD
 from headway.runner.imports import uncollected, under
 
@@ -40,7 +40,7 @@ def worth_importing(names: Sequence[str], *, of_any_rank: bool) -> list[str]:
 
 
 def warm_up(module: str, names: Sequence[str], overlays: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Imports what `python -m module` will, and `names`, each under the environment that the script makes for its library. What cannot be
+    """Imports what `python START module` will, and `names`, each under what the script sets for its library. What cannot be
     imported is left to the worker."""
     with uncollected():
         for name in (module, *names):
@@ -52,7 +52,7 @@ def warm_up(module: str, names: Sequence[str], overlays: Mapping[str, Mapping[st
 
 
 def forget(module: str) -> None:
-    """Drops a module that will run as `__main__`, which `python -m` does not find imported either. A package stays."""
+    """Drops a module that will run as `__main__`, which a fresh process does not find imported either. A package stays."""
     found = sys.modules.get(module)
     if found is None or hasattr(found, "__path__"):
         return
@@ -143,7 +143,7 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> str:
     os.environ.clear()
     os.environ.update(order["environment"] | named)
     argv = order["argv"]
-    module = argv.index("-m") + 1
+    module = argv.index(START) + 1
     show(argv, dict(os.environ))
     sys.orig_argv[:] = argv
     sys.argv[:] = ["-m", *argv[module + 1 :]]  # runpy sets the first one to the file of the module
@@ -184,7 +184,7 @@ def main() -> None:
         os.set_inheritable(host, False)
     os.environ.update(wants["environment"])
     with contextlib.nullcontext() if wants["first"] else less_important():
-        warm_up(wants["argv"][wants["argv"].index("-m") + 1], wants["modules"], wants["overlays"])
+        warm_up(wants["argv"][wants["argv"].index(START) + 1], wants["modules"], wants["overlays"])
         if not wants["first"]:  # nobody waits for it yet
             gc.collect()
     if host >= 0:

@@ -95,7 +95,7 @@ class Host:
 def start(environment: Mapping[str, str], log: Path) -> Host:
     """A host from nothing, which imports torch first."""
     ours, theirs = _pair()
-    argv = [sys.executable, "-m", "headway.runner.agent.store"]
+    argv = [sys.executable, "-P", "-m", "headway.runner.agent.store"]
     pid = spawn(argv, {**environment, ORDERS_FD: str(theirs.fileno())}, [theirs.fileno()], log, log)
     theirs.close()
     return Host(ours, pid)

@@ -236,7 +236,7 @@ class Supervisor:
         descriptors = {"SUPERVISOR_FD": theirs.fileno(), "HEARTBEAT_FD": self._page}
         environment = self._companion_environment() | {f"HEADWAY_{name}": str(fd) for name, fd in descriptors.items()}
         environment["HEADWAY_INCARNATION"] = str(self._agent.restarts)
-        argv = [sys.executable, "-m", self._agent.module]
+        argv = [sys.executable, "-P", "-m", self._agent.module]
         self._agent.pid = spawn(argv, environment, descriptors.values(), self._log("agent"), self._log("agent"))
         theirs.close()
         self._to_agent, self._from_agent = ours, b""
@@ -258,7 +258,7 @@ class Supervisor:
 
     def _start_coordinator(self) -> None:
         assert self._coordinator is not None  # noqa: S101  only called on the node that hosts it
-        argv = [sys.executable, "-m", self._coordinator.module]
+        argv = [sys.executable, "-P", "-m", self._coordinator.module]
         self._coordinator.pid = spawn(argv, self._companion_environment(), (), self._log("coordinator"), self._log("coordinator"))
 
     def _start_keeper(self) -> None:
@@ -268,7 +268,7 @@ class Supervisor:
         options = {"socket": self._keeper_name, "parent-fd": theirs.fileno(), "host": self.host}
         files = {"address-file": self.directory.keeper(self.node), "secret-file": self.directory.secret_file}
         marked = {} if self.config.peer_dscp is None else {"dscp": self.config.peer_dscp}
-        argv = [sys.executable, "-m", self._keeper.module]
+        argv = [sys.executable, "-P", "-m", self._keeper.module]
         argv += [f"--{name}={value}" for name, value in {**options, **files, **marked}.items()]
         self._keeper.pid = spawn(argv, self._companion_environment(), [theirs.fileno()], self._log("keeper"), self._log("keeper"))
         theirs.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headway.runner.agent.processes import kill_group, spawn
+from headway.runner.agent.processes import START, kill_group, spawn
 from headway.runner.agent.source import may_set_environment
 
 READY, TAKEN = b"ready", b"taken"
@@ -148,7 +148,7 @@ def start_standby(
         descriptors[STORE_FD] = store.fileno()
     started_with = {**companion, **{name: str(fd) for name, fd in descriptors.items()}, ROOM: "x" * ROOM_BYTES}
     room = "." * sum(len(word) + 1 for word in argv)
-    command = [sys.executable, "-u", "-m", "headway.runner.agent.standby", room]
+    command = [sys.executable, "-u", START, "headway.runner.agent.standby", room]
     nowhere = Path(os.devnull)
     pid = spawn(command, started_with, descriptors.values(), nowhere, nowhere, cpus, stdin=stdin)
     theirs.close()

@@ -1,4 +1,4 @@
-"""`python -m headway.runner.boot [-m] SCRIPT ARGS...`."""
+"""`python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py)."""
 
 from headway.runner.boot.script import main
 

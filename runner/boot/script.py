@@ -1,4 +1,4 @@
-"""Runs somebody's script, unchanged, as a worker: `python -m headway.runner.boot [-m] SCRIPT ARGS...`.
+"""Runs somebody's script, unchanged, as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py).
 
 Before the script's first line it sets the hooks and verifies what was saved last; the script finds torchrun's environment, its own argv
 and itself as `__main__`. It ends as Python ends it: what it raises leaves through here, to the interpreter.
@@ -6,6 +6,7 @@ and itself as `__main__`. It ends as Python ends it: what it raises leaves throu
 
 import atexit
 import builtins
+import contextlib
 import functools
 import gc
 import importlib
@@ -47,9 +48,12 @@ def run_script(words: Sequence[str]) -> None:
     sys.argv = list(words[1:] if words[0] == "-m" else words)
     if words[0] == "-m":
         sys.argv[0] = "-m"
+        if not sys.flags.safe_path:
+            with contextlib.suppress(FileNotFoundError):
+                sys.path.insert(0, os.getcwd())  # noqa: PTH109  a string, as python has it
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # what python calls
     elif pkgutil.get_importer(words[0]) is not None:  # a directory or an archive with a __main__.py
-        sys.path[: 0 if sys.flags.safe_path else 1] = [os.path.abspath(words[0])]  # noqa: PTH100  links stay links
+        sys.path.insert(0, os.path.abspath(words[0]))  # noqa: PTH100  links stay links
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
     else:
         _run_file(words[0], names)
@@ -66,7 +70,7 @@ def _run_file(given: str, names: dict[str, Any]) -> None:
         print(f"{sys.executable}: can't open file {name!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         raise SystemExit(CANNOT_OPEN) from None
     if not sys.flags.safe_path:
-        sys.path[0] = str(Path(given).resolve().parent)
+        sys.path.insert(0, str(Path(given).resolve().parent))
     names |= {"__file__": name, "__cached__": None, "__loader__": loader}
     code = loader.get_code("__main__") if compiled else None
     exec(code or compile(source, name, "exec", dont_inherit=True), names)
@@ -164,8 +168,8 @@ def main() -> None:
     ending = Ending(worker)
     atexit.register(ending)  # the first of all, so it is called last
     words = sys.argv[1:]
-    module = sys.orig_argv.index("-m")
-    del sys.orig_argv[module : module + 2]
+    module = sys.orig_argv.index("headway.runner.boot")
+    del sys.orig_argv[module - 1 : module + 1]
     prepare()
     counter = signs.StepCounter(signs.show_signs(worker, "script"))
     after_import("torch", functools.partial(watch_torch, worker, counter))

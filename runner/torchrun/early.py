@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.runner.agent import warm
-from headway.runner.agent.processes import kill_group
+from headway.runner.agent.processes import START, kill_group
 
 _PROCS = re.compile(r"--?nproc[-_a-z]*(?:=(?P<value>.*))?")
 # With these a worker is no module of ours, sees a device of its own, or is bound to processors before it starts.
@@ -47,7 +47,7 @@ def begin(argv: Sequence[str], environment: Mapping[str, str]) -> Begun:
         seen["OMP_NUM_THREADS"] = threads
     if "HEADWAY_TERMINAL_FD" in environment:
         os.set_inheritable(int(environment["HEADWAY_TERMINAL_FD"]), False)
-    worker = [sys.executable, "-u", "-m", "headway.runner.boot", *argv]
+    worker = [sys.executable, "-u", START, "headway.runner.boot", *argv]
     try:
         modules = warm.first_imports(script_words(argv))
         standbys = {each: warm.start_standby(worker, seen, seen, modules, first=True, stdin=True) for each in range(procs)}

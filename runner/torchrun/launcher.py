@@ -321,4 +321,4 @@ def launch(argv: Sequence[str], begun: Begun) -> NoReturn:
         own[store.SOCKET] = str(place.store.fileno())
     # In place of this process: the supervisor is small and single-threaded, and this one has imported torch.
     words = [str(directory.run_json), "--attempt", str(directory.attempt), "--node", str(place.node)]
-    os.execve(sys.executable, [sys.executable, "-m", "headway.runner", *words], own)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "headway.runner", *words], own)

@@ -8,7 +8,7 @@ from headway.cli.teed import POLL_S, SELDOM_S, Teed, following, pause_s
 
 
 def teed(logs: Path, ranks: dict[int, int], **filters: list[str]) -> Teed:
-    return Teed(logs, ranks, "trainer", filters)
+    return Teed(logs, logs.parent / "notes", ranks, "trainer", filters)
 
 
 def write(logs: Path, attempt: int, rank: int, stream: str, text: str) -> None:
@@ -54,19 +54,20 @@ def test_lines_that_match_a_filter_stand_in_a_file_too(tmp_path: Path, capsys: p
 def test_a_template_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${role_name} ${rank}/${local_rank}> ")
     write(tmp_path, 0, 1, "stdout", "x\n")
-    (tmp_path / "attempt_0/1/rank").write_text("5")
+    (notes := tmp_path.parent / "notes").mkdir(exist_ok=True)
+    (notes / f"{tmp_path.name}-attempt_0-1").write_text("5")
     teed(tmp_path, {1: 1}).show()
     assert capsys.readouterr().out == "<trainer 5/1> x\n"
 
 
 def test_what_is_left_at_the_end_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with following({"logs": str(tmp_path), "teed": {"0": 1}, "role": "r", "filters": {}}):
+    with following({"run": str(tmp_path), "attempt": 0, "logs": str(tmp_path), "teed": {"0": 1}, "role": "r", "filters": {}}):
         write(tmp_path, 0, 0, "stdout", "a\nlast words")
     assert capsys.readouterr().out == "[r0]:a\n[r0]:last words\n"
 
 
 def test_without_tee_nothing_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with following({"logs": str(tmp_path), "teed": {}, "role": "r", "filters": {}}):
+    with following({"run": str(tmp_path), "attempt": 0, "logs": str(tmp_path), "teed": {}, "role": "r", "filters": {}}):
         write(tmp_path, 0, 0, "stdout", "a\n")
     assert capsys.readouterr().out == ""
 

@@ -5,6 +5,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.runner.agent.processes import START
+
 
 @dataclass(frozen=True)
 class Process:
@@ -16,9 +18,9 @@ class Process:
 
     @property
     def module(self) -> str:
-        """The module that `python -m` runs in it; empty for anything else."""
+        """The module that `python -m`, or START, runs in it; empty for anything else."""
         words = iter(self.command)
-        return next((next(words, "") for word in words if word == "-m"), "")
+        return next((next(words, "") for word in words if word in ("-m", START)), "")
 
     @property
     def state(self) -> str:

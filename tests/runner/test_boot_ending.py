@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.runner.agent.processes import START
 from headway.runner.contract import HeartbeatPage
 
 LIMIT_S = 120
@@ -49,7 +50,7 @@ def under_boot(folder: Path, events: Sockets, *words: str) -> Ended:
     named = {**place, "HEADWAY_RUN_JSON": folder / "run.json", **{f"HEADWAY_{name}": value for name, value in own.items()}}
     environment = {**os.environ, **{name: str(value) for name, value in named.items()}}
     try:
-        return run([sys.executable, "-u", "-m", "headway.runner.boot", *words], folder, environment, page, theirs)
+        return run([sys.executable, "-u", START, "headway.runner.boot", *words], folder, environment, page, theirs)
     finally:
         os.close(page)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.runner.agent.processes import START
 from headway.runner.boot.script import run_script
 from headway.runner.boot.shares import TooLongError, at_most
 from headway.runner.contract import HeartbeatPage
@@ -72,7 +73,7 @@ def test_collections_pass_over_what_is_imported_before_the_script_and_collect_wh
         torchruns |= {"MASTER_PORT": 1}
         named = {**torchruns, **{f"HEADWAY_{name}": value for name, value in own.items()}}
         ran = subprocess.run(
-            [sys.executable, "-m", "headway.runner.boot", str(script)],
+            [sys.executable, START, "headway.runner.boot", str(script)],
             env={**os.environ, **{name: str(value) for name, value in named.items()}},
             pass_fds=[page, theirs.fileno()],
             capture_output=True,

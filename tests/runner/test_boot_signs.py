@@ -281,3 +281,21 @@ def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no
     assert [module.init_process_group("gloo") for _ in range(2)] == ["gloo is made"] * 2
     assert threads() == (all_before + 1, listed), "one thread, however many groups"
     assert (tmp_path / "rank-0.pipe").is_fifo()
+
+
+def test_a_script_that_has_closed_our_socket_is_heard_no_more_and_its_own_file_stays_as_it_is(
+    boot: Booted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boot.worker.say("note", kind="before")
+    number = boot.worker._events.fileno()
+    kept = os.dup(number)
+    with (tmp_path / "mine").open("wb") as mine:
+        os.dup2(mine.fileno(), number)  # the script's file has our number now
+        boot.worker.say("note", kind="after")
+    assert (tmp_path / "mine").read_bytes() == b""
+    os.close(number)
+    boot.worker.say("note", kind="closed")
+    os.dup2(kept, number)
+    os.close(kept)
+    assert [event["kind"] for event in boot.said()] == ["before"]
+    assert capsys.readouterr().err == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent.launch import Torchrun, command, make_folders, partner_node
+from headway.runner.agent.launch import Torchrun, command, make_folders, partner_node, rank_note
 from headway.runner.contract import Checkpoint, Mesh, RunConfig, Tier, Trainer
 from headway.runner.rundir import RunDirectory
 
@@ -55,8 +55,10 @@ def test_redirected_streams_lie_where_torchrun_puts_them(tmp_path: Path) -> None
     assert (out["stdout"], out["stderr"]) == (f"{tmp_path}/attempt_1/0/stdout.log", None)
     assert (err["stdout"], err["stderr"]) == (None, f"{tmp_path}/attempt_1/1/stderr.log")
     assert err["environment"]["TORCHELASTIC_ERROR_FILE"] == f"{tmp_path}/attempt_1/1/error.json"
+    err["environment"]["HEADWAY_RUN_JSON"] = str(tmp_path / "run" / "run.json")
     make_folders(err)
-    assert (tmp_path / "attempt_1/1/rank").read_text() == "3"
+    assert list((tmp_path / "attempt_1/1").iterdir()) == [], "the folder is the user's"
+    assert rank_note(tmp_path / "run", tmp_path / "attempt_1/1").read_text() == "3"
 
 
 def test_without_a_log_folder_what_is_redirected_goes_nowhere() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from headway.runner.agent import processes, warm
 from headway.runner.agent import standby as becoming
-from headway.runner.agent.processes import describe_status, spawn
+from headway.runner.agent.processes import START, describe_status, spawn
 
 # A worker that shows everything it could tell apart by, but for what is imported.
 WORKER = """
@@ -39,7 +39,7 @@ sys.exit(5)
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "worker_of_a_test.py").write_text(WORKER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     return "worker_of_a_test"
 
 
@@ -58,7 +58,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def argv(module: str) -> list[str]:
-    return [sys.executable, "-u", "-m", module, "--flag", "two words"]
+    return [sys.executable, "-u", START, module, "--flag", "two words"]
 
 
 def until(ready: "Sequence[warm.Standby]") -> None:

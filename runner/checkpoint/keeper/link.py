@@ -236,7 +236,7 @@ def start_keeper(name: str | None = None) -> str:
     """
     name = name or f"headway-keeper-{secrets.token_hex(16)}"
     ours, theirs = socket.socketpair()
-    argv = [sys.executable, "-m", "headway.runner.checkpoint.keeper", "--socket", name, "--parent-fd", "0", "--standalone"]
+    argv = [sys.executable, "-P", "-m", "headway.runner.checkpoint.keeper", "--socket", name, "--parent-fd", "0", "--standalone"]
     actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
     theirs.close()

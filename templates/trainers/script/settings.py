@@ -10,7 +10,7 @@ from headway.templates.trainers.script.options import ScriptOptions
 
 
 def settings(options: ScriptOptions, plan: JobPlan) -> Mapping[str, Any]:
-    """The words behind `python -m headway.runner.boot`; what each rank prints goes to a log of its own."""
+    """The script with its arguments, behind `-m` where it is a module; what each rank prints goes to a log of its own."""
     return {"argv": [*(["-m"] if options.module else []), *_filled(options, plan)], "logs": True}
 
 

@@ -1,0 +1,15 @@
+"""Runs a module of ours as `__main__`, as `python -m` does, but with neither the working folder nor this file's in sys.path.
+
+For what becomes somebody's script: `python -P` would keep both out too, but the script and its children would see the flag.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # before anything is imported
+    import runpy
+
+    module = sys.argv[1]
+    sys.argv[:2] = ["-m"]  # runpy sets it to the file of the module
+    runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what python calls
