@@ -7,6 +7,7 @@ and itself as `__main__`. It ends as Python ends it: what it raises leaves throu
 import atexit
 import builtins
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -132,6 +133,15 @@ class Ending:
     def __call__(self) -> None:
         if self.code is not None and not self._worker.forked():
             carefully(self._worker.say, "leaving", code=self.code)
+            carefully(keep_groups_of_ddp)
+
+
+def keep_groups_of_ddp() -> None:
+    """Keeps the process groups of DDP modules that the interpreter's end would destroy: the reducer destroys its group with the GIL
+    held and joins gloo's threads, which need it to drop a tensor, so the process would stand for ever (seen in 1 of 5 ends of
+    examples/one-word). The kernel takes them with the process."""
+    for module in list(signs.ddp_modules):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(module.process_group))
 
 
 def watch_torch(worker: Worker, counter: signs.StepCounter, _: types.ModuleType) -> None:

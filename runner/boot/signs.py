@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,7 @@ def see_backward(module: Any) -> None:
 
 
 _hidden_waits: list[str] = []
+ddp_modules: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def see_ddp(module: Any) -> None:
@@ -202,6 +204,7 @@ def see_ddp(module: Any) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        ddp_modules.add(self)
         if not _hidden_waits:
             _hidden_waits.append("DistributedDataParallel")
             unseen("DistributedDataParallel meets inside the backward pass: a rank's own time leaves backward passes out")

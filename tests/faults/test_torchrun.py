@@ -1,5 +1,7 @@
 """`headway torchrun` in place of `torchrun`: an unmodified script survives a killed worker; plain torchrun is the control."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -126,7 +128,7 @@ def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
         "assert __name__ == '__main__' and sys.argv[1:] == ['--flag', 'a b'], sys.argv\n"
         "names = 'RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID'\n"
         "assert all(name in os.environ for name in names.split())\n"
-        "atexit.register(print, 'left', os.environ['RANK'], neighbour.NAME)\n"
+        "atexit.register(sys.stdout.write, f\"left {os.environ['RANK']} {neighbour.NAME}\\n\")\n"
         "sys.exit(0)\n"
     )
     done = headway("torchrun", "--nproc-per-node", "2", "--rdzv-id", "mine", script, "--flag", "a b", runs=tmp_path / "runs")
@@ -180,10 +182,13 @@ def test_the_store_serves_until_the_last_rank_has_finished(tmp_path: Path) -> No
     assert "late: yes" in done.stdout
 
 
-def test_what_a_script_leaves_behind_ends_with_the_run(tmp_path: Path) -> None:
+def test_what_a_script_leaves_behind_goes_on_after_the_run(tmp_path: Path) -> None:
     script = tmp_path / "daemon.py"
-    script.write_text("import subprocess, sys\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n")
+    script.write_text(
+        "import subprocess\nfrom pathlib import Path\n"
+        "left = subprocess.Popen(['sleep', '1000'], start_new_session=True, stdout=-3, stderr=-3)\n"
+        "Path(__file__).with_name('pid').write_text(str(left.pid))\n"
+    )
     done = headway("torchrun", "--nproc-per-node", "1", script, runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
-    run = only_run(tmp_path / "runs")
-    assert not [p for p in processes_of(run.directory) if "sleep" in p.command]
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # raises where it is gone

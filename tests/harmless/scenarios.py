@@ -1,5 +1,7 @@
 """What is run under both launchers: our own scripts, and modules of installed packages as they are."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from .harness import SCRIPTS, Scenario
@@ -153,3 +155,22 @@ def _module(name: str) -> Scenario:
 FOREIGN = (_module(ACCELERATE + "test_sync"), _module(ACCELERATE + "test_ops"), _module(ACCELERATE + "test_script"))
 
 SCENARIOS = (*ENDS, *SURROUNDINGS, *TRAINING, *FILES, *FOREIGN)
+
+# Whose comparison is not steady yet (two ranks' words on one line, a launch that torchrun itself fails under load, warnings of sockets):
+# `make soak` has them.
+UNSETTLED = frozenset(
+    {
+        "environment with Python's variables",
+        "run path",
+        "script by a relative path",
+        "teed output of a failure",
+        "spawns_ranks",
+        "dcp_read_elsewhere",
+        "numbered",
+    }
+)
+
+
+def settled(scenarios: Iterable[Scenario]) -> list[Scenario]:
+    """Those that `make test` runs; all of them in `make soak`."""
+    return [one for one in scenarios if one.name not in UNSETTLED or "HEADWAY_EXAMPLES" in os.environ]
