@@ -57,7 +57,7 @@ run_json=$(
   },
   "partner_segment": 1,
   "peer_dscp": null,
-  "ports": {"coordinator": 0},
+  "ports": {"coordinator": 0, "store": 0},
   "procs_per_slot": 2,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
   "run": null,
