@@ -7,7 +7,6 @@ and itself as `__main__`. It ends as Python ends it: what it raises leaves throu
 import atexit
 import builtins
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
@@ -35,6 +34,7 @@ from headway.runner.worker import Worker
 
 # Exit code of `python` for a script that cannot be opened (Modules/main.c).
 CANNOT_OPEN = 2
+_shown: list[TracebackType | None] = []
 
 
 def run_script(words: Sequence[str]) -> None:
@@ -106,6 +106,7 @@ def show_own_frames() -> None:
     @functools.wraps(hook)
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = hook
+        _shown.append(trace)  # whoever called this may look at it still
         sys.last_traceback = error.__traceback__ = own_frames(trace)
         try:
             hook(kind, error, error.__traceback__)
@@ -133,13 +134,16 @@ class Ending:
     def __call__(self) -> None:
         if self.code is not None and not self._worker.forked():
             carefully(self._worker.say, "leaving", code=self.code)
-            carefully(keep_groups_of_ddp)
+            if "torch.nn.parallel.distributed" in sys.modules:
+                carefully(keep_groups_of_ddp)
 
 
 def keep_groups_of_ddp() -> None:
     """Keeps the process groups of DDP modules that the interpreter's end would destroy: the reducer destroys its group with the GIL
     held and joins gloo's threads, which need it to drop a tensor, so the process would stand for ever (seen in 1 of 5 ends of
     examples/one-word). The kernel takes them with the process."""
+    import ctypes  # noqa: PLC0415  few need it
+
     for module in list(signs.ddp_modules):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(module.process_group))
 
