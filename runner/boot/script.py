@@ -134,18 +134,15 @@ class Ending:
     def __call__(self) -> None:
         if self.code is not None and not self._worker.forked():
             carefully(self._worker.say, "leaving", code=self.code)
-            if "torch.nn.parallel.distributed" in sys.modules:
-                carefully(keep_groups_of_ddp)
+            carefully(keep_groups_of_ddp)
 
 
 def keep_groups_of_ddp() -> None:
-    """Keeps the process groups of DDP modules that the interpreter's end would destroy: the reducer destroys its group with the GIL
-    held and joins gloo's threads, which need it to drop a tensor, so the process would stand for ever (seen in 1 of 5 ends of
-    examples/one-word). The kernel takes them with the process."""
+    """Keeps the groups of `signs.keep_group_of` through the interpreter's end, which drops modules in no order. The kernel takes them."""
     import ctypes  # noqa: PLC0415  few need it
 
-    for module in list(signs.ddp_modules):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(module.process_group))
+    for _, group in signs.ddp_groups:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def watch_torch(worker: Worker, counter: signs.StepCounter, _: types.ModuleType) -> None:

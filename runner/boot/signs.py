@@ -194,7 +194,16 @@ def see_backward(module: Any) -> None:
 
 
 _hidden_waits: list[str] = []
-ddp_modules: "weakref.WeakSet[Any]" = weakref.WeakSet()
+# The process groups of DDP modules, each with its module.
+ddp_groups: list[tuple["weakref.ref[Any]", Any]] = []
+
+
+def keep_group_of(module: Any) -> None:
+    """Holds the group of a DDP module for longer than the module lives. Else its reducer, the last holder, destroys the group with the GIL held
+    and joins gloo's threads, which need it to drop a tensor, and the process stands for ever (seen in 1 of 5 ends of examples/one-word,
+    torch 2.13). Released here, by Python, a group is destroyed without the GIL."""
+    ddp_groups[:] = [(each, group) for each, group in ddp_groups if each() is not None]
+    ddp_groups.append((weakref.ref(module), module.process_group))
 
 
 def see_ddp(module: Any) -> None:
@@ -204,7 +213,7 @@ def see_ddp(module: Any) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        ddp_modules.add(self)
+        keep_group_of(self)
         if not _hidden_waits:
             _hidden_waits.append("DistributedDataParallel")
             unseen("DistributedDataParallel meets inside the backward pass: a rank's own time leaves backward passes out")
