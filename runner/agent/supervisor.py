@@ -163,6 +163,7 @@ class Supervisor:
                 self._hear(left_s)
         finally:
             self._end_everything()
+            self._close()
         return Exit.RETRY_ELSEWHERE if self._exit_code is None else self._exit_code
 
     def _hear(self, patience_s: float | None) -> None:
@@ -720,6 +721,16 @@ class Supervisor:
             time.sleep(REAP_S)
         if not completed:
             self._remove_shared_memory()
+
+    def _close(self) -> None:
+        """Where a user has asked Python for it (PYTHONWARNINGS), it complains on the terminal of every socket that is open at its end."""
+        self._selector.close()
+        of_store = [] if self._store is None else [self._store.orders, self._store.unserved]
+        of_companions = [self._to_agent, self._to_keeper if self._keeper is not None else None, self._rendezvous]
+        of_workers = [self._events, self._worker_end, *(standby.orders for standby in self._standbys.values())]
+        for each in [*of_store, *of_companions, *of_workers]:
+            if each is not None:
+                each.close()
 
     def _to_kill(self, *, completed: bool) -> list[int]:
         ours = [pid for pid in children() if pid in self._known() - self._others]

@@ -61,7 +61,7 @@ def run_script(words: Sequence[str]) -> None:
 
 
 def _run_file(given: str, names: dict[str, Any]) -> None:
-    name = os.path.abspath(given)  # noqa: PTH100  as python has it, whose links stay links
+    name = _absolute(given)
     compiled = name.endswith(".pyc")
     loaders = importlib.machinery.SourcelessFileLoader, importlib.machinery.SourceFileLoader
     loader = loaders[0 if compiled else 1]("__main__", name)
@@ -76,6 +76,14 @@ def _run_file(given: str, names: dict[str, Any]) -> None:
     code = loader.get_code("__main__") if compiled else None
     exec(code or compile(source, name, "exec", dont_inherit=True), names)
     forget_file()
+
+
+def _absolute(given: str) -> str:
+    """As python has it (Python/fileutils.c, _Py_abspath): behind the working folder, with its links and its `..` as they are."""
+    try:
+        return given if given.startswith("/") else f"{os.getcwd()}/{given}"  # noqa: PTH109  a string
+    except OSError:
+        return given
 
 
 def forget_file() -> None:

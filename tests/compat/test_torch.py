@@ -173,7 +173,8 @@ name: hangs
 cluster: this-machine
 nodes: 1
 trainer: {kind: script, options: {argv: [train.py]}}
-resilience: {timeouts: {compute: 5s, collective: 5s}}
+# Who sleeps on a clock has the time of an evaluation.
+resilience: {timeouts: {compute: 5s, collective: 5s, evaluation: 5s}}
 """
 
 

@@ -49,8 +49,15 @@ class Scenario:
     relative: bool = False
     # Modules that lie in the working folder, each of which ends whoever imports it.
     present: tuple[str, ...] = ()
+    # One rank, whose own children print too.
+    several: bool = False
     # What it is called where its script's name does not say it.
     named: str = ""
+
+    @property
+    def torn(self) -> bool:
+        """Whether several processes print, without a buffer, each word by itself: the lines of two that print at once are torn."""
+        return self.ranks > 1 or self.several
 
     @property
     def name(self) -> str:
@@ -84,6 +91,7 @@ class Observation:
     left: tuple[str, ...]
     memory: tuple[str, ...]
     took_s: float
+    torn: bool
 
 
 # --- running ------------------------------------------------------------------------------------------------------------
@@ -188,7 +196,7 @@ def _files(folder: Path, names: Sequence[str]) -> dict[str, File]:
 
 def _content(written: bytes) -> str:
     try:
-        return written.decode() if len(written) < SHORT else _hash(written)
+        return WHEN.sub("at some time", written.decode()) if len(written) < SHORT else _hash(written)
     except UnicodeDecodeError:
         return _hash(written)
 
@@ -248,11 +256,15 @@ AGENT = re.compile(r"[VWEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(ru
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 # Names that Python, torch and both launchers draw by lot.
 DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/)[\w-]{6,}")
+# In what torch's `record` writes of an error.
+WHEN = re.compile(r'"timestamp": "\d{10}"')
 # The table of a failed run: the launcher's own traceback with what follows it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
 
 # README.md, "After a failure": the last line of every run; of this one, that nothing befell it.
 SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more\n?")
+# Of torchrun, and of one that a script starts.
+LOGS = re.compile(r"tmp/torchelastic_")
 # docs/script.md, "What a script can notice": torch._dynamo is imported before the script, which makes this folder.
 IMPORTED = re.compile(r"tmp/torchinductor_\w+")
 # docs/script.md, "Variables": where runs lie without HEADWAY_RUNS.
@@ -262,27 +274,35 @@ SAID_OF_A_FAILURE = re.compile(r"^headway: .*\n?", re.MULTILINE)
 
 
 def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:
-    """What torchrun's run showed, without the lines of torch's agent and its folder for logs."""
+    """What torchrun's run showed, without the lines of torch's agent."""
     err = [line for line in TABLE.sub("", raw.err).splitlines() if not AGENT.match(line)]
-    files = {
-        name: file for name, file in raw.files.items() if not re.match("tmp/torchelastic_", name) and not IMPORTED.fullmatch(name)
-    }
-    return _observation(raw, scenario, err, files)
+    return _observation(raw, scenario, err, raw.files)
 
 
 def of_headway(raw: Raw, scenario: Scenario) -> Observation:
     """What headway's run showed, without what the documents say that it prints and makes."""
     ours = SAID_OF_A_FAILURE if scenario.fails else SAID
-    files = {name: file for name, file in raw.files.items() if not IMPORTED.fullmatch(name) and not STATE.fullmatch(name)}
+    files = {name: file for name, file in raw.files.items() if not STATE.fullmatch(name)}
     return _observation(raw, scenario, ours.sub("", raw.err).splitlines(), files)
 
 
 def _observation(raw: Raw, scenario: Scenario, err: list[str], files: Mapping[str, File]) -> Observation:
-    shown = {name: File(file.mode, "volatile") if _matches(name, scenario.volatile) else file for name, file in files.items()}
+    shown = {
+        name: File(file.mode, "volatile") if _matches(name, scenario.volatile) else file
+        for name, file in files.items()
+        if not LOGS.match(name) and not IMPORTED.fullmatch(name)
+    }
     # Exit codes differ as documented: torchrun's 1 is one of headway's.
     code = raw.code if raw.code in (0, None) else 1
     return Observation(
-        code, _lines(raw.out.splitlines(), scenario), _lines(err, scenario), shown, raw.left, raw.memory, raw.took_s
+        code,
+        _lines(raw.out.splitlines(), scenario),
+        _lines(err, scenario),
+        shown,
+        raw.left,
+        raw.memory,
+        raw.took_s,
+        torn=scenario.torn,
     )
 
 
@@ -293,7 +313,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _lines(lines: list[str], scenario: Scenario) -> tuple[str, ...]:
     """Lines of one rank stay in order; those of several come as they come."""
     normal = [PROFILER.sub("USDT", ADDRESS.sub("0x", STAMP.sub(r"[\1 ", line))) for line in lines]
-    return tuple(normal if scenario.ranks == 1 else sorted(normal))
+    return tuple(sorted(normal) if scenario.torn else normal)
 
 
 def differences(torchrun: Observation, headway: Observation) -> list[str]:
@@ -302,10 +322,12 @@ def differences(torchrun: Observation, headway: Observation) -> list[str]:
     if torchrun.code != headway.code:
         found.append(f"exit code: torchrun {torchrun.code}, headway {headway.code}")
     for what in ("out", "err", "left", "memory"):
-        found += _unlike(what, getattr(torchrun, what), getattr(headway, what))
+        there, here = getattr(torchrun, what), getattr(headway, what)
+        same_letters = torchrun.torn and what in ("out", "err") and sorted("".join(there)) == sorted("".join(here))
+        found += [] if same_letters else _unlike(what, there, here)
     for name in sorted({*torchrun.files, *headway.files}):
-        there, here = torchrun.files.get(name, NO_FILE), headway.files.get(name, NO_FILE)
-        found += _unlike(name, [there.mode, *there.content.splitlines()], [here.mode, *here.content.splitlines()])
+        one, other = torchrun.files.get(name, NO_FILE), headway.files.get(name, NO_FILE)
+        found += _unlike(name, [one.mode, *one.content.splitlines()], [other.mode, *other.content.splitlines()])
     if headway.took_s > torchrun.took_s + LATER_S:
         found.append(f"headway took {headway.took_s:.0f} s, torchrun {torchrun.took_s:.0f} s")
     return found

@@ -1,7 +1,5 @@
 """What is run under both launchers: our own scripts, and modules of installed packages as they are."""
 
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from .harness import SCRIPTS, Scenario
@@ -78,9 +76,8 @@ OF_PYTHON = {
 SURROUNDINGS = (
     Scenario("environment.py", ranks=2, words=("--lr", "3e-4", "", "a b")),
     Scenario("environment.py", environment=OF_PYTHON, named="environment with Python's variables"),
-    Scenario(
-        "environment.py", environment={"OMP_NUM_THREADS": "3", "PYTHONSAFEPATH": "1"}, flags=("--run-path",), named="run path"
-    ),
+    # torchrun runs it in a child of multiprocessing, without its folder on the path of modules: docs/script.md.
+    Scenario("training.py", environment={"PYTHONPATH": str(SCRIPTS)}, flags=("--run-path",), named="run path"),
     Scenario("python_state.py"),
     Scenario("descriptors.py"),
     Scenario("main_module.py"),
@@ -110,7 +107,7 @@ SURROUNDINGS = (
         "stdin.py", stdin=b"one\ntwo\nthree", flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"
     ),
     Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure"),
-    Scenario("spawns_ranks.py"),
+    Scenario("spawns_ranks.py", several=True),
     Scenario("whole_folder.py", environment={"HEADWAY_RUNS": ""}),
 )
 
@@ -155,22 +152,3 @@ def _module(name: str) -> Scenario:
 FOREIGN = (_module(ACCELERATE + "test_sync"), _module(ACCELERATE + "test_ops"), _module(ACCELERATE + "test_script"))
 
 SCENARIOS = (*ENDS, *SURROUNDINGS, *TRAINING, *FILES, *FOREIGN)
-
-# Whose comparison is not steady yet (two ranks' words on one line, a launch that torchrun itself fails under load, warnings of sockets):
-# `make soak` has them.
-UNSETTLED = frozenset(
-    {
-        "environment with Python's variables",
-        "run path",
-        "script by a relative path",
-        "teed output of a failure",
-        "spawns_ranks",
-        "dcp_read_elsewhere",
-        "numbered",
-    }
-)
-
-
-def settled(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """Those that `make test` runs; all of them in `make soak`."""
-    return [one for one in scenarios if one.name not in UNSETTLED or "HEADWAY_EXAMPLES" in os.environ]

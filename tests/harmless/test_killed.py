@@ -9,13 +9,13 @@ import pytest
 from tests.soak import record
 
 from .harness import HEADWAY, TORCHRUN, Raw, Scenario, alone, why_not
-from .scenarios import SCENARIOS, settled
+from .scenarios import SCENARIOS
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "sandboxes can be had")]
 
 # How many moments each scenario is killed at; `make soak` sets more, and takes all scenarios.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "1"))
-ENDLESS = [scenario for scenario in settled(SCENARIOS) if not scenario.fails]
+ENDLESS = [scenario for scenario in SCENARIOS if not scenario.fails]
 FEW = ("data_parallel", "shared_memory")  # what was read of stdin is gone for whoever starts again
 CHOSEN = ENDLESS if "HEADWAY_EXAMPLES" in os.environ else [one for one in ENDLESS if one.saves or one.name in FEW]
 
