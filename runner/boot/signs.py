@@ -199,11 +199,11 @@ ddp_groups: list[tuple["weakref.ref[Any]", Any]] = []
 
 
 def keep_group_of(module: Any) -> None:
-    """Holds the group of a DDP module for longer than the module lives. Else its reducer, the last holder, destroys the group with the GIL
-    held and joins gloo's threads, which need it to drop a tensor: the process never ends (1 of 5 ends of examples/one-word, torch 2.13).
-    Released from here, by Python, a group is destroyed without the GIL."""
+    """Holds the group of a DDP module for longer than the module lives. Otherwise the module's reducer is the last holder: it destroys the
+    group while it holds the GIL, and joins gloo's threads, which need the GIL to drop a tensor. Plain torchrun deadlocks there, too (torch
+    2.13). A group that Python releases, as here, is destroyed without the GIL."""
     ddp_groups[:] = [(each, group) for each, group in ddp_groups if each() is not None]
-    ddp_groups.append((weakref.ref(module), module.process_group))
+    ddp_groups.append((weakref.ref(module), getattr(module, "process_group", None)))
 
 
 def see_ddp(module: Any) -> None:

@@ -44,6 +44,30 @@ def test_a_script_that_starts_itself_anew_finds_the_store_that_was_there(tmp_pat
     assert (done.returncode, done.stdout) == (0, "sum 2.0\nsum 2.0\n"), done.stderr
 
 
+# Each module's reducer is the last holder of its group when the function returns. Under torchrun this deadlocks within a few rounds.
+PARALLEL = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+rank = int(os.environ["RANK"])
+def train(store):
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    for _ in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+    dist.barrier()
+    dist.destroy_process_group()
+first = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+for round in range(20):
+    train(dist.PrefixStore(str(round), first))
+sys.stdout.write("through\\n")
+"""
+
+
+def test_a_function_that_trains_by_ddp_returns(tmp_path: Path) -> None:
+    done = headway("torchrun", *TWO, script(tmp_path, PARALLEL), runs=tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "through\n" * 2), done.stderr
+
+
 # The second rank comes when the first has left without a word.
 LEAVES = """
 import os, sys, time, torch.distributed as dist
