@@ -169,7 +169,9 @@ class Supervisor:
     def _hear(self, patience_s: float | None) -> None:
         """Deals with what comes next, from whomever it comes."""
         for key, _ in self._selector.select(patience_s):
-            key.data()
+            # What was heard before may have closed this one: a standby ends while its node is told to make workers.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
 
     def _look(self) -> float | None:
         """Ends what does not end by itself; seconds until it is to be looked at again, null: there is nothing of that kind."""
@@ -321,7 +323,7 @@ class Supervisor:
         if serves := any(order["hosts_store"] for order in message["workers"]):
             self._serve_store()
         orders = {order["local_rank"]: order for order in message["workers"]}
-        ready = {local_rank for local_rank, standby in self._standbys.items() if standby.ready}
+        ready = {local_rank for local_rank, standby in self._standbys.items() if standby.ready and not standby.first}
         taken, cold = self._hand_over(orders)
         for local_rank, order in orders.items():
             pid = taken.get(local_rank) or self._fork(order)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import selectors
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from headway.runner.agent import leftovers, supervisor
 from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Companion, Supervisor, Worker
+from headway.runner.agent.warm import Standby
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
 
@@ -34,6 +36,27 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     yield found, agent
     for end in (found._events, found._worker_end, found._to_agent, agent):
         end.close()
+
+
+def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside: Beside) -> None:
+    node, _ = beside
+    node._selector = selectors.DefaultSelector()
+    orders, ended = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asked, asks = socket.socketpair()
+    node._keep_standby(0, Standby(0, orders, {}, libraries=False))
+
+    def take() -> None:
+        asked.recv(1)
+        node._unpark(0).orders.close()
+
+    node._selector.register(asked, selectors.EVENT_READ, take)
+    with node._selector, asked, asks:
+        # In this order the selector names them.
+        asks.send(b"x")
+        ended.close()
+        node._hear(0)
+        assert node._standbys == {}
+        node._hear(0)
 
 
 def said(*events: dict[str, Any]) -> bytes:
@@ -181,6 +204,7 @@ from pathlib import Path
 before = subprocess.Popen(["sleep", "60"])
 from headway.runner.agent.processes import become_subreaper, spawn
 from headway.runner.agent.supervisor import Companion, Supervisor, Worker
+from headway.runner.agent.warm import Standby
 from headway.runner.contract import Exit, Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
 from headway.runner.agent import supervisor
@@ -283,6 +307,7 @@ import json, os, sys, time
 from pathlib import Path
 from headway.runner.agent.processes import become_subreaper, spawn
 from headway.runner.agent.supervisor import Companion, Supervisor, Worker
+from headway.runner.agent.warm import Standby
 from headway.runner.contract import Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
 
