@@ -324,7 +324,9 @@ def _values_of(name: str, above: tuple[ast.AST, ...]) -> set[str]:
         for generator in getattr(node, "generators", ()):
             if name in {each.id for each in ast.walk(generator.target) if isinstance(each, ast.Name)}:
                 return _keys(generator.iter, above)
-    raise AssertionError(f"HEADWAY_{{{name}}}: this test cannot read what fills it in, which must be a comprehension over plain names")
+    raise AssertionError(
+        f"HEADWAY_{{{name}}}: this test cannot read what fills it in, which must be a comprehension over plain names"
+    )
 
 
 def _keys(source: ast.expr, above: tuple[ast.AST, ...]) -> set[str]:
