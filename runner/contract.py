@@ -1,6 +1,6 @@
 """What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
 
-Standard library only. CONTRACTS: every record carries its schema, an unknown schema is refused by name, units stand in the names.
+Standard library only. Every record carries its schema, an unknown schema is refused by name, units stand in the names.
 """
 
 import dataclasses
@@ -460,7 +460,7 @@ def partner_of(slot: int, slots: int, segment_slots: int) -> int | None:
 
 
 class Exit(IntEnum):
-    """How the runner ends, and so what the scheduler does next (CONTRACTS, exit codes)."""
+    """How the runner ends, and so what the scheduler does next (docs/records.md)."""
 
     COMPLETED = 0
     RETRY_HERE = 80
