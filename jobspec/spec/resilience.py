@@ -69,10 +69,14 @@ class Timeouts(Section):
     """Until a node comes in place of a lost one, where no spare is left; `0s`: at once the scheduler replaces it, in a new attempt."""
     listen: Seconds = Field(contract.DEFAULT_TIMEOUTS["listen"].floor_s, ge=1, le=86400, examples=["1m"])
     """Until the node of slot 0 can listen on its own name for the other nodes; then another one takes the slot."""
+    terminate: Seconds = Field(contract.DEFAULT_TIMEOUTS["terminate"].floor_s, gt=0, le=86400, examples=["30s"])
+    """A script's rank that got SIGTERM because another one has failed, until SIGKILL: it may save."""
     kill: Seconds = Field(contract.DEFAULT_TIMEOUTS["kill"].floor_s, ge=1, le=86400, examples=["1m"])
     """A rank that was killed, and whose process does not end (it hangs in a driver or a mount); then its node is taken out."""
     store: Seconds = Field(contract.DEFAULT_TIMEOUTS["store"].floor_s, ge=1, le=86400, examples=["10m"])
     """A store that does not answer at all when the run begins, starts anew or ends."""
+    verify: Seconds = Field(contract.DEFAULT_TIMEOUTS["verify"].floor_s, gt=0, le=86400, examples=["5m"])
+    """All ranks of a script that begins again, to verify what it has saved; what is loaded later is compared then."""
     start: Seconds = Field(contract.DEFAULT_TIMEOUTS["start"].floor_s, gt=0, le=86400, examples=["30m"])
     """A rank before its first step without a sign of life. This and those below end what nothing else shows to hang, and all but
     `start` and `collective` are longer where ten times the usual is."""
