@@ -28,10 +28,15 @@ _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("paths", nargs="+", metavar="[KIND:]FILE", help="a file whose name tells its kind, or is told it; or a folder of files")
-    add("--cluster", type=Path, metavar="FILE", help="the Cluster document whose numbers must be in force")
-    add("--color", action="store_true", help="colour the kind of each problem")
-    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are compared with each other alone."
+    add(
+        "paths",
+        nargs="+",
+        metavar="[KIND:]FILE",
+        help="a file in force, with its KIND where the name does not show it, or a folder of them",
+    )
+    add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
+    add("--color", action="store_true", help="colour each problem's severity")
+    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are only compared with each other."
 
 
 def run(args: argparse.Namespace) -> int:

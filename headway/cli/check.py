@@ -20,13 +20,16 @@ from headway.templates.cluster import reader_of
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a document, or a folder of documents")
     parser.add_argument(
-        "--format", choices=["text", "json", "sarif", "github"], default="text", help="who reads the problems; text is for people"
+        "--format",
+        choices=["text", "json", "sarif", "github"],
+        default="text",
+        help="output format: text for people, github for annotations of a pull request (default: %(default)s)",
     )
-    parser.add_argument("--color", action="store_true", help="in text, colour the kind of each problem")
+    parser.add_argument("--color", action="store_true", help="colour each problem's severity; text format only")
     parser.add_argument(
         "--run",
         metavar="RUN",
-        help="for one job: also what of its changes this run can go on with; a directory, or a name under $HEADWAY_RUNS (default: ./runs)",
+        help="also check whether this run can resume with the job's changes: a directory, or a name under $HEADWAY_RUNS (default: ./runs)",
     )
 
 

@@ -28,7 +28,7 @@ _SHOWN = 8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Removes what the manifest on each host names, /etc/headway/managed.json, and nothing else."
+    parser.epilog = "Removes the files named in each host's manifest, /etc/headway/managed.json, and nothing else."
     add_cluster(parser)
     add_consent(parser)
 

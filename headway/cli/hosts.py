@@ -61,19 +61,19 @@ class ClusterHosts:
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """The argument that all three have."""
-    parser.add_argument("cluster", type=Path, metavar="CLUSTER", help="a Cluster document with a provider")
+    parser.add_argument("cluster", type=Path, metavar="CLUSTER", help="a Cluster document with a `provider`")
 
 
 def add_without(parser: argparse.ArgumentParser) -> None:
     """For hosts that do not answer now."""
-    help_text = "leave this node as it is and do not look at it; may be given several times"
+    help_text = "skip this node: neither read nor change it; repeatable"
     parser.add_argument("--without", action="append", default=[], metavar="NODE", help=help_text)
 
 
 def add_consent(parser: argparse.ArgumentParser) -> None:
     """For what changes hosts."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-    help_text = "take this node (or ADDRESS:PORT), which is gone for good, out of the state first; may be given several times"
+    parser.add_argument("--yes", action="store_true", help="skip the confirmation (required without a terminal)")
+    help_text = "first remove this node (or ADDRESS:PORT), which is gone for good, from the state; repeatable"
     parser.add_argument("--forget", action="append", default=[], metavar="NODE", help=help_text)
 
 

@@ -50,18 +50,18 @@ class OutlookError(Exception):
 
 def configure_outlook(parser: argparse.ArgumentParser) -> None:
     """The options of `headway plan` that ask for more than the plan."""
-    parser.add_argument("--estimate", action="store_true", help="for a job: only what a step takes, in memory and time")
+    parser.add_argument("--estimate", action="store_true", help="for a job: show only the estimate of a step's time and memory")
     parser.add_argument(
-        "--search", action="store_true", help="for a job: rank all layouts of its GPUs, and say why others are not among them"
+        "--search", action="store_true", help="for a job: rank all layouts of its GPUs and explain why others were ruled out"
     )
     parser.add_argument(
-        "--top", type=_count, default=10, metavar="N", help="how many layouts --search shows (default: %(default)s)"
+        "--top", type=_count, default=10, metavar="N", help="number of layouts that --search shows (default: %(default)s)"
     )
     parser.add_argument(
         "--scaling",
         type=_range,
         metavar="FROM..TO",
-        help="for a job: strong and weak scaling over the powers of 2 in a range of GPUs, as `1k..100k`",
+        help="for a job: estimate strong and weak scaling over the powers of 2 in a range of GPUs, such as `1k..100k`",
     )
     parser.add_argument(
         "--calibrate",
@@ -69,7 +69,7 @@ def configure_outlook(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[JOB=]STEP",
-        help="a measured step, as `8.2s` or the metrics.jsonl of a run, of this job or of JOB; may be given several times",
+        help="calibrate with a measured step of this job or of JOB, `8.2s` or a run's metrics.jsonl; repeatable",
     )
 
 

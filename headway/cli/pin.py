@@ -47,14 +47,19 @@ class _Planned:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Inventories are read from the folder of the cluster's document and from `{FOLDER}` below it."
     add = parser.add_argument
-    add("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob, each `auto` of which becomes a number, or a Cluster")
-    add("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
+    add(
+        "document",
+        type=Path,
+        metavar="JOB|CLUSTER",
+        help="a TrainingJob, whose `auto` values are replaced in place, or a Cluster",
+    )
+    add("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)")
     add(
         "-o",
         "--output",
         type=Path,
         metavar="FILE",
-        help="for a cluster: write there, or append; into a folder: a file for each unit of nodes",
+        help="for a cluster: an inventory to write or to append to, or a folder, which gets one file per unit of nodes",
     )
 
 

@@ -42,11 +42,13 @@ _ROWS_SHOWN = 32
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
+    parser.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)"
+    )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print JSON: the plan as `render` writes it to plan.json, or what other options ask for",
+        help="print JSON: the plan as `headway render` writes it to plan.json, or the result of the other options",
     )
     configure_outlook(parser)
 

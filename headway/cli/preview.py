@@ -18,7 +18,7 @@ from headway.cli.hosts import (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Exits with 0 when every host is as it is to be, with 1 when `up` would change something."
+    parser.epilog = "Exits with 0 if every host is up to date, with 1 if `up` would change something."
     add_cluster(parser)
     add_without(parser)
 

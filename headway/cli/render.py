@@ -42,10 +42,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="a TrainingJob or Cluster document, or a folder of them")
     add(
-        "-o", "--output", type=Path, metavar="DIR", help="folder of all rendered files (default: `rendered` beside each document)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write everything below this folder (default: `rendered` beside each document)",
     )
-    add("--cluster", type=Path, metavar="FILE", help="a Cluster document, not all that the jobs name")
-    add("--check", action="store_true", help="write nothing; list what is missing, changed or extra, and exit 1 if anything is")
+    add("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: all that the jobs name)")
+    add(
+        "--check",
+        action="store_true",
+        help="write nothing; list missing, changed and extra files, and exit with 1 if there are any",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

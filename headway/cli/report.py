@@ -14,12 +14,13 @@ from headway.runs import searched
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Sums up a run: its loss, failures, checkpoints and where the time went. Works while the run is still going."
+        "Summarize a run and write its HTML report: loss, failures, checkpoints and where the time went. "
+        "Works while the run is still in progress."
     )
     parser.add_argument(
         "run",
         metavar="RUN",
-        help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` puts runs)",
+        help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` stores runs)",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="where to write the HTML page (default: RUN/report.html)"

@@ -29,15 +29,15 @@ POLL_S = 0.02
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
-    parser.add_argument("--resume", metavar="RUN", help="go on with this run of the same job from its newest checkpoint")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
+    parser.add_argument("--resume", metavar="RUN", help="resume this run of the same job from its newest checkpoint")
     parser.add_argument(
         "--kill",
         type=_kill,
         action="append",
         default=[],
         metavar="RANK@STEP",
-        help="send SIGKILL to the worker of RANK when its heartbeat shows STEP completed steps; may be given several times",
+        help="inject a fault: send SIGKILL to the worker of RANK once its heartbeat shows STEP completed steps; repeatable",
     )
 
 

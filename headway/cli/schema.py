@@ -18,7 +18,7 @@ TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, DATA, NEEDS, ONLY)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(MODELS)
-    parser.add_argument("kind", nargs="?", choices=list(MODELS), metavar="KIND", help=f"{kinds}; all of them when left out")
+    parser.add_argument("kind", nargs="?", choices=list(MODELS), metavar="KIND", help=f"{kinds} (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -54,62 +54,81 @@ class _UsageError(Exception):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Times are written as in the documents: 30s, 15m, 300d. docs/simulate.md has the model and every default's source."
+        "Write times as in the documents: 30s, 15m, 300d. docs/simulate.md describes the model and the source of every default."
     )
     parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write goodput over the checkpoint interval as a picture")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also plot goodput over the checkpoint interval into this file")
+    parser.add_argument("--seeds", type=_seeds, default=16, metavar="N", help="number of simulated runs (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=_seeds, default=16, metavar="N", help="how often the run is simulated (default: %(default)s)"
+        "--first-seed", type=_natural, default=0, metavar="N", help="seed of the first simulated run (default: %(default)s)"
     )
-    parser.add_argument(
-        "--first-seed", type=_natural, default=0, metavar="N", help="the first of the seeds (default: %(default)s)"
-    )
-    _add_run(parser.add_argument_group("the run, where the job does not say it"))
-    _add_failures(parser.add_argument_group("failures, in place of the cluster's and of published ones"))
-    _add_recovery(parser.add_argument_group("recovery, in place of the job's and of published times"))
+    _add_run(parser.add_argument_group("run (override the job's values and the estimates)"))
+    _add_failures(parser.add_argument_group("failures (override the cluster's values and published ones)"))
+    _add_recovery(parser.add_argument_group("recovery (override the job's values and published ones)"))
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--step-time", type=_length, metavar="TIME", help="one optimizer step, without saves (default: estimated)")
-    group.add_argument("--checkpoint-bytes", type=_size, metavar="SIZE", help="one checkpoint (default: estimated)")
-    group.add_argument("--days", type=_days, metavar="N", help="a run of so many days, whatever the job's steps")
-    group.add_argument("--gpus", type=_count, metavar="N", help="as if the job had so many GPUs and the same step time")
+    group.add_argument(
+        "--step-time", type=_length, metavar="TIME", help="time of one optimizer step, without saves (default: estimated)"
+    )
+    group.add_argument("--checkpoint-bytes", type=_size, metavar="SIZE", help="size of one checkpoint (default: estimated)")
+    group.add_argument("--days", type=_days, metavar="N", help="length of the run in days, in place of the job's steps")
+    group.add_argument("--gpus", type=_count, metavar="N", help="number of GPUs; the step time stays the same")
 
 
 def _add_failures(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--node-mtbf", type=_length, metavar="TIME", help="mean time between failures of one node")
-    group.add_argument("--job-mtbf", type=_length, metavar="TIME", help="of the job as a whole, however large it is")
-    group.add_argument("--rack-mtbf", type=_length, metavar="TIME", help="of one rack, with all its nodes at once")
-    group.add_argument("--rack-nodes", type=_count, metavar="N", help="nodes of a rack")
-    group.add_argument("--repair", type=_time, metavar="TIME", help="mean time until a replaced node is back")
     group.add_argument(
-        "--shape", type=_positive, metavar="K", help="Weibull shape of a node's times; below 1, new nodes fail most"
+        "--job-mtbf", type=_length, metavar="TIME", help="mean time between failures of the whole job, whatever its size"
+    )
+    group.add_argument(
+        "--rack-mtbf", type=_length, metavar="TIME", help="mean time between failures of one rack, which take down all its nodes"
+    )
+    group.add_argument("--rack-nodes", type=_count, metavar="N", help="nodes per rack")
+    group.add_argument("--repair", type=_time, metavar="TIME", help="mean time until a replaced node is repaired")
+    group.add_argument(
+        "--shape", type=_positive, metavar="K", help="Weibull shape of a node's time to failure; below 1, new nodes fail most"
     )
     group.add_argument("--node-age", type=_time, metavar="TIME", help="age of the nodes at the start, with `--shape`")
     group.add_argument(
-        "--corruption-latency", type=_time, metavar="TIME", help="training on silently wrong numbers until it is noticed"
+        "--corruption-latency",
+        type=_time,
+        metavar="TIME",
+        help="time that training continues on silently corrupted values until that is detected",
     )
 
 
 def _add_recovery(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--every", type=_tier, action="append", default=[], metavar="TIER=TIME", help="a tier's interval; adds the tier"
+        "--every",
+        type=_tier,
+        action="append",
+        default=[],
+        metavar="TIER=TIME",
+        help="checkpoint interval of a tier; adds the tier if needed",
     )
     group.add_argument(
-        "--block", type=_tier, action="append", default=[], metavar="TIER=TIME", help="how long its save stops training"
+        "--block",
+        type=_tier,
+        action="append",
+        default=[],
+        metavar="TIER=TIME",
+        help="how long a save to the tier blocks training",
     )
-    group.add_argument("--spares", type=_standby, metavar="N", help="nodes that the job holds beside its own")
-    group.add_argument("--pool", type=_standby, metavar="N", help="nodes of the cluster that stand in for lost ones")
-    group.add_argument("--warm-restart", type=_time, metavar="TIME", help="a restart on nodes that the job has")
-    group.add_argument("--cold-restart", type=_time, metavar="TIME", help="a restart with a node from outside of the job")
-    group.add_argument("--provision", type=_time, metavar="TIME", help="until a node from outside has joined")
-    group.add_argument("--detect", type=_time, metavar="TIME", help="until a failure is noticed, of whatever cause")
+    group.add_argument("--spares", type=_standby, metavar="N", help="spare nodes that the job holds")
+    group.add_argument("--pool", type=_standby, metavar="N", help="nodes of the cluster that can replace lost ones")
+    group.add_argument("--warm-restart", type=_time, metavar="TIME", help="time of a restart on nodes that the job holds")
+    group.add_argument("--cold-restart", type=_time, metavar="TIME", help="time of a restart with a node from outside the job")
+    group.add_argument("--provision", type=_time, metavar="TIME", help="time until a node from outside the job has joined")
+    group.add_argument("--detect", type=_time, metavar="TIME", help="time until a failure of any cause is detected")
     group.add_argument(
-        "--drop-replicas", action="store_true", help="dp_replicate replicas go on without a lost one (fault-tolerant HSDP)"
+        "--drop-replicas",
+        action="store_true",
+        help="continue with the remaining dp_replicate replicas when one is lost (fault-tolerant HSDP)",
     )
-    group.add_argument("--unlimited-restarts", action="store_true", help="without the job's restart budget")
+    group.add_argument("--unlimited-restarts", action="store_true", help="ignore the job's restart budget")
 
 
 def run(args: argparse.Namespace) -> int:

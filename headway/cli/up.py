@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Only headway's own files are touched. What is there already and not headway's stops it before the first change."
+        "Only headway's own files are changed. Where one would replace a file that is not headway's, nothing is changed."
     )
     add_cluster(parser)
     add_consent(parser)

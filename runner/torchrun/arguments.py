@@ -40,15 +40,15 @@ LATER: dict[str, object] = {
 SILENT_HANDLERS = ("null", "dynamic_rendezvous")
 MEETING_BACKENDS = ("c10d", "static")
 EPILOG = """
-These are torchrun's flags, with headway's agents behind them: a worker that dies or hangs is named, and all start again for the script to
-resume from its own checkpoint; a node that is lost is replaced by a spare or by the same command started again. What differs: without
---max-restarts the budget is 3 restarts, refilled by progress, and torchrun's is 0; the exit code is the runner's (80 to 85) where torchrun
-has 1; --monitor-interval and --start-method change nothing, as nothing polls and no worker is a function. Several nodes meet at the
-endpoint of --rdzv-backend c10d or static; etcd, --event-log-handler and --logs-specs other than torch's default are refused. The run's
-journal and report lie in $HEADWAY_RUNS/<run> (default: $XDG_STATE_HOME/headway/runs, else ~/.local/state/headway/runs). The same command
-under the same --rdzv-id or scheduler's job id goes on with its run that did not complete, anything else is a run of its own;
-HEADWAY_RUN=<run> goes on with that one, whatever has changed.
-Bounds are set by variables, in seconds or as 90s, 30m, 2h: {bounds}.
+The flags are torchrun's, the agents are headway's: a worker that dies or hangs is named, and all workers restart so that the script resumes
+from its own checkpoint; a lost node is replaced by a spare, or by running the same command again. Differences from torchrun: without
+--max-restarts the budget is 3 restarts, refilled by progress, where torchrun's is 0; the exit code is the runner's (80 to 85) where
+torchrun's is 1; --monitor-interval and --start-method have no effect, since nothing polls and no worker is a function. Several nodes meet
+at the endpoint of --rdzv-backend c10d or static; etcd, --event-log-handler and --logs-specs other than torch's default are rejected. The
+run's journal and report are in $HEADWAY_RUNS/<run> (default: $XDG_STATE_HOME/headway/runs, else ~/.local/state/headway/runs). The same
+command under the same --rdzv-id or scheduler job id resumes its run if that did not complete; any other command starts a new run.
+HEADWAY_RUN=<run> resumes that run whatever has changed. Timeouts are variables, in seconds or as 90s, 30m, 2h: {bounds}.
+Example: headway torchrun --nproc-per-node 8 train.py
 """.format(bounds=", ".join(f"{variable} ({default})" for variable, default in bounds.defaults().items()))
 
 
