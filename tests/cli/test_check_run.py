@@ -134,7 +134,7 @@ def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsy
         " 9 | optimizer: {lr: 0.001}\n"
         "   |                 ^^^^^\n"
         "\n"
-        "hint: put `0.003` back and say it in `history`: `{from_step: 15, set: {optimizer.lr: 0.001}}`; or start a new run\n"
+        "hint: put `0.003` back and record the change in `history`: `{from_step: 15, set: {optimizer.lr: 0.001}}`; or start a new run\n"
         "\n"
         "1 document: 1 error\n"
     )

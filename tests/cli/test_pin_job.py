@@ -263,7 +263,7 @@ def test_a_problem_of_a_decided_value_is_shown_at_its_auto(job: Path, capsys: Ca
     job.write_text(HEAD + OPEN.replace("trainer: {", "resilience: {spares: auto}\ntrainer: {").replace("nodes: 2", "nodes: 64"))
     assert main(["check", str(job)]) == 1
     out = capsys.readouterr().out
-    assert re.search(r"error\[HW403\]: the job wants 64 nodes and \d+ spares, and the group `gpu` of `lab` has 64\n", out)
+    assert re.search(r"error\[HW403\]: the job needs 64 nodes and \d+ spares, but the group `gpu` of `lab` has 64\n", out)
     assert "| resilience: {spares: auto}\n    |                      ^^^^\n" in out
 
 

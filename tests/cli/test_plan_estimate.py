@@ -273,7 +273,7 @@ def test_a_schedule_that_is_not_named_and_does_not_take_the_batch_is_told(job: P
             "framework: megatron", "framework: torchtitan"
         )
     )
-    told = "no step can be estimated: `Interleaved1F1B` goes in rounds of equal size, and 42 microbatches do not make 10 of them"
+    told = "no step can be estimated: `Interleaved1F1B` runs in rounds of equal size, but 42 microbatches do not divide into 10 rounds"
     assert main(["plan", str(job)]) == 0
     assert told in capsys.readouterr().out
     for words in (["plan", str(job), "--search"], ["simulate", str(job)]):

@@ -237,7 +237,7 @@ def test_data_is_left_to_the_script(tmp_path: Path) -> None:
     plans, findings = planned(tmp_path, "train.py", more="data: {kind: files, options: {paths: [a.txt]}}\n")
     (found,) = findings.problems
     assert (found.code, found.path, found.hint) == ("HW208", ("data",), "leave `data` out")
-    assert found.message == "the job's trainer takes no `data`: it reads its own"
+    assert found.message == "the job's trainer takes no `data`: it reads its data itself"
     assert plans == []
 
 

@@ -290,7 +290,7 @@ RULES: dict[str, tuple[Request, str]] = {
     "heads": (small(ODD, allowed=Allowed(tp=(8,))), "tp 8 does not divide heads 12, kv_heads 6"),
     "widths on a rack": (small(WIDE, network=RACK), "tp 16 does not divide ffn_hidden 6152"),
     "sequences": (small(sequences=8), "8 sequences do not divide over 16 data-parallel ranks"),
-    "tokens": (small(sequence=2056), "a sequence of 2056 tokens does not divide by 16, for 2 x 8 parts over cp"),
+    "tokens": (small(sequence=2056), "a sequence of 2056 tokens is not a multiple of 16, for 2 x 8 parts over cp"),
     "positions": (small(LEARNED), "a sequence of 2048 tokens, and the model has learned positions for 1024"),
     "stages": (small(), "16 stages (pp 16) are more than the model's 6 layers"),
     "uneven stages": (small(DEEP), "10 layers over 2 x 4 stages: each round of an interleaved schedule waits for the largest"),
@@ -321,7 +321,7 @@ RULES: dict[str, tuple[Request, str]] = {
         small(SPARSE, allowed=Allowed(tp=(1,), cp=(1,), pp=(1,), dp_replicate=(4,), ep=(8,))),
         "ep 8 does not divide the ranks that it folds over: dp_shard 4 x cp 1 x tp 1 = 4",
     ),
-    "no experts": (small(allowed=Allowed(ep=(2,))), "ep spreads experts over 2 ranks, and the model has none"),
+    "no experts": (small(allowed=Allowed(ep=(2,))), "ep spreads experts over 2 ranks, but the model has none"),
     "DeepEP": (
         small(
             DENSE.model_copy(update={"experts": Experts(count=256, top_k=8, ffn_hidden=256)}),
