@@ -82,7 +82,7 @@ def capped(problems: Iterable[Problem], document: str, more: int = 0) -> list[Pr
     if not unshown:
         return first
     message = f"{unshown} more of this document's problems {'are' if unshown > 1 else 'is'} not shown"
-    return [*first, Problem("HW116", document, (), message, "mend the others first")]
+    return [*first, Problem("HW116", document, (), message, "fix the others first")]
 
 
 def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> list[Problem]:

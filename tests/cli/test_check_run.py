@@ -111,11 +111,11 @@ def test_what_may_change_is_told_with_its_reason_and_is_no_problem(opened: Opene
     write(("5 steps", "10 steps"), ("nodes: 1", "nodes: 2"))
     code, out = check(capsys)
     assert code == 0
-    reason = "checkpoints load on any number of ranks, and samples follow from their place in the order"
+    reason = "checkpoints load on any number of ranks, and samples depend only on their position in the order"
     assert out.splitlines() == [
         f"run `{NAME}`, step 15, what has changed since its attempt 0:",
         f"  nodes: 1 -> 2 at the next attempt ({reason})",
-        "  checkpoint.tiers[0].every: 5 steps -> 10 steps at the next attempt (what is saved is what was computed anyway)",
+        "  checkpoint.tiers[0].every: 5 steps -> 10 steps at the next attempt (saving does not change what is computed)",
         "",
         "1 document: no problems",
     ]

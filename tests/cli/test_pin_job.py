@@ -72,7 +72,7 @@ def test_each_value_is_printed_with_its_reason_in_the_order_of_the_file(job: Pat
     layout, micro, every = found.out.splitlines()
     assert layout.startswith("layout: {dp_shard: ")
     assert "tokens/s, " in layout.partition("  # ")[2]
-    assert micro.partition("  # ")[::2] == (f"batch.micro: {micro.split()[1]}", "found in the same search")
+    assert micro.partition("  # ")[::2] == (f"batch.micro: {micro.split()[1]}", "found by the same search")
     assert every.startswith("checkpoint.tiers[0].every: ")
     assert "expected goodput " in every.partition(" steps  # ")[2]
     assert found.err == f"3 values pinned in {job}, for the cluster `lab`\n"

@@ -148,7 +148,7 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
         (["--scaling", f"1..{'9' * 5000}"], " is no range of GPUs such as `1k..100k`"),
         (["--top", "\N{ARABIC-INDIC DIGIT THREE}"], " is no number from 1 to 1000"),
         (["--scaling", "10..2"], "`10..2` must go up"),
-        (["--scaling", "some"], "`some` is no range of GPUs such as `1k..100k`"),
+        (["--scaling", "some"], "`some` is not a range of GPUs such as `1k..100k`"),
         (["--top", "0"], "`0` is no number from 1 to 1000"),
         (["--calibrate", "job.yaml="], "`job.yaml=` names no step"),
     ],
@@ -165,7 +165,7 @@ def test_wrong_options_are_told(options: list[str], told: str, job: Path, capsys
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", " has no more than the 5 first steps of each generation"),
+        (b"", " has only the first 5 steps of each generation"),
         (b'{"generation": 1, "step_s": ', "not a line of metrics.jsonl: "),
         (b"[1, 2]\n", "not a line of metrics.jsonl: [1, 2]"),
         (b'{"generation": 1, "step_s": -1}\n' * 9, "a measured step takes no time"),
@@ -247,7 +247,7 @@ def test_a_terminal_without_blocks_gets_other_bars(job: Path) -> None:
     [
         (("model: {preset: llama-3.1-8b}\n", ""), "the job has no `model`"),
         (("gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7", "procs: 8"), "have no GPU"),
-        ((", nic: ConnectX-7", ""), "nothing says how fast the adapters of group `gpu` are"),
+        ((", nic: ConnectX-7", ""), "the speed of the adapters of group `gpu` is unknown"),
     ],
 )
 def test_a_plan_without_what_an_estimate_needs_says_so(change: tuple[str, str], told: str, job: Path, capsys: Capture) -> None:
@@ -296,7 +296,7 @@ def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, c
     assert main(["plan", str(job), "--scaling", "8..8"]) == 0
     capsys.readouterr()
     assert main(["plan", str(job), "--scaling", "8..64"]) == 2
-    assert "nothing says how fast the adapters of group `gpu` are; write `nic: ConnectX-7`" in capsys.readouterr().err
+    assert "the speed of the adapters of group `gpu` is unknown; write `nic: ConnectX-7`" in capsys.readouterr().err
 
 
 def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:

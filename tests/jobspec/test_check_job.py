@@ -547,7 +547,7 @@ def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: Jo
         if variable.name in suggested:
             before = suggested[variable.name]
             assert variable.value == "7"
-            assert variable.reason == f"the job says so, in place of {before.value}: {before.reason}"
+            assert variable.reason == f"set by the job, in place of {before.value}: {before.reason}"
             assert variable.source == before.source
     assert suggested.keys() == {
         "OMP_NUM_THREADS",

@@ -328,7 +328,7 @@ def test_a_base_whose_own_bases_cannot_be_named_is_told_of(text: str) -> None:
 def test_a_base_of_another_version_is_refused() -> None:
     write("base.yaml", "steps: 1\n", HEAD.replace("v1alpha1", "v0"))
     (problem,) = composed(write("job.yaml", "extends: base.yaml\n"))[1]
-    assert problem.message == "`base.yaml` says `apiVersion: headway/v0`, this document `apiVersion: headway/v1alpha1`"
+    assert problem.message == "`base.yaml` has `apiVersion: headway/v0`, this document `apiVersion: headway/v1alpha1`"
 
 
 def test_an_inventory_extends_nothing(capsys: pytest.CaptureFixture[str]) -> None:

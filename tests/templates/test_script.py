@@ -256,7 +256,7 @@ def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Pat
     findings = Findings()
     read_job(job, findings)
     assert [problem.message for problem in findings.problems] == [
-        f"a TrainingJob lacks `{name}`" for name in TRAINERS["builtin"].needs
+        f"`{name}` is missing from a TrainingJob" for name in TRAINERS["builtin"].needs
     ]
     assert TRAINERS["builtin"].needs == ("model", "data", "batch", "optimizer", "steps", "checkpoint")
     assert TRAINERS["script"].needs == ()

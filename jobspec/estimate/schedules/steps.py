@@ -71,7 +71,7 @@ class _Execution:
             self._run(self._runnable.pop())
         for rank, order in enumerate(self._orders):
             if self._next[rank] < len(order):
-                raise DeadlockError(f"rank {rank} waits for ever before {order[self._next[rank]]}")
+                raise DeadlockError(f"rank {rank} waits forever before {order[self._next[rank]]}")
 
     def _run(self, rank: int) -> None:
         """Runs the rank as far as it goes."""
