@@ -209,5 +209,5 @@ def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
                 span=span,
             )
         elif expected.value != setting.value:
-            message = f"`{key}` is {setting.value}, and {expected.value} by the cluster file"
+            message = f"`{key}` is {setting.value}, but {expected.value} in the cluster file"
             yield Problem("HW603", file, (), message, _HINT, span=span)

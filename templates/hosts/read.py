@@ -60,7 +60,7 @@ def read(text: str) -> Reading:
     ends = _ends(found)
     if not adapters and not ends:
         raise ValueError(
-            "line 1: no command (dcb, mlnx_qos, cma_roce_tos) that sets QoS of an adapter, and no file of mlx5 written"
+            "line 1: neither a command that sets an adapter's QoS (dcb, mlnx_qos, cma_roce_tos) nor a write to an mlx5 file"
         )
     views = {end: _view(state) for end, state in ends.items() if end != _HOST or not adapters}
     views.update({adapter: _our_view(ends.get(_HOST, _End())) for adapter, _ in adapters})

@@ -121,7 +121,7 @@ REFUSED = [
     (
         "TrainingJob: `resilience.corruption`",
         "compare",
-        "`builtin` takes none: it holds each parameter once, so that there is no replica to compare.",
+        "`builtin` takes none: it holds each parameter once, so there is no replica to compare.",
     ),
     ("Cluster", "health", "**Not yet**: nodes are neither checked nor excluded."),
     ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32`: it computes in fp32."),

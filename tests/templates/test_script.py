@@ -145,13 +145,13 @@ def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
         ("{tp}", "did you mean `{layout.tp}`?"),
         ("{optimizer.lrr}", "did you mean `{optimizer.lr}`?"),
         ("{precision.optimizer_state}", "known names: `precision.parameters`, `precision.compute`, `precision.reduce`"),
-        ("{gpus_per_rack}", "docs/script.md has all names"),
+        ("{gpus_per_rack}", "docs/script.md lists all names"),
         (
             "{model.config}",
-            "write the path itself, from where the job is submitted, or hand over the sizes, for example `{model.layers}`",
+            "write the path itself, relative to where the job is submitted, or pass the sizes, for example `{model.layers}`",
         ),
-        ("{}", "write `{{` and `}}` for the braces themselves"),
-        ("seed}", "write `}}` for the brace itself"),
+        ("{}", "write `{{` and `}}` for literal braces"),
+        ("seed}", "write `}}` for a literal brace"),
     ],
 )
 def test_a_name_that_nothing_fills_is_told_what_was_meant(argument: str, hint: str, tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
     others += ["optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"]
     assert found.message == (
-        f"no argument of the script holds `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more, "
+        f"no argument of the script contains `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more, "
         "and nothing else carries that out"
     )
-    assert found.hint == "hand it over, for example as `{model.layers}`, or leave out what the script does not read"
+    assert found.hint == "pass it, for example as `{model.layers}`, or leave out what the script does not read"
 
 
 @pytest.mark.parametrize(

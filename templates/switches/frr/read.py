@@ -38,7 +38,7 @@ def read(text: str) -> Reading:
     lines = [(number, " ".join(line.split()), line) for number, line in enumerate(text.splitlines(), 1)]
     commands = [(number, words, _indent(line)) for number, words, line in lines if words and words[0] not in "!#"]
     if not any(_FRR.fullmatch(words) for _, words, _ in commands):
-        raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is no frr.conf")
+        raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is not an frr.conf")
     settings = dict(_settings(commands))
     return Reading(settings, routing=_routing({key: setting.value for key, setting in settings.items()}))
 

@@ -69,7 +69,7 @@ def _read(text: str) -> Reading:
     document = json.loads(text, parse_int=str, parse_float=str)
     tables = _tables(document)
     if not _TABLES & tables.keys():
-        raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is no config_db.json")
+        raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is not a config_db.json")
     queues, groups = _by_port(tables, "QUEUE"), _by_port(tables, "BUFFER_PG")
     maps = _maps(tables)
     views = {
