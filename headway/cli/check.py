@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     documents = [document for file in files if (document := read_document(file, findings)) is not None]
     if args.run is not None and not (len(files) == 1 and all(map(is_job, documents))):
-        print("headway: `--run` compares one job with its run; name one TrainingJob", file=sys.stderr)
+        print("headway: `--run` compares one job with its run; pass one TrainingJob", file=sys.stderr)
         return 2
     findings.add(_namesakes(documents))
     planned = [job for document in (*documents, *clusters_of(documents, findings)) for job in _check_plans(document, findings)]
@@ -101,7 +101,7 @@ def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
         other = first.setdefault((os.path.realpath(Path(file).parent), name), file)
         if os.path.realpath(other) != os.path.realpath(file):
             message = f"the job of `{other}` is called `{name}` too, and both render into `rendered/{name}`"
-            yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a folder of its own")
+            yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a separate folder")
 
 
 def _check_plans(document: AnyParsed, findings: Findings) -> list[PlannedJob]:

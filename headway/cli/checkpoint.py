@@ -148,11 +148,11 @@ def _import(args: argparse.Namespace) -> int:
         return PROBLEMS
     runs = Path(os.environ.get("HEADWAY_RUNS") or planned.plan.runs)
     if args.to.parent != Path() and args.to.parent.resolve() != runs.resolve():
-        return _fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; give a name or set HEADWAY_RUNS", USAGE)
+        return _fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; pass a name or set HEADWAY_RUNS", USAGE)
     with _told(planned.plan) as more:
         code = _read([*words, "--to", str(runs / args.to.name), *more], print_imported, args.json)
     if code == OK:
-        print(f"to go on: headway run {args.job} --resume {args.to.name}", file=sys.stderr)
+        print(f"to resume: headway run {args.job} --resume {args.to.name}", file=sys.stderr)
     return code
 
 

@@ -34,5 +34,5 @@ class Reading:
         """How the reader ended; 1 where a signal ended it."""
         code = self._process.wait()
         if code < 0:
-            print(f"error: the reader was ended by signal {-code}", file=sys.stderr)
+            print(f"error: the reader was killed by signal {-code}", file=sys.stderr)
         return code if code >= 0 else 1

@@ -38,5 +38,5 @@ def _preview(args: argparse.Namespace) -> int:
     print_changes(outcome, found)
     print_failures(outcome)
     changed = counted(len(outcome.changes), "host") if outcome.changes else "none"
-    print(f"{counted(len(states), 'host')} looked at, {changed} to be changed", file=sys.stderr)
+    print(f"{counted(len(states), 'host')} checked, {changed} to be changed", file=sys.stderr)
     return 1 if outcome.changes or outcome.failures else 0

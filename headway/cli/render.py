@@ -128,7 +128,7 @@ def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
     if tree in output.trees:
         kind = "cluster" if len(tree.parts) == 1 else "job"
         message = f"another {kind} called `{tree.parts[0]}` also renders into `{tree}`"
-        yield message, "rename one of them, or give each a folder of its own by `-o`"
+        yield message, "rename one of them, or set a separate folder for each with `-o`"
     for other in (other for other in output.trees if other.parts[0] == tree.parts[0] and len(other.parts) != len(tree.parts)):
         message = f"a job and a cluster are both called `{tree.parts[0]}`: one renders into `{tree}`, the other into `{other}`"
         yield message, "rename one of them"

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         write_page(summary, page)
     except OSError as error:
-        return _fail(f"`{page}` cannot be written: {error.strerror}; name another file with `-o`", 3)
+        return _fail(f"`{page}` cannot be written: {error.strerror}; choose another file with `-o`", 3)
     print(f"report: {page}", file=sys.stderr)
     return 0
 

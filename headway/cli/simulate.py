@@ -195,7 +195,7 @@ def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tupl
             estimated = estimate(training_of(plan, cluster))
         except EstimateError as error:
             if step_s is None:
-                raise _UsageError(f"the time of a step is not known: {error}; give `--step-time 5s`") from error
+                raise _UsageError(f"the time of a step is unknown: {error}; set `--step-time 5s`") from error
             return step_s, _bytes_of_model(plan) if checkpoint_bytes is None else checkpoint_bytes
         step_s = estimated.step.seconds if step_s is None else step_s
         checkpoint_bytes = estimated.checkpoint_bytes if checkpoint_bytes is None else checkpoint_bytes
@@ -204,7 +204,7 @@ def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tupl
 
 def _bytes_of_model(plan: JobPlan) -> int:
     if plan.model is None:
-        raise _UsageError("the job has no `model`, so the size of a checkpoint is not known; give `--checkpoint-bytes 1TB`")
+        raise _UsageError("the job has no `model`, so the size of a checkpoint is unknown; set `--checkpoint-bytes 1TB`")
     return plan.model.parameters * int(defaults().checkpoints["bytes_per_parameter"])
 
 
@@ -213,9 +213,7 @@ def _resized(plan: JobPlan, gpus: int | None) -> JobPlan:
     if gpus is None:
         return plan
     if not plan.gpus_per_slot or gpus % plan.gpus_per_slot:
-        raise _UsageError(
-            f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each, and only whole nodes can be added"
-        )
+        raise _UsageError(f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each; use a multiple of that")
     return replace(plan, slots=gpus // plan.gpus_per_slot)
 
 
@@ -284,7 +282,7 @@ def _write_picture(simulation: Simulation, file: Path) -> int:
     try:
         file.write_text(picture(simulation.run, simulation.intervals), encoding="utf-8")
     except OSError as error:
-        return _fail(f"`{file}` cannot be written: {error.strerror}; name another file with `--svg`", 3)
+        return _fail(f"`{file}` cannot be written: {error.strerror}; choose another file with `--svg`", 3)
     print(f"picture: {file}", file=sys.stderr)
     return 0
 
@@ -326,7 +324,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
             raise ValueError(text)
         return number
 
-    return _option(read, f"a whole number from {low} to {high:,} is wanted")
+    return _option(read, f"expected a whole number from {low} to {high:,}")
 
 
 def _above_zero(parse: Callable[[str], float], most: float) -> Callable[[str], float]:
@@ -348,13 +346,13 @@ def _kind_and_time(text: str) -> tuple[str, float]:
     return kind, parse_seconds(time)
 
 
-_time = _option(parse_seconds, "a time such as `30s`, `15m` or `1h30m` is wanted")
-_size = _option(parse_bytes, "a size such as `80GiB` or `1.5TB` is wanted")
-_tier = _option(_kind_and_time, f"a tier ({', '.join(KINDS)}) and a time are wanted, such as `disk=15m`")
-_length = _option(_above_zero(parse_seconds, math.inf), "a time above 0 such as `30s`, `15m` or `1h30m` is wanted")
+_time = _option(parse_seconds, "expected a time such as `30s`, `15m` or `1h30m`")
+_size = _option(parse_bytes, "expected a size such as `80GiB` or `1.5TB`")
+_tier = _option(_kind_and_time, f"expected a tier ({', '.join(KINDS)}) and a time, such as `disk=15m`")
+_length = _option(_above_zero(parse_seconds, math.inf), "expected a time above 0 such as `30s`, `15m` or `1h30m`")
 _count = _whole(1, _MOST)
 _natural = _whole(0, _MOST)
 _standby = _whole(0, _MOST_STANDBY)
 _seeds = _whole(1, _MOST_SEEDS)
-_days = _option(_above_zero(float, _MOST_DAYS), f"a number above 0 and up to {_MOST_DAYS:,} is wanted")
-_positive = _option(_above_zero(float, _MOST_SHAPE), f"a number above 0 and up to {_MOST_SHAPE} is wanted")
+_days = _option(_above_zero(float, _MOST_DAYS), f"expected a number above 0, up to {_MOST_DAYS:,}")
+_positive = _option(_above_zero(float, _MOST_SHAPE), f"expected a number above 0, up to {_MOST_SHAPE}")

@@ -65,7 +65,7 @@ def _ended(outcome: "Outcome", places: list[str]) -> int:
     print_failures(outcome)
     for place in outcome.failures:
         if place not in places:
-            print(f"`{place}` is no longer of this cluster; if it is gone for good: `--forget {place}`", file=sys.stderr)
+            print(f"`{place}` is no longer part of this cluster; use `--forget {place}` if it is gone for good", file=sys.stderr)
     changed = f"{len(outcome.changes)} changed" if outcome.changes else "no changes"
     failed = f", {len(outcome.failures)} failed" if outcome.failures else ""
     print(f"{counted(len(places), 'host')}: {changed}{failed}", file=sys.stderr)

@@ -145,7 +145,7 @@ def test_a_kind_can_be_told_where_the_name_does_not(rendered: Path, capsys: pyte
     odd = rendered / "running"
     (rendered / ARTIFACTS["sonic"]).rename(odd)
     assert audit(odd) == 1
-    assert "error[HW604]: its name does not tell what kind of file it is" in capsys.readouterr().out
+    assert "error[HW604]: its kind cannot be told from its name" in capsys.readouterr().out
     assert audit(f"sonic:{odd}") == 0
     assert audit(f"frr:{odd}") == 1
 

@@ -346,7 +346,7 @@ def test_a_partial_document_has_no_plan_and_no_name(capsys: pytest.CaptureFixtur
     write("job.yaml", f"name: case\n{job()}")
     assert main(["check", "cpu-cluster.yaml"]) == 0
     assert main(["plan", "cpu-cluster.yaml"]) == 1
-    assert "error[HW211]: this document is partial: it is there to be extended, and has no plan\n" in capsys.readouterr().err
+    assert "error[HW211]: this document is partial: it is meant to be extended and has no plan\n" in capsys.readouterr().err
     assert main(["check", "job.yaml"]) == 1
     assert [code for code, *_ in shown(capsys.readouterr().out)] == ["HW401", "HW401"]
     assert main(["render", "."]) == 1

@@ -96,7 +96,7 @@ def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
 
 def _not_handed_over(names: list[str], known: Mapping[str, Value | None]) -> Problem:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    message = f"no argument of the script contains {listed(names[:_SHOWN])}{more}, which has no other effect"
+    message = f"not passed to the script: {listed(names[:_SHOWN])}{more}"
     example = names[0] if names[0] in known else next(name for name in ("model.preset", "model.layers") if known[name])
     hint = f"pass it, for example as `{{{example}}}`, or leave out what the script does not read"
     return Problem("HW313", JOB, _ARGV, message, hint, Severity.WARNING)
