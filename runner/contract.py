@@ -685,7 +685,7 @@ def _decode_record(kind: Any, value: Any, where: str) -> Any:
     hints, fields = _fields(kind)
     expected = fields["schema"].default if "schema" in fields else None
     if expected is not None and data.get("schema") != expected:
-        raise RecordError(f"{where}: schema {data.get('schema')!r} is not known here; expected {expected!r}")
+        raise RecordError(f"{where}: unknown schema {data.get('schema')!r}; expected {expected!r}")
     for problem in _shape_problems(data, fields):
         raise RecordError(f"{where}: {problem}")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})

@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             opened_run = open_run(*place, spec=spec, every_node=arguments.every_node)
         except FileExistsError:
-            print(f"attempt {arguments.attempt} of run `{arguments.name}` has been opened before", file=sys.stderr)
+            print(f"attempt {arguments.attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
         print(opened_run.run_json)
         return 0

@@ -206,4 +206,4 @@ def meet_store(worker: Worker, store: Any, key: str, timeout: timedelta) -> None
             store.set(f"{key}/all", b"1")
         store.wait([f"{key}/all"], timeout)
     except RuntimeError as error:
-        print(f"headway: rank {worker.rank} goes on alone from {key}: {error}".splitlines()[0], file=sys.stderr)
+        print(f"headway: rank {worker.rank} continues alone from {key}: {error}".splitlines()[0], file=sys.stderr)

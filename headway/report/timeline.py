@@ -10,9 +10,7 @@ from headway.report.summary import RunSummary, Span
 
 LONGEST = 60
 MARKED = frozenset({"hang", "corruption", "straggler", "lost", "rebound", "takeover", "regroup"})
-_READING = (
-    "Each row is one start of all ranks on the clock. Colours show how its seconds divide, not their order; ticks are events."
-)
+_READING = "Each row is one start of all ranks over time. Colours show how its seconds divide, not their order; ticks are events."
 
 
 def timeline(summary: RunSummary) -> Markup:

@@ -200,7 +200,7 @@ class _PlainValues(pickle.Unpickler):
     """Numbers, texts and containers of them; nothing is imported and nothing called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no dump needs")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which a dump never needs")
 
 
 def _takes_pipes(folder: Path) -> bool:

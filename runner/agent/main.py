@@ -171,7 +171,7 @@ class Agent:
 
     def _leave(self) -> None:
         if not self._over.is_set():
-            _say("the grace is over, and no coordinator has decided")
+            _say("the grace period is over and no coordinator has decided")
             self._exit(Exit.PREEMPTED)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ class Agent:
         if any(not is_ours(order["argv"]) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
-            _say("no standbys: too little memory is free")
+            _say("no standbys: not enough free memory")
             return
         self._ask("standby", workers=orders, modules=self._modules_worth())
 

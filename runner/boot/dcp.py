@@ -74,7 +74,7 @@ def saving_of(
         return None
     if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
         if not isinstance(storage_writer, StorageWriter):
-            unseen(f"dcp.save through {type(storage_writer).__name__} with its own way of writing: not verified")
+            unseen(f"dcp.save through {type(storage_writer).__name__} with a custom write method: not verified")
         return None
     directory = Path(storage_writer.path).absolute()
     rank = 0 if no_dist else dist.get_rank(process_group)

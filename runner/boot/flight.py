@@ -43,9 +43,7 @@ def write_dump(target: Path) -> None:
     if distributed is None or not distributed.is_initialized():
         return
     if dump is None:
-        unseen(
-            f"torch {sys.modules['torch'].__version__} keeps no record of collectives but NCCL's: who of the ranks lags cannot be told"
-        )
+        unseen(f"torch {sys.modules['torch'].__version__} records only NCCL's collectives: a lagging rank cannot be identified")
         say_unseen()
         return
     here = {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}

@@ -76,7 +76,7 @@ def verify_first(worker: Worker, store: Any) -> None:
         else:
             _follow(worker, store)
     except RuntimeError as error:
-        print(f"headway: rank {worker.rank} goes on alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
+        print(f"headway: rank {worker.rank} continues alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
     if worker.world_size > here:  # without a store in common, another node may have a registry
@@ -174,7 +174,7 @@ class _Lead:
         try:
             self._store.wait([key], timedelta(seconds=self.left_s()))
         except RuntimeError:
-            print(f"headway: rank {rank} has not verified its share of what was saved in time", file=sys.stderr)
+            print(f"headway: rank {rank} did not verify its share of the checkpoint in time", file=sys.stderr)
             return None
         found = json.loads(self._store.get(key))
         return None if found is None else [Problem(*each) for each in found]

@@ -216,7 +216,7 @@ def see_ddp(module: Any) -> None:
         keep_group_of(self)
         if not _hidden_waits:
             _hidden_waits.append("DistributedDataParallel")
-            unseen("DistributedDataParallel meets inside the backward pass: a rank's own time leaves backward passes out")
+            unseen("DistributedDataParallel synchronizes inside the backward pass: a rank's own time excludes backward passes")
 
     module.DistributedDataParallel.__init__ = init
 

@@ -109,10 +109,10 @@ class Bucket:
         """
         found = self._store.head(name)
         if found["size"] != size:
-            raise OSError(errno.EIO, f"{found['size']} bytes lie there, and {size} were sent")
+            raise OSError(errno.EIO, f"{found['size']} bytes are there, but {size} were sent")
         sent, there = put["e_tag"] or "", found["e_tag"] or ""
         if _MD5.fullmatch(sent) and _MD5.fullmatch(there) and sent.strip('"') != there.strip('"'):
-            raise OSError(errno.EIO, f"ETag {there} lies there, and the upload was answered with {sent}")
+            raise OSError(errno.EIO, f"ETag {there} is there, but the upload returned {sent}")
 
     def _failing(self, name: str) -> AbstractContextManager[None]:
         return readable_errors(f"{self.url}/{name}".rstrip("/"))

@@ -153,7 +153,7 @@ def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: i
     unless the driver of one has reported in `exits` that a device must be reset."""
     rank = min(hang.ranks, default=None)
     node = None if rank is None else nodes.get(rank)
-    text = f"no sign of life for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
+    text = f"no heartbeat for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
     grave = [end for end in exits if first_grave(end.xids) is not None]
     if grave:
         return _of_a_device(min(grave, key=lambda end: (end.rank not in hang.ranks, end.rank)), hosts, step, text)

@@ -292,7 +292,7 @@ class Watch:
             return None
         found = self._missing()
         ranks = found.ranks if found is not None else culprits.outliers(standings)
-        why = f"no rank has given a sign of life for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)})"
+        why = f"no rank has sent a heartbeat for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)})"
         return self._hang(ranks, now_s, why, longest.section)
 
     def _limit_of(self, each: Standing, look: _Look | None) -> tuple[str, float]:
@@ -330,7 +330,7 @@ class Watch:
         if not ranks:
             return None
         name, limit_s = self._limit_behind(ranks[0])
-        why = f"silent for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)}); others go on"
+        why = f"silent for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)}); others make progress"
         return self._hang(ranks, now_s, why)
 
     def _has_stopped(self, rank: int, now_s: float) -> bool:

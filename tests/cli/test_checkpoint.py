@@ -164,7 +164,7 @@ def test_a_checkpoint_is_verified_and_after_one_flipped_bit_refused_by_its_name(
     path = run / "shared/checkpoints/step-000000020.g000001/data-1-0.bin"
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
     done = headway("verify", run)
-    reason = "data-1-0.bin: tensor `model.w` at [2, 0]+[2, 3]: the bytes are not those that were committed"
+    reason = "data-1-0.bin: tensor `model.w` at [2, 0]+[2, 3]: the bytes differ from those that were committed"
     assert (done.returncode, done.stdout) == (1, f"step-000000020.g000001: refused\n  {reason}\n")
 
 

@@ -117,7 +117,11 @@ def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_writte
 
 
 REFUSED = [
-    ("TrainingJob: `code`", "commit", "**Not yet** (all but `HEAD`): a run uses the code in the directory where the job is submitted."),
+    (
+        "TrainingJob: `code`",
+        "commit",
+        "**Not yet** (all but `HEAD`): a run uses the code in the directory where the job is submitted.",
+    ),
     (
         "TrainingJob: `resilience.corruption`",
         "compare",

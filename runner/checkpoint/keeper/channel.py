@@ -61,7 +61,7 @@ class Channel:
         self.receive_into(memoryview(raw))
         record = json.loads(raw)
         if not isinstance(record, dict):
-            raise ChannelError(f"{type(record).__name__} is no record")
+            raise ChannelError(f"{type(record).__name__} is not a record")
         return record
 
     def receive_if_any(self) -> dict[str, Any] | None:

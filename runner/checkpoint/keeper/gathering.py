@@ -32,7 +32,7 @@ class Gathering:
         """What has gathered so far, with this one. Raises TiersDifferError."""
         gathered = self._waiting.setdefault(checkpoint, Gathered(checkpoint, tiers))
         if gathered.tiers != tiers:
-            raise TiersDifferError(f"rank {buffer.rank} brings step {checkpoint.step} to {tiers}, and others to {gathered.tiers}")
+            raise TiersDifferError(f"rank {buffer.rank} saves step {checkpoint.step} to {tiers}, but others to {gathered.tiers}")
         gathered.buffers[buffer.rank] = buffer
         return gathered
 

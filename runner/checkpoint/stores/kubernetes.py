@@ -32,7 +32,9 @@ class KubernetesStore:
         self._namespace, self._chain = namespace, chain
         for name in (namespace, chain):
             if not _NAME.fullmatch(name):
-                raise StoreError(f"{self}: `{name}` is no name here; expected at most 63 lower-case letters, digits, `-` and `.`")
+                raise StoreError(
+                    f"{self}: `{name}` is not a valid name; expected at most 63 lower-case letters, digits, `-` and `.`"
+                )
         try:
             # only runs that keep their chain there have it, and it has no types
             from kubernetes import client, config  # type: ignore[import-untyped]  # noqa: PLC0415

@@ -40,7 +40,7 @@ def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> 
     Raises PlaceError when there is something already.
     """
     if directory.exists():
-        raise PlaceError(f"`{directory}` exists; an import makes a new run, so give a directory that is not there yet")
+        raise PlaceError(f"`{directory}` exists; an import creates a new run, so pass a directory that does not exist yet")
     if config is not None:
         made = open_run(directory.parent, directory.name, config, 0, spec=spec)
     else:

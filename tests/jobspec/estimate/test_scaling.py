@@ -96,9 +96,7 @@ def test_the_words_name_the_cost_that_grows_most(strong: Scaling) -> None:
     after = next(point.costs for point in strong.points if point.gpus > strong.pays_to)
     growth = {name: cost - before.get(name, 0.0) for name, cost in after.items()}
     assert growth[strong.cost] == max(growth.values())
-    assert strong.words.startswith(
-        f"more than {strong.pays_to:,} GPUs do not pay: each added GPU gives {strong.marginal:.0%} of"
-    )
+    assert strong.words.startswith(f"more than {strong.pays_to:,} GPUs do not pay: each added GPU gives {strong.marginal:.0%} of")
 
 
 def test_gpus_that_no_layout_uses_are_a_gap(request_: Request) -> None:

@@ -159,7 +159,13 @@ def test_fewer_microbatches_than_ranks_run_under_1f1b_as_under_gpipe() -> None:
         ("1F1B", 2, 2, 2, "`1F1B` works with 1 stage a rank, not 2"),
         ("DualPipeV", 2, 4, 1, "`DualPipeV` works with 2 stages a rank, not 1"),
         ("DualPipeV", 2, 3, 2, "`DualPipeV` needs a microbatch for each of 4 stages, not 3"),
-        ("Interleaved1F1B", 2, 5, 2, "`Interleaved1F1B` runs in rounds of equal size, but 5 microbatches do not divide into 2 rounds"),
+        (
+            "Interleaved1F1B",
+            2,
+            5,
+            2,
+            "`Interleaved1F1B` runs in rounds of equal size, but 5 microbatches do not divide into 2 rounds",
+        ),
         (
             "GPipe",
             2,

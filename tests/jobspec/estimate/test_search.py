@@ -315,7 +315,10 @@ RULES: dict[str, tuple[Request, str]] = {
         "1F1B works with one stage a rank, and virtual_stages is 2",
     ),
     "a leaner schedule": (small(), "GPipe waits as long as 1F1B and holds every microbatch"),
-    "fewer ranks for a sequence": (small(), "cp 2 with micro 2 exchanges more than cp 1 with micro 1, for the same tokens per rank"),
+    "fewer ranks for a sequence": (
+        small(),
+        "cp 2 with micro 2 exchanges more than cp 1 with micro 1, for the same tokens per rank",
+    ),
     "experts": (small(SPARSE, allowed=Allowed(ep=(3,))), "8 experts do not spread evenly over 3 ranks of ep"),
     "experts fold": (
         small(SPARSE, allowed=Allowed(tp=(1,), cp=(1,), pp=(1,), dp_replicate=(4,), ep=(8,))),
