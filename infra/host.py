@@ -1,4 +1,4 @@
-"""What a host is to hold, what it holds, and the difference: plain records and pure functions."""
+"""Compares the wanted and the found state of a host: plain records and pure functions."""
 
 import hashlib
 import json

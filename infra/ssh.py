@@ -1,4 +1,4 @@
-"""A host over SSH: its key is checked, ours is an agent's or a named file, every wait has an end, and a write is all or nothing."""
+"""Runs commands and writes files on a host over SSH: host keys are verified, every wait ends, every write is all or nothing."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""A cluster's hosts as a stack of Pulumi: previewed, brought up, taken down, through its Automation API."""
+"""Manages a cluster's hosts as a Pulumi stack through its Automation API: preview, up, down."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""An edited TrainingJob as what becomes of its run: what takes effect at once, what `history` must say, what is another run.
+"""Classifies each change of an edited TrainingJob: takes effect at once, needs an entry in `history`, or needs a new run.
 
 Specs are compared as plans hold them (`JobPlan.spec`): JSON with every default, names as in documents.
 """

@@ -1,4 +1,4 @@
-"""An open choice of a spec, `{kind, options}`, as the options model of the folder that owns the kind."""
+"""Parses an open choice of a spec, `{kind, options}`, with the options model of the folder that owns the kind."""
 
 import json
 from collections.abc import Mapping

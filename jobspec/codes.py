@@ -1,4 +1,4 @@
-"""Every problem code and what it stands for, in one line each."""
+"""Lists every problem code with its meaning, one line each."""
 
 import types
 from collections.abc import Mapping

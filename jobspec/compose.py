@@ -1,4 +1,4 @@
-"""A document and the bases that it extends as one document, each part of which knows the file that says it."""
+"""Merges a document with the bases that it extends into one document, each part of which knows its file."""
 
 import os
 from collections.abc import Callable, Collection, Mapping

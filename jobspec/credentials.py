@@ -1,4 +1,4 @@
-"""Credentials in a document, found by the forms that issuers give them and by the names that values stand under."""
+"""Finds credentials in a document, by their issuers' formats and by the names of their fields."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Pydantic's errors as problems: what was found, what was expected, where, what to do."""
+"""Turns Pydantic's errors into problems: what was found, what was expected, where, and what to do."""
 
 import types
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A YAML file as a Document with positions, or the problems that keep it from being one.
+"""Loads a YAML file as a Document with positions, or reports the problems that prevent it.
 
 The tree is built from libyaml's event stream, bounded while it is read: PyYAML's C composer crashes the process on some 100,000
 nested brackets. Nothing here raises on bad input.

@@ -1,4 +1,4 @@
-"""A Document as its spec, or as those of its sections that are valid, so that later checks still find what they can."""
+"""Parses a Document into its spec, or into its valid sections, so that later checks find as much as they can."""
 
 import copy
 import json

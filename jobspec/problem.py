@@ -1,4 +1,4 @@
-"""What is wrong with a document, and how it is shown: the message, the place, the line with a caret, a hint."""
+"""Represents a problem of a document and shows it: message, place, the line with a caret, hint."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The language as a page for people: each field of each document and of each kind, from the JSON Schema that editors read."""
+"""Writes the language reference for people: each field of each document and kind, from the JSON Schema that editors use."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

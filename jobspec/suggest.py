@@ -1,4 +1,4 @@
-"""The known name that a misspelt one was probably meant to be."""
+"""Suggests the known name that a misspelt one probably stands for."""
 
 from collections.abc import Iterable, Mapping
 

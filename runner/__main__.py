@@ -1,4 +1,4 @@
-"""One process a node: `python -m headway.runner RUN_JSON --attempt N [--node I]` supervises the node's part of a run.
+"""Supervises one node's part of a run: `python -m headway.runner RUN_JSON --attempt N [--node I]`, one process per node.
 
 The hosts come in HEADWAY_NODES, comma-separated in node order: those that compute, then spares. Without it there is one node, this
 machine. A node that knows nothing of the others has its own host in HEADWAY_HOST.

@@ -1,4 +1,4 @@
-"""What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
+"""Defines the runner's public records: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
 
 Standard library only. CONTRACTS: every record carries its schema, an unknown schema is refused by name, units stand in the names.
 """

@@ -1,4 +1,4 @@
-"""Messages between agents and the coordinator: authenticated JSON lines over TCP (CONTRACTS, Messages).
+"""Exchanges messages between agents and the coordinator: authenticated JSON lines over TCP (CONTRACTS, Messages).
 
     <hex mac> <json {run, generation, node, incarnation, seq, kind, body}>
 

@@ -1,4 +1,4 @@
-"""The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
+"""Creates the run directory before anything starts, and reads it back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
     --spec FILE     keeps it beside run.json, so that an edited spec can be compared with what the attempt was made from

@@ -1,4 +1,4 @@
-"""A worker's side of the agent: the heartbeat page, what it says, and its way to the rendezvous store of its generation."""
+"""Implements a worker's side of the agent: the heartbeat page, events, and access to the rendezvous store of its generation."""
 
 import faulthandler
 import json

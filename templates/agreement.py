@@ -1,4 +1,4 @@
-"""Whether files that were read back agree: the chain DSCP -> priority -> queue -> PFC -> CNP, and each switch's routing.
+"""Checks whether files that were read back agree: the chain DSCP -> priority -> queue -> PFC -> CNP, and each switch's routing.
 
 Every view of every file is a set of facts. With a cluster each fact has to be what its plan says. Without one it has to be what
 most files say, and every end must keep its part of the chain: what carries the collectives is paused and marked, and the

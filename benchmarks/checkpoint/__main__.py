@@ -1,4 +1,4 @@
-"""Prints each claim on checkpoints, with what headway and its peer took in the same run; 1 if one does not hold."""
+"""Prints each claim on checkpoints, with the figures of headway and its peer in the same run; exits with 1 if one does not hold."""
 
 import argparse
 import json

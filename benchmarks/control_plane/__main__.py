@@ -1,4 +1,4 @@
-"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; 1 if one does not hold.
+"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; exits with 1 if one does not hold.
 
 Where torchrun's agents do not find each other in time, that is said, and ours is measured alone.
 """

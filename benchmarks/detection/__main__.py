@@ -1,4 +1,4 @@
-"""Prints each claim on the detection of hangs, with what timeouts do on the same job; 1 if one does not hold."""
+"""Prints each claim on hang detection, beside timeouts on the same job; exits with 1 if one does not hold."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Prints what a training step costs under headway, with all detectors on and checkpoints, beside torchrun; 1 above a goal."""
+"""Prints the cost of a training step under headway, with all detectors and checkpoints, beside torchrun; 1 above a goal."""
 
 import argparse
 import os

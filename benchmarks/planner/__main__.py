@@ -1,4 +1,4 @@
-"""How right the planner is: its step times, memory and choices of layouts beside published runs, and beside peers on the same rows."""
+"""Measures the planner's accuracy: step times, memory and choices of layouts beside published runs, and beside peers."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Settings that are in force, read back from switch, host and job files, against each other and against a cluster file."""
+"""`headway audit`: compares settings read back from switch, host and job files with each other and with a cluster file."""
 
 import argparse
 import sys

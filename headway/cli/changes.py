@@ -1,4 +1,4 @@
-"""A job's edited document against a run of it: what the run kept of its spec, and what of the edit its next attempt takes up."""
+"""Compares a job's edited document with one of its runs: lists the changes that the next attempt takes up."""
 
 import json
 import math

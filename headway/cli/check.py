@@ -1,4 +1,4 @@
-"""Files and folders as the list of their problems, each at its line and column."""
+"""`headway check`: lists every problem of files and folders at its line and column."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`headway checkpoint VERB`: checkpoints listed, verified, compared, brought out and in, by a process with the runner's libraries."""
+"""`headway checkpoint VERB`: works on a run's checkpoints in a process with the runner's libraries."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The runner's checkpoint reader as a process: words in, one JSON object a line out."""
+"""Runs the runner's checkpoint reader as a process: words in, one JSON object per line out."""
 
 import json
 import subprocess

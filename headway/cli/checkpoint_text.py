@@ -1,4 +1,4 @@
-"""What the checkpoint reader says, line by line, as text for people."""
+"""Prints the lines of the checkpoint reader as text for people."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping

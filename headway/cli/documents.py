@@ -1,4 +1,4 @@
-"""Files as checked documents and plans; every verb that takes documents reads them here."""
+"""Reads files into checked documents and plans, for every verb that takes documents."""
 
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""`headway down CLUSTER`: the cluster's hosts without anything of headway's."""
+"""`headway down CLUSTER`: removes everything that headway installed on the cluster's hosts."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What a job's step costs, as `headway plan` prints it: memory, time, and what takes most of both."""
+"""Prints the estimate of a job's step for `headway plan`: memory, time, and the largest contributions to both."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What `up`, `preview` and `down` have in common: a cluster's document as its stack, and what is said of its hosts."""
+"""Shares what `up`, `preview` and `down` need: loading a cluster's document as a stack, and printing the state of its hosts."""
 
 import argparse
 import importlib.util

@@ -1,4 +1,4 @@
-"""A file that people keep, written anew in its place."""
+"""Replaces a file that people maintain, in place."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files that a job starts from, looked for where it could be submitted."""
+"""Looks up the files that a job starts from, in the places where it could be submitted."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath

@@ -1,4 +1,4 @@
-"""What a job comes to on its GPUs: its step, and when asked, other layouts and other numbers of GPUs."""
+"""Estimates a job's step on its GPUs, and on request other layouts and other numbers of GPUs."""
 
 import argparse
 import re

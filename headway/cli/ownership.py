@@ -1,4 +1,4 @@
-"""What stands in a folder of rendered files: whose it is, what of it nothing renders any more, and what is in the way."""
+"""Determines which files in a folder of rendered files are headway's, which are stale, and which are in the way."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A cluster's cables as inventories, so that no later change of its document moves them; what a job leaves open as numbers."""
+"""`headway pin`: writes a cluster's cabling to inventories, so that later changes of its document move no cable; pins jobs too."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What a job leaves open (`auto`) as numbers, written into its document where `auto` stands; no other byte of it changes."""
+"""Replaces each `auto` of a job with its value, in place in its document; no other byte of it changes."""
 
 import sys
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""A job or a cluster as a readable account of its plan."""
+"""`headway plan`: prints the plan of a job or a cluster."""
 
 import argparse
 import shlex

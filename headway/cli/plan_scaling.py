@@ -1,4 +1,4 @@
-"""How a job scales, as `headway plan --scaling` prints it: a row and a bar for each number of GPUs, and where more stop paying."""
+"""Prints how a job scales, for `headway plan --scaling`: a row and a bar per number of GPUs, and where more stop paying."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

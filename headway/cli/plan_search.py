@@ -1,4 +1,4 @@
-"""The layouts that a search found, as `headway plan --search` prints them: the fastest, and why the others are not among them."""
+"""Prints the layouts that a search found, for `headway plan --search`: the fastest, and why others were ruled out."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`headway preview CLUSTER`: what `up` would change on the cluster's hosts."""
+"""`headway preview CLUSTER`: shows what `up` would change on the cluster's hosts."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Jobs and clusters as their files, written or compared with what is there."""
+"""`headway render`: writes the files of jobs and clusters, or compares them with those on disk."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`headway run JOB`: the job on this machine, followed to its end, with what it took."""
+"""`headway run JOB`: runs the job on this machine, follows it to its end, and prints what it took."""
 
 import argparse
 import json

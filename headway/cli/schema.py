@@ -1,4 +1,4 @@
-"""The language of the documents as JSON Schema, for editors and other checkers of YAML."""
+"""`headway schema`: prints the documents' language as JSON Schema, for editors and other YAML validators."""
 
 import argparse
 import json

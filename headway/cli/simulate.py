@@ -1,4 +1,4 @@
-"""A job as the goodput that failures leave of it: its run is simulated from start to end, many times."""
+"""`headway simulate`: simulates a job's run under failures many times and prints its goodput."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What was simulated of a job, for people on a terminal."""
+"""Prints the results of a simulation on a terminal."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
+"""`headway torchrun ARGS`: runs torchrun's command line under headway's agents and prints the cost of failures as the last line."""
 
 import json
 import os

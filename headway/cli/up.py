@@ -1,4 +1,4 @@
-"""`headway up CLUSTER`: the cluster's hosts hold what its document says."""
+"""`headway up CLUSTER`: brings the cluster's hosts to the state that its document describes."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Reads a run directory into typed records, or says which file and line is not what a runner writes."""
+"""Reads a run directory into typed records, or reports which file and line a runner did not write."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What happened in a run beside failures and saves, as sentences: hangs, wrong numbers, stragglers, nodes lost and replaced."""
+"""Describes the events of a run other than failures and saves: hangs, corruption, stragglers, nodes lost and replaced."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

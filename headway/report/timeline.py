@@ -1,4 +1,4 @@
-"""Turns the ledger into two figures: one row a generation on the clock, and one bar of where all seconds went."""
+"""Turns the ledger into two figures: one row per generation over time, and one bar of where all seconds went."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What the runner needs beside headway's own dependencies, and whether this machine lacks it."""
+"""Reports which libraries of the runner this machine is missing."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""A planned job as processes of this machine: one supervisor a slot and spare, and signals sent to its workers on request."""
+"""Starts a planned job as processes of this machine, one supervisor per slot and spare, and signals its workers on request."""
 
 import json
 import os

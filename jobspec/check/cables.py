@@ -1,4 +1,4 @@
-"""Cables as they were observed, against what hangs where by the cluster's document: leaf, port, rail, room."""
+"""Checks observed cables against the cluster's document: leaf, port, rail and free ports."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Captures of checkpoints against the memory of the job's nodes: what one has promised itself, and what it has."""
+"""Checks checkpoint captures against the memory of the job's nodes: the limit that the job sets, and what a node has."""
 
 from collections.abc import Iterator
 

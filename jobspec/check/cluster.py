@@ -1,4 +1,4 @@
-"""A Cluster document against itself."""
+"""Checks a Cluster document against itself."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Groups of ranks against NVLink domains: what talks over NVLink must not leave it."""
+"""Checks groups of ranks against NVLink domains: groups that communicate over NVLink must not leave one."""
 
 from collections.abc import Iterator
 

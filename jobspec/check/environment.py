@@ -1,4 +1,4 @@
-"""A job's own variables against those that the plan, the runner and the scheduler set: each is set in one place."""
+"""Checks a job's environment variables against those that the plan, the runner and the scheduler set."""
 
 from collections.abc import Iterable, Iterator
 

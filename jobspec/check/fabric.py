@@ -1,4 +1,4 @@
-"""Fabrics: each setting fits its transport, each transport its role, and what is said twice is said in the same way."""
+"""Checks fabrics: each setting must fit its transport, each transport its role, and redundant settings must agree."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The `history` of a TrainingJob against itself and the language: its steps, the fields that it sets, and their values."""
+"""Checks the `history` of a TrainingJob: its steps, the fields that it sets, and their values."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
+"""Checks the Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A TrainingJob document against itself."""
+"""Checks a TrainingJob document against itself."""
 
 import re
 from collections.abc import Callable, Iterator

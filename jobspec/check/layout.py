@@ -1,4 +1,4 @@
-"""A layout against the model, the batch and itself: what is split must divide, and a pipeline schedule wants its stages and microbatches.
+"""Checks a layout against the model and the batch: divisibility, and the stages and microbatches of a pipeline schedule.
 
 The rules of the pipeline schedules are those of torch 2.13 (torch/distributed/pipelining/schedules.py).
 """

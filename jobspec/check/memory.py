@@ -1,4 +1,4 @@
-"""A job's step against the memory of its GPUs, by the planner's ledger."""
+"""Checks a job's step against the memory of its GPUs, by the planner's ledger."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A model against itself: its preset or config.json, sizes that it lacks, sizes that contradict each other."""
+"""Checks a model against itself: its preset or config.json, and missing or contradictory sizes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

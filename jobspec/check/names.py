@@ -1,4 +1,4 @@
-"""Names: those that must differ within a list, and those of hosts."""
+"""Checks names: those that must differ within a list, and those of hosts."""
 
 import re
 from collections.abc import Iterator, Sequence

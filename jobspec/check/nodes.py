@@ -1,4 +1,4 @@
-"""Groups of nodes: each against itself, against what the catalogue knows of its hardware, and against the fabrics that it is on."""
+"""Checks groups of nodes against themselves, the catalogue's hardware, and the fabrics that they are on."""
 
 from collections.abc import Iterator, Sequence
 

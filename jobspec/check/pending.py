@@ -1,4 +1,4 @@
-"""What the language has and nothing carries out yet, refused at its line: a run is to be what was reviewed."""
+"""Rejects, at its line, each part of the language that is not implemented yet, so that a run is what was reviewed."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
+"""Checks a TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
 
 from collections.abc import Callable, Iterator
 from math import prod

@@ -1,4 +1,4 @@
-"""Classes of traffic: no two in one place, and numbers that a switch can keep."""
+"""Checks traffic classes: their numbers must be distinct, consistent, and supported by switches."""
 
 from collections.abc import Callable, Iterator, Sequence
 

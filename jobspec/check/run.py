@@ -1,4 +1,4 @@
-"""An edited TrainingJob against its run: no change of what was computed, and every change of what will be is said in `history`."""
+"""Checks an edited TrainingJob against its run: past computation is unchanged, and `history` records every later change."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

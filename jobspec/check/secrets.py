@@ -1,4 +1,4 @@
-"""Secrets that stand in a document: whoever reads the spec, its plan or the repository's history could use them."""
+"""Finds secrets in a document, which anyone who reads the spec, its plan or the repository's history could use."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Storage: each says where it is in the way of its kind, and one file system holds the runs."""
+"""Checks storage: each has the location that its kind needs, and one file system holds the runs."""
 
 from collections.abc import Iterator
 from posixpath import normpath

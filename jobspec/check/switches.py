@@ -1,4 +1,4 @@
-"""Switches: as many as the nodes and rails need, and ports and addresses for every cable."""
+"""Checks switches: there are enough for the nodes and rails, with ports and addresses for every cable."""
 
 from collections.abc import Generator, Iterator, Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError

@@ -1,4 +1,4 @@
-"""Checkpoint tiers: each kind once and in order, and what they write to within reach of the job's nodes."""
+"""Checks checkpoint tiers: each kind once and in order, with targets that the job's nodes can reach."""
 
 from collections.abc import Iterator
 from itertools import pairwise

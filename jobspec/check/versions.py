@@ -1,4 +1,4 @@
-"""Versions of the software on the nodes: against each other, against the GPUs, and against what the plan sets for NCCL."""
+"""Checks the software versions on the nodes against each other, the GPUs, and the NCCL settings of the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What a job leaves open (`auto`) as values: the fastest layout that fits, and the checkpoint interval that loses the least time."""
+"""Decides a job's `auto` values: the fastest layout that fits, and the checkpoint interval that loses the least time."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A job's plan as the training step that is estimated."""
+"""Turns a job's plan into the training step to be estimated."""
 
 from collections.abc import Mapping
 from typing import Any

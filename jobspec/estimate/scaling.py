@@ -1,4 +1,4 @@
-"""How a job scales: for each number of GPUs its best layout, what that reaches, and from where more GPUs stop paying."""
+"""Computes how a job scales: the best layout for each number of GPUs, its throughput, and where more GPUs stop paying."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

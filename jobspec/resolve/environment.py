@@ -1,4 +1,4 @@
-"""The environment of every rank, from the nodes and fabrics that it uses; nothing is set without a reason."""
+"""Builds the environment of every rank from the nodes and fabrics that it uses; every variable has a reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A TrainingJob spec on a cluster as its plan."""
+"""Resolves a TrainingJob spec on a cluster into its plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

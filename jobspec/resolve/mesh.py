@@ -1,4 +1,4 @@
-"""A layout and the number of ranks as the mesh: the degree that was left open is what is left of the ranks."""
+"""Computes the mesh from a layout and the number of ranks: the open degree takes the remaining ranks."""
 
 from headway.jobspec.spec.layout import Layout
 from headway.runner.contract import Mesh

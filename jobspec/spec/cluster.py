@@ -1,4 +1,4 @@
-"""The Cluster document: what the platform's owner says about the machines."""
+"""Defines the Cluster document, in which the platform's owner describes the machines."""
 
 from typing import Literal
 

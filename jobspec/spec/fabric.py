@@ -1,4 +1,4 @@
-"""A network of a cluster: what travels on it, in which class, over which switches."""
+"""Defines a network of a cluster: its traffic, its classes and its switches."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What was changed in a run after it began, so that the whole run can be read from its spec."""
+"""Defines the changes made to a run after it started, so that its spec describes the whole run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The Inventory document: what was observed of a cluster's machines, written by tools and read into its plan."""
+"""Defines the Inventory document: observations of a cluster's machines, written by tools and read into its plan."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The TrainingJob document: what a user wants to run, on any cluster."""
+"""Defines the TrainingJob document: what a user wants to run, on any cluster."""
 
 from typing import Annotated, Literal
 

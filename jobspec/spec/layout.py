@@ -1,4 +1,4 @@
-"""How a job's ranks are laid out: the degree of every kind of parallelism."""
+"""Defines the layout of a job's ranks: the degree of every kind of parallelism."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The model that a job trains: a preset of the catalogue, somebody's config.json, or its sizes."""
+"""Defines the model that a job trains: a preset of the catalogue, a config.json, or its sizes."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Groups of nodes that are alike: processors, GPUs, adapters, disks."""
+"""Defines groups of identical nodes: processors, GPUs, adapters, disks."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""How a cluster is kept running: versions of its software, health checks, the failures that were observed on it."""
+"""Defines how a cluster is operated: software versions, health checks, and observed failures."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What a job does against failures: checkpoints, restarts, spares, and checks of what is computed."""
+"""Defines how a job handles failures: checkpoints, restarts, spares, and checks for silent corruption."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Places for files: mounted file systems, local disks, object stores."""
+"""Defines places for files: mounted file systems, local disks, object stores."""
 
 from typing import Annotated, Literal
 

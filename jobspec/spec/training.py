@@ -1,4 +1,4 @@
-"""How the numbers are computed: optimizer, precision, recompute, overlap. What is left out is the trainer's own choice."""
+"""Defines how values are computed: optimizer, precision, recompute, overlap. The trainer decides what is left out."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""torch's flight recorder from outside: asks a rank for its dump, and reads which collectives it has entered.
+"""Reads torch's flight recorder from outside: asks a rank for its dump, and reads which collectives it has entered.
 
 NCCL's process groups make a pipe for each rank, and write a dump when somebody writes to it (ProcessGroupNCCL.hpp, DumpPipe); for all
 others a worker's own thread does the same (boot/flight.py). A dump is a pickle of plain values, and is read as nothing else.

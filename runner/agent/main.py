@@ -1,4 +1,4 @@
-"""A node's agent: finds the coordinator, has the supervisor start and end workers, and reports what becomes of them.
+"""Runs a node's agent: finds the coordinator, has the supervisor start and end workers, and reports how they end.
 
 It may die at any moment: everything it knows comes again from the supervisor's hello and the coordinator's messages. Everything that it
 says is said again after the next join, so that nothing is lost with a connection.

@@ -1,4 +1,4 @@
-"""The process of a node that must not die: it forks the workers and holds their heartbeat page; the agent beside it may come and go.
+"""Supervises a node: forks the workers and holds their heartbeat page. It must not die; the agent beside it may restart.
 
 Small and single-threaded on purpose. It decides nothing: it does what the agent asks and tells it what happened; while no agent is
 there, what happened is kept for the next one. In the same way it keeps the node's keeper running, and where it is asked to the coordinator.

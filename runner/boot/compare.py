@@ -1,4 +1,4 @@
-"""Replicas compared while a script runs: wrong numbers that nothing reports show as copies that are not equal bit by bit.
+"""Compares replicas while a script runs: silent corruption shows as copies that are no longer bit-identical.
 
     each rank    a checksum of what it holds alike with others, after a step -> all ranks, over a group of this module's own
     all ranks    equal: that is said, and nothing else happens; else who differs is named and the script ends by CorruptionError

@@ -1,4 +1,4 @@
-"""dcp.save and dcp.load of a script: torch's own storage and format, and records of the files in the run's directory.
+"""Hooks a script's dcp.save and dcp.load: torch's own storage and format, and records of the files in the run's directory.
 
 With HEADWAY_DCP=headway headway's verified storage stands in for torch's plain writer, at the script's own path; `.metadata` appears last
 there too, for whoever looks for it. What is read is told by what lies in the directory, whatever the variable says.

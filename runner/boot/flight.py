@@ -1,4 +1,4 @@
-"""Dumps torch's flight recorder when the agent asks, through the pipe that NCCL's process groups make for the same.
+"""Dumps torch's flight recorder when the agent asks, through the pipe that NCCL's process groups create for that purpose.
 
 torch makes that pipe for NCCL alone, under the same name, in the place of this one: so each rank is asked in one way, whatever its backend.
 """

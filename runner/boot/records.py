@@ -1,4 +1,4 @@
-"""What is known of the files that the scripts of a run have saved: lines in the run's directory, and nothing in the script's folders.
+"""Records the files that the scripts of a run save, as lines in the run's directory; the script's folders stay untouched.
 
     shared/saved/HOST.ATTEMPT.GENERATION.N.jsonl    a line for each save begun and ended; the processes of a host append to one file
 

@@ -1,4 +1,4 @@
-"""What the scripts of a run have saved, and its refusal: damaged checkpoints go out of the way of the script's own search.
+"""Verifies what the scripts of a run have saved, and moves damaged checkpoints out of the way of the script's own search.
 
 Before a script starts the newest checkpoint of each family is verified by its records. One whose bytes cannot be what was saved, nor what
 anybody else has written since, is moved to `shared/refused` of the run's directory, so that a script which looks for its newest finds the

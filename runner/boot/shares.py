@@ -1,4 +1,4 @@
-"""What was saved is verified by all ranks of a generation together before the script's first line: each reads a share, the first decides.
+"""Verifies saved files before the script's first line with all ranks of a generation: each reads a share, rank 0 decides.
 
     rank 0     the newest checkpoint of each family -> shares of about the same size -> the others, through the generation's store
     each rank  its share -> what is wrong with it -> rank 0, which refuses what is damaged and goes on with the one before

@@ -1,4 +1,4 @@
-"""What each rank says that it holds -> who holds the same as others, who is suspected, and the line that says so; no I/O."""
+"""Compares the checksums that ranks report: which ranks hold the same, which are suspected, and the message; no I/O."""
 
 import dataclasses
 import json

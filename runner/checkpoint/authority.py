@@ -1,4 +1,4 @@
-"""Under whose authority a loop of one's own saves: that of the job it runs in, or its own, claimed when the directory is opened."""
+"""Determines which generation a custom training loop commits under: its job's, or one claimed when the directory is opened."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The objects below a URL (s3://, gs://, az://) as named bytes, over obstore, with failures that anybody may read.
+"""Accesses the objects below a URL (s3://, gs://, az://) as named bytes, over obstore, with readable errors.
 
 obstore finds the store and what opens it in the environment (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, AWS_TIMEOUT, ...; docs.rs/object_store,
 aws::AmazonS3ConfigKey) and tries a failed request again by itself, with growing waits, for three minutes at most.

@@ -1,4 +1,4 @@
-"""The chain: one gapless sequence of claims and commits that decides who is in charge of a run and what is saved (CONTRACTS).
+"""Keeps the chain: one gapless sequence of claims and commits that decides who owns a run and what is saved (CONTRACTS).
 
 The only operation it needs of a store is "create this name, fail if it exists". No lock, lease or clock decides anything.
 """

@@ -1,4 +1,4 @@
-"""A committed checkpoint -> this rank's tensors, filled in place, whatever layout they were saved under.
+"""Loads a committed checkpoint into this rank's tensors, in place, from whatever layout it was saved under.
 
 Each chunk is read from storage by one rank, verified, and passed on to the others that need it, who verify it too.
 """

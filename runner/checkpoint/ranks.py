@@ -1,4 +1,4 @@
-"""The few collectives that a checkpoint needs: bytes gathered from all ranks, passed along some of them, and failing together."""
+"""Implements the few collectives that a checkpoint needs: gather bytes, pass them along ranks, and fail together."""
 
 import ctypes
 from collections.abc import Callable, Sequence

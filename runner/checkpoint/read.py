@@ -1,4 +1,4 @@
-"""A committed checkpoint as verified bytes: manifest, parts and chunks. Nothing leaves here that is not what was committed."""
+"""Reads a committed checkpoint as verified bytes: manifest, parts and chunks. Nothing else leaves this module."""
 
 import errno
 from collections.abc import Iterator

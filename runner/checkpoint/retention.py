@@ -1,4 +1,4 @@
-"""Which checkpoints go, and their end: named on the chain first, deleted then.
+"""Decides which checkpoints to delete, and deletes them: retired on the chain first, removed afterwards.
 
 A `disk` tier is one directory that all nodes see. Disks that each node has for itself are no tier: who writes the manifest must see every
 file, and so must the nodes that take the place of others.

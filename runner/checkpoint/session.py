@@ -1,4 +1,4 @@
-"""Checkpoints for anybody's training loop: `open`, `load`, `save` after each step, `close`.
+"""Checkpoints a custom training loop: `open`, `load`, `save` after each step, `close`.
 
 The run's directory is the one that `headway run` makes, so `headway checkpoint` reads it. Under headway the run, its generation and its
 tiers are those of the job; elsewhere opening a directory claims it, and whoever had it before cannot commit any more.

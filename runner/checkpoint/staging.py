@@ -1,4 +1,4 @@
-"""Tensors -> a buffer in shared memory: at once from host memory; from a GPU in the order of its streams, partly beside what follows."""
+"""Copies tensors to a buffer in shared memory: at once from host memory; from a GPU in stream order, partly overlapped."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Anybody's state -> tensors and plain objects by name, and back: modules, optimizers, whatever has state_dict(), nested dicts and lists.
+"""Converts any state to tensors and plain objects by name, and back: modules, optimizers, state_dict() objects, dicts and lists.
 
 Names and values are those of torch.distributed.checkpoint's own state dicts, so optimizer state goes by parameter names and not by
 numbers, and is the same under every layout.

@@ -1,4 +1,4 @@
-"""Which elements of a global tensor this rank holds, who else holds the same, and their bytes."""
+"""Computes which elements of a global tensor this rank holds, which ranks hold the same, and their bytes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Why a generation ended: what was seen of it -> one cause with a fingerprint that is the same when the same happens again."""
+"""Finds why a generation ended: one cause, with a fingerprint that stays the same when the failure repeats."""
 
 import builtins
 import re

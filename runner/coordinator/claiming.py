@@ -1,4 +1,4 @@
-"""The claim of the next generation: what the chain, the spec's history and the nodes' memory say it starts from."""
+"""Claims the next generation, and decides from the chain, the spec's history and the nodes' memory what it starts from."""
 
 import socket
 from pathlib import Path

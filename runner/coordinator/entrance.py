@@ -1,4 +1,4 @@
-"""Nodes that ask to enter an attempt (torchrun on several nodes): a node index for each, and what the run is."""
+"""Admits nodes to an attempt (torchrun on several nodes): assigns each a node index and sends it the run."""
 
 import json
 import secrets

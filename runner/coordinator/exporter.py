@@ -1,4 +1,4 @@
-"""The state of a run as Prometheus gauges, served on loopback only."""
+"""Exports the state of a run as Prometheus gauges, served on loopback only."""
 
 import json
 import sys

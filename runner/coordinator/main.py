@@ -1,4 +1,4 @@
-"""The coordinator's process: connects the state machine to agents, to the chain, and to the journal that people read."""
+"""Runs the coordinator's process: connects the state machine to agents, the chain, and the journal."""
 
 import asyncio
 import contextlib

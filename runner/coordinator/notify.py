@@ -1,4 +1,4 @@
-"""What a person should know of a run, as POST requests to a webhook: by a thread of its own, so that a run never waits for it."""
+"""Notifies people through a webhook (POST requests), in a separate thread, so that a run never waits for it."""
 
 import contextlib
 import json

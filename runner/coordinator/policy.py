@@ -1,4 +1,4 @@
-"""What follows from a failure: go on here, go on without a suspect, or stop. Pure; the coordinator holds one for an attempt."""
+"""Decides what follows from a failure: restart here, restart without a suspect, or stop. Pure; one instance per attempt."""
 
 import sys
 from collections.abc import Mapping, Sequence

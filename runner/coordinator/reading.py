@@ -1,4 +1,4 @@
-"""Agents' messages as the events that they report."""
+"""Parses agents' messages into the events that they report."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

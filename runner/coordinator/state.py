@@ -1,4 +1,4 @@
-"""The coordinator's decisions: events in, actions out, no I/O and no clock of its own.
+"""Decides for the coordinator: events in, actions out; no I/O and no clock.
 
     gathering -> claiming -> running -> stopping -> surveying -> claiming ... -> ended
 

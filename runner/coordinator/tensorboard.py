@@ -1,4 +1,4 @@
-"""metrics.jsonl as TensorBoard scalars, by a thread that follows the file: workers write nothing more for it."""
+"""Writes metrics.jsonl as TensorBoard scalars in a thread that follows the file; workers write nothing extra."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Who is missing in a collective, or waits in another one than the others: what torch's flight recorder has of each rank; no I/O."""
+"""Finds ranks that are missing in a collective, or wait in another one, from torch's flight recorder of each rank; no I/O."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Who holds the others up: where each rank stands when nobody moves -> those that differ, and whether that alone proves a hang."""
+"""Finds the rank that blocks the others from where each one is when none makes progress, and whether that proves a hang."""
 
 import re
 from collections import Counter

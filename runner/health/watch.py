@@ -1,4 +1,4 @@
-"""Who has stopped: heartbeats and probes of all ranks in, suspicion and culprits out; no I/O and no clock of its own.
+"""Detects stopped ranks: heartbeats and probes in, suspicions and culprits out; no I/O and no clock of its own.
 
 A rank that gives no sign of life is suspected early, which costs nothing but a probe of its process. It is named as hung only when what
 the probes show speaks for it (`Hang.why`), or when its section's timeout has passed. What is not heard is no evidence: heartbeats that

@@ -1,4 +1,4 @@
-"""torchrun's command line, read by torch's own parser, PET_ variables and all."""
+"""Parses torchrun's command line with torch's own parser, including PET_ variables."""
 
 import argparse
 import os

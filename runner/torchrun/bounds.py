@@ -1,4 +1,4 @@
-"""How long anything in a run may take before something is done about it, and the variables that say otherwise for `headway torchrun`."""
+"""Reads the timeouts of a `headway torchrun` run from environment variables."""
 
 import re
 from collections.abc import Mapping

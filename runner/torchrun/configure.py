@@ -1,4 +1,4 @@
-"""torchrun's arguments -> run.json."""
+"""Turns torchrun's arguments into run.json."""
 
 import argparse
 import os

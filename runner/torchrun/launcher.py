@@ -1,4 +1,4 @@
-"""torchrun's command line -> a run directory, a place in it, and the supervisor in this process' place.
+"""Turns torchrun's command line into a run directory and a node index, and replaces this process with the supervisor.
 
 Flags are torchrun's own, parsed by torch's own parser. What we do not carry out is refused by name; nothing is ignored silently but what
 only tunes how torchrun itself polls and meets.

@@ -1,4 +1,4 @@
-"""Where several nodes of a torchrun command meet: who hosts the endpoint, and how the others enter the run.
+"""Implements the rendezvous of several nodes of a torchrun command: who hosts the endpoint, and how the others join the run.
 
 The endpoint's port is the coordinator's. Who cannot host it asks there for a node index and the run's run.json.
 """

@@ -1,4 +1,4 @@
-"""Which run a command is: a further attempt of one that was the same command and has ended, or a run of its own.
+"""Decides which run a command belongs to: another attempt of an ended run of the same command, or a new run.
 
 Runs of one name are `<name>`, `<name>-2`, `<name>-3` and so on; each is one command's.
 """

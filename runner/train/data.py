@@ -1,4 +1,4 @@
-"""Tokens: files as bytes, one token a byte; and the corpus that every machine with Python has, its standard library's source."""
+"""Reads tokens: files as bytes, one token per byte; and a corpus that every machine has, Python's standard library."""
 
 import os
 import sysconfig

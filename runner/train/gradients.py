@@ -1,4 +1,4 @@
-"""The gradients of a step, and whether they are what they should be: finite, usual, and the same wherever they are computed."""
+"""Computes the gradients of a step and checks them: finite, not unusual, and equal wherever they are computed."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""A run's history as pure functions: what a step is computed with, where its samples stand, and how far back a claim must go."""
+"""Applies a run's history, as pure functions: values of a step, position of its samples, and how far back a claim must go."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

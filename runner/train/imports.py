@@ -1,4 +1,4 @@
-"""A checkpoint from elsewhere as the state that the builtin trainer goes on from."""
+"""Converts a checkpoint of another origin to the state from which the builtin trainer resumes."""
 
 from collections.abc import Mapping
 from pathlib import Path

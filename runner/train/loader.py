@@ -1,4 +1,4 @@
-"""Samples for anybody's DataLoader, resumed exactly: their order, and all that is drawn for one, follow from seed and position."""
+"""Provides samples to any DataLoader with exact resume: order and randomness follow from seed and position."""
 
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable

@@ -1,4 +1,4 @@
-"""The builtin trainer, one process a rank: restores the claim's base, trains to the last step, saves as the spec says."""
+"""Runs the builtin trainer, one process per rank: restores the claim's base, trains to the last step, saves as the spec sets."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""All that a training run is at one step: parameters, optimizer, random generators and consumed samples."""
+"""Defines the state of a training run at one step: parameters, optimizer, random generators and consumed samples."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a script or a systemd unit really does to each adapter: a `headway-qos`, or one that somebody else wrote.
+"""Reads what a script or a systemd unit configures on each adapter: a `headway-qos`, or one written by hand.
 
 Read are iproute2's `dcb`, NVIDIA's `mlnx_qos` and `cma_roce_tos`, and numbers written into mlx5's files. What a variable holds is not
 followed: such a number is unknown, and such an adapter is `host`.

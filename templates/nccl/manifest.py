@@ -1,4 +1,4 @@
-"""The variables of a Kubernetes manifest's containers, in whatever kind of object they stand.
+"""Reads the variables of a Kubernetes manifest's containers, in any kind of object.
 
 The text is read by its events and bounded while it is read: PyYAML's C composer crashes the process on some 100,000 nested brackets.
 """

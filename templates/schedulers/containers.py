@@ -1,4 +1,4 @@
-"""What a job asks of its containers, mounts and variables, where no container is started, and in any."""
+"""Checks what a job asks of its containers, mounts and variables, with and without a container runtime."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A cluster's rendered files as what each of its hosts is to hold."""
+"""Turns a cluster's rendered files into the wanted state of each of its hosts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Options of the provider `onprem`."""
+"""Defines the options of the provider `onprem`."""
 
 from pydantic import Field
 

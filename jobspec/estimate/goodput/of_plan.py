@@ -1,4 +1,4 @@
-"""A job's plan on a cluster as the run that is simulated: what the documents say, and published numbers where they say nothing."""
+"""Turns a job's plan on a cluster into the run to simulate, with published numbers where the documents set none."""
 
 import math
 from collections.abc import Iterator

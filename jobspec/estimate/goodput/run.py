@@ -1,4 +1,4 @@
-"""A run as the simulation takes it: nodes, work, failures, checkpoint tiers, recovery and spares, each time in seconds."""
+"""Describes a run for the simulation: nodes, work, failures, checkpoint tiers, recovery and spares, all times in seconds."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How many nodes should stand by, so that the job hardly ever waits for one."""
+"""Computes how many spare nodes a job needs so that it hardly ever waits for one."""
 
 import math
 from collections.abc import Iterator

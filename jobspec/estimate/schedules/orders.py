@@ -1,4 +1,4 @@
-"""Pipeline schedules as the operations of each rank, in the order in which it runs them.
+"""Builds pipeline schedules: the operations of each rank, in the order in which it runs them.
 
 The orders are those of torch 2.13 (torch/distributed/pipelining/schedules.py). With microbatches a multiple of the ranks,
 Interleaved1F1B is Megatron-LM's too (megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving).

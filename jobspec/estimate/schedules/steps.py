@@ -1,4 +1,4 @@
-"""The operations of all ranks in an order in which they can run, as numbers: what a simulation goes through once."""
+"""Orders the operations of all ranks so that each can run, as arrays that a simulation walks once."""
 
 from array import array
 from collections import Counter

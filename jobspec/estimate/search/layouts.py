@@ -1,4 +1,4 @@
-"""All legal layouts of a request: degrees first, then what can vary between them without moving a rank.
+"""Enumerates all legal layouts of a request: degrees first, then everything that varies without moving a rank.
 
 The rules are those of `headway check`; this file asks them for every choice once, and keeps what they say against it.
 """

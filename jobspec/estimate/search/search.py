@@ -1,4 +1,4 @@
-"""A search for the fastest layouts: every legal one is counted, those that can be fast enough are scored exactly."""
+"""Searches for the fastest layouts: counts every legal one, and scores exactly those that can be fast enough."""
 
 import heapq
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Measured steps as a correction of estimated ones: what the same cluster, model and framework make different from the constants."""
+"""Corrects estimated steps by measured ones of the same cluster, model and framework."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A checkpoint of any origin as named tensors and objects, read one tensor at a time."""
+"""Reads a checkpoint of any origin as named tensors and objects, one tensor at a time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint's storage classes over headway's format: every byte verified, nothing pickled, nothing half-replaced.
+"""Implements torch.distributed.checkpoint's storage classes over headway's format: verified bytes, no pickle, atomic replacement.
 
     dcp.save(state, storage_writer=StorageWriter(path))
     dcp.load(state, storage_reader=StorageReader(path))

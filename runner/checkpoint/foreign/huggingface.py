@@ -1,4 +1,4 @@
-"""Safetensors as Hugging Face lays them out, from a checkpoint and into a state; the builtin model under the names of its Llama.
+"""Writes and reads safetensors in Hugging Face's layout; the builtin model under the names of LlamaForCausalLM.
 
 The layout of a file: https://huggingface.co/docs/safetensors (8 bytes little-endian length, a JSON header, the elements row-major).
 """

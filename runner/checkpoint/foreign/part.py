@@ -1,4 +1,4 @@
-"""One part of a checkpoint as files: tensors cut into chunks in one data file, then the part that names and hashes them."""
+"""Writes one part of a checkpoint: tensors cut into chunks in one data file, then the part that names and hashes them."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A directory of plain torch.distributed.checkpoint as tensors and values, without running anything that stands in its pickles.
+"""Reads a plain torch.distributed.checkpoint directory as tensors and values, without running code from its pickles.
 
 The format carries no checksum, so what is read here may be anything: it is for bringing checkpoints in, once.
 """

@@ -1,4 +1,4 @@
-""".headway.json of a directory that headway's storage classes wrote, and the checkpoint that it names, as a reader of verified bytes."""
+"""Reads .headway.json of a directory written by headway's storage classes, and the checkpoint that it names, verified."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The keeper's process: `python -m headway.runner.checkpoint.keeper --socket NAME --parent-fd FD`."""
+"""Runs the keeper's process: `python -m headway.runner.checkpoint.keeper --socket NAME --parent-fd FD`."""
 
 import argparse
 import os

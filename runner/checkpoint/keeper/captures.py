@@ -1,4 +1,4 @@
-"""The buffers of a node's ranks, the captures in them, and for how long each is wanted."""
+"""Manages the buffers of a node's ranks and the captures in them, for as long as each is needed."""
 
 import threading
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""One authenticated connection between two keepers, over TCP.
+"""Implements an authenticated connection between two keepers, over TCP.
 
     <mac, 32 bytes> <a record as JSON, padded to RECORD_BYTES>        or        <mac, 32 bytes> <as many bytes as both sides know to follow>
 

@@ -1,4 +1,4 @@
-"""From captures that all ranks of a node have sealed to the tiers that they asked for."""
+"""Delivers captures that all ranks of a node have sealed to the requested tiers."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Which ranks of a node have sealed a checkpoint: it is stored once all have, and not at all when one of them leaves before."""
+"""Tracks which ranks of a node have sealed a checkpoint: it is stored once all have, and discarded if one leaves before."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""A worker's side of its node's keeper: buffers to copy the state into, and word of what becomes of them."""
+"""Connects a worker to its node's keeper: buffers to copy the state into, and reports of their fate."""
 
 import asyncio
 import mmap

@@ -1,4 +1,4 @@
-"""Where other nodes' keepers copy their captures to, and fetch them from."""
+"""Accepts captures from other nodes' keepers, and serves them back."""
 
 import json
 import socket

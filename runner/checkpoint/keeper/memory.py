@@ -1,4 +1,4 @@
-"""A node's memory for captures: nameless shared files, their pages there from the start, within one limit."""
+"""Allocates a node's memory for captures: unnamed shared files, populated from the start, within one limit."""
 
 import fcntl
 import mmap

@@ -1,4 +1,4 @@
-"""A sealed capture as the part that describes it: in memory all pieces, in storage those that the rank owns."""
+"""Turns a sealed capture into the part that describes it: in memory all pieces, in storage those that the rank owns."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor

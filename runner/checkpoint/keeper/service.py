@@ -1,4 +1,4 @@
-"""The keeper of a node: who its workers are, and what it does for each of their requests."""
+"""Implements the keeper of a node: its workers, and the handling of each of their requests."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A capture on its way from one keeper to another: its name, its part, then its data in frames that both sides know from the part."""
+"""Transfers a capture between keepers: its name, its part, then its data in frames that follow from the part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

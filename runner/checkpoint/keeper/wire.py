@@ -1,4 +1,4 @@
-"""The keeper's messages as lines on a Unix socket, with the descriptors that belong to them.
+"""Sends the keeper's messages as lines on a Unix socket, with the descriptors that belong to them.
 
 <kind> <1 if it answers a request, 0 if not> <the record as JSON>
 """

@@ -1,4 +1,4 @@
-"""A Kubernetes namespace as a store: a name is an immutable ConfigMap, and etcd creates each once.
+"""Implements the store in a Kubernetes namespace: a name is an immutable ConfigMap, which etcd creates once.
 
 They have no owner: a run's chain must outlive its JobSet, and the garbage collector deletes what has lost its owner
 (kubernetes.io/docs/concepts/architecture/garbage-collection).

@@ -1,4 +1,4 @@
-"""A chain founded anew beside checkpoints that outlived theirs. Needs no torch."""
+"""Rebuilds a lost chain from the checkpoints that survived it. Needs no torch."""
 
 import time
 from collections.abc import Iterator, Sequence

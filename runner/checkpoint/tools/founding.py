@@ -1,4 +1,4 @@
-"""Runs that begin with a checkpoint from elsewhere."""
+"""Creates runs that start from a checkpoint of another origin."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A run's checkpoints as rows, and one checkpoint as verified bytes. Needs no torch."""
+"""Lists a run's checkpoints as rows, and reads one checkpoint as verified bytes. Needs no torch."""
 
 import json
 import os

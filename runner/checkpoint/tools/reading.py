@@ -1,4 +1,4 @@
-"""The verbs that read checkpoints where they lie: ls, verify, adopt. They need no torch, so they answer at once."""
+"""Implements the verbs that read checkpoints in place: ls, verify, adopt. They need no torch, so they answer at once."""
 
 import argparse
 import dataclasses

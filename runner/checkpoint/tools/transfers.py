@@ -1,4 +1,4 @@
-"""The verbs that look into tensors: diff, export, import."""
+"""Implements the verbs that read tensors: diff, export, import."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""What Kubernetes cannot do with a plan."""
+"""Reports what Kubernetes cannot do with a plan."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Options of Kubernetes on a cluster."""
+"""Defines the options of Kubernetes on a cluster."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What the local scheduler cannot do."""
+"""Reports what the local scheduler cannot do."""
 
 from collections.abc import Iterator
 

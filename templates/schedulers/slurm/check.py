@@ -1,4 +1,4 @@
-"""What Slurm cannot do with a plan."""
+"""Reports what Slurm cannot do with a plan."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Options of Slurm on a cluster."""
+"""Defines the options of Slurm on a cluster."""
 
 from typing import Annotated, Literal
 

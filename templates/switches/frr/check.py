@@ -1,4 +1,4 @@
-"""What FRR cannot do with a plan."""
+"""Reports what FRR cannot do with a plan."""
 
 from collections.abc import Iterator
 

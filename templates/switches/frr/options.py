@@ -1,4 +1,4 @@
-"""Options of FRR on a fabric's switches."""
+"""Defines the options of FRR on a fabric's switches."""
 
 from pydantic import Field
 

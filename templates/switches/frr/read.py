@@ -1,4 +1,4 @@
-"""What an `frr.conf` really configures, also one that somebody else wrote.
+"""Reads what an `frr.conf` configures, including one written by hand.
 
 How vtysh reads: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for what leaves a block.
 """

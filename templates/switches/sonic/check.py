@@ -1,4 +1,4 @@
-"""What SONiC cannot do with a plan."""
+"""Reports what SONiC cannot do with a plan."""
 
 from collections.abc import Iterator
 

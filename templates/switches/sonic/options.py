@@ -1,4 +1,4 @@
-"""Options of SONiC on a fabric's switches."""
+"""Defines the options of SONiC on a fabric's switches."""
 
 from typing import Annotated, Literal
 

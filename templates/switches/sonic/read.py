@@ -1,4 +1,4 @@
-"""What a `config_db.json` really configures, also one that somebody else wrote: SONiC's own references followed from port to number.
+"""Reads what a `config_db.json` configures, including one written by hand, by following SONiC's references from port to number.
 
 What it does not follow is absent from the views, never an error: maps that are not there, texts that are no numbers.
 """

@@ -1,4 +1,4 @@
-"""What the builtin trainer cannot do with a plan."""
+"""Reports what the builtin trainer cannot do with a plan."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields

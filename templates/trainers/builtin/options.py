@@ -1,4 +1,4 @@
-"""Options of the builtin trainer and of the data that it reads."""
+"""Defines the options of the builtin trainer and of the data that it reads."""
 
 import types
 from collections.abc import Mapping

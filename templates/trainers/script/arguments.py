@@ -1,4 +1,4 @@
-"""An argument such as `--tp={layout.tp}` as the words that the script gets: the plan's values by the names that the spec has for them."""
+"""Fills arguments such as `--tp={layout.tp}` with the plan's values, by their names in the spec."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What a script's arguments cannot be filled with, and what of the job no argument hands to it."""
+"""Reports arguments of a script that cannot be filled, and values of the job that no argument passes to it."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath

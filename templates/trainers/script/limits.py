@@ -1,4 +1,4 @@
-"""What of a layout a script can carry out: what its arguments hold."""
+"""Determines which parts of a layout a script supports: those that its arguments contain."""
 
 from headway.templates.kind import Limited
 from headway.templates.trainers.script.arguments import names_in

@@ -1,4 +1,4 @@
-"""Options of a training script."""
+"""Defines the options of a training script."""
 
 from typing import Annotated
 
