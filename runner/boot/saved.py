@@ -537,6 +537,6 @@ def _put_in_place(good: Unit, refused: Path) -> None:
         temporary.replace(refused)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        _say(f"{refused.name} is no copy of {good.path.name}: {error}")
+        _say(f"{refused.name} is not a copy of {good.path.name}: {error}")
         return
     print(f"headway: {refused.name} is a copy of {good.path.name} now", file=sys.stderr, flush=True)

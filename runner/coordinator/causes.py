@@ -73,7 +73,7 @@ class Cause:
 
 
 NODE_LOST = "node lost"  # how the ranks of a node ended that was given up
-STARTED_ANEW = "its node started anew"  # how those ended whose node came back without them
+STARTED_ANEW = "its node restarted"  # how those ended whose node came back without them
 
 
 class Order(IntEnum):

@@ -219,7 +219,7 @@ def enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: fl
 
 
 async def _enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
-    began, said, why, endpoint = time.monotonic(), False, "nobody answered", wanted.endpoint
+    began, said, why, endpoint = time.monotonic(), False, "no answer", wanted.endpoint
     body = {**body, "command": wanted.command.entry()}
     while True:
         for host, port in dict.fromkeys([(endpoint.host, endpoint.port), *wanted.published()]):

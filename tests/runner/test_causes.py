@@ -83,7 +83,7 @@ def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
     gone = [ended(rank, -9, how="node lost: silent for 3.1 s") for rank in (2, 3)]
     found = cause(ended(0, 1), ended(1, -6), *gone, r0=CLOSED)
     assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.NODE_LOST, 1, "n1", "node lost")
-    assert cause(ended(2, -9, how="its node started anew"), ended(0, 1)).kind is Kind.NODE_LOST
+    assert cause(ended(2, -9, how="its node restarted"), ended(0, 1)).kind is Kind.NODE_LOST
     assert lost(1, "n1", "it never joined", 3).fingerprint == "node lost"
 
 
@@ -170,7 +170,7 @@ ends = st.builds(
     st.integers(0, 7),
     st.integers(0, 1),
     st.sampled_from([-11, -9, -15, -6, 0, 1, 2, 80, 82, 83, 84, 85]),
-    st.sampled_from(["exit code 1", "killed by SIGKILL", "node lost", "its node started anew"]),
+    st.sampled_from(["exit code 1", "killed by SIGKILL", "node lost", "its node restarted"]),
     st.booleans(),
     st.integers(0, 50),
     st.booleans(),

@@ -1107,7 +1107,7 @@ def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> Non
     assert len(told(bench.do(joined(1)), "stop")) == 1
     actions = [*bench.end(0, -15, asked=True), *bench.end(1, -15, asked=True)]
     assert claims(actions) == 1
-    assert (bench.note("failure")["node"], bench.note("failure")["cause"]) == (1, "its node started anew")
+    assert (bench.note("failure")["node"], bench.note("failure")["cause"]) == (1, "its node restarted")
 
 
 def test_workers_of_another_generation_are_stopped() -> None:

@@ -126,7 +126,7 @@ def mistakes(argument: str, known: Mapping[str, Value | None]) -> Iterator[tuple
         elif name is not None and name not in known:
             yield f"`{{{name}}}` is not a value of the plan", _hint(name, known)
         elif name is not None and known[name] is None:
-            hint = f"say it in the job's `{section_of(name)}`, or leave the argument out"
+            hint = f"set it in the job's `{section_of(name)}`, or leave the argument out"
             yield f"`{{{name}}}` has no value: the job does not set it", hint
 
 
