@@ -1,4 +1,4 @@
-"""What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
+"""Defines the runner's public records: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
 
 Standard library only. Every record carries its schema, an unknown schema is refused by name, units stand in the names.
 """
@@ -688,7 +688,7 @@ def _decode_record(kind: Any, value: Any, where: str) -> Any:
     hints, fields = _fields(kind)
     expected = fields["schema"].default if "schema" in fields else None
     if expected is not None and data.get("schema") != expected:
-        raise RecordError(f"{where}: schema {data.get('schema')!r} is not known here; expected {expected!r}")
+        raise RecordError(f"{where}: unknown schema {data.get('schema')!r}; expected {expected!r}")
     for problem in _shape_problems(data, fields):
         raise RecordError(f"{where}: {problem}")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})

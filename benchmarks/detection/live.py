@@ -1,4 +1,4 @@
-"""A real job of two ranks under the watch: an agent's heartbeats, probes and flight recorders, in this process, without a network."""
+"""Watches a real job of two ranks in this process, without a network: an agent's heartbeats, probes and flight recorders."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A node's agent: finds the coordinator, has the supervisor start and end workers, and reports what becomes of them.
+"""Runs a node's agent: finds the coordinator, has the supervisor start and end workers, and reports how they end.
 
 It may die at any moment: everything it knows comes again from the supervisor's hello and the coordinator's messages. Everything that it
 says is said again after the next join, so that nothing is lost with a connection.
@@ -172,7 +172,7 @@ class Agent:
 
     def _leave(self) -> None:
         if not self._over.is_set():
-            _say("the grace is over, and no coordinator has decided")
+            _say("the grace period is over and no coordinator has decided")
             self._exit(Exit.PREEMPTED)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
@@ -541,7 +541,7 @@ class Agent:
         if any(not is_ours(order["argv"]) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
-            _say("no standbys: too little memory is free")
+            _say("no standbys: not enough free memory")
             return
         self._ask("standby", workers=orders, modules=self._modules_worth())
 

@@ -1,4 +1,4 @@
-"""Runs somebody's script, unchanged, as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py).
+"""Runs an unmodified script as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py).
 
 Before the script's first line it sets the hooks and verifies what was saved last; the script finds torchrun's environment, its own argv
 and itself as `__main__`. It ends as Python ends it: what it raises leaves through here, to the interpreter.

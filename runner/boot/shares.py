@@ -1,4 +1,4 @@
-"""What was saved is verified by all ranks of a generation together before the script's first line: each reads a share, the first decides.
+"""Verifies saved files before the script's first line with all ranks of a generation: each reads a share, rank 0 decides.
 
     rank 0     the newest checkpoint of each family -> shares of about the same size -> the others, through the generation's store
     each rank  its share -> what is wrong with it -> rank 0, which refuses what is damaged and goes on with the one before
@@ -76,7 +76,7 @@ def verify_first(worker: Worker, store: Any, verify_s: float) -> None:
         else:
             _follow(worker, store, patience)
     except RuntimeError as error:
-        print(f"headway: rank {worker.rank} goes on alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
+        print(f"headway: rank {worker.rank} continues alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
     if worker.world_size > here:  # without a store in common, another node may have a registry
@@ -174,7 +174,7 @@ class _Lead:
         try:
             self._store.wait([key], timedelta(seconds=self.left_s()))
         except RuntimeError:
-            print(f"headway: rank {rank} has not verified its share of what was saved in time", file=sys.stderr)
+            print(f"headway: rank {rank} did not verify its share of the checkpoint in time", file=sys.stderr)
             return None
         found = json.loads(self._store.get(key))
         return None if found is None else [Problem(*each) for each in found]

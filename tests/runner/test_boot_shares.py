@@ -160,7 +160,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(
     save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
     verify_first(boot.worker, HashStore(), 0.2)
     said = capfd.readouterr().err
-    assert all(f"rank {rank} has not verified its share of what was saved in time" in said for rank in range(1, RANKS))
+    assert all(f"rank {rank} did not verify its share of the checkpoint in time" in said for rank in range(1, RANKS))
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
 
 

@@ -53,9 +53,7 @@ def open_store(url: str) -> Store:
 
         namespace, _, name = rest.partition("/")
         return KubernetesStore(namespace, name)
-    raise StoreError(
-        f"{url}: no chain can lie in a store of kind `{kind}`; it can in a path, s3://, gs://, az:// or kubernetes://"
-    )
+    raise StoreError(f"{url}: a store of kind `{kind}` cannot hold a chain; use a path, s3://, gs://, az:// or kubernetes://")
 
 
 def verify_store(store: Store) -> None:
@@ -66,6 +64,6 @@ def verify_store(store: Store) -> None:
     store.create(PROBE, b"This name was made to see that it cannot be made twice.\n")
     if store.create(PROBE, secrets.token_bytes(16)):
         raise StoreError(
-            f"{store} has created the name `{PROBE}` twice, so two generations could hold one run; a store is needed that creates a "
-            "name once (POSIX link(), If-None-Match of S3, generation match of GCS, objects of Kubernetes)"
+            f"{store} created the name `{PROBE}` twice, so two generations could own one run; use a store that "
+            f"creates a name only once (POSIX link(), If-None-Match of S3, generation match of GCS, objects of Kubernetes)"
         )
