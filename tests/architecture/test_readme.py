@@ -13,10 +13,8 @@ from headway.cli.main import VERBS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 # Commands of the guide, of the planner's page and of the page for editors have tests of their own.
-PAGES = {
-    "README.md": README,
-    **{name: (ROOT / name).read_text() for name in (f"docs/{page}.md" for page in ("quickstart", "slurm", "kubernetes", "fabric", "hosts"))},
-}
+NAMES = ("README.md", *(f"docs/{name}.md" for name in ("quickstart", "slurm", "kubernetes", "fabric", "hosts")))
+PAGES = {name: (ROOT / name).read_text() for name in NAMES}
 README_BYTES = 6000
 
 
