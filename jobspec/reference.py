@@ -12,23 +12,23 @@ from headway.jobspec.parse import MODELS
 from headway.jobspec.schema import JsonSchema, Tables, document_schema
 
 _HEAD = """\
-# Spec reference
+# The language
 
-Every field of every document. This page is generated from the models of documents and kinds, and a test compares them.
-`headway schema` has the same content for editors; [Problems](problems.md) lists what `headway check` reports.
+What a document may say, field by field. This page is made from the models of documents and kinds, and a test holds it to them.
+`headway schema` says the same to editors; [Problems](problems.md) lists what `headway check` finds.
 
-A document is a YAML file that holds one mapping. headway refuses a field that is not listed here, and a value of another type:
-`"8"` is not a number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. A field may be `null`
-if that is its default. If a field accepts `auto`, headway decides the value for the cluster whenever the document is checked, planned or
-run, and `headway pin` writes the value into the document.
+A document is a YAML file that holds one mapping. A field that is not listed here is refused, and so is a value of another type:
+`"8"` is no number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` may be written where it is
+what counts when the field is left out. `auto`, where a field takes it, leaves the value to headway: it is decided for the cluster
+whenever the document is checked, planned or run, and `headway pin` writes it down.
 
-**Not yet** marks a part of the language that is not implemented yet; a document that uses it gets HW214."""
+**Not yet** stands where the language has what nothing carries out yet; HW214 says so of a document that asks for it."""
 
 _VALUES = "Names and quantities"
 _NAMES = """\
 A **name** is a DNS label (RFC 1123): lower-case letters, digits and hyphens, 63 characters at most, with a letter or digit at both ends.
 
-A **quantity** is text with a unit: `80GiB`, not 80. A count is a plain number, and so is a field whose name contains its unit."""
+A **quantity** is text and has its unit: `80GiB`, not 80. A count is a plain number, and so is a field whose name says its unit."""
 
 # What stands over the kinds of a choice, and before the name of each.
 _CHOICES: Mapping[str, tuple[str, str]] = {
