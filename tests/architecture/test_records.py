@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -206,16 +207,16 @@ def _kinds_noted() -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_note":
             first = node.args[0]
             if isinstance(first, ast.Constant):
-                yield first.value
+                yield str(first.value)
             else:
                 assert ast.unparse(first) in {"what", "event.body['kind']"}, f"a kind that cannot be read: {ast.unparse(first)}"
         elif isinstance(node, ast.match_case) and "self._note(what" in ast.unparse(node.body[0]):
-            yield from (each.value for each in ast.walk(node.pattern) if isinstance(each, ast.Constant))
+            yield from _constants(node.pattern)
     for name, tree in TREES.items():
         if name.startswith("runner/coordinator/"):
             for node in ast.walk(tree):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note" and isinstance(node.args[0], ast.Constant):
-                    yield node.args[0].value
+                    yield str(node.args[0].value)
 
 
 def test_journal_lists_the_kinds_that_the_coordinator_writes() -> None:
@@ -308,13 +309,13 @@ def variables(tree: ast.AST) -> set[str]:
                 found.add(FAMILY)
             elif NAME.fullmatch(node.value):
                 found.add(node.value)
-        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-            begin, *rest = node.values
-            if re.fullmatch(r"HEADWAY_[A-Z_]*", str(begin.value)):
+        elif isinstance(node, ast.JoinedStr) and isinstance(begin := node.values[0], ast.Constant):
+            prefix, rest = str(begin.value), node.values[1:]
+            if re.fullmatch(r"HEADWAY_[A-Z_]*", prefix):
                 filled = [part for part in rest if isinstance(part, ast.FormattedValue)]
                 ends = "".join(str(part.value) for part in rest if isinstance(part, ast.Constant))
                 assert len(filled) == 1, ast.unparse(node)
-                found |= {f"{begin.value}{name}{ends}" for name in _values_of(ast.unparse(filled[0].value), above)}
+                found |= {f"{prefix}{name}{ends}" for name in _values_of(ast.unparse(filled[0].value), above)}
     return found
 
 
@@ -344,6 +345,7 @@ def _keys(source: ast.expr, above: tuple[ast.AST, ...]) -> set[str]:
     return {str(key.value) for each in literals for key in each.keys if isinstance(key, ast.Constant)}
 
 
+@cache
 def _spelled() -> dict[str, set[str]]:
     """The files of the product that name each variable."""
     found: dict[str, set[str]] = defaultdict(set)
