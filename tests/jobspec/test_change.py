@@ -34,7 +34,7 @@ checkpoint: {horizon: 40 steps, host_memory: 10GiB, tiers: [{kind: disk, every: 
 limits: {time: "1:30:00"}
 environment: {FIRST: a}
 """
-BACK = "put `0.003` back and say it in `history`"
+BACK = "put `0.003` back and record the change in `history`"
 
 
 def parsed(text: str) -> Parsed[TrainingJob]:
