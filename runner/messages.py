@@ -1,4 +1,4 @@
-"""Exchanges messages between agents and the coordinator: authenticated JSON lines over TCP (CONTRACTS, Messages).
+"""Exchanges messages between agents and the coordinator: authenticated JSON lines over TCP (docs/records.md).
 
     <hex mac> <json {run, generation, node, incarnation, seq, kind, body}>
 

@@ -26,7 +26,7 @@ HANDLE_SCHEMA = "headway.handle/1"
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The layout of CONTRACTS, one property a file. `attempt` picks the attempt's own folder."""
+    """The layout of docs/records.md, one property a file. `attempt` picks the attempt's own folder."""
 
     root: Path
     attempt: int

@@ -69,10 +69,14 @@ class Timeouts(Section):
     """Until a node replaces a lost one when no spare is left; `0s`: the scheduler replaces it at once, in a new attempt."""
     listen: Seconds = Field(contract.DEFAULT_TIMEOUTS["listen"].floor_s, ge=1, le=86400, examples=["1m"])
     """Until the node of slot 0 can listen on its own name for the other nodes; then another one takes the slot."""
+    terminate: Seconds = Field(contract.DEFAULT_TIMEOUTS["terminate"].floor_s, gt=0, le=86400, examples=["30s"])
+    """From SIGTERM to SIGKILL, for ranks of a script whose peer has failed: they may save."""
     kill: Seconds = Field(contract.DEFAULT_TIMEOUTS["kill"].floor_s, ge=1, le=86400, examples=["1m"])
     """A killed rank whose process does not exit (it hangs in a driver or a mount); then its node is excluded."""
     store: Seconds = Field(contract.DEFAULT_TIMEOUTS["store"].floor_s, ge=1, le=86400, examples=["10m"])
     """A store that does not answer when the run starts, restarts or ends."""
+    verify: Seconds = Field(contract.DEFAULT_TIMEOUTS["verify"].floor_s, gt=0, le=86400, examples=["5m"])
+    """The ranks of a restarted script, verifying what it has saved; what is loaded later is verified at that time."""
     start: Seconds = Field(contract.DEFAULT_TIMEOUTS["start"].floor_s, gt=0, le=86400, examples=["30m"])
     """A rank before its first step without a heartbeat. This and those below end what nothing else shows to hang, and all but
     `start` and `collective` are longer where ten times the usual is."""

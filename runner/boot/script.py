@@ -178,7 +178,8 @@ def verify_saved(worker: Worker) -> None:
     changes = {} if modules is None else recorded(Path(modules), worker.local_rank).get("torch", {})
     with under(changes), uncollected():
         importlib.import_module("torch.distributed")
-    verify_first(worker, None)
+    config = from_json(RunConfig, Path(worker.run_json).read_text())
+    verify_first(worker, None, config.timeouts["verify"].floor_s)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Keeps the chain: one gapless sequence of claims and commits that decides who owns a run and what is saved (CONTRACTS).
+"""Keeps the chain: one gapless sequence of claims and commits that decides who owns a run and what is saved (docs/records.md).
 
 The only operation it needs of a store is "create this name, fail if it exists". No lock, lease or clock decides anything.
 """

@@ -17,7 +17,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Exit, RunConfig, Timeout, set_by
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout, set_by
 from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, corrupted, hung
 from headway.runner.coordinator.events import (
     Action,
@@ -532,7 +532,7 @@ class Coordinator:
 
     def _tick_stopping(self) -> None:
         """Ranks were told to end, and some have not: their nodes are there, and of no use. Who cannot be reached is judged elsewhere."""
-        grace_s = float(self._stop_body().get("grace_s", KILL_AFTER_S if self._is_script else 0.0))
+        grace_s = self._stop_body().get("grace_s", self._timeout("terminate") if self._is_script else 0.0)
         if self._waited_s <= grace_s + self._timeout("kill"):
             return
         for node in sorted({self.roster.node_of(rank) for rank in self.generation.alive}):

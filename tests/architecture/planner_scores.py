@@ -38,10 +38,10 @@ def headline() -> str:
     assert steps is not None
     assert peaks is not None
     left = found.left_one_out
-    unseen = f"; beside sources that no constant was fitted on by {left['mean_over_sources']:.1%}" if left else ""
+    unseen = f", and {left['mean_over_sources']:.1%} for sources that no constant was fitted on" if left else ""
     return (
-        f"Beside {steps.rows} published steps of dense models, on which its constants were fitted, the time is off by "
-        f"{steps.mean:.1%} on the mean (median {steps.median:.1%}){unseen}; beside {peaks.rows} published peaks of memory by "
+        f"Compared with {steps.rows} published steps of dense models, on which its constants were fitted, the time has a mean error of "
+        f"{steps.mean:.1%} (median {steps.median:.1%}){unseen}. Compared with {peaks.rows} published peaks of memory, the mean error is "
         f"{peaks.mean:.1%}."
     )
 

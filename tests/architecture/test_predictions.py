@@ -1,4 +1,4 @@
-"""The README's table of what one changed line of the cluster file changes: exactly those files, no other and no fewer."""
+"""The table of docs/fabric.md of what one changed line of the cluster file changes: exactly those files, no other and no fewer."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 STORY = ROOT / "examples" / "two-node-roce"
 CLUSTER = "slurm-cluster.yaml"
 ROW = re.compile(r"^\| `([^`]+)` to `([^`]+)`[^|]*\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
-ROWS = ROW.findall((ROOT / "README.md").read_text())
+ROWS = ROW.findall((ROOT / "docs" / "fabric.md").read_text())
 
 
 def files(root: Path) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""The README's commands run, and what it shows of the examples stands in them."""
+"""Commands of the README and of the pages that continue it run, and the README stays a first page."""
 
 import os
 import re
@@ -12,37 +12,54 @@ from headway.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+# Commands of the guide, of the planner's page and of the page for editors have tests of their own.
+NAMES = ("README.md", *(f"docs/{name}.md" for name in ("quickstart", "slurm", "kubernetes", "fabric", "hosts")))
+PAGES = {name: (ROOT / name).read_text() for name in NAMES}
+README_BYTES = 6000
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return [block for text in PAGES.values() for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
+
+
+# A command that two pages show runs once.
+COMMANDS = list(dict.fromkeys(line for block in _blocks("sh") for line in block.splitlines()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [line for block in _blocks("sh") for line in block.splitlines()])
-def test_a_command_of_the_readme_ends_well(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_of_a_page_exits_with_0(command: str, tmp_path: Path) -> None:
     here = command.replace(".venv/bin/headway", f"{sys.executable} -m headway.cli.main").replace("runs/", f"{tmp_path}/")
     environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path)}
     done = subprocess.run(here.split(), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^):]+)\)", README))
-def test_a_link_of_the_readme_leads_somewhere(path: str) -> None:
-    headings = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^## (.*)", README, re.MULTILINE)}
-    assert path in headings if path.startswith("#") else (ROOT / path).exists()
+def test_every_command_begins_with_headway() -> None:
+    assert [command for command in COMMANDS if not command.startswith(".venv/bin/headway ")] == []
+    assert {command.split()[1] for command in COMMANDS} >= {"torchrun", "check", "plan", "render", "schema", "audit"}
 
 
-@pytest.mark.parametrize("path", re.findall(r"examples/[\w./-]+[\w]", README))
-def test_a_path_of_the_readme_exists(path: str) -> None:
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize("page", PAGES)
+def test_path_in_examples_exists(page: str) -> None:
+    paths = re.findall(r"examples/[\w./-]+[\w]", PAGES[page])
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_folders_of_the_readme_are_those_at_the_top() -> None:
-    named = set(re.findall(r"^\| `([a-z]+)/` \|", README, re.MULTILINE))
+def test_folders_of_the_quickstart_are_those_at_the_top() -> None:
+    named = set(re.findall(r"^\| `([a-z]+)/` \|", PAGES["docs/quickstart.md"], re.MULTILINE))
     assert named == {path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "runs"}
 
 
-def test_verbs_of_the_readme_are_verbs() -> None:
-    named = re.findall(r"headway ([a-z]+) ", "\n".join(_blocks("sh") + _blocks("console")) + "headway report RUN")
+def test_verbs_are_verbs() -> None:
+    named = re.findall(r"headway ([a-z]+) ", "\n".join(_blocks("sh") + _blocks("console")))
     assert set(named) - set(VERBS) == set()
+
+
+def test_readme_is_a_screen_and_a_half() -> None:
+    assert len(README.encode()) <= README_BYTES
+
+
+def test_readme_shows_the_output_of_the_quickstart() -> None:
+    (shown,) = re.findall(r"```text\n(quickstart-.*?)```", README, re.DOTALL)
+    assert set(shown.splitlines()) <= set(PAGES["docs/quickstart.md"].splitlines())

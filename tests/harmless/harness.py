@@ -261,7 +261,7 @@ WHEN = re.compile(r'"timestamp": "\d{10}"')
 # The table of a failed run: the launcher's own traceback with what follows it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
 
-# README.md, "After a failure": the last line of every run; of this one, that nothing befell it.
+# docs/resilience.md, "What headway prints": the last line of every run; of this one, that nothing befell it.
 SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more\n?")
 # Of torchrun, and of one that a script starts.
 LOGS = re.compile(r"tmp/torchelastic_")

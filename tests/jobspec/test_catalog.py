@@ -243,21 +243,21 @@ TRANSPORTS = ("infiniband", "roce", "efa", "tcp")
 
 HEAD = """# Models and hardware by name
 
-The names that `model.preset` of a job takes, and `gpu`, `nic` and `switches.model` of a cluster. What a document says itself stands in the
-place of what is listed here.
+The names for `model.preset` in a job, and for `gpu`, `nic` and `switches.model` in a cluster. A value in a document overrides the value
+that is listed here.
 
 ## Models
 
-Parameters are computed from the sizes. `active` is what one token goes through: all but the routed experts that are not chosen for it.
+Parameters are computed from the sizes. `active` counts those that one token uses: all but the routed experts not chosen for it.
 Under `experts`, `8 + 1 of 256 x 2048` means that each token goes through 8 of 256 experts of inner width 2048 and through 1 shared one.
-A preset says nothing of the scaling of rotary positions, of sliding windows and of activations; Llama 4 is its text part, DeepSeek-V3 its
+A preset does not include the scaling of rotary positions, sliding windows and activations. Llama 4 is its text part, DeepSeek-V3 its
 main model without multi-token prediction.
 """
 GPUS = """
 ## GPUs
 
-Rates are peaks of dense matrices. `usable` is the memory that frameworks report, where that was printed. `joined` GPUs usually reach each
-other over NVLink or Infinity Fabric, each with so many GB/s, both directions together.
+Rates are peaks for dense matrices. `usable` is the memory that frameworks report, if a source has printed it. `joined` is the number of
+GPUs that usually share an NVLink or Infinity Fabric domain; each GPU's bandwidth is in GB/s, both directions together.
 """
 NICS = """
 ## Adapters

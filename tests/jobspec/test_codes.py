@@ -31,5 +31,5 @@ def test_documentation_lists_every_code_in_order(update_golden: bool) -> None:
 
 HEAD = """# Problems
 
-What `headway check` can find. 1xx: the text of a document; 2xx: one document; 3xx: layout; 4xx: a job against its cluster;
+The problems that `headway check` reports. 1xx: the text of a document; 2xx: one document; 3xx: layout; 4xx: a job against its cluster;
 5xx: fabrics; 6xx: NCCL; 7xx: checkpoints and storage."""

@@ -13,7 +13,6 @@ from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
-    KILL_AFTER_S,
     Checkpoint,
     Domain,
     Exit,
@@ -60,8 +59,8 @@ from headway.runner.coordinator.state import (
 from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
 
 JOIN_S, AGENT_S = 60.0, 5.0
-LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, KILL_S, STORE_S = (
-    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "kill", "store")
+LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, TERMINATE_S, KILL_S, STORE_S = (
+    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "terminate", "kill", "store")
 )
 BASE = Base(20, 1, "ab")
 
@@ -1297,14 +1296,14 @@ def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(
 def test_a_rank_of_the_only_node_that_sigkill_does_not_end_ends_the_attempt() -> None:
     bench = Bench(config("script", slots=1)).started()
     bench.end(0, 1)
-    bench.pass_time(KILL_S + KILL_AFTER_S + 0.5, 0)
+    bench.pass_time(KILL_S + TERMINATE_S + 0.5, 0)
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0,))
 
 
-def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bound_can_be_set() -> None:
-    bench = Bench(replace(config("script"), timeouts={"kill": Timeout(200.0)})).started()
+def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bounds_can_be_set() -> None:
+    bench = Bench(replace(config("script"), timeouts={"terminate": Timeout(100.0), "kill": Timeout(200.0)})).started()
     bench.end(0, 1)
-    bench.pass_time(KILL_AFTER_S + 200.0, 0, 1)
+    bench.pass_time(300.0, 0, 1)
     assert bench.notes() == ["claim", "start"]
     bench.pass_time(1.0, 0, 1)
     assert "lost" in bench.notes()

@@ -1,4 +1,8 @@
-"""Where a chain lies: any store that can create a name once."""
+"""Stores that can hold a chain: anything that creates a name exactly once.
+
+In: a URL (a path, s3://, gs://, az://, kubernetes://). Out: a `Store`.
+Start reading: the protocol `Store` below, then `posix.py`.
+"""
 
 import secrets
 from pathlib import Path
