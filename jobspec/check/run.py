@@ -100,7 +100,7 @@ def _check_back(index: int, step: int, run: RunSoFar) -> Iterator[Problem]:
         yield Problem("HW421", JOB, path, message, f"use at most {run.committed_step}")
     elif step and run.checkpoints and step not in run.checkpoints:
         message = f"run `{run.name}` has no checkpoint of step {step} to go back to"
-        yield Problem("HW421", JOB, path, message, f"use one of {listed_numbers(sorted(run.checkpoints))}")
+        yield Problem("HW421", JOB, path, message, f"use {listed_numbers(sorted(run.checkpoints))}")
 
 
 def _differs(change: Change, run: RunSoFar) -> str:

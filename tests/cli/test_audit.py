@@ -196,7 +196,7 @@ def test_a_file_is_found_by_the_name_of_its_device_and_told_when_it_has_none(
     assert "|speed` is 200000, but 400000 in the cluster file" in capsys.readouterr().out
     fetched.write_text(fetched.read_text().replace("rails-leaf-1", "tor17"))
     assert audit(f"sonic:{fetched}", "--cluster", CLUSTER) == 1
-    assert "error[HW605]: nothing that the cluster file renders to is this file's" in capsys.readouterr().out
+    assert "error[HW605]: it has no counterpart among the cluster's rendered files" in capsys.readouterr().out
 
 
 def test_what_is_left_out_is_found_like_what_is_wrong(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,14 +218,14 @@ def test_a_folder_is_read_past_the_files_that_say_nothing_of_nccl(rendered: Path
 
 def test_without_an_environment_the_chain_is_said_to_have_no_beginning(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(RENDERED / ARTIFACTS["sonic"]) == 0
-    assert "No file says which DSCP the collectives have" in capsys.readouterr().out
+    assert "No file sets the DSCP of the collectives" in capsys.readouterr().out
 
 
 def test_a_script_that_does_nothing_is_not_the_rendered_one(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["host"]
     file.write_text(file.read_text().replace("set -euo pipefail", "exit 0"))
     assert audit(file, "--cluster", CLUSTER) == 1
-    assert "it has here `set -euo pipefail`" in capsys.readouterr().out
+    assert "which has here `set -euo pipefail`" in capsys.readouterr().out
 
 
 def test_a_job_that_uses_rdma_without_a_dscp_is_found_beside_hosts_that_have_one(

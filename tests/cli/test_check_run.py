@@ -129,7 +129,7 @@ def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsy
     assert code == 1
     assert out == (
         f"error[HW420]: `optimizer.lr` is `0.001`, and run `{NAME}` was made with `0.003`: every later update follows from it, and"
-        " `history` must say from which step on\n"
+        " `history` must record from which step on\n"
         "  --> job.yaml:9:17\n"
         " 9 | optimizer: {lr: 0.001}\n"
         "   |                 ^^^^^\n"
@@ -198,7 +198,7 @@ def test_a_run_goes_back_to_a_checkpoint_of_its_own_line_that_was_not_deleted(
     for step, there in {5: False, 10: True, 12: True, 15: False, 0: True}.items():
         write(more=f"history: [{{from_step: 20, rollback_to: {step}}}]\n")
         found = json.loads(check(capsys, "--format", "json")[1])["problems"]
-        assert [problem["hint"] for problem in found] == ([] if there else ["those that stand: 10, 12 or 20"])
+        assert [problem["hint"] for problem in found] == ([] if there else ["use 10, 12 or 20"])
 
 
 def test_an_entry_that_an_attempt_went_back_by_stays(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,7 +259,7 @@ def test_what_is_no_run_or_kept_no_spec_is_said_and_nothing_is_judged(opened: Op
     for spoil, reason in (
         (lambda: None, f"run `{NAME}` has no recorded spec to compare with: an older headway started it"),
         (lambda: (directory / "attempts/0/spec.json").write_text("{"), "not the spec of an attempt: "),
-        (lambda: (directory / "attempts/0/spec.json").write_text("[]"), "a spec of apiVersion `None` is not known here"),
+        (lambda: (directory / "attempts/0/spec.json").write_text("[]"), "unknown apiVersion `None` of a spec"),
         (lambda: (directory / "attempts/0/spec.json").write_text('{"apiVersion": "headway/v9"}'), "apiVersion `headway/v9`"),
         (lambda: shutil.rmtree(directory), f"no run `{NAME}`: neither a directory nor a name under `runs`"),
     ):
@@ -276,7 +276,7 @@ def test_what_is_no_run_or_kept_no_spec_is_said_and_nothing_is_judged(opened: Op
 def test_a_run_is_compared_with_one_job(opened: Opened, capsys: pytest.CaptureFixture[str], paths: list[str]) -> None:
     opened()
     assert main(["check", *paths, "--run", NAME]) == 2
-    assert "`--run` compares one job with its run; name one TrainingJob" in capsys.readouterr().err
+    assert "`--run` compares one job with its run; pass one TrainingJob" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

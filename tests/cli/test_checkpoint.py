@@ -28,8 +28,8 @@ def test_a_torch_that_is_not_there_is_named_and_how_to_get_one(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["checkpoint", "ls", str(tmp_path)]) == 3
-    how = "take an image that has it, or `pip install 'headway[torch]'`"
-    assert capsys.readouterr() == ("", f"error: reading checkpoints needs torch, 2.6 or newer, and there is none: {how}\n")
+    how = "use an image that has it, or run `pip install 'headway[torch]'`"
+    assert capsys.readouterr() == ("", f"error: reading checkpoints needs torch 2.6 or newer, which is not installed: {how}\n")
 
 
 @pytest.mark.parametrize("words", [["ls"], ["verify"], ["diff", "a"], ["export"], ["adopt"]])

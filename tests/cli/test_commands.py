@@ -514,7 +514,7 @@ def test_a_folder_of_somebodys_own_does_not_become_a_tree(
     for words in (["render", "jobs", "-o", "."], ["render", "jobs", "-o", ".", "--check"]):
         assert main(words) == 1
         err = capsys.readouterr().err
-        assert f"error[HW405]: `case/lab/{name}` may be somebody's own" in err
+        assert f"error[HW405]: `case/lab/{name}` may not be headway's" in err
         assert err.count("error[") == 1
     assert contents(repository / "case") == {f"lab/{name}": b"{}"}
 

@@ -119,7 +119,7 @@ def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_
     ("text", "said"),
     [
         (HEAD + "nodes: [{name: b-1}]\n", "cannot be appended to: the text is not YAML"),
-        (HEAD + "nodes: []\n", "let `nodes` be its last key"),
+        (HEAD + "nodes: []\n", "make `nodes` its last key"),
         (
             HEAD + "nodes:\n  - {name: b-1}\nswitches:\n  - {name: rails-leaf-1}\n",
             "cannot be appended to: `nics` is not a field of `switches[1]`",
@@ -222,7 +222,7 @@ def test_more_nodes_than_a_file_may_have_go_into_a_folder(write: Write, tmp_path
     cluster = write(3500, 3500)
     cluster.write_text(cluster.read_text().replace("ports: 8", "ports: 1024").replace("leaves: 6", "leaves: 28"))
     assert main(["pin", str(cluster), "-o", str(tmp_path / "seen.yaml")]) == 1
-    assert "would not be read: the file is larger than 1048576 bytes" in capsys.readouterr().err
+    assert "would not be read: the file is larger than the 1048576 bytes" in capsys.readouterr().err
     assert not (tmp_path / "seen.yaml").exists()
     assert main(["pin", str(cluster), "-o", str(tmp_path)]) == 0
     assert len(list(tmp_path.glob("lab-unit-*.yaml"))) == 14

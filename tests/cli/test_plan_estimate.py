@@ -148,9 +148,9 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
         (["--calibrate", "0s"], "a measured step takes no time"),
         (["--calibrate", "1000d"], "`1000d` is a step of 86,400,000 s, and the estimate is "),
         (["--calibrate", "1ms"], "more than 100 times apart; check that it is of this job and in this unit"),
-        (["--scaling", f"1..{'9' * 5000}"], " is no range of GPUs such as `1k..100k`"),
-        (["--top", "\N{ARABIC-INDIC DIGIT THREE}"], " is no number from 1 to 1000"),
-        (["--scaling", "10..2"], "`10..2` must go up"),
+        (["--scaling", f"1..{'9' * 5000}"], " is not a range of GPUs such as `1k..100k`"),
+        (["--top", "\N{ARABIC-INDIC DIGIT THREE}"], " is not a number from 1 to 1000"),
+        (["--scaling", "10..2"], "`10..2` must ascend"),
         (["--scaling", "some"], "`some` is not a range of GPUs such as `1k..100k`"),
         (["--top", "0"], "`0` is not a number from 1 to 1000"),
         (["--calibrate", "job.yaml="], "`job.yaml=` has no step"),
@@ -299,7 +299,7 @@ def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, c
     assert main(["plan", str(job), "--scaling", "8..8"]) == 0
     capsys.readouterr()
     assert main(["plan", str(job), "--scaling", "8..64"]) == 2
-    assert "the speed of the adapters of group `gpu` is unknown; write `nic: ConnectX-7`" in capsys.readouterr().err
+    assert "the speed of the adapters of group `gpu` is unknown; set `nic: ConnectX-7`" in capsys.readouterr().err
 
 
 def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:

@@ -200,7 +200,7 @@ def test_without_a_model_the_time_of_a_step_has_to_be_given(folder: Path, capsys
     assert error.startswith("error: the time of a step is unknown: ")
     assert error.endswith("; set `--step-time 5s`\n")
     assert main(["simulate", "job.yaml", "--step-time", "5s"]) == 2
-    assert "give `--checkpoint-bytes 1TB`" in capsys.readouterr().err
+    assert "set `--checkpoint-bytes 1TB`" in capsys.readouterr().err
 
 
 def test_with_a_model_the_step_and_the_checkpoint_are_estimated(folder: Path, capsys: Capture) -> None:

@@ -65,7 +65,7 @@ def test_processors_are_bound_by_torchs_rule_or_it_is_said_that_they_cannot_be(
         monkeypatch.setattr(binding, "_get_validated_logical_cpus_to_bind_to", lambda **_: {1, 0})
         assert bound_cpus(arguments, 2) == {0: [0, 1], 1: [0, 1]}
         return
-    with pytest.raises(UsageError, match=r"rule of torch .* is not carried out"):
+    with pytest.raises(UsageError, match=r"rule of torch .* is not supported"):
         bound_cpus(arguments, 2)
 
 
@@ -146,7 +146,7 @@ def test_the_builtin_trainer_goes_on_after_a_kill(tmp_path: Path) -> None:
     run = only_run(tmp_path / "runs")
     if not hasattr(torch.cpu.Stream, "record_event"):
         assert (done.returncode, run.steps()) == (83, [])
-        assert "computes on GPUs only" in (run.directory / "attempts/0/logs/0/0.log").read_text()
+        assert "works on GPUs only" in (run.directory / "attempts/0/logs/0/0.log").read_text()
         return
     assert done.returncode == 0, done.stdout + done.stderr
     assert run.steps() == [*range(1, 16), *range(11, 21)]

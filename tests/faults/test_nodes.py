@@ -112,6 +112,6 @@ def test_without_a_shared_store_a_lost_node_is_replaced_by_the_same_command(node
     assert {line["node"] for line in run.journal("failure")} == {1}
     assert run.journal("committed") == []
     assert run.verdict()["verdict"] == "completed"
-    assert nodes[1].output.count("the nodes share no store: headway commits no checkpoints") == 2
+    assert nodes[1].output.count("the nodes share no storage: headway commits no checkpoints") == 2
     assert "node lost" in nodes[0].output, "its last line"
     assert not nodes[1].own(f"{OWN_RUNS}/job/attempts/0/coordinators").exists(), "no node but the endpoint's coordinates"

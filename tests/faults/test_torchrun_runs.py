@@ -191,7 +191,7 @@ def test_a_run_that_is_insisted_on_is_refused_while_it_goes_on(folder: Folder) -
     refused = folder.start("train.py", "0.25", HEADWAY_RUN="mine")
     _, error = refused.communicate(timeout=LIMIT_S)
     assert (refused.returncode, error.count("\n")) == (2, 1)
-    assert "HEADWAY_RUN=mine: attempt 0 of this run goes on" in error
+    assert "HEADWAY_RUN=mine: attempt 0 of this run is still running" in error
     folder.mark("hold", there=False)
     said(process)
     assert folder.attempts() == {"mine": 1}

@@ -49,7 +49,7 @@ def test_a_missing_engine_is_named_with_where_to_get_it(
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     code, message = said(tmp_path, capsys, words)
     assert code == 3
-    assert message.startswith("error: Pulumi's engine, the program `pulumi`, is not on PATH; https://")
+    assert message.startswith("error: Pulumi's engine, the program `pulumi`, is not on PATH; see https://")
     assert not (tmp_path / ".headway").exists()
 
 

@@ -34,7 +34,7 @@ checkpoint: {horizon: 40 steps, host_memory: 10GiB, tiers: [{kind: disk, every: 
 limits: {time: "1:30:00"}
 environment: {FIRST: a}
 """
-BACK = "put `0.003` back and say it in `history`"
+BACK = "put `0.003` back and record the change in `history`"
 
 
 def parsed(text: str) -> Parsed[TrainingJob]:
@@ -284,7 +284,7 @@ def test_a_new_entry_says_nothing_of_steps_that_were_computed_without_it(entry: 
     assert judged(JOB + history(entry), run_of(JOB, 60)) == found
 
 
-@pytest.mark.parametrize(("step", "hint"), [(0, None), (40, None), (45, "those that stand: 30, 40 or 60")])
+@pytest.mark.parametrize(("step", "hint"), [(0, None), (40, None), (45, "use 30, 40 or 60")])
 def test_a_run_goes_back_to_a_checkpoint_that_stands_or_to_its_beginning(step: int, hint: str | None) -> None:
     run = dataclasses.replace(run_of(JOB, 60), checkpoints=(30, 40, 60))
     found = list(check_run(parsed(JOB + history(f"{{from_step: 60, rollback_to: {step}}}")), run))

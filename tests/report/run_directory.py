@@ -216,7 +216,7 @@ def hang_and_lost_node(path: Path) -> RunDirectory:
     run.journal("rebound", **{"slot": 1, "from": 1, "to": 2, "outside": False, "host": "n3"})
     run.begin(base=(10, 1), hosts=("n1", "n3"), restart=1.0, rendezvous=0.7)
     run.train(20, again_to=14)
-    run.journal("unseen", calls=["no optimizer of torch has stepped"])
+    run.journal("unseen", calls=["no torch optimizer has stepped"])
     run.finish()
     return run
 

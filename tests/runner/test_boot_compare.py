@@ -76,7 +76,7 @@ def test_the_line_says_who_differs_in_what_and_since_when() -> None:
     sets = [held("parameters", (0,), (2,)), held("parameters", (1,), (3,))]
     assert told(sets, 1, None) == (
         "ranks 0, 2 must hold the same parameters but differ at step 1; the wrong one cannot be identified; "
-        "other sets of ranks differ too, in all ranks 0, 1, 2, 3; none was compared before"
+        "other sets of ranks differ too: ranks 0, 1, 2, 3 in total; none was compared before"
     )
     many = [held("parameters", tuple(range(1, 2048)), (0,))]
     assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2039 more agree" in told(many, 30, 20)

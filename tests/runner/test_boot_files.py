@@ -180,7 +180,7 @@ def test_a_flipped_bit_is_not_loaded_and_the_file_gets_out_of_the_way(tmp_path: 
     save(STATE, path)
     files.settle()
     flip(path)
-    with pytest.raises(saved.DamagedFileError, match=r"state\.pt: xxh3_128 is [0-9a-f]{32}, and [0-9a-f]{32} was saved"):
+    with pytest.raises(saved.DamagedFileError, match=r"state\.pt: xxh3_128 is [0-9a-f]{32}, but [0-9a-f]{32} was saved"):
         load(path)
     assert names(tmp_path) == ["run"]
     assert [note["kind"] for note in boot.said()] == ["refused file"]
@@ -393,7 +393,7 @@ def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_at_its_load(
     files.settle()
     largest = max((tmp_path / "step-10").iterdir(), key=lambda path: path.stat().st_size)
     flip(largest)
-    with pytest.raises(CheckpointException, match=rf"{largest.name}: xxh3_128 is [0-9a-f]+, and [0-9a-f]+ was saved"):
+    with pytest.raises(CheckpointException, match=rf"{largest.name}: xxh3_128 is [0-9a-f]+, but [0-9a-f]+ was saved"):
         loaded(tmp_path / "step-10")
     assert names(tmp_path) == ["run"]
     assert [Path(note["path"]).name for note in hooked.said()] == ["step-10"]
@@ -565,7 +565,7 @@ def test_a_flipped_bit_in_headways_format_is_refused_before_the_script_and_at_it
         flip(data)
     saved.verify_newest(saved.units(registry_of(chosen.worker), None)[:1])
     assert names(tmp_path) == ["run", "step-10", "step-20"]
-    with pytest.raises(CheckpointException, match="the bytes are not those that were committed"):
+    with pytest.raises(CheckpointException, match="the bytes differ from those that were committed"):
         loaded(tmp_path / "step-20")
     assert names(tmp_path) == ["run", "step-10"]
     assert [Path(note["path"]).name for note in chosen.said()] == ["step-30", "step-20"]

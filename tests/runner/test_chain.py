@@ -310,7 +310,7 @@ def test_swapped_records_are_named(long_chain: Path) -> None:
 def test_a_record_that_follows_another_one_is_named(long_chain: Path) -> None:
     last = chain_of(long_chain).read()[-1]
     (long_chain / "000000005.json").write_bytes(replace(last, seq=5, prev_xxh3_128="0" * 32).to_bytes())
-    assert "000000005.json does not follow the record before it" in refusal(long_chain)
+    assert "000000005.json does not follow the previous record" in refusal(long_chain)
 
 
 @pytest.mark.parametrize(

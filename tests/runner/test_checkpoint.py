@@ -276,7 +276,7 @@ def test_a_whole_checkpoint_of_another_step_in_its_place_is_refused(run: Run, ti
 
 
 def test_a_checkpoint_of_another_run_is_refused(run: Run, tiny: Base) -> None:
-    with pytest.raises(RefusedError, match="the bytes are not those that were committed"):
+    with pytest.raises(RefusedError, match="the bytes differ from those that were committed"):
         load(opened(run.root, "run-2", tiny), blank(dict(TINY.tensors)))
 
 

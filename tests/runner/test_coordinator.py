@@ -518,7 +518,7 @@ def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
     assert bench.notes().count("lost") == 0
     bench.now_s += 0.5
     bench.do(bench.beat(0, section="restore"), Tick())
-    assert bench.note("lost")["why"] == "its connection ended, and it has not joined back for 5 s"
+    assert bench.note("lost")["why"] == "its connection ended, and it has not reconnected for 5 s"
 
 
 def test_a_coordinator_that_hears_nobody_gives_up_nobody() -> None:
@@ -1290,7 +1290,7 @@ def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(
     undying(bench, said=said)
     finish = bench.finish()
     assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
-    assert finish.cause.startswith(f"exit code 1; host-1: rank 3{' (state D)' if said else ''} does not end")
+    assert finish.cause.startswith(f"exit code 1; host-1: rank 3{' (state D)' if said else ''} does not exit on SIGKILL")
 
 
 def test_a_rank_of_the_only_node_that_sigkill_does_not_end_ends_the_attempt() -> None:

@@ -91,7 +91,7 @@ def test_a_tensor_that_does_not_fit_is_named(tensors: dict[str, torch.Tensor], s
 def test_a_model_that_computes_something_else_is_refused_though_all_shapes_fit(tmp_path: Path) -> None:
     origin = exported(filled(MODEL), tmp_path / "out")
     other = replace(CONFIG_OF_JOB, model=replace(MODEL, rope_theta=10_000.0))
-    with pytest.raises(PlaceError, match=r"`rope_theta` is 50000\.0, and the job's model has 10000\.0"):
+    with pytest.raises(PlaceError, match=r"`rope_theta` is 50000\.0, but the job's model has 10000\.0"):
         contents(SafetensorsArchive(origin), origin, other)
 
 
@@ -116,10 +116,10 @@ def test_a_tensor_that_llama_does_not_have_is_named_and_its_frequencies_are_not_
 def test_tensors_without_a_config_are_not_guessed_at(tmp_path: Path) -> None:
     origin = exported(filled(MODEL), tmp_path / "out")
     (origin / CONFIG).unlink()
-    with pytest.raises(ValueError, match=r"config\.json: .* it says what the tensors beside it are"):
+    with pytest.raises(ValueError, match=r"config\.json: .* it describes the tensors beside it"):
         contents(SafetensorsArchive(origin), origin)
 
 
 def test_a_job_with_another_trainer_is_told_what_to_do() -> None:
-    with pytest.raises(PlaceError, match="import without it, and load by `from headway import checkpoint`"):
+    with pytest.raises(PlaceError, match="import without it and load with `from headway import checkpoint`"):
         contents(Tensors(OWN), config=replace(CONFIG_OF_JOB, trainer=Trainer("script")))

@@ -130,7 +130,7 @@ def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back
     save(rolled_back, 40, state(40))
     rolled_back.chain().append(Retire((at,), ("disk",)), 2, 0, "a test")
     base = chosen(rolled_back, records(rolled_back), 35)
-    with pytest.raises(PlaceError, match=r"is on `remote` only, and no run\.json of the run says where that is"):
+    with pytest.raises(PlaceError, match=r"is on `remote` only, and no run\.json of the run has its location"):
         rolled_back.reader(base)
     config = replace(CONFIG_OF_JOB, checkpoint=Checkpoint((Tier("remote", every_steps=1, url=bucket),)))
     (rolled_back.directory / "attempts/0").mkdir(parents=True)
@@ -318,7 +318,7 @@ def test_a_run_that_was_imported_begins_with_a_claim_and_a_commit_that_verifies(
     assert newest_base(records(run)) == base == Base(7, 1, base.manifest_xxh3_128)
     assert findings(run, base) == []
     assert run.reader(base).manifest.trust == "imported from /somewhere"
-    with pytest.raises(PlaceError, match="an import makes a new run"):
+    with pytest.raises(PlaceError, match="an import creates a new run"):
         found_run(tmp_path / "new", None, None)
 
 

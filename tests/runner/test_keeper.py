@@ -312,7 +312,7 @@ BAD = {
     "a second hello": (HELLO + HELLO, "Hello is not expected here"),
     "a buffer of nobody": (
         HELLO + b'Describe 0 {"layout": ' + EMPTY + b'}\nSeal 0 {"buffer": 3, "step": 1, "tiers": [], "objects": {}}\n',
-        "buffer 3 of rank 9 was not given out",
+        "buffer 3 of rank 9 was not handed out",
     ),
     "an odd layout": (
         HELLO + b'Describe 0 {"layout": ' + EMPTY.replace(b'"owned_bytes": 0', b'"owned_bytes": 7') + b"}\n",

@@ -142,7 +142,7 @@ def test_batches_that_were_only_read_ahead_do_not_count() -> None:
 def test_a_state_of_other_samples_or_another_seed_is_refused() -> None:
     state = Samples(SIZE, batch=BATCH, seed=1).state_dict()
     for other in (Samples(SIZE + 1, batch=BATCH, seed=1), Samples(SIZE, batch=BATCH, seed=2)):
-        with pytest.raises(ValueError, match="is not the one that was trained on"):
+        with pytest.raises(ValueError, match="differs from the one that was trained on"):
             other.load_state_dict(state)
     Samples(SIZE, batch=2 * BATCH, seed=1).load_state_dict(state)
 

@@ -369,7 +369,7 @@ def test_a_peer_that_does_not_read_is_given_up_in_time(monkeypatch: pytest.Monke
         sock.close()
         return why
 
-    assert asyncio.run(scenario()) == "the peer has not read up for 0.05 s"
+    assert asyncio.run(scenario()) == "the peer has not drained its connection for 0.05 s"
 
 
 def test_what_waits_for_a_peer_that_does_not_read_is_bounded() -> None:
@@ -453,7 +453,7 @@ def test_a_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         async with listening() as coordinator, streams(coordinator.port):
             return await coordinator.refusal()
 
-    assert asyncio.run(scenario()) == "nothing authentic within 0.05 s"
+    assert asyncio.run(scenario()) == "no authenticated message within 0.05 s"
 
 
 def test_a_peer_that_proves_nothing_after_its_challenge_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +463,7 @@ def test_a_peer_that_proves_nothing_after_its_challenge_is_given_up(monkeypatch:
         async with listening() as coordinator, stranger(coordinator.port):
             return await coordinator.refusal()
 
-    assert asyncio.run(scenario()) == "nothing authentic within 0.05 s"
+    assert asyncio.run(scenario()) == "no authenticated message within 0.05 s"
 
 
 def test_an_agent_gives_up_who_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +484,7 @@ def test_an_agent_gives_up_who_answers_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_an_agent_refuses_who_sends_no_challenge() -> None:
     async def scenario() -> None:
         async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-            with pytest.raises(ChannelError, match="no challenge of 16 bytes"):
+            with pytest.raises(ChannelError, match="not a challenge of 16 bytes"):
                 await connect(HOST, port, SECRET, RUN, 0, End().hear, End().lose)
 
     asyncio.run(scenario())

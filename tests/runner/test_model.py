@@ -312,7 +312,7 @@ def test_each_part_of_the_state_has_a_hash_that_notices_it() -> None:
 def test_a_state_is_not_restored_on_other_data(place: Place) -> None:
     state = training()
     save_state(place, state)
-    with pytest.raises(ValueError, match="the data has changed: fingerprint other, and the checkpoint was trained on abc"):
+    with pytest.raises(ValueError, match="the data has changed: fingerprint other, but the checkpoint was trained on abc"):
         training(fingerprint="other").restore(reader_of(place), Ranks())
 
 

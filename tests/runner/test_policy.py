@@ -139,7 +139,7 @@ def test_memory_that_does_not_suffice_after_a_fresh_start_is_not_tried_again() -
     decision = judge.failed(STARVED, spare_nodes=4)
     assert decision.verdict is Exit.STOP
     assert decision.why.startswith(
-        "the same failure 2 times at step 7: exit code 1: CUDA out of memory; a fresh process had all the memory"
+        "the same failure 2 times at step 7: exit code 1: CUDA out of memory; a fresh process had all of the memory"
     )
 
 

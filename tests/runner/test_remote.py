@@ -142,7 +142,7 @@ def test_an_object_that_somebody_else_has_put_there_since_is_refused(s3: S3Serve
         Bucket("s3://b").put("x", b"abc")  # an ETag that is no checksum says nothing
         assert asked == ["PUT /b/x", "HEAD /b/x"]
     other = store_that_answers(monkeypatch, head_with(3, f'"{"0" * 32}"'))
-    with other, pytest.raises(OSError, match="the upload was answered with"):
+    with other, pytest.raises(OSError, match="the upload returned"):
         Bucket("s3://b").put("x", b"abc")
 
 

@@ -340,7 +340,7 @@ def test_nothing_goes_while_the_newest_commit_is_not_seen_to_stand(run: Run, tro
         newest.mkdir()
     before = run.names()
     (failure,) = run.retire()
-    assert failure.startswith("disk: older checkpoints stay, since the newest is not seen to stand: ")
+    assert failure.startswith("disk: older checkpoints are kept, since the newest could not be confirmed: ")
     assert "step-000000030.g000001/manifest.json" in failure
     assert (run.names(), retired(run.chain.read())) == (before, set())
 
@@ -428,7 +428,7 @@ def test_a_store_that_is_away_costs_a_line_and_nothing_is_deleted_that_it_does_n
     done = retire(run.chain, {"disk": DirectoryRoot(run.checkpoints)}, Retention({"disk": 1}), 1, 0)
     assert done.checkpoints == {}
     assert len(done.failures) == 1
-    assert "retired checkpoints stay: " in done.failures[0]
+    assert "retired checkpoints are kept: " in done.failures[0]
     assert run.names() == ["step-000000010.g000001", "step-000000020.g000001"]
     (run.root / "away").rename(run.root / "chain")
     assert run.retire() == ()

@@ -119,7 +119,7 @@ def test_a_state_that_lacks_what_was_saved_is_refused_by_name_unless_it_says_so(
         run.load({"a": torch.ones(2), "b": torch.ones(3)})
         run.save(1, {"a": torch.full((2,), 5.0), "b": torch.ones(3)})
     kept = {"a": torch.zeros(2)}
-    with pytest.raises(checkpoint.StateError, match="step 1 holds `b`, for which the state has no place"):
+    with pytest.raises(checkpoint.StateError, match="step 1 holds `b`, which the state has no place for"):
         checkpoint.open(tmp_path).load(dict(kept))
     assert checkpoint.open(tmp_path).load(kept, strict=False) == 1
     assert kept["a"].tolist() == [5.0, 5.0]

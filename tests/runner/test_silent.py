@@ -117,7 +117,7 @@ def test_of_two_ranks_that_stay_with_their_results_both_are_suspected(tmp_path: 
     assert found["first"][0]["told"][0]["ranks"] == [1]
     (told,) = found["lasting"][0]["told"]
     assert (told["ranks"], told["sound_step"]) == ([0, 1], 2)
-    assert "which of them is wrong cannot be told" in told["found"]
+    assert "the wrong one cannot be identified" in told["found"]
 
 
 def test_one_rank_alone_computes_again_by_itself(tmp_path: Path) -> None:

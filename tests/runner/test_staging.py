@@ -173,7 +173,7 @@ def test_steps_that_are_replayed_change_nothing_that_is_being_copied(
 
 def test_no_save_is_recorded_into_a_graph(copier: Copier) -> None:
     copier.fake.capturing = True
-    with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
+    with pytest.raises(RuntimeError, match="during CUDA graph capture"):
         copier.staging.refuse_capture()
     copier.fake.capturing = False
 

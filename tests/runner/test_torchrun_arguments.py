@@ -129,12 +129,12 @@ def test_without_an_id_the_schedulers_job_is_the_name(monkeypatch: pytest.Monkey
     ("words", "named"),
     [
         (["--nnodes", "3:2", SCRIPT], "--nnodes 3:2: expected MIN:MAX"),
-        (["--nnodes", "2", "--rdzv-backend", "etcd", SCRIPT], "--rdzv-backend etcd: headway's nodes meet at one of themselves"),
+        (["--nnodes", "2", "--rdzv-backend", "etcd", SCRIPT], "--rdzv-backend etcd: headway's nodes meet at one of the nodes"),
         (["--max-restarts", "-1", SCRIPT], "--max-restarts -1"),
         (["--event-log-handler", "console", SCRIPT], "--event-log-handler console"),
         (["--logs-specs", "mine", SCRIPT], "--logs-specs mine"),
         (["--no-python", "--module", "x"], "--no-python and --module"),
-        (["--no-python", "no-such-program"], "`no-such-program` is no program"),
+        (["--no-python", "no-such-program"], "`no-such-program` is not an executable program"),
         (["--signals-to-handle", "SIGNONE", SCRIPT], "'SIGNONE' is not a signal"),
         (["--run-path", "train.py"], "an absolute path is expected"),
         (["no-such-script.py"], "there is no file `no-such-script.py`"),
@@ -149,7 +149,7 @@ def test_what_cannot_be_done_is_refused_by_name(words: list[str], named: str) ->
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--nproc-per-node", "0", SCRIPT], "there is nothing to run"),
+        (["--nproc-per-node", "0", SCRIPT], "nothing to run"),
         (["--shutdown-timeout", "-1", SCRIPT], "--shutdown-timeout -1"),
         (["--local-ranks-filter", "a", SCRIPT], "--local-ranks-filter a"),
         (["--nnodes", "2", "--rdzv-conf", "join_timeout=x", "--rdzv-backend", "c10d", SCRIPT], "join_timeout=x"),

@@ -76,9 +76,9 @@ def test_the_endpoint_and_its_host_are_torchruns(words: tuple[str, ...], expecte
     [
         (
             ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
-            "--rdzv-endpoint localhost:0: nodes can meet only at a port",
+            "--rdzv-endpoint localhost:0: set a port that all nodes know",
         ),
-        (("--rdzv-endpoint", "localhost"), "nodes can meet only at a port"),
+        (("--rdzv-endpoint", "localhost"), "set a port that all nodes know"),
         (("--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file"), "store_type=file"),
         (("--rdzv-backend", "c10d", "--rdzv-conf", "is_host=maybe"), "is_host=maybe"),
     ],

@@ -51,11 +51,16 @@ LIVES, ENDED, COMPLETED, UNKNOWN = Life.LIVES, Life.ENDED, Life.COMPLETED, Life.
     ("candidates", "expected", "attempt", "why"),
     [
         ([], "777", 0, None),
-        ([seen("777", ENDED)], "777", 1, "goes on with attempt 1: it is the same command, and attempt 0 did not complete"),
-        ([seen("777", ENDED, attempt=4)], "777", 5, "goes on with attempt 5"),
+        ([seen("777", ENDED)], "777", 1, "resumes as attempt 1: it is the same command, and attempt 0 did not complete"),
+        ([seen("777", ENDED, attempt=4)], "777", 5, "resumes as attempt 5"),
         ([seen("777", COMPLETED)], "777-2", 0, "`777` is the same command and has completed"),
         ([seen("777", LIVES)], "777-2", 0, "`777` is the same command and is still running"),
-        ([seen("777", UNKNOWN)], "777-2", 0, "whether it has ended on node3; set HEADWAY_RUN=777 to resume it"),
+        (
+            [seen("777", UNKNOWN)],
+            "777-2",
+            0,
+            "whether it has ended on node3 cannot be seen from here; set HEADWAY_RUN=777 to resume it",
+        ),
         ([seen("777", UNKNOWN, "command")], "777-2", 0, "`777` belongs to another command"),
         (
             [seen("777", UNKNOWN, "code")],
@@ -66,8 +71,8 @@ LIVES, ENDED, COMPLETED, UNKNOWN = Life.LIVES, Life.ENDED, Life.COMPLETED, Life.
         ([seen("777", UNKNOWN, "variable LR")], "777-2", 0, "variable LR differs from `777`; set HEADWAY_RUN=777"),
         ([seen("777", UNKNOWN, "command", attempt=-1)], "777-2", 0, "`777` belongs to another command"),
         ([seen("777", UNKNOWN, "command"), seen("777-2", ENDED)], "777-2", 1, "`777-2` resumes as attempt 1"),
-        ([seen("777", COMPLETED), seen("777-2", ENDED), seen("777-3", ENDED)], "777-2", 1, "goes on with attempt 1"),
-        ([seen("777", LIVES), seen("777-2", ENDED)], "777-2", 1, "goes on with attempt 1"),
+        ([seen("777", COMPLETED), seen("777-2", ENDED), seen("777-3", ENDED)], "777-2", 1, "resumes as attempt 1"),
+        ([seen("777", LIVES), seen("777-2", ENDED)], "777-2", 1, "resumes as attempt 1"),
         ([seen("777", COMPLETED), seen("777-9", UNKNOWN, "code")], "777-10", 0, "`777` is the same command and has completed"),
         ([seen("777-2", UNKNOWN, "command")], "777-3", 0, "`777-2` belongs to another command"),
         ([seen("777", UNKNOWN, lets_in=True)], "777-2", 0, "whether it has ended on node3"),
@@ -100,7 +105,9 @@ def test_the_run_that_is_insisted_on_goes_on_whatever_has_changed(life: Life, di
 
 
 def test_the_run_that_is_insisted_on_is_refused_while_it_goes_on() -> None:
-    with pytest.raises(UsageError, match=r"HEADWAY_RUN=exp: attempt 3 of this run goes on \(launched on node3\); stop it first"):
+    with pytest.raises(
+        UsageError, match=r"HEADWAY_RUN=exp: attempt 3 of this run is still running \(launched on node3\); stop it first"
+    ):
         choose_named(seen("exp", LIVES, attempt=3), "exp")
     assert choose_named(seen("exp", LIVES, "code", attempt=3, lets_in=True), "exp").enters
     assert choose_named(None, "exp") == Choice("exp", new=True)
@@ -394,7 +401,7 @@ def test_of_launchers_at_one_moment_one_goes_on_with_what_has_ended(runs: Path) 
 def test_an_insisted_run_is_one_launchers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_RUN", "mine")
     assert open_at_once(1) == [("mine", 0)]
-    with pytest.raises(UsageError, match="HEADWAY_RUN=mine: attempt 0 of this run goes on"):
+    with pytest.raises(UsageError, match="HEADWAY_RUN=mine: attempt 0 of this run is still running"):
         open_at_once(1)
 
 

@@ -74,7 +74,7 @@ def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
         ((nccl(), host(), leaf(pfc=dict.fromkeys(range(8), False))), "in queue 3, which PFC does not pause"),
         ((nccl(), leaf(queue=5)), "in queue 5, which PFC does not pause"),
         ((nccl(), leaf(pauses=4)), "in queue 3, which PFC does not pause"),
-        ((nccl(), host(), leaf(marking=dict.fromkeys(range(8)))), "no packet there is marked"),
+        ((nccl(), host(), leaf(marking=dict.fromkeys(range(8)))), "where packets are not ECN-marked"),
         ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, but is not mapped to a queue"),
         ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, but is not mapped to a priority"),
         ((nccl(), host(priority=4), leaf()), "the priority of DSCP 26 is"),

@@ -97,7 +97,7 @@ def _check_whole_segments(plan: JobPlan, segment: int) -> Iterator[Problem]:
             f"one NVLink domain together, and Slurm accepts `--segment` only if it divides the nodes"
         )
         nearest = listed_numbers([count - plan.slots for count in nearest_multiples(plan.nodes, segment)])
-        yield Problem("HW428", JOB, ("resilience", "spares"), message, f"set the spares to one of {nearest}")
+        yield Problem("HW428", JOB, ("resilience", "spares"), message, f"set the spares to {nearest}")
 
 
 def _check_image(plan: JobPlan) -> Iterator[Problem]:

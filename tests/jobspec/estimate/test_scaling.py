@@ -46,7 +46,7 @@ def test_ranges_are_powers_of_two_from_the_nearest_to_the_nearest() -> None:
 
 @pytest.mark.parametrize("text", ["", "1k", "4k..1k", "0..8", "1k-8k", "1..99999999k"])
 def test_what_is_no_range_of_gpus_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no range of GPUs such as|must go up, to 16384k at most"):
+    with pytest.raises(ValueError, match=r"is not a range of GPUs such as|must ascend, to 16384k at most"):
         gpu_counts(text)
 
 

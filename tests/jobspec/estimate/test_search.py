@@ -291,7 +291,7 @@ RULES: dict[str, tuple[Request, str]] = {
     "widths on a rack": (small(WIDE, network=RACK), "tp 16 does not divide ffn_hidden 6152"),
     "sequences": (small(sequences=8), "8 sequences do not divide over 16 data-parallel ranks"),
     "tokens": (small(sequence=2056), "a sequence of 2056 tokens is not a multiple of 16, for 2 x 8 parts over cp"),
-    "positions": (small(LEARNED), "a sequence of 2048 tokens, and the model has learned positions for 1024"),
+    "positions": (small(LEARNED), "a sequence of 2048 tokens is longer than the learned positions of the model, 1024"),
     "stages": (small(), "16 stages (pp 16) are more than the model's 6 layers"),
     "uneven stages": (small(DEEP), "10 layers over 2 x 4 stages: each round of an interleaved schedule waits for the largest"),
     "stages with ends": (
@@ -304,7 +304,7 @@ RULES: dict[str, tuple[Request, str]] = {
     ),
     "microbatches": (
         small(allowed=Allowed(pp=(4,), schedule=("1F1B",))),
-        "1F1B wants a microbatch for each of 4 stages, and a step has 2",
+        "1F1B needs a microbatch for each of 4 stages, but a step has 2",
     ),
     "rounds": (
         small(framework="megatron", sharding="optimizer"),

@@ -245,7 +245,7 @@ def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_ne
         locked = lab.headway("up", "--yes")
         assert ended(locked, 1) == []
         assert "currently locked by 1 lock(s)" in locked.stderr
-        cancel = locked.stderr.strip().splitlines()[-1].rpartition("run this again: ")[2]
+        cancel = locked.stderr.strip().splitlines()[-1].rpartition("remove its lock with `")[2].partition("`")[0]
         bare = {name: lab.env[name] for name in ("PATH", "PULUMI_HOME")}
         subprocess.run(["bash", "-c", cancel], env=bare, cwd="/", check=True, capture_output=True, timeout=COMMAND_S)
         ended(lab.headway("up", "--yes"), 0)
