@@ -1,4 +1,4 @@
-"""What `headway check` costs: one job from a cold start, and a thousand in one call, beside a checker of JSON Schema."""
+"""Measures the cost of `headway check`: one job from a cold start, and a thousand in one call, beside a JSON Schema checker."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""A claim on speed as what one run measured of headway and of a named peer, and whether it holds."""
+"""Represents a claim on speed: the figures of headway and a named peer in one run, and whether the claim holds."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the simulation of goodput makes of runs whose failures or goodput were published: `python -m benchmarks.goodput [--json]`."""
+"""Compares simulated goodput with runs whose failures or goodput were published: `python -m benchmarks.goodput [--json]`."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot lie, for anybody's training loop:
+"""Checkpoints any training loop, and loads only verified bytes:
 
     from headway import checkpoint
     run = checkpoint.open("runs/mine", tiers={"disk": 100})

@@ -1,4 +1,4 @@
-"""Where the runs of `headway torchrun` lie, and where a run's name is looked for.
+"""Finds the folder that holds the runs of `headway torchrun`, and the folders in which a run's name is looked up.
 
 A script's folders belong to the script: none of our files lies in them unless HEADWAY_RUNS says so.
 """

@@ -1,4 +1,4 @@
-"""What a host is to hold, what it holds, and the difference: plain records and pure functions."""
+"""Compares the wanted and the found state of a host: plain records and pure functions."""
 
 import hashlib
 import json
@@ -131,7 +131,7 @@ def check_ours(wanted: HostState, view: HostView) -> None:
     manifest = view.manifest
     if manifest is not None and manifest.cluster != wanted.cluster:
         raise ForeignError(
-            f"{wanted.reach}: this host belongs to the cluster `{manifest.cluster}` ({MANIFEST}); `headway down` that one first"
+            f"{wanted.reach}: this host belongs to the cluster `{manifest.cluster}` ({MANIFEST}); run `headway down` for that cluster first"
         )
     ours = manifest.files if manifest is not None else {}
     foreign = [
@@ -141,8 +141,8 @@ def check_ours(wanted: HostState, view: HostView) -> None:
     ]
     if foreign:
         raise ForeignError(
-            f"{wanted.reach}: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} there already, and not headway's; "
-            f"move away what is not needed"
+            f"{wanted.reach}: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} already there and not "
+            f"headway's; move away the files that you do not need"
         )
 
 
@@ -208,10 +208,10 @@ def read_manifest(text: str) -> Manifest:
     try:
         data = json.loads(text)
         if data["schema"] != MANIFEST_SCHEMA:
-            raise ValueError(f"its schema is `{data['schema']}`, this headway reads `{MANIFEST_SCHEMA}`")
+            raise ValueError(f"its schema is `{data['schema']}`, but this headway reads `{MANIFEST_SCHEMA}`")
         return manifest_from(data)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no manifest: {error!r}") from error
+        raise ValueError(f"it is not a manifest: {error!r}") from error
 
 
 def manifest_from(data: Mapping[str, Any]) -> Manifest:

@@ -1,4 +1,4 @@
-"""The Pulumi program: hosts in, resources out."""
+"""Defines the Pulumi program: hosts in, resources out."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""How a host is reached over SSH; a plain record, so that plans and options need no SSH library."""
+"""Describes how a host is reached over SSH, as a plain record, so that plans and options need no SSH library."""
 
 from dataclasses import dataclass
 

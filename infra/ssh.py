@@ -1,4 +1,4 @@
-"""A host over SSH: its key is checked, ours is an agent's or a named file, every wait has an end, and a write is all or nothing."""
+"""Runs commands and writes files on a host over SSH: host keys are verified, every wait ends, every write is all or nothing."""
 
 import hashlib
 import logging
@@ -34,7 +34,7 @@ trap 'rm -f -- "$new"' EXIT
 umask 077
 set -C
 cat >"$new"
-[ "$(sha256sum <"$new")" = "$sum  -" ] || { echo 'the text did not come through whole' >&2; exit 1; }
+[ "$(sha256sum <"$new")" = "$sum  -" ] || { echo 'the text was not transferred completely' >&2; exit 1; }
 chmod "$mode" "$new"
 chown 0:0 "$new"
 sync "$new"
@@ -72,7 +72,7 @@ class Ssh:
         """What the command prints. Raises SshError with its code and its standard error, or after `timeout_s`."""
         code, output, errors = self._execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s)
         if code:
-            raise SshError(f"{self.reach}: `{_title(argv)}` ended with {code}: {errors.strip() or output.strip()}")
+            raise SshError(f"{self.reach}: `{_title(argv)}` exited with {code}: {errors.strip() or output.strip()}")
         return output
 
     def read(self, path: str) -> str | None:
@@ -179,7 +179,7 @@ class _Refuse(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> NoReturn:
         file = self.reach.known_hosts or USER_KNOWN_HOSTS
         raise ConnectError(
-            f"{self.reach}: no key of this host is known; it showed {_fingerprint(key)}. "
+            f"{self.reach}: the host key is unknown; the host presented {_fingerprint(key)}. "
             f"If its console shows the same (`ssh-keygen -lf /etc/ssh/ssh_host_{_kind(key)}_key.pub`), "
             f"add this line to {file}: {hostname} {key.get_name()} {key.get_base64()}"
         )
@@ -216,23 +216,23 @@ def _reason(error: Exception, reach: Reach) -> str:
     match error:
         case paramiko.BadHostKeyException():
             return (
-                f"the host showed {_fingerprint(error.key)}, and {file} has {_fingerprint(error.expected_key)}: "
-                f"either somebody else answers there, or the host was set up anew; "
-                f"in that case remove the old line (`ssh-keygen -R '{error.hostname}' -f {file}`) and add the new one"
+                f"the host presented {_fingerprint(error.key)}, but {file} has {_fingerprint(error.expected_key)}: either "
+                f"another host answers at this address, or the host was reinstalled; in that case remove the old line "
+                f"(`ssh-keygen -R '{error.hostname}' -f {file}`) and add the new one"
             )
         case paramiko.PasswordRequiredException():
-            return f"the key {reach.identity} has a passphrase: load it into an agent (`ssh-add`) and leave `identity` out"
+            return f"the key {reach.identity} has a passphrase: add it to an agent (`ssh-add`) and leave `identity` out"
         case paramiko.AuthenticationException():
             ours = f"the key {reach.identity}" if reach.identity else "any key of the agent (or there is no agent: SSH_AUTH_SOCK)"
             return f"sshd does not accept {ours} for `{reach.user}`"
         case FileNotFoundError():
-            return f"the file {error.filename} is not there"
+            return f"the file {error.filename} does not exist"
         case TimeoutError():
             return f"no connection within {CONNECT_S:g} s"
         case NoValidConnectionsError():
             return f"no connection: {'; '.join(map(_words, error.errors.values()))}"
         case paramiko.SSHException() if reach.identity is None and "No authentication methods" in str(error):
-            return "no agent offers a key (SSH_AUTH_SOCK): start one and `ssh-add` the key, or name its file as `identity`"
+            return "no agent offers a key (SSH_AUTH_SOCK): start one and add the key (`ssh-add`), or set `identity` to the key's file"
     return f"no connection: {error}"
 
 

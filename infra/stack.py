@@ -1,4 +1,4 @@
-"""A cluster's hosts as a stack of Pulumi: previewed, brought up, taken down, through its Automation API."""
+"""Manages a cluster's hosts as a Pulumi stack through its Automation API: preview, up, down."""
 
 import os
 import re
@@ -69,7 +69,7 @@ class ClusterStack:
     ) -> None:
         engine = shutil.which("pulumi")
         if engine is None:
-            raise NoEngineError(f"Pulumi's engine, the program `pulumi`, is not on PATH; {ENGINE} says how to install it")
+            raise NoEngineError(f"Pulumi's engine, the program `pulumi`, is not on PATH; see {ENGINE} for how to install it")
         self.cluster = cluster
         work = _work_folder(folder)
         self._environment = _environment(work)
@@ -155,7 +155,7 @@ class ClusterStack:
     def _how_to_cancel(self) -> str:
         backend = shlex.quote(self._environment["PULUMI_BACKEND_URL"])
         command = f"PULUMI_BACKEND_URL={backend} pulumi cancel --yes --stack organization/{PROJECT}/{self.cluster}"
-        return f"If no other `headway` works on it, one was killed in its work; remove its lock and run this again: {command}"
+        return f"If no other `headway` is working on it, one was killed meanwhile: remove its lock with `{command}` and run this again"
 
 
 class _Watch:
@@ -225,13 +225,13 @@ def _for_people(text: str) -> str:
 
 def _lock(text: str) -> str:
     found = re.search(r"the stack is currently locked by.*?(?=\n\s*\n|\Z)", text, re.DOTALL)
-    return " ".join(found[0].split()).rstrip(".") if found else "another update of this cluster is under way"
+    return " ".join(found[0].split()).rstrip(".") if found else "another update of this cluster is in progress"
 
 
 def _last_words(complaints: list[str], text: str) -> str:
     errors = [line.strip() for line in text.splitlines() if line.strip().startswith("error:")]
     words = [each.removeprefix("error:").strip() for each in (*complaints, *errors)]
-    return "the engine ended with: " + ("; ".join(dict.fromkeys(words)) or text)
+    return "the engine exited with: " + ("; ".join(dict.fromkeys(words)) or text)
 
 
 def _work_folder(folder: Path) -> Path:
@@ -243,7 +243,7 @@ def _work_folder(folder: Path) -> Path:
         own.chmod(0o700)
         (own / ".gitignore").write_text("*\n")
     except OSError as error:
-        raise StackError(f"the state cannot be kept in {work}: {error.strerror}") from error
+        raise StackError(f"the state cannot be written to {work}: {error.strerror}") from error
     return work
 
 

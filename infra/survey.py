@@ -1,4 +1,4 @@
-"""All hosts at once, without the engine: a look before the first is changed, and a sweep of what its state does not know."""
+"""Connects to all hosts at once, without the engine: a survey before the first change, and a sweep of what its state does not know."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

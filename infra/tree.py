@@ -1,4 +1,4 @@
-"""Rendered files as a tree on disk: written whole file by whole file, or compared with what is there."""
+"""Writes rendered files to disk, each file atomically, or compares them with what is there."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Values of a document that are left to headway (`auto`): where they stand, and the document with others in their place."""
+"""Finds the values of a document that are left to headway (`auto`), and writes decided values in their place."""
 
 import copy
 import json

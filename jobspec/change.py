@@ -1,4 +1,4 @@
-"""An edited TrainingJob as what becomes of its run: what takes effect at once, what `history` must say, what is another run.
+"""Classifies each change of an edited TrainingJob: takes effect at once, needs an entry in `history`, or needs a new run.
 
 Specs are compared as plans hold them (`JobPlan.spec`): JSON with every default, names as in documents.
 """
@@ -48,38 +48,44 @@ class Rule:
 # in another order.
 CHANGES: Mapping[str, Rule] = types.MappingProxyType(
     {
-        "apiVersion": Rule(How.ANYTIME, "it says how the document is read, not what it says"),
-        "kind": Rule(How.NEW_RUN, "another kind of document is no run of this job"),
-        "name": Rule(How.NEW_RUN, "the run and its checkpoints are filed under it"),
-        "extends": Rule(How.ANYTIME, "it says where values stand, and the values themselves are compared"),
-        "partial": Rule(How.ANYTIME, "it says where values stand, and the values themselves are compared"),
-        "code": Rule(How.ANYTIME, "an attempt keeps which code it ran; whether that computes the same is for the code's review"),
-        "cluster": Rule(How.ANYTIME, "the same is computed elsewhere, from checkpoints that are reached from there"),
+        "apiVersion": Rule(How.ANYTIME, "it is the version of the format, not part of the content"),
+        "kind": Rule(How.NEW_RUN, "another kind of document does not describe this job"),
+        "name": Rule(How.NEW_RUN, "the run and its checkpoints are stored under it"),
+        "extends": Rule(How.ANYTIME, "it sets where values are written; the values themselves are compared"),
+        "partial": Rule(How.ANYTIME, "it sets where values are written; the values themselves are compared"),
+        "code": Rule(
+            How.ANYTIME, "each attempt records the code that it ran; whether new code computes the same is for its review"
+        ),
+        "cluster": Rule(How.ANYTIME, "the same is computed on another cluster, which can reach the checkpoints"),
         "group": Rule(How.ANYTIME, "the same is computed on other nodes"),
-        "nodes": Rule(How.ANYTIME, "checkpoints load on any number of ranks, and samples follow from their place in the order"),
-        "layout": Rule(How.ANYTIME, "checkpoints load under any layout, and samples follow from their place in the order"),
+        "nodes": Rule(
+            How.ANYTIME, "checkpoints load on any number of ranks, and samples depend only on their position in the order"
+        ),
+        "layout": Rule(How.ANYTIME, "checkpoints load under any layout, and samples depend only on their position in the order"),
         "model": Rule(How.NEW_RUN, "the checkpoints hold this model's parameters"),
         "data": Rule(How.HISTORY, "every later sample comes from it"),
         "batch.global": Rule(How.HISTORY, "every later gradient is a mean over it"),
-        "batch.micro": Rule(How.ANYTIME, "the same sequences are summed in other portions"),
-        "batch.sequence": Rule(How.NEW_RUN, "the place in the sample order is counted in sequences of this length"),
+        "batch.micro": Rule(How.ANYTIME, "the same sequences are summed in parts of another size"),
+        "batch.sequence": Rule(How.NEW_RUN, "the position in the sample order is counted in sequences of this length"),
         "precision.parameters": Rule(How.NEW_RUN, "the checkpoints hold the parameters in this format"),
         "precision.compute": Rule(How.HISTORY, "every later product is rounded to it"),
         "precision.reduce": Rule(How.HISTORY, "every later sum of gradients is rounded to it"),
-        "recompute": Rule(How.ANYTIME, "the same activations are kept or computed again"),
-        "overlap": Rule(How.ANYTIME, "the same data is sent, at another moment"),
+        "recompute": Rule(How.ANYTIME, "the same activations are kept or recomputed"),
+        "overlap": Rule(How.ANYTIME, "the same data is sent at another time"),
         "compile": Rule(How.ANYTIME, "the same formulas are computed by other kernels"),
         "optimizer": Rule(How.HISTORY, "every later update follows from it"),
         "trainer.kind": Rule(How.NEW_RUN, "another trainer neither computes the same nor loads these checkpoints"),
-        "trainer.options": Rule(How.HISTORY, "a script computes what its arguments say"),
+        "trainer.options": Rule(How.HISTORY, "a script computes what its arguments ask for"),
         "steps": Rule(How.HISTORY, "the learning rate's schedule ends with the last step"),
-        "seed": Rule(How.NEW_RUN, "the initial parameters and the sample order follow from it"),
-        "checkpoint": Rule(How.ANYTIME, "what is saved is what was computed anyway"),
-        "resilience": Rule(How.ANYTIME, "it says what is done when something fails, not what is computed"),
-        "limits": Rule(How.ANYTIME, "they end an attempt, and the next one goes on"),
-        "environment": Rule(How.ANYTIME, "variables are for how ranks run; what a script computes with belongs in its arguments"),
-        "mounts": Rule(How.ANYTIME, "they say where a directory lies, not what is read from it"),
-        "history": Rule(How.ANYTIME, "it grows at its end, and each entry names its own step"),
+        "seed": Rule(How.NEW_RUN, "the initial parameters and the sample order depend on it"),
+        "checkpoint": Rule(How.ANYTIME, "saving does not change what is computed"),
+        "resilience": Rule(How.ANYTIME, "it sets how failures are handled, not what is computed"),
+        "limits": Rule(How.ANYTIME, "they end an attempt, and the next one resumes"),
+        "environment": Rule(
+            How.ANYTIME, "variables set how ranks run; values that a script computes with belong in its arguments"
+        ),
+        "mounts": Rule(How.ANYTIME, "they set where a directory is mounted, not what is read from it"),
+        "history": Rule(How.ANYTIME, "entries are only appended, and each names its step"),
     }
 )
 

@@ -1,4 +1,4 @@
-"""An open choice of a spec, `{kind, options}`, as the options model of the folder that owns the kind."""
+"""Parses an open choice of a spec, `{kind, options}`, with the options model of the folder that owns the kind."""
 
 import json
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def choose(
         return None, []
     field = next(key for key in reversed(path) if isinstance(key, str))
     if not table:
-        message, hint = f"the job's trainer takes no `{field}`: it reads its own", f"leave `{field}` out"
+        message, hint = f"the job's trainer takes no `{field}`: it reads its data itself", f"leave `{field}` out"
         return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
         hint = did_you_mean(kind, table, "kinds")

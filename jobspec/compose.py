@@ -1,4 +1,4 @@
-"""A document and the bases that it extends as one document, each part of which knows the file that says it."""
+"""Merges a document with the bases that it extends into one document, each part of which knows its file."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -81,8 +81,8 @@ class _Composition:
         parts = [base for path, name in self._bases(chain) if (base := self._base(chain, path, name)) is not None] + [document]
         if sum(len(part.values) for part in parts) <= MAX_VALUES:  # before they are merged, which takes time for each
             return reduce(overlay, parts)
-        message = f"with its bases the document has more than {MAX_VALUES} values, the most that a spec may have"
-        self._problem("HW115", document, ("extends",), message, "extend less")
+        message = f"with its bases the document has more than the {MAX_VALUES} values that a spec may have"
+        self._problem("HW115", document, ("extends",), message, "extend fewer documents")
         return document
 
     def _bases(self, chain: tuple[Document, ...]) -> list[tuple[Path, str]]:
@@ -122,7 +122,7 @@ class _Composition:
             return None
         for key in ("apiVersion", "kind"):
             if base.value((key,)) != document.value((key,)):
-                message = f"`{clipped(file)}` says {_said(base, key)}, this document {_said(document, key)}"
+                message = f"`{clipped(file)}` has {_said(base, key)}, this document {_said(document, key)}"
                 self._problem("HW114", document, path, message, "extend a document of the same kind")
                 return None
         return base
@@ -133,8 +133,8 @@ class _Composition:
         turned = (*ring[start:], *ring[:start], ring[start])
         document, following = turned[0], os.path.normpath(turned[1].name)
         path = next(path for path, name in self._bases((document,)) if _file_of(document, name) == following)
-        message = f"documents extend each other in a ring: {listed(each.name for each in turned)}"
-        self._problem("HW114", document, path, message, "let one of them extend nothing")
+        message = f"documents extend each other in a cycle: {listed(each.name for each in turned)}"
+        self._problem("HW114", document, path, message, "remove `extends` from one of them")
 
     def _problem(self, code: str, document: Document, path: Path, message: str, hint: str | None) -> None:
         self.whole = False
@@ -149,15 +149,15 @@ def _file_of(document: Document, name: str) -> str:
 def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | None:
     """Why a base of that name is not even opened: what is wrong, and what to do."""
     if FilePath(name).is_absolute():
-        return f"`{clipped(name)}` is an absolute path", "give the path from this document's own folder"
+        return f"`{clipped(name)}` is an absolute path", "set the path relative to this document's folder"
     if above > MAX_BASES:
-        return f"more than {MAX_BASES} bases above each other", "let the documents between extend less"
+        return f"more than {MAX_BASES} bases above each other", "shorten the chain of documents between"
     if files > MAX_FILES:
-        return f"more than {MAX_FILES} bases in all", "extend less"
+        return f"more than {MAX_FILES} bases in all", "extend fewer documents"
     # Not opened to see: a pipe would be waited for.
     if not os.path.isfile(file):  # noqa: PTH113 (Path.is_file raises where a name is too long)
-        expands = "nothing expands `~` and `$`; write the path out" if name.startswith("~") or "$" in name else None
-        return f"there is no file `{clipped(file)}`", expands or "give the path from this document's own folder"
+        expands = "write the path out; `~` and `$` are not expanded" if name.startswith("~") or "$" in name else None
+        return f"there is no file `{clipped(file)}`", expands or "set the path relative to this document's folder"
     return None
 
 

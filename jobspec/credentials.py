@@ -1,4 +1,4 @@
-"""Credentials in a document, found by the forms that issuers give them and by the names that values stand under."""
+"""Finds credentials in a document, by their issuers' formats and by the names of their fields."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -93,7 +93,7 @@ def _form(text: str) -> str | None:
 
 
 def _named(name: str | int, text: str) -> str | None:
-    return "its name says so" if isinstance(name, str) and _is_secret(name, text) else None
+    return "by its name" if isinstance(name, str) and _is_secret(name, text) else None
 
 
 def _assigned(text: str) -> str | None:

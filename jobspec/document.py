@@ -1,4 +1,4 @@
-"""A YAML document with the position of every key and value."""
+"""Represents a YAML document with the position of every key and value."""
 
 import re
 from collections.abc import Mapping

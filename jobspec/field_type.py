@@ -1,4 +1,4 @@
-"""The type of a field in words, from its JSON Schema: what may stand there, and within which bounds."""
+"""Describes the type of a field in words, from its JSON Schema: allowed values and bounds."""
 
 from collections.abc import Mapping
 from typing import get_args

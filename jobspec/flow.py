@@ -1,4 +1,4 @@
-"""A value as YAML in one line (flow style), which a document may hold as it is."""
+"""Writes a value as YAML on one line (flow style)."""
 
 import json
 import re

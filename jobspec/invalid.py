@@ -1,4 +1,4 @@
-"""Pydantic's errors as problems: what was found, what was expected, where, what to do."""
+"""Turns Pydantic's errors into problems: what was found, what was expected, where, and what to do."""
 
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -43,8 +43,8 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "string_too_short": lambda bound: f"have at least {_counted(bound['min_length'], 'character')}",
     "string_too_long": lambda bound: f"have at most {_counted(bound['max_length'], 'character')}",
     "string_pattern_mismatch": lambda bound: _form(bound["pattern"]),
-    "too_short": lambda bound: f"have {bound['min_length']} or more items",
-    "too_long": lambda bound: f"have {_counted(bound['max_length'], 'item')} at most",
+    "too_short": lambda bound: f"have at least {bound['min_length']} items",
+    "too_long": lambda bound: f"have at most {_counted(bound['max_length'], 'item')}",
 }
 _LIMITS = ("gt", "ge", "lt", "le")
 
@@ -52,10 +52,10 @@ _LIMITS = ("gt", "ge", "lt", "le")
 _WORDS: tuple[tuple[Any, str], ...] = (
     (Name, "DNS label: lower-case letters, digits and hyphens, 63 at most, with a letter or digit at both ends"),
     (StoreUrl, "URL of an object store: `s3://`, `gs://` or `az://`, then the bucket and a prefix"),
-    (Version, "version: two to four numbers with points between them"),
-    (EnvName, "name of a variable: letters, digits and `_`, no digit first"),
-    (Host, "host name or IPv4 address, with `:PORT` where it is not 22"),
-    (AdapterName, "name of an adapter: letters, digits, `-`, `_` and `.`, 63 at most, a letter or digit first"),
+    (Version, "version: two to four numbers separated by dots"),
+    (EnvName, "name of a variable: letters, digits and `_`, not starting with a digit"),
+    (Host, "host name or IPv4 address, with `:PORT` unless it is 22"),
+    (AdapterName, "name of an adapter: letters, digits, `-`, `_` and `.`, 63 at most, starting with a letter or digit"),
 )
 _FORMS: Mapping[str, str] = {"^/": "path that begins with `/`", **{get_args(text)[1].pattern: form for text, form in _WORDS}}
 
@@ -143,13 +143,13 @@ def _homes(key: str, model: type[BaseModel]) -> Iterator[str]:
 def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     owner, key, path = _owner(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
     hint = _about(loc, model)
-    return Problem("HW202", document.name, path[:-1], f"{_place(path[:-1], owner)} lacks `{key}`", hint, at_key=True)
+    return Problem("HW202", document.name, path[:-1], f"`{key}` is missing from {_place(path[:-1], owner)}", hint, at_key=True)
 
 
 def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem:
     """Of a mapping with free keys."""
     form = _FORMS.get(details.get("ctx", {}).get("pattern", ""))
-    wrong = f"is no {form}" if form else f"must {_bound(details, None) or details['msg']}"
+    wrong = f"is not a {form}" if form else f"must {_bound(details, None) or details['msg']}"
     return Problem("HW204", document.name, path, f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}", at_key=True)
 
 
@@ -162,7 +162,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     found = _found(document, path)
     if kind == _NOT_DECIDED:
         hint = _about(loc, model)
-        return Problem("HW203", document.name, path, f"{name}: nothing decides `auto` here; write the value itself", hint)
+        return Problem("HW203", document.name, path, f"{name}: `auto` is not supported here; write the value itself", hint)
     if kind == MISSING_UNIT:
         message = f"{name} must be {context['what']} with its unit, found {found}"
         return Problem("HW213", document.name, path, message, f"write it as {context['examples']}")

@@ -1,4 +1,4 @@
-"""A plan as JSON that reads well in a diff: sorted keys, and one line for whatever fits one."""
+"""Writes a plan as JSON that reads well in a diff: sorted keys, and one line for whatever fits."""
 
 import json
 from typing import Any

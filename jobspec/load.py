@@ -1,4 +1,4 @@
-"""A YAML file as a Document with positions, or the problems that keep it from being one.
+"""Loads a YAML file as a Document with positions, or reports the problems that prevent it.
 
 The tree is built from libyaml's event stream, bounded while it is read: PyYAML's C composer crashes the process on some 100,000
 nested brackets. Nothing here raises on bad input.
@@ -41,8 +41,8 @@ def read_bytes(path: FilePath) -> bytes:
 def load_bytes(name: str, content: bytes) -> tuple[Document, list[Problem]]:
     """The document in `content`, as `load_file` reads it."""
     if len(content) > MAX_BYTES:
-        message = f"the file is larger than {MAX_BYTES} bytes, the most that a spec may have"
-        return Document(name), [Problem("HW103", name, (), message, "a spec is a page or two; is this the right file?")]
+        message = f"the file is larger than the {MAX_BYTES} bytes that a spec may have"
+        return Document(name), [Problem("HW103", name, (), message, "a spec is a page or two; check that this is the right file")]
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -59,7 +59,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> Problem:
 
 
 def _not_utf8(name: str, content: bytes, start: int) -> tuple[Document, list[Problem]]:
-    message = f"byte {start} is not part of UTF-8 text"
+    message = f"byte {start} is not valid UTF-8"
     span = _span_at(content[:start].decode("utf-8-sig"))
     document = Document(name, content.decode("utf-8-sig", errors="replace"))
     return document, [Problem("HW102", name, (), message, "save the file as UTF-8", span=span)]
@@ -101,7 +101,7 @@ class _Reader:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if self.values:
-                    hint = "put each document into a file of its own"
+                    hint = "put each document into a separate file"
                     self._problem("HW112", self._span(event), "a second document begins here", hint)
                     raise _StopError
                 self.data = self._node((), next(self._events))
@@ -149,15 +149,15 @@ class _Reader:
             return None
         value, shown = self._scalar(event), clipped(event.value)
         if not event.style and event.value == "<<":
-            self._problem("HW106", self._span(event), "merge keys are refused", "write the values out where they count")
+            self._problem("HW106", self._span(event), "merge keys are refused", "write the values where they are used")
         elif not isinstance(value, str):
             self._problem("HW109", self._span(event), f"the key `{shown}` is not text", f'quote it: `"{shown}"`')
         elif len(value) > MAX_KEY:
             message = f"the key `{shown}` has {len(value)} characters, more than {MAX_KEY}"
-            self._problem("HW117", self._span(event), message, "is the `:` behind the name of the field missing?")
+            self._problem("HW117", self._span(event), message, "check that the `:` after the field's name is not missing")
         elif value in found:
             first = self.keys[*path, value].line + 1
-            self._problem("HW108", self._span(event), f"the key `{shown}` already stands on line {first}", "keep one of the two")
+            self._problem("HW108", self._span(event), f"the key `{shown}` is already on line {first}", "keep one of the two")
         else:
             return value
         return None
@@ -181,7 +181,7 @@ class _Reader:
         except LeadingZeroError:
             shown = clipped(event.value)
             hint = f'quote it to keep it as text (`"{shown}"`), or leave the zero out'
-            self._problem("HW110", self._span(event), f"the number `{shown}` begins with a zero", hint)
+            self._problem("HW110", self._span(event), f"the number `{shown}` has a leading zero", hint)
         except NotFiniteError:
             message = f"`{clipped(event.value)}` is not a finite number of 64 bits"
             self._problem("HW111", self._span(event), message, "quote it to keep it as text")
@@ -191,12 +191,12 @@ class _Reader:
         """Anchors, aliases and tags, each with its reason."""
         if isinstance(event, yaml.AliasEvent):
             message = f"the alias `*{clipped(str(event.anchor))}` is refused"
-            self._problem("HW106", self._span(event), message, "write the value out where it counts")
+            self._problem("HW106", self._span(event), message, "write the value where it is used")
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
             message = f"the anchor `&{clipped(anchor)}` is refused"
-            self._problem("HW106", self._span(event), message, "write the value out where it counts")
+            self._problem("HW106", self._span(event), message, "write the value where it is used")
         if tag is not None:
             short = clipped(tag.replace("tag:yaml.org,2002:", "!!"))
             self._problem(
@@ -214,11 +214,11 @@ class _Reader:
         self._read += 1
         if depth > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels"
-            self._problem("HW104", self._span(event), message, "a spec is nearly flat; is this the right file?")
+            self._problem("HW104", self._span(event), message, "a spec is nearly flat; check that this is the right file")
             raise _StopError
         if self._read > MAX_VALUES:
             message = f"more than {MAX_VALUES} values, the most that a spec may have"
-            self._problem("HW115", self._span(event), message, "a spec is a page or two; is this the right file?")
+            self._problem("HW115", self._span(event), message, "a spec is a page or two; check that this is the right file")
             raise _StopError
 
     def _problem(self, code: str, span: Span | None, message: str, hint: str | None) -> None:
@@ -238,7 +238,7 @@ class _Reader:
             mark = getattr(error, "context_mark", None) or mark  # the key that lacks it, not the line after
         span = None if mark is None else self._between(mark.line, mark.column, mark.line, mark.column + 1)
         message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
-        hint = "indent with spaces, put a space after `:` and quote texts that hold `: ` or ` #`"
+        hint = "indent with spaces, put a space after `:` and quote texts that contain `: ` or ` #`"
         if what == "did not find expected ',' or ']'":
             hint = 'close the list, and quote an item with braces between brackets: `"--tp={layout.tp}"`'
         self._problem("HW105", span, message, hint)

@@ -1,4 +1,4 @@
-"""Markdown as GitHub reads it (https://github.github.com/gfm/): code, tables, links to headings."""
+"""Writes Markdown as GitHub reads it (https://github.github.com/gfm/): code, tables, links to headings."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Quantities as they are written, the opposite of `units`, and limits in words: for whoever shows a default, a bound, a type."""
+"""Writes quantities as text, the inverse of `units`, and limits in words."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A Document as its spec, or as those of its sections that are valid, so that later checks still find what they can."""
+"""Parses a Document into its spec, or into its valid sections, so that later checks find as much as they can."""
 
 import copy
 import json
@@ -181,7 +181,11 @@ def _version_problems(document: Document) -> list[Problem]:
     if version == API_VERSION:
         return []
     if "apiVersion" not in document.data:
-        return [Problem("HW202", document.name, (), "the document lacks `apiVersion`", f"begin with `apiVersion: {API_VERSION}`")]
+        return [
+            Problem(
+                "HW202", document.name, (), "`apiVersion` is missing from the document", f"begin with `apiVersion: {API_VERSION}`"
+            )
+        ]
     message = f"unknown apiVersion {_shown(document, 'apiVersion')}"
     return [Problem("HW206", document.name, ("apiVersion",), message, f"this headway reads `{API_VERSION}`")]
 
@@ -190,7 +194,11 @@ def _kind_problems(document: Document) -> list[Problem]:
     if kind_of(document) is not None:
         return []
     if "kind" not in document.data:
-        return [Problem("HW202", document.name, (), "the document lacks `kind`", "add `kind: TrainingJob` or `kind: Cluster`")]
+        return [
+            Problem(
+                "HW202", document.name, (), "`kind` is missing from the document", "add `kind: TrainingJob` or `kind: Cluster`"
+            )
+        ]
     hint = did_you_mean(str(document.value(("kind",))), MODELS, "kinds of document")
     return [Problem("HW207", document.name, ("kind",), f"unknown kind of document {_shown(document, 'kind')}", hint)]
 

@@ -1,4 +1,4 @@
-"""Finished plans: every default filled in, every rank, path and variable decided; renderers only print them."""
+"""Defines finished plans: every default filled in, every rank, path and variable decided; renderers only print them."""
 
 import dataclasses
 from collections.abc import Mapping

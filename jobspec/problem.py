@@ -1,4 +1,4 @@
-"""What is wrong with a document, and how it is shown: the message, the place, the line with a caret, a hint."""
+"""Represents a problem of a document and shows it: message, place, the line with a caret, hint."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +82,7 @@ def capped(problems: Iterable[Problem], document: str, more: int = 0) -> list[Pr
     if not unshown:
         return first
     message = f"{unshown} more of this document's problems {'are' if unshown > 1 else 'is'} not shown"
-    return [*first, Problem("HW116", document, (), message, "mend the others first")]
+    return [*first, Problem("HW116", document, (), message, "fix the others first")]
 
 
 def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> list[Problem]:

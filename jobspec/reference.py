@@ -1,4 +1,4 @@
-"""The language as a page for people: each field of each document and of each kind, from the JSON Schema that editors read."""
+"""Writes the language reference for people: each field of each document and kind, from the JSON Schema that editors use."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from headway.jobspec.schema import JsonSchema, Tables, document_schema
 _HEAD = """\
 # The language
 
-What a document may say, field by field. This page is made from the models of documents and kinds, and a test holds it to them.
-`headway schema` says the same to editors; [Problems](problems.md) lists what `headway check` finds.
+Every field of every document. This page is generated from the models of documents and kinds, and a test keeps it up to date.
+`headway schema` prints the same for editors; [Problems](problems.md) lists what `headway check` finds.
 
-A document is a YAML file that holds one mapping. A field that is not listed here is refused, and so is a value of another type:
-`"8"` is no number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` may be written where it is
-what counts when the field is left out. `auto`, where a field takes it, leaves the value to headway: it is decided for the cluster
-whenever the document is checked, planned or run, and `headway pin` writes it down.
+A document is a YAML file with one mapping. Fields that are not listed here are rejected, and so are values of another type: `"8"` is
+not a number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` is allowed where it is the
+default. `auto`, where a field accepts it, leaves the value to headway, which decides it for the cluster whenever the document is
+checked, planned or run; `headway pin` writes the decision into the document.
 
-**Not yet** stands where the language has what nothing carries out yet; HW214 says so of a document that asks for it."""
+**Not yet** marks parts of the language that are not implemented yet; HW214 reports a document that uses one."""
 
 _VALUES = "Names and quantities"
 _NAMES = """\
 A **name** is a DNS label (RFC 1123): lower-case letters, digits and hyphens, 63 characters at most, with a letter or digit at both ends.
 
-A **quantity** is text and has its unit: `80GiB`, not 80. A count is a plain number, and so is a field whose name says its unit."""
+A **quantity** is text with its unit: `80GiB`, not 80. A count is a plain number, and so is a field whose name contains its unit."""
 
 # What stands over the kinds of a choice, and before the name of each.
 _CHOICES: Mapping[str, tuple[str, str]] = {
@@ -38,7 +38,7 @@ _CHOICES: Mapping[str, tuple[str, str]] = {
     "trainer": ("Trainers", "Trainer"),
 }
 _DATA = "data."
-_KINDS = "`kind` is one of these; `options` are its own."
+_KINDS = "`kind` is one of these; each has different `options`."
 
 Definitions = Mapping[str, JsonSchema]
 

@@ -1,4 +1,4 @@
-"""A plain YAML scalar as the value that it means: YAML 1.2's core schema, with decimal integers only."""
+"""Reads the value of a plain YAML scalar by YAML 1.2's core schema, with decimal integers only."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The specs as JSON Schema (2020-12), with the options of every kind: what an editor needs to complete and judge a document."""
+"""Builds the JSON Schema (2020-12) of the specs with the options of every kind, for completion and validation in editors."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

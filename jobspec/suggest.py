@@ -1,11 +1,11 @@
-"""The known name that a misspelt one was probably meant to be."""
+"""Suggests the known name that a misspelt one probably stands for."""
 
 from collections.abc import Iterable, Mapping
 
 # What other programs call a field that stands elsewhere here, by the section where it is looked for and its name there.
 _ELSEWHERE: Mapping[tuple[str, str], str] = {
     **{
-        ("TrainingJob", name): "the cluster says how many there are: `gpus` of a group of nodes; a job says `nodes`"
+        ("TrainingJob", name): "set `gpus` of a node group in the cluster; a job sets `nodes`"
         for name in ("gpus", "gpus_per_node", "num_gpus", "procs", "nproc_per_node")
     },
     ("Layout", "dp"): "write `dp_shard` for ranks that share one copy of the model, `dp_replicate` for copies",
@@ -35,7 +35,7 @@ def did_you_mean(name: str, known: Iterable[str], what: str) -> str:
         return f"write one of {listed(beginning)}"
     if near is not None:
         return f"did you mean `{near}`?"
-    return f"known {what}: {listed(names)}" if names else f"there are no {what}"
+    return f"known {what}: {listed(names)}" if names else f"no {what} are defined"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Quantities as they are written (`80GiB`, `400Gb/s`, `15m`) and as the numbers that plans hold; a number without its unit is refused."""
+"""Parses quantities (`80GiB`, `400Gb/s`, `15m`) into the numbers of plans; a number without its unit is rejected."""
 
 import math
 import re

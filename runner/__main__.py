@@ -1,4 +1,4 @@
-"""One process a node: `python -m headway.runner RUN_JSON --attempt N [--node I]` supervises the node's part of a run.
+"""Supervises one node's part of a run: `python -m headway.runner RUN_JSON --attempt N [--node I]`, one process per node.
 
 The hosts come in HEADWAY_NODES, comma-separated in node order: those that compute, then spares. Without it there is one node, this
 machine. A node that knows nothing of the others has its own host in HEADWAY_HOST.
@@ -36,9 +36,9 @@ def own_host(node: int, needed: int, environment: Mapping[str, str]) -> tuple[st
         return environment["HEADWAY_HOST"], ""
     hosts = environment.get("HEADWAY_NODES", LOOPBACK).split(",")
     if len(hosts) < needed:
-        return "", f"{needed} nodes are needed, and HEADWAY_NODES names {len(hosts)}"
+        return "", f"{needed} nodes are needed, but HEADWAY_NODES lists {len(hosts)}"
     if node >= len(hosts):
-        return "", f"this is node {node}, and HEADWAY_NODES names {len(hosts)}, from 0 on"
+        return "", f"this is node {node}, but HEADWAY_NODES lists {len(hosts)}, counted from 0"
     return hosts[node], ""
 
 
@@ -50,7 +50,7 @@ def await_own_name(host: str, patience_s: float) -> str:
             listen(host).close()
         except OSError as error:  # no such name yet, or an address of another machine
             if time.monotonic() > until:
-                return f"after {patience_s:.0f} s `{host}` is no name of this machine: {error}"
+                return f"after {patience_s:.0f} s `{host}` does not resolve to this machine: {error}"
         else:
             return ""
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""A process as it is written down for those who come later, and whether it lives still."""
+"""Identifies a process on disk for later readers, and tells whether it is still alive."""
 
 import os
 import socket

@@ -1,6 +1,6 @@
-"""What the other folders may know of the runner: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
+"""Defines the runner's public records: run.json, verdicts, exit codes, metrics lines, costs and the heartbeat page.
 
-Standard library only. CONTRACTS: every record carries its schema, an unknown schema is refused by name, units stand in the names.
+Standard library only. Every record carries its schema, an unknown schema is refused by name, units stand in the names.
 """
 
 import dataclasses
@@ -218,10 +218,15 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
         "replace": Timeout(0.0),
         # Until the node of slot 0 can listen for the rendezvous store's clients, once its generation is claimed.
         "listen": Timeout(60.0),
+        # For a script's ranks between SIGTERM and SIGKILL where another rank has failed: torchrun's own (multiprocessing/api.py, close).
+        # Where all that live wait in collectives it is over sooner.
+        "terminate": Timeout(30.0),
         # For ranks that were told to end, beyond the grace that they are given: a process may be where SIGKILL does not reach it.
         "kill": Timeout(60.0),
         # A store that does not answer at all, where a claim, a start or a verdict waits for it.
         "store": Timeout(600.0),
+        # For the ranks to verify what a script has saved, before it begins again; what is loaded later is compared then.
+        "verify": Timeout(300.0),
         # Sections of a worker: this long without a sign of life ends the generation even where nothing corroborates a hang. `factor`
         # times the 99th percentile of what was seen in that section counts where it is longer. What is corroborated ends much earlier.
         "start": Timeout(1800.0),
@@ -237,8 +242,6 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
         "busy": Timeout(86400.0),
     }
 )
-# For a script between SIGTERM and SIGKILL, where it is not given more to save: one in a collective does not hear it.
-KILL_AFTER_S = 5.0
 
 
 def set_by(timeout: str) -> str:
@@ -460,7 +463,7 @@ def partner_of(slot: int, slots: int, segment_slots: int) -> int | None:
 
 
 class Exit(IntEnum):
-    """How the runner ends, and so what the scheduler does next (CONTRACTS, exit codes)."""
+    """How the runner ends, and so what the scheduler does next (docs/records.md)."""
 
     COMPLETED = 0
     RETRY_HERE = 80
@@ -685,7 +688,7 @@ def _decode_record(kind: Any, value: Any, where: str) -> Any:
     hints, fields = _fields(kind)
     expected = fields["schema"].default if "schema" in fields else None
     if expected is not None and data.get("schema") != expected:
-        raise RecordError(f"{where}: schema {data.get('schema')!r} is not known here; expected {expected!r}")
+        raise RecordError(f"{where}: unknown schema {data.get('schema')!r}; expected {expected!r}")
     for problem in _shape_problems(data, fields):
         raise RecordError(f"{where}: {problem}")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})

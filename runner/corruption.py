@@ -1,4 +1,4 @@
-"""Silent data corruption as a rank tells of it: numbers that are wrong, and that nothing else reports."""
+"""Defines how a rank reports silent data corruption: wrong values that nothing else reports."""
 
 from collections.abc import Collection
 

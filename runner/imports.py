@@ -1,4 +1,4 @@
-"""Imports of large libraries ahead of a script: without what Python does beside them, and under the environment that the script makes."""
+"""Imports large libraries ahead of a script, without Python's side effects and under the environment that the script will set."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What `headway torchrun` was told to run, kept with each attempt: by this a later command is known as the same, or as another one."""
+"""Records the command that `headway torchrun` ran with each attempt, so that a later command is recognized as the same or another."""
 
 import hashlib
 from collections.abc import Mapping

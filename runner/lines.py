@@ -1,4 +1,4 @@
-"""JSON lines that one process appends and others read while it does: a line counts once it is whole."""
+"""Reads and appends JSON lines that one process writes and others read meanwhile; a line is valid once it is complete."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Messages between agents and the coordinator: authenticated JSON lines over TCP (CONTRACTS, Messages).
+"""Exchanges messages between agents and the coordinator: authenticated JSON lines over TCP (docs/records.md).
 
     <hex mac> <json {run, generation, node, incarnation, seq, kind, body}>
 
@@ -121,7 +121,7 @@ class Link:
         self._why = ""
         self._over = False
         self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.call_later(HANDSHAKE_S, self.refuse, f"nothing authentic within {HANDSHAKE_S:g} s")
+        self._deadline = self._loop.call_later(HANDSHAKE_S, self.refuse, f"no authenticated message within {HANDSHAKE_S:g} s")
         self._unread: asyncio.TimerHandle | None = None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A host that is gone acknowledges nothing, and what is sent to it would be tried again for 15 minutes (tcp(7)).
@@ -170,7 +170,7 @@ class Link:
         ).encode()
         if len(raw) > MAX_LINE_BYTES - _MAC_CHARACTERS - 1:  # the peer would end the link at it, each time it is said again
             print(
-                f"a message {kind!r} of {len(raw)} bytes is not sent: a line may have {MAX_LINE_BYTES}",
+                f"a message {kind!r} of {len(raw)} bytes is not sent: the limit is {MAX_LINE_BYTES}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -225,7 +225,7 @@ class Link:
         except ChannelError as error:
             self.refuse(str(error))
         except BaseException:  # the owner's mistake: the event loop shows it, and the peer says again what it had to say
-            self._abort("the message could not be dealt with")
+            self._abort("the message could not be handled")
             raise
 
     def _take_bytes(self, data: bytes) -> None:
@@ -249,7 +249,7 @@ class Link:
         except ValueError:
             theirs = b""
         if len(theirs) != CHALLENGE_BYTES:  # else the border between the two challenges could be moved
-            raise ChannelError(f"no handshake: {line!r} is no challenge of {CHALLENGE_BYTES} bytes")
+            raise ChannelError(f"no handshake: {line!r} is not a challenge of {CHALLENGE_BYTES} bytes")
         challenges = self._mine + theirs if self._side == "agent" else theirs + self._mine
         self._outward, self._inward = (side.encode() + b"\0" + challenges for side in (self._side, self._peer))
         # An agent has asked for this one connection, so what it may be sent at first is not scarce.
@@ -285,7 +285,7 @@ class Link:
 
     def _give_up(self) -> None:
         self.unanswered = True
-        self._abort(f"the peer has not read up for {SEND_S:g} s")
+        self._abort(f"the peer has not drained its connection for {SEND_S:g} s")
 
     def _abort(self, why: str) -> None:
         self._why = self._why or why
@@ -350,7 +350,7 @@ def _name(sock: socket.socket) -> str:
     try:
         return ":".join(str(part) for part in sock.getpeername()[:2])
     except OSError:
-        return "somebody who has left"
+        return "a peer that has left"
 
 
 # --- the agent's end ----------------------------------------------------------------------------------------------------
@@ -477,7 +477,7 @@ class Listener:
             sock.setblocking(False)
             self._link(sock)
             if len(self.half_open) > self._most_half_open:
-                next(iter(self.half_open)).refuse(f"{self._most_half_open} newer connections have proven nothing either")
+                next(iter(self.half_open)).refuse(f"{self._most_half_open} newer connections have not authenticated either")
 
     def _again(self) -> None:
         if self._socket.fileno() >= 0:

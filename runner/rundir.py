@@ -1,4 +1,4 @@
-"""The run directory: made by the launcher before anything starts, and read back when a script asks how an attempt ended.
+"""Creates the run directory before anything starts, and reads it back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
     --spec FILE     keeps it beside run.json, so that an edited spec can be compared with what the attempt was made from
@@ -26,7 +26,7 @@ HANDLE_SCHEMA = "headway.handle/1"
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The layout of CONTRACTS, one property a file. `attempt` picks the attempt's own folder."""
+    """The layout of docs/records.md, one property a file. `attempt` picks the attempt's own folder."""
 
     root: Path
     attempt: int
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             opened_run = open_run(*place, spec=spec, every_node=arguments.every_node)
         except FileExistsError:
-            print(f"attempt {arguments.attempt} of run `{arguments.name}` has been opened before", file=sys.stderr)
+            print(f"attempt {arguments.attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
         print(opened_run.run_json)
         return 0

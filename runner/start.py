@@ -1,4 +1,4 @@
-"""Runs a module of ours as `__main__`, as `python -m` does, but with neither the working folder nor this file's in sys.path.
+"""Runs a module of headway as `__main__`, as `python -m` does, but without the working folder and this file's in sys.path.
 
 For what becomes somebody's script: `python -P` would keep both out too, but the script and its children would see the flag.
 """

@@ -1,4 +1,4 @@
-"""A worker's side of the agent: the heartbeat page, what it says, and its way to the rendezvous store of its generation."""
+"""Implements a worker's side of the agent: the heartbeat page, events, and access to the rendezvous store of its generation."""
 
 import faulthandler
 import json
@@ -206,4 +206,4 @@ def meet_store(worker: Worker, store: Any, key: str, timeout: timedelta) -> None
             store.set(f"{key}/all", b"1")
         store.wait([f"{key}/all"], timeout)
     except RuntimeError as error:
-        print(f"headway: rank {worker.rank} goes on alone from {key}: {error}".splitlines()[0], file=sys.stderr)
+        print(f"headway: rank {worker.rank} continues alone from {key}: {error}".splitlines()[0], file=sys.stderr)

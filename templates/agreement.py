@@ -1,4 +1,4 @@
-"""Whether files that were read back agree: the chain DSCP -> priority -> queue -> PFC -> CNP, and each switch's routing.
+"""Checks whether files that were read back agree: the chain DSCP -> priority -> queue -> PFC -> CNP, and each switch's routing.
 
 Every view of every file is a set of facts. With a cluster each fact has to be what its plan says. Without one it has to be what
 most files say, and every end must keep its part of the chain: what carries the collectives is paused and marked, and the
@@ -180,9 +180,7 @@ def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPla
         ends = [nic for node in cluster.nodes if is_adapters and node.name in folders for nic in node.nics]
     missing = [end for end in ends if end not in reading.qos]
     if missing:
-        yield Disagreement(
-            file, _listed(missing), "no class of traffic is set up there", "render the file anew, and put it in force"
-        )
+        yield Disagreement(file, _listed(missing), "no traffic class is configured there", "render the file again and apply it")
 
 
 def _majority(said: Iterable[_Said], by_end: bool) -> tuple[dict[Fact, Value], dict[Fact, str]]:
@@ -207,7 +205,7 @@ def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: M
         if statement.fact in agreed and statement.value != agreed[statement.fact]:
             ends.setdefault((statement.file, statement.fact, statement.value), []).extend(statement.ends)
     for (file, fact, value), names in ends.items():
-        message = f"the {fact[0]} {fact[1]} is {_word(value)}, and {_word(agreed[fact])} in {authorities[fact]}"
+        message = f"the {fact[0]} {fact[1]} is {_word(value)}, but {_word(agreed[fact])} in {authorities[fact]}"
         yield Disagreement(file, _listed(names), message, _hint(fact))
 
 
@@ -224,9 +222,7 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
     )
     for file, reading in readings.items():
         if _is_unmarked(reading):
-            message = (
-                f"its RDMA traffic has no DSCP (`NCCL_IB_TC`), and other senders have {dscp}: switches treat it like all else"
-            )
+            message = f"its RDMA traffic has no DSCP (`NCCL_IB_TC`), but other senders have {dscp}: switches treat it as ordinary traffic"
             yield Disagreement(file, "NCCL", message, _CHAIN_HINT)
         found: dict[tuple[str, bool], list[str]] = {}
         for view, ends in _distinct(reading):
@@ -262,25 +258,25 @@ def _open_links(view: QosView, dscp: int, cnp: int | None, others: _Others) -> I
 def _open_in_switch(view: QosView, dscp: int, cnp: int | None, others: _Others) -> Iterator[tuple[str, bool]]:
     queue = view.queues.get(dscp)
     if queue is None:
-        yield f"DSCP {dscp} carries the collectives, and no queue is given to it", False
+        yield f"DSCP {dscp} carries the collectives, but is not mapped to a queue", False
         return
     if not any(on and view.paused_queues.get(priority) == queue for priority, on in view.pfc.items()):
         yield f"DSCP {dscp} carries the collectives in queue {queue}, which PFC does not pause", not others.pause
     if view.ecn.get(queue) is None:
-        yield f"DSCP {dscp} carries the collectives in queue {queue}, and no packet there is marked (ECN)", not others.mark
+        yield f"DSCP {dscp} carries the collectives in queue {queue}, where packets are not ECN-marked", not others.mark
     if cnp is not None and view.queues.get(cnp) == queue:
-        yield f"notifications (DSCP {cnp}) wait in queue {queue} behind what they are to slow down", False
+        yield f"notifications (DSCP {cnp}) wait in queue {queue} behind the traffic that they should slow down", False
 
 
 def _open_in_adapter(view: QosView, dscp: int, others: _Others) -> Iterator[tuple[str, bool]]:
     priority = view.priorities.get(dscp)
     if priority is None:
-        yield f"DSCP {dscp} carries the collectives, and no priority is given to it", False
+        yield f"DSCP {dscp} carries the collectives, but is not mapped to a priority", False
         return
     if not view.pfc.get(priority, False):
         yield f"DSCP {dscp} carries the collectives with priority {priority}, which PFC does not pause", not others.pause
     if others.mark and view.reacts and not view.reacts.get(priority, False):
-        yield f"senders of DSCP {dscp} do not slow down when they are told to", False
+        yield f"senders of DSCP {dscp} do not react to congestion notifications", False
 
 
 def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
@@ -300,8 +296,8 @@ def _routing_of_plan(file: str, found: RoutingView, switch: SwitchPlan) -> Itera
     yield from _routing_of(file, found, "the cluster file", RoutingView(switch.asn, switch.router_id, uplinks))
     wanted = min(len(uplinks), _MOST_PATHS)
     if found.max_paths is not None and found.max_paths < wanted:
-        message = f"BGP uses {found.max_paths} equal paths of {len(uplinks)}: ECMP leaves links idle"
-        yield Disagreement(file, "BGP", message, f"let it use {wanted}")
+        message = f"BGP uses {found.max_paths} of {len(uplinks)} equal paths: ECMP leaves links idle"
+        yield Disagreement(file, "BGP", message, f"set the number of equal paths to {wanted}")
 
 
 def _routing_of(file: str, found: RoutingView, authority: str, wanted: RoutingView) -> Iterator[Disagreement]:
@@ -314,14 +310,14 @@ def _routing_of(file: str, found: RoutingView, authority: str, wanted: RoutingVi
     )
     for what, value, expected in pairs:
         if value and expected and value != expected:
-            hint = "both are of one switch: render them anew, or mend the cluster file"
-            yield Disagreement(file, "BGP", f"the {what} {value}, and {expected} in {authority}", hint)
+            hint = "both files are of one switch: render them again, or fix the cluster file"
+            yield Disagreement(file, "BGP", f"the {what} {value}, but {expected} in {authority}", hint)
 
 
 def _hint(fact: Fact) -> str:
     if fact[0] in {"DSCP that marks", "priority that marks", "congestion control of priority"}:
-        return "all senders and the switches must agree on it; `headway render` writes them all from the cluster file"
-    return "all ends that a packet passes must agree on it; `headway render` writes them all from the cluster file"
+        return "make all senders and switches agree; `headway render` writes their files from one cluster file"
+    return "make all ends of a packet's path agree; `headway render` writes their files from one cluster file"
 
 
 def _word(value: Value) -> str:

@@ -1,4 +1,4 @@
-"""A cluster's plan as the whole tree of its files, and which of them can be read back."""
+"""Renders a cluster's plan into the tree of its files, and knows which of them can be read back."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath, PurePosixPath

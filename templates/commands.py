@@ -1,4 +1,4 @@
-r"""A shell script, a systemd unit or a file of `NAME=VALUE` as its simple commands, each word with its line.
+r"""Splits a shell script, a systemd unit or a file of `NAME=VALUE` into its simple commands, each word with its line.
 
 Nothing is expanded: `$NAME` stays as it is written. Quotes that do not close on their line are letters, so that no text is refused.
 """

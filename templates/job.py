@@ -1,4 +1,4 @@
-"""A job's plan as the whole tree of its files."""
+"""Renders a job's plan into the tree of its files."""
 
 from pathlib import PurePosixPath
 

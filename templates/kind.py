@@ -1,4 +1,4 @@
-"""What the folder of a kind exports: its options, its checks and its renderer."""
+"""Defines what the folder of a kind exports: its options, its checks and its renderer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

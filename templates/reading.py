@@ -1,4 +1,4 @@
-"""What a file really configures, as its kind's `read.py` finds it: every setting, and what it does with marked packets and routes."""
+"""Represents what a file configures, as its kind's `read.py` finds it: settings, QoS of marked packets, and routes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

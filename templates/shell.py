@@ -1,4 +1,4 @@
-"""A Jinja template as shell text in which every value is quoted, whatever it holds."""
+"""Renders a Jinja template as shell text in which every value is quoted, whatever it contains."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Jinja template filled so that every value goes through one function, which makes it safe where it stands."""
+"""Renders a Jinja template so that every value passes through one function, which makes it safe in its place."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""Prints each claim on checkpoints, with what headway and its peer took in the same run; 1 if one does not hold."""
+"""Prints each claim on checkpoints, with the figures of headway and its peer in the same run; exits with 1 if one does not hold."""
 
 import argparse
 import json
@@ -85,8 +85,8 @@ def _conditions(count: int, more: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoint", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="of each measurement, both sides in turn")
-    parser.add_argument("--json", action="store_true", help="print an object a claim")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each measurement; both sides take turns")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()
     return report(claims(options.rounds), ["--json"] if options.json else [])
 

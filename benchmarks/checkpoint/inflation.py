@@ -1,4 +1,4 @@
-"""What a save behind training costs the steps beside it: the time that they take longer, until the save is durable."""
+"""Measures how much an asynchronous save slows the steps beside it, until the save is durable."""
 
 import random
 import statistics

@@ -1,4 +1,4 @@
-"""headway's checkpoints as the benchmark uses them: saved behind training, saved and waited for, loaded, restored from memory."""
+"""Runs headway's checkpoints for the benchmark: saved behind training, saved and waited for, loaded, restored from memory."""
 
 import os
 from collections.abc import Callable

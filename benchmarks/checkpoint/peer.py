@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint as the peer: every way in which async_save saves behind training on a CPU, and save and load."""
+"""Runs torch.distributed.checkpoint as the peer: all modes of async_save on a CPU, and save and load."""
 
 import shutil
 from collections.abc import Iterator, Mapping

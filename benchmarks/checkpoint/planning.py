@@ -1,4 +1,4 @@
-"""What it takes to decide who writes what: a save of many tensors, each sharded over many simulated ranks."""
+"""Measures the planning of a save of many tensors, each sharded over many simulated ranks."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Two ways of doing the same thing, in turn, on all ranks at once."""
+"""Runs two ways of doing the same thing in turn, on all ranks at once."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The training that checkpoints are measured beside: a decoder and AdamW, sharded over two ranks of one thread each."""
+"""Defines the training beside which checkpoints are measured: a decoder and AdamW, sharded over two single-threaded ranks."""
 
 import time
 from collections.abc import Callable

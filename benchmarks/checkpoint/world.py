@@ -1,4 +1,4 @@
-"""Two ranks on this machine, one thread each, in which headway and its peer take turns."""
+"""Runs two single-threaded ranks on this machine, in which headway and its peer take turns."""
 
 import contextlib
 import json

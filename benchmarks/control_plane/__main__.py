@@ -1,4 +1,4 @@
-"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; 1 if one does not hold.
+"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; exits with 1 if one does not hold.
 
 Where torchrun's agents do not find each other in time, that is said, and ours is measured alone.
 """
@@ -151,11 +151,11 @@ def _conditions(nodes: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.control_plane", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=12_500, help="agents of the large job")
-    parser.add_argument("--peers", type=int, default=200, help="agents that torchrun's rendezvous is given")
-    parser.add_argument("--seconds", type=float, default=30.0, help="over which the coordinator's CPU time is taken")
-    parser.add_argument("--patience", type=float, default=JOIN_S, help="seconds in which the peer's agents must have joined")
-    parser.add_argument("--json", action="store_true", help="print an object a claim")
+    parser.add_argument("--nodes", type=int, default=12_500, help="number of agents of the large job")
+    parser.add_argument("--peers", type=int, default=200, help="number of agents that join torchrun's rendezvous")
+    parser.add_argument("--seconds", type=float, default=30.0, help="time over which the coordinator's CPU time is measured")
+    parser.add_argument("--patience", type=float, default=JOIN_S, help="seconds within which the peer's agents must join")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()
     found = claims(options.nodes, options.peers, options.seconds, options.patience)
     return report_all(found, as_json=options.json)

@@ -1,4 +1,4 @@
-"""Simulated agents: all nodes of a large job in one process, which speak the agents' protocol and run nothing.
+"""Simulates all agents of a large job in one process: they speak the agents' protocol and run nothing.
 
 Orders come as JSON lines on stdin, what has happened goes as JSON lines to stdout, with the monotonic clock's seconds, which all processes
 of a machine share.

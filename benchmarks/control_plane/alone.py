@@ -1,4 +1,4 @@
-"""What is told in a run whose peer gave up: that it did, and each claim without its figures and without a ratio."""
+"""Reports a run whose peer gave up: each claim without the peer's figures and without a ratio."""
 
 import json
 from collections.abc import Iterable

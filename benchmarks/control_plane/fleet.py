@@ -1,4 +1,4 @@
-"""A job of simulated nodes and its coordinator, each in a process on a core of its own."""
+"""Runs a job of simulated nodes and its coordinator, each in a process on a core of its own."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""torchrun's rendezvous under the same load: agents that join it, and what its store costs while they keep it alive."""
+"""Puts torchrun's rendezvous under the same load: agents that join it, and the cost of its store while they keep alive."""
 
 import contextlib
 import json

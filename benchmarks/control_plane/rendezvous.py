@@ -1,4 +1,4 @@
-"""torchrun's own rendezvous (c10d over TCPStore) as the peer: so many agents join it, all in one process, beside its store in another.
+"""Runs torchrun's rendezvous (c10d over TCPStore) as the peer: agents in one process join it, its store is in another.
 
 Prints a JSON line: how long the agents took until each had its rank, or what one of them raised that gave up. Then they keep their
 rendezvous alive, until stdin ends.

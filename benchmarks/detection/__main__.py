@@ -1,4 +1,4 @@
-"""Prints each claim on the detection of hangs, with what timeouts do on the same job; 1 if one does not hold."""
+"""Prints each claim on hang detection, beside timeouts on the same job; exits with 1 if one does not hold."""
 
 import argparse
 import os
@@ -146,9 +146,9 @@ def _machine() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.detection", description=__doc__)
-    parser.add_argument("--steps", type=int, default=1_000_000, help="of the synthetic jobs")
-    parser.add_argument("--rounds", type=int, default=3, help="of each hang of real processes")
-    parser.add_argument("--json", action="store_true", help="print an object a claim")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="steps of the synthetic jobs")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each hang of real processes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()
     return report(claims(options.steps, options.rounds), ["--json"] if options.json else [])
 

@@ -1,4 +1,4 @@
-"""Detectors of hangs behind one interface: ours, and timeouts on the time between a rank's steps."""
+"""Wraps hang detectors in one interface: headway's, and timeouts on the time between a rank's steps."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A small data-parallel training, to which something happens on rank 1 at one step: `job.py WHAT STEP SECONDS MARKS`.
+"""Runs a small data-parallel training in which rank 1 fails in a given way at one step: `job.py WHAT STEP SECONDS MARKS`.
 
 It is an ordinary script: nothing in it knows that it is watched. What happens, and when, it appends to the file MARKS.
 """

@@ -1,4 +1,4 @@
-"""A real job of two ranks under the watch: an agent's heartbeats, probes and flight recorders, in this process, without a network."""
+"""Watches a real job of two ranks in this process, without a network: an agent's heartbeats, probes and flight recorders."""
 
 import asyncio
 import json
@@ -13,6 +13,8 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch.distributed import TCPStore
 
 from benchmarks.claim import MeasureError
 from benchmarks.detection.trace import Heard, Trace
@@ -52,13 +54,12 @@ class Node:
         self._directory.evidence.mkdir()
         self._recorder, self._asked = Recorder(self._directory, os.environ), dict[int, tuple[Path, int]]()
         self._asked_ns: dict[int, int] = {}
-        listener = socket.create_server(("127.0.0.1", 0))
-        descriptors = {"HEARTBEAT": memory, "EVENTS": theirs.fileno(), "STORE": listener.fileno()}
-        self.workers = [self._start(rank, command, descriptors, listener.getsockname()[1]) for rank in range(RANKS)]
-        listener.close()
+        descriptors = {"HEARTBEAT": memory, "EVENTS": theirs.fileno()}
+        # An agent's, as the workers' environment says.
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.workers = [self._start(rank, command, descriptors, self._store.port) for rank in range(RANKS)]
 
     def _start(self, rank: int, command: list[str], descriptors: Mapping[str, int], port: int) -> subprocess.Popen[bytes]:
-        own = {name: number for name, number in descriptors.items() if name != "STORE" or rank == 0}
         torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1"}
         more = {
             "MASTER_PORT": port,
@@ -75,12 +76,12 @@ class Node:
             **torchrun,
             **more,
             **self._recorder.variables(1),
-            **{f"HEADWAY_{name}_FD": number for name, number in own.items()},
+            **{f"HEADWAY_{name}_FD": number for name, number in descriptors.items()},
         }
         return subprocess.Popen(
             [sys.executable, START, "headway.runner.boot", *command],
             env={**os.environ, **{name: str(value) for name, value in given.items()}},
-            pass_fds=list(own.values()),
+            pass_fds=list(descriptors.values()),
             start_new_session=True,
         )
 

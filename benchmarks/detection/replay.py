@@ -1,4 +1,4 @@
-"""A trace, shown again to a detector in virtual time."""
+"""Replays a trace to a detector in virtual time."""
 
 import bisect
 import dataclasses

@@ -1,4 +1,4 @@
-"""A job of any length in virtual time: steps with heavy tails, and all that takes long in a healthy job, as heartbeats and probes."""
+"""Generates a job of any length in virtual time, as heartbeats and probes: heavy-tailed steps, and all slow phases of a healthy job."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What was heard of a job, as JSON lines: heartbeats and probes of its ranks as they arrived, to be shown to any detector again."""
+"""Reads and writes traces: heartbeats and probes of a job's ranks as they arrived, as JSON lines, for replay to any detector."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

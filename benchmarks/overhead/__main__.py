@@ -1,4 +1,4 @@
-"""Prints what a training step costs under headway, with all detectors on and checkpoints, beside torchrun; 1 above a goal."""
+"""Prints the cost of a training step under headway, with all detectors and checkpoints, beside torchrun; 1 above a goal."""
 
 import argparse
 import os
@@ -95,12 +95,14 @@ def sequences_for(step_s: float) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
-    parser.add_argument("--saver", choices=tuple(SAVERS), help="only this one")
-    parser.add_argument("--starts", type=int, default=20, help="of the two jobs, of each saver")
-    parser.add_argument("--groups", type=int, default=5, help=f"a start, each of {EVERY} steps on each side, and one checkpoint")
-    parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="after which two jobs are given up")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="where the jobs leave logs, times and checkpoints")
-    parser.add_argument("--json", action="store_true", help="print an object a claim")
+    parser.add_argument("--saver", choices=tuple(SAVERS), help="measure only this saver")
+    parser.add_argument("--starts", type=int, default=20, help="starts of the two jobs, for each saver")
+    parser.add_argument(
+        "--groups", type=int, default=5, help=f"groups per start, each of {EVERY} steps on each side and one checkpoint"
+    )
+    parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="give up two jobs after this time")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the jobs' logs, times and checkpoints in this folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Who may work: one of several processes at a time, and the next one at once when it is given the baton."""
+"""Lets one of several processes work at a time, and starts the next one at once when it gets the baton."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""The ratio of two jobs' times over pairs of turns, with the interval that resampling whole starts of both jobs gives."""
+"""Computes the ratio of two jobs' times over pairs of turns, with a confidence interval by resampling whole starts of both jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

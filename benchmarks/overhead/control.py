@@ -1,4 +1,4 @@
-"""CPU of a job's processes that are no ranks: launcher, supervisor, agent, coordinator, keeper, standbys."""
+"""Measures the CPU time of a job's processes other than ranks: launcher, supervisor, agent, coordinator, keeper, standbys."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The training that both sides run: an ordinary loop that saves by headway.checkpoint or by torch's async_save, or does not save.
+"""Runs the training of both sides: an ordinary loop that saves with headway.checkpoint, with torch's async_save, or not at all.
 
 `job.py SIDE FIRST FOLDER SEQUENCES GROUPS STARTER [--saver NAME]`: FIRST is the side that has the first turn, STARTER the process that
 started both jobs. They are never at work at once: each does a turn, and then hands the turn to the other one. A group is SINGLE turns of

@@ -1,4 +1,4 @@
-"""Two live jobs that take turns on this machine: `headway torchrun` with checkpoints, and plain torchrun without."""
+"""Runs two live jobs that take turns on this machine: `headway torchrun` with checkpoints, and plain torchrun without."""
 
 import json
 import os

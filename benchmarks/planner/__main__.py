@@ -1,4 +1,4 @@
-"""How right the planner is: its step times, memory and choices of layouts beside published runs, and beside peers on the same rows."""
+"""Measures the planner's accuracy: step times, memory and choices of layouts beside published runs, and beside peers."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     parser.add_argument("--rows", nargs="+", type=Path, default=[PUBLISHED], metavar="FILE", help="CSV files of published runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write step-time.png and memory.png there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write step-time.png and memory.png into this folder")
     options = parser.parse_args(arguments)
     try:
         found, predictions = score(read(options.rows))

@@ -1,4 +1,4 @@
-"""Columns of a published row as numbers, and why a row is left out."""
+"""Parses the columns of a published row into numbers, and explains why a row is left out."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""A scatter plot from a JSON object on standard input: `file`, `title`, and `points` of (source, has experts, measured, predicted).
+"""Draws a scatter plot from a JSON object on stdin: `file`, `title`, and `points` of (source, has experts, measured, predicted).
 
 It runs in the peers' virtual environment, so it imports nothing of headway.
 """

@@ -1,4 +1,4 @@
-"""The fitted constants of experts.yaml, found on published runs of models with experts.
+"""Fits the constants of experts.yaml to published runs of models with experts.
 
 python -m benchmarks.planner.fit_experts [--write] [--leave-one-out]
 

@@ -1,4 +1,4 @@
-"""The fitted constants of memory.yaml beside the rows that they were fitted on: each is where its rows are off by nothing on the median.
+"""Shows the fitted constants of memory.yaml beside their rows: each makes the median error of its rows zero.
 
 python -m benchmarks.planner.fit_memory
 """

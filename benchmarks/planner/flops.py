@@ -1,4 +1,4 @@
-"""Operations of a training step by the usual count, apart from the planner's own: 6 a token and parameter, and the attention's."""
+"""Counts the operations of a training step independently of the planner: 6 per token and parameter, and those of attention."""
 
 from headway.jobspec.estimate.training import Training
 

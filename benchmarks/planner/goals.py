@@ -1,4 +1,4 @@
-"""What the planner is to reach, each goal beside what was measured."""
+"""Lists the planner's goals, each beside what was measured."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

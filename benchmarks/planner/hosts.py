@@ -1,4 +1,4 @@
-"""Accelerators and fabrics of published rows as GPUs and networks: accelerators.yaml."""
+"""Maps accelerators and fabrics of published rows to GPUs and networks: accelerators.yaml."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""How well the planner chooses: sweeps over layouts that somebody measured, and what its choice of each loses against the best."""
+"""Measures the planner's choices on published layout sweeps: what each choice loses against the best."""
 
 import statistics
 from collections import defaultdict

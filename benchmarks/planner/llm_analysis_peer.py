@@ -1,4 +1,4 @@
-"""llm-analysis on cases from standard input, one JSON object a line; prints a line for each: the seconds of a step, or why it refuses.
+"""Runs llm-analysis on cases from stdin, one JSON object per line; prints the seconds of a step or the reason for refusal.
 
 It runs in the peer's own virtual environment, so it imports nothing of headway.
 """

@@ -1,4 +1,4 @@
-"""How well memory is predicted: peaks by what was printed and by profile, and the verdicts against what ran out of memory."""
+"""Measures memory predictions: peaks by source and by profile, and the verdicts against runs that ran out of memory."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The naive model: one utilization of the hardware for each accelerator and number format, whatever the layout; apart for experts.
+"""Defines the naive model: one hardware utilization per accelerator and number format, whatever the layout; separate for experts.
 
 `python -m benchmarks.planner.naive [FILE.csv]` writes naive.yaml: the medians over the rows of the file.
 """

@@ -1,4 +1,4 @@
-"""llm-analysis on the same rows, in its own virtual environment."""
+"""Runs llm-analysis on the same rows, in its own virtual environment."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Pictures of what was predicted over what was measured; drawn by draw.py in the peers' virtual environment, which has matplotlib."""
+"""Plots predicted over measured values with draw.py in the peers' virtual environment, which has matplotlib."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the planner says of each row, beside what was measured."""
+"""Predicts each row with the planner, beside what was measured."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

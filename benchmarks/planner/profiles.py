@@ -1,4 +1,4 @@
-"""Sources of published rows as framework profiles: sources.yaml."""
+"""Maps sources of published rows to framework profiles: sources.yaml."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A score as text: what was measured, table by table, and the goals last."""
+"""Prints a score as text: the measurements table by table, and the goals last."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Published runs as rows: what each ran, as the planner sees it, what was measured of it, and why a row is left out.
+"""Reads published runs as rows: what each ran, as the planner sees it, what was measured, and why a row is left out.
 
 A row is complete when its layout, batch and model are printed and its recomputation is known. Nothing here raises for a row: one that
 cannot be understood keeps its id and a reason.

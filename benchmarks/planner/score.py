@@ -1,4 +1,4 @@
-"""Everything that one run measures of the planner and of its peers, as one record."""
+"""Collects everything that one run measures of the planner and of its peers, as one record."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

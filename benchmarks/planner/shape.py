@@ -1,4 +1,4 @@
-"""A published row's columns as the sizes of its model: what they print, and by the model's family what they leave out."""
+"""Derives a model's sizes from a published row: what its columns print, completed by the model's family."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Relative errors as what a table prints of them, and the rank correlation of two lists."""
+"""Summarizes relative errors for tables, and computes the rank correlation of two lists."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the free-text columns of published runs say, each column's spellings in one small table."""
+"""Parses the free-text columns of published runs, each column's spellings in one small table."""
 
 import re
 from collections.abc import Iterator

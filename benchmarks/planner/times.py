@@ -1,4 +1,4 @@
-"""How well step times are predicted: errors by kind, source and accelerator, coverage of the stated intervals, and transfer."""
+"""Measures step-time predictions: errors by kind, source and accelerator, coverage of the intervals, and transfer."""
 
 import statistics
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What fits make of rows that they did not see: leave-one-out.json, a part of it by each fit."""
+"""Evaluates fits on rows that they did not see: leave-one-out.json, one part per fit."""
 
 import json
 from collections.abc import Mapping

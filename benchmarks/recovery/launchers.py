@@ -1,4 +1,4 @@
-"""Who starts the script: headway, torchrun tuned for quick restarts, torchft's replica groups; one node or several of this machine."""
+"""Starts the script by headway, torchrun tuned for quick restarts, or torchft's replica groups; one node or several of this machine."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What a script wrote of its steps, and what that says of a recovery."""
+"""Reads what a script wrote about its steps, and derives the recovery time."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A data-parallel script as anybody has one: it saves its whole state once, loads it when it is started again, and says when steps ended.
+"""Runs an ordinary data-parallel script: saves its whole state once, loads it after a restart, and logs when steps end.
 
 It knows nothing of headway and runs under any launcher that sets torchrun's environment.
 """

@@ -1,4 +1,4 @@
-"""The same training as a replica group of torchft 0.2.0: `FOLDER STEPS`, run with the interpreter that torchft is installed for."""
+"""Runs the same training as a replica group of torchft 0.2.0: `FOLDER STEPS`, with the interpreter that torchft is installed for."""
 
 import os
 import sys

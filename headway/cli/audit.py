@@ -1,4 +1,4 @@
-"""Settings that are in force, read back from switch, host and job files, against each other and against a cluster file."""
+"""`headway audit`: compares settings read back from switch, host and job files with each other and with a cluster file."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading, Setting
 
-_HINT = "put the file of `headway render` there, or mend the cluster file"
+_HINT = "install the file that `headway render` writes, or fix the cluster file"
 
 # NCCL's variables that follow from a cluster's fabrics; how much NCCL says, for one, is the job's own business.
 _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
@@ -28,10 +28,15 @@ _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("paths", nargs="+", metavar="[KIND:]FILE", help="a file whose name tells its kind, or is told it; or a folder of files")
-    add("--cluster", type=Path, metavar="FILE", help="the Cluster document whose numbers must be in force")
-    add("--color", action="store_true", help="colour the kind of each problem")
-    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are compared with each other alone."
+    add(
+        "paths",
+        nargs="+",
+        metavar="[KIND:]FILE",
+        help="a file in force, with its KIND where the name does not show it, or a folder of them",
+    )
+    add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
+    add("--color", action="store_true", help="colour each problem's severity")
+    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are only compared with each other."
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     findings.print(sys.stdout, args.color)
     print(f"{counted(len(readings), 'file')}: {findings.counts('problem')}")
     if readings and cluster is None and not carries_collectives(readings.values()):
-        print("No file says which DSCP the collectives have, so their way was not followed: give a job's environment too.")
+        print("No file sets the DSCP of the collectives, so their path was not checked: add a job's environment.")
     return 1 if findings.errors else 0
 
 
@@ -71,12 +76,12 @@ def read_file(path: Path, kind: str | None, findings: Findings) -> Reading | Non
     reader = readers_by_kind()[kind] if kind else reader_of(path)
     if not path.exists():
         findings.add(
-            [Problem("HW604", str(path), (), "there is no such file", "give a file that a device or a job has in force")]
+            [Problem("HW604", str(path), (), "there is no such file", "pass a file that a device or a job has in force")]
         )
         return None
     if reader is None:
-        hint = f"say which kind it is, for example `{next(iter(readers_by_kind()))}:{path}`"
-        findings.add([Problem("HW604", str(path), (), "its name does not tell what kind of file it is", hint)])
+        hint = f"prefix its kind, for example `{next(iter(readers_by_kind()))}:{path}`"
+        findings.add([Problem("HW604", str(path), (), "its kind cannot be told from its name", hint)])
         return None
     try:
         text = path.read_text(encoding="utf-8")
@@ -85,7 +90,7 @@ def read_file(path: Path, kind: str | None, findings: Findings) -> Reading | Non
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         findings.add(
-            [Problem("HW604", str(path), (), f"it cannot be read: {reason}", "give a file that a device or a job has in force")]
+            [Problem("HW604", str(path), (), f"it cannot be read: {reason}", "pass a file that a device or a job has in force")]
         )
         return None
 
@@ -143,7 +148,7 @@ def _changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) 
                 yield from _changed_script(file, Path(file).read_text(encoding="utf-8"), rendered[path])
         else:
             hint = "name it as `headway render` does, in a folder with its device's name"
-            message = "nothing that the cluster file renders to is this file's; only its classes of traffic were compared"
+            message = "it has no counterpart among the cluster's rendered files; only its traffic classes were compared"
             yield Problem("HW605", file, (), message, hint)
 
 
@@ -153,7 +158,7 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
     changed = next(((line, ours, theirs) for line, (ours, theirs) in pairs if ours != theirs), None)
     if changed is not None:
         line, _, expected = changed
-        message = f"the script is not the one that the cluster file renders to; it has here `{(expected or '').strip()}`"
+        message = f"the script differs from the one rendered from the cluster file, which has here `{(expected or '').strip()}`"
         yield Problem("HW603", file, (), message, _HINT, span=Span(line - 1, 0, line, 0))
 
 
@@ -190,7 +195,7 @@ def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> M
 def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
     for key, setting in wanted.settings.items():
         if key not in found.settings:
-            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file gives {setting.value or 'it'}", _HINT)
+            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file sets {setting.value or 'it'}", _HINT)
     for key, setting in found.settings.items():
         expected = wanted.settings.get(key)
         span = Span(setting.line - 1, 0, setting.line, 0)
@@ -199,10 +204,10 @@ def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
                 "HW603",
                 file,
                 (),
-                f"`{key}` {f'is {setting.value}' if setting.value else 'is there'}, which the cluster file does not give",
+                f"`{key}` {f'is {setting.value}' if setting.value else 'is there'}, which the cluster file does not set",
                 _HINT,
                 span=span,
             )
         elif expected.value != setting.value:
-            message = f"`{key}` is {setting.value}, and {expected.value} by the cluster file"
+            message = f"`{key}` is {setting.value}, but {expected.value} in the cluster file"
             yield Problem("HW603", file, (), message, _HINT, span=span)

@@ -1,4 +1,4 @@
-"""A job's edited document against a run of it: what the run kept of its spec, and what of the edit its next attempt takes up."""
+"""Compares a job's edited document with one of its runs: lists the changes that the next attempt takes up."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def run_so_far(name: str, folders: Sequence[FilePath]) -> RunSoFar:
     kept = {attempt: directory / "attempts" / str(attempt) / "spec.json" for attempt in reversed(records.attempts)}
     attempt = next((attempt for attempt, file in kept.items() if file.is_file()), None)
     if attempt is None:
-        raise RunError(f"run `{records.handle.run}` kept no spec to compare with: an older headway started it")
+        raise RunError(f"run `{records.handle.run}` has no recorded spec to compare with: an older headway started it")
     spec = _spec(kept[attempt])
     carried_out = _gone_back_by(spec) if attempt in _claimed(records) else 0
     return RunSoFar(records.handle.run, attempt, spec, _committed_step(records), _standing(records), carried_out)
@@ -40,7 +40,7 @@ def judge(job: Parsed[TrainingJob], run: RunSoFar, findings: Findings) -> list[s
     """Lines about what the run's next attempt takes up; what it cannot, goes to `findings`."""
     # Both sides of a difference are shown, and a secret must not be.
     if not job.complete or any(problem.code == _SECRET for problem in findings.problems):
-        return [f"not compared with run `{run.name}`: the job has errors of its own"]
+        return [f"not compared with run `{run.name}`: the job has errors"]
     refused = {problem.path for problem in findings.add(check_run(job, run), job=job.document.name)}
     taken = [*_anytime(job, run), *_said(job.spec, run, refused)]
     where = f"run `{run.name}`, step {run.committed_step}"
@@ -56,7 +56,7 @@ def _spec(file: FilePath) -> dict[str, Any]:
         raise RunError(f"{file}: not the spec of an attempt: {error}") from None
     version = spec.get("apiVersion") if isinstance(spec, dict) else None
     if not isinstance(spec, dict) or version != API_VERSION:
-        raise RunError(f"{file}: a spec of apiVersion `{version}` is not known here; expected `{API_VERSION}`")
+        raise RunError(f"{file}: unknown apiVersion `{version}` of a spec; expected `{API_VERSION}`")
     return spec
 
 
@@ -114,7 +114,7 @@ def _said(job: TrainingJob, run: RunSoFar, refused: Set[Path]) -> Iterator[str]:
             continue
         entry = job.history[index]
         values = [f"{name}: {as_written((), value)}" for name, value in entry.set.items()]
-        skipped = [f"{entry.skip_samples} samples left out"] if entry.skip_samples else []
+        skipped = [f"{entry.skip_samples} samples skipped"] if entry.skip_samples else []
         back = [] if entry.rollback_to is None else [f"back to step {entry.rollback_to}{_undone(job, index)}"]
         yield f"history[{index}]: from step {entry.from_step} on: {', '.join([*back, *skipped, *values]) or 'nothing'}"
 

@@ -1,4 +1,4 @@
-"""Files and folders as the list of their problems, each at its line and column."""
+"""`headway check`: lists every problem of files and folders at its line and column."""
 
 import argparse
 import os
@@ -20,13 +20,16 @@ from headway.templates.cluster import reader_of
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a document, or a folder of documents")
     parser.add_argument(
-        "--format", choices=["text", "json", "sarif", "github"], default="text", help="who reads the problems; text is for people"
+        "--format",
+        choices=["text", "json", "sarif", "github"],
+        default="text",
+        help="output format: text for people, github for annotations of a pull request (default: %(default)s)",
     )
-    parser.add_argument("--color", action="store_true", help="in text, colour the kind of each problem")
+    parser.add_argument("--color", action="store_true", help="colour each problem's severity; text format only")
     parser.add_argument(
         "--run",
         metavar="RUN",
-        help="for one job: also what of its changes this run can go on with; a directory, or a name under $HEADWAY_RUNS (default: ./runs)",
+        help="also check whether this run can resume with the job's changes: a directory, or a name under $HEADWAY_RUNS (default: ./runs)",
     )
 
 
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     documents = [document for file in files if (document := read_document(file, findings)) is not None]
     if args.run is not None and not (len(files) == 1 and all(map(is_job, documents))):
-        print("headway: `--run` compares one job with its run; name one TrainingJob", file=sys.stderr)
+        print("headway: `--run` compares one job with its run; pass one TrainingJob", file=sys.stderr)
         return 2
     findings.add(_namesakes(documents))
     planned = [job for document in (*documents, *clusters_of(documents, findings)) for job in _check_plans(document, findings)]
@@ -98,7 +101,7 @@ def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
         other = first.setdefault((os.path.realpath(Path(file).parent), name), file)
         if os.path.realpath(other) != os.path.realpath(file):
             message = f"the job of `{other}` is called `{name}` too, and both render into `rendered/{name}`"
-            yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a folder of its own")
+            yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a separate folder")
 
 
 def _check_plans(document: AnyParsed, findings: Findings) -> list[PlannedJob]:

@@ -1,4 +1,4 @@
-"""`headway checkpoint VERB`: checkpoints listed, verified, compared, brought out and in, by a process with the runner's libraries."""
+"""`headway checkpoint VERB`: works on a run's checkpoints in a process with the runner's libraries."""
 
 import argparse
 import json
@@ -20,6 +20,7 @@ from headway.cli.checkpoint_text import (
     print_verified,
 )
 from headway.cli.documents import load_job_plan
+from headway.cli.help import HelpFormatter, with_examples
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.report.directory import RunError, find_run
@@ -30,59 +31,85 @@ OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "RUN is a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` puts runs). "
-        "Every byte that is used is verified."
+        "RUN is a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` stores runs). "
+        "Every byte that is read is verified."
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    listed = _verb(verbs, "ls", "the checkpoints of a run, where they are and which of them count")
-    listed.add_argument("run", metavar="RUN")
-    verified = _verb(verbs, "verify", "read every byte of the newest checkpoint and name what is not as it was committed")
-    verified.add_argument(
-        "place", metavar="RUN|DIR", help="a run, RUN@STEP, or a directory that headway's dcp.StorageWriter wrote"
+    listed = _verb(verbs, "ls", "List a run's checkpoints: where they are and whether they can be resumed from", "train-1")
+    listed.add_argument("run", metavar="RUN", help="a run directory or a run's name")
+    verified = _verb(
+        verbs,
+        "verify",
+        "Read every byte of the newest checkpoint and report what differs from what was committed",
+        "train-1 --step 2000",
     )
-    verified.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step")
-    verified.add_argument("--all", action="store_true", help="every checkpoint that counts")
-    compared = _verb(verbs, "diff", "what is not the same in two checkpoints; 1 if anything")
+    verified.add_argument(
+        "place", metavar="RUN|DIR", help="a run, RUN@STEP, or a directory written by headway's dcp.StorageWriter"
+    )
+    verified.add_argument("--step", type=int, metavar="N", help="verify the checkpoint of this step")
+    verified.add_argument("--all", action="store_true", help="verify every checkpoint that can be resumed from")
+    compared = _verb(verbs, "diff", "Compare two checkpoints; exit with 1 if they differ", "train-1@1000 train-2@1000")
     for name in ("old", "new"):
         compared.add_argument(
-            name, metavar=name.upper(), help="RUN (its newest), RUN@STEP, or a directory of DCP or of safetensors"
+            name, metavar=name.upper(), help="RUN (its newest checkpoint), RUN@STEP, or a DCP or safetensors directory"
         )
-    _configure_export(_verb(verbs, "export", "a checkpoint as safetensors or plain torch.distributed.checkpoint"))
-    _configure_import(_verb(verbs, "import", "a new run that begins with a checkpoint from elsewhere"))
-    adopted = _verb(verbs, "adopt", "found the chain of a run anew whose checkpoints are there and whose chain is not")
-    adopted.add_argument("run", metavar="RUN")
-    adopted.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
+    _configure_export(
+        _verb(
+            verbs, "export", "Export a checkpoint to safetensors or plain torch.distributed.checkpoint", "train-1 --to exported/"
+        )
+    )
+    _configure_import(
+        _verb(
+            verbs,
+            "import",
+            "Create a run that starts from another program's checkpoint",
+            "hf Llama-3.1-8B/ --to llama-1 --job job.yaml",
+        )
+    )
+    adopted = _verb(verbs, "adopt", "Rebuild a run's lost chain (its commit log) from the checkpoints on disk", "train-1 --yes")
+    adopted.add_argument("run", metavar="RUN", help="a run directory or a run's name")
+    adopted.add_argument("--yes", action="store_true", help="rebuild it; without this option, only show what would be done")
 
 
-def _verb(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+def _verb(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, example: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary}.",
+        epilog=with_examples(None, f"headway checkpoint {name} {example}"),
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 
 def _configure_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step, not the newest")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a directory that is not there yet")
+    parser.add_argument("run", metavar="RUN", help="a run directory or a run's name")
+    parser.add_argument("--step", type=int, metavar="N", help="export the checkpoint of this step (default: the newest)")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a directory that does not exist yet")
     parser.add_argument(
         "--format",
         choices=("safetensors", "dcp"),
         default="safetensors",
-        help="safetensors: the parameters, for the builtin model as transformers' LlamaForCausalLM; dcp: the whole state",
+        help="safetensors: the parameters, which transformers loads as LlamaForCausalLM for the builtin model; dcp: the whole state "
+        "(default: %(default)s)",
     )
 
 
 def _configure_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "kind", choices=("hf", "dcp"), help="safetensors as Hugging Face has them, or plain torch.distributed.checkpoint"
+        "kind",
+        choices=("hf", "dcp"),
+        help="hf: safetensors in the layout of Hugging Face; dcp: plain torch.distributed.checkpoint",
     )
-    parser.add_argument("place", type=Path, metavar="DIR")
+    parser.add_argument("place", type=Path, metavar="DIR", help="the directory of the checkpoint")
     parser.add_argument("--to", type=Path, required=True, metavar="RUN", help="the new run's directory")
-    parser.add_argument("--job", type=Path, metavar="JOB", help="a TrainingJob of the builtin trainer that is to go on from it")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
-    parser.add_argument(
-        "--step", type=int, metavar="N", help="the step that it is the state of (default: as it says itself, else 0)"
-    )
+    parser.add_argument("--job", type=Path, metavar="JOB", help="a TrainingJob of the builtin trainer that will resume from it")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
+    parser.add_argument("--step", type=int, metavar="N", help="the step of the checkpoint (default: as recorded in it, else 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,11 +148,11 @@ def _import(args: argparse.Namespace) -> int:
         return PROBLEMS
     runs = Path(os.environ.get("HEADWAY_RUNS") or planned.plan.runs)
     if args.to.parent != Path() and args.to.parent.resolve() != runs.resolve():
-        return _fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; give a name or set HEADWAY_RUNS", USAGE)
+        return _fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; pass a name or set HEADWAY_RUNS", USAGE)
     with _told(planned.plan) as more:
         code = _read([*words, "--to", str(runs / args.to.name), *more], print_imported, args.json)
     if code == OK:
-        print(f"to go on: headway run {args.job} --resume {args.to.name}", file=sys.stderr)
+        print(f"to resume: headway run {args.job} --resume {args.to.name}", file=sys.stderr)
     return code
 
 

@@ -1,4 +1,4 @@
-"""The runner's checkpoint reader as a process: words in, one JSON object a line out."""
+"""Runs the runner's checkpoint reader as a process: words in, one JSON object per line out."""
 
 import json
 import subprocess
@@ -34,5 +34,5 @@ class Reading:
         """How the reader ended; 1 where a signal ended it."""
         code = self._process.wait()
         if code < 0:
-            print(f"error: the reader was ended by signal {-code}", file=sys.stderr)
+            print(f"error: the reader was killed by signal {-code}", file=sys.stderr)
         return code if code >= 0 else 1

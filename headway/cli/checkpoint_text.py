@@ -1,4 +1,4 @@
-"""What the checkpoint reader says, line by line, as text for people."""
+"""Prints the lines of the checkpoint reader as text for people."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ def print_list(lines: Iterable[Line]) -> None:
     for line in found:
         if line["what"] == "damaged":
             print(
-                f"error: the chain is damaged: {line['reason']}; `headway checkpoint adopt` says what can be done",
+                f"error: the chain is damaged: {line['reason']}; run `headway checkpoint adopt` to see what can be done",
                 file=sys.stderr,
             )
         elif line["what"] == "error":
@@ -155,9 +155,9 @@ def print_adoption(lines: Iterable[Line], name: str) -> None:
                 print(f"{line['damaged']}; {count(line['records'], 'record')} can be read")
             case "adopted":
                 last = None
-                print(f"the chain was moved to {line['moved_to']} and founded anew; newest: {line['newest'] or 'none'}")
+                print(f"the chain was moved to {line['moved_to']} and rebuilt; newest: {line['newest'] or 'none'}")
             case "error":
                 print_error(line)
     if last is not None:
         what = count(last["checkpoints"], "checkpoint")
-        print(f"`headway checkpoint adopt {name} --yes` moves the chain aside and founds it anew with {what}")
+        print(f"`headway checkpoint adopt {name} --yes` moves the chain aside and rebuilds it with {what}")

@@ -1,4 +1,4 @@
-"""Files as checked documents and plans; every verb that takes documents reads them here."""
+"""Reads files into checked documents and plans, for every verb that takes documents."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -146,8 +146,8 @@ def refuse_partial(parsed: AnyParsed, findings: Findings) -> bool:
     """Whether the document is only a base for others, which is a problem where it is to be used itself."""
     if not is_partial(parsed.document):
         return False
-    message = "this document is partial: it is there to be extended, and has no plan"
-    findings.add([Problem("HW211", parsed.document.name, ("partial",), message, "give a document that extends it")])
+    message = "this document is partial: it is meant to be extended and has no plan"
+    findings.add([Problem("HW211", parsed.document.name, ("partial",), message, "use a document that extends it")])
     return True
 
 
@@ -205,7 +205,7 @@ def clusters_of(documents: list[AnyParsed], findings: Findings) -> list[Parsed[C
 def wrong_kind(document: Document, wanted: str) -> Problem:
     """That a document of known kind is not of the kind `wanted`."""
     found = {"Inventory": "an Inventory"}.get(kind := str(kind_of(document)), f"a {kind}")
-    return Problem("HW211", document.name, ("kind",), f"this is {found}; a {wanted} is wanted here", "give another file")
+    return Problem("HW211", document.name, ("kind",), f"this is {found}; expected a {wanted}", "use another file")
 
 
 _Options = tuple[BaseModel | None, list[Problem]]
@@ -287,7 +287,7 @@ def _unknown(name: str, index: int, seen: list[str], unreadable: list[str]) -> P
     message = f"no Cluster document called `{name}` in the job's folder or above it"
     hint = did_you_mean(name, seen, "clusters") if seen else "put its Cluster document beside the job"
     if unreadable and nearest(name, seen) is None:
-        hint = f"{listed(unreadable)} cannot be read; `headway check` says why"
+        hint = f"{listed(unreadable)} cannot be read; run `headway check` to see why"
     return Problem("HW401", JOB, ("cluster", index), message, hint)
 
 

@@ -1,4 +1,4 @@
-"""`headway down CLUSTER`: the cluster's hosts without anything of headway's."""
+"""`headway down CLUSTER`: removes everything that headway installed on the cluster's hosts."""
 
 import argparse
 import sys
@@ -28,7 +28,7 @@ _SHOWN = 8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Removes what the manifest on each host names, /etc/headway/managed.json, and nothing else."
+    parser.epilog = "Removes the files named in each host's manifest, /etc/headway/managed.json, and nothing else."
     add_cluster(parser)
     add_consent(parser)
 
@@ -49,14 +49,14 @@ def _down(args: argparse.Namespace) -> int:
     names = sorted([*known.values(), *(state.name for state in others)])
     if not args.yes:
         shown = listed(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
-        ask(f"take headway's files from {counted(len(names), 'host')}, {shown}?")
+        ask(f"remove headway's files from {counted(len(names), 'host')}, {shown}?")
     stack.forget(args.forget)
     outcome = carry_out(stack.down, "removing", len(known))
     _sweep(others, outcome)
     print_changes(outcome)
     print_failures(outcome)
-    left = f", {len(outcome.failures)} failed; a host that is gone for good: `--forget NODE`" if outcome.failures else ""
-    print(f"{counted(len(names), 'host')}: headway's files were taken from {len(outcome.changes)}{left}", file=sys.stderr)
+    left = f", {len(outcome.failures)} failed; use `--forget NODE` for a host that is gone for good" if outcome.failures else ""
+    print(f"{counted(len(names), 'host')}: headway's files were removed from {len(outcome.changes)}{left}", file=sys.stderr)
     return 1 if outcome.failures else 0
 
 

@@ -1,4 +1,4 @@
-"""What a job's step costs, as `headway plan` prints it: memory, time, and what takes most of both."""
+"""Prints the estimate of a job's step for `headway plan`: memory, time, and the largest contributions to both."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ _ITEMS_SHOWN = 6
 def print_estimate(console: "Console", estimate: Estimate, plan: JobPlan, group: GroupPlan, calibrated: bool) -> None:
     """The estimate below a heading."""
     training = estimate.training
-    corrected = ", corrected by what was measured" if calibrated else ""
+    corrected = ", corrected by measurements" if calibrated else ""
     console.print(f"\n[bold]estimate[/] of a step, by the profile `{training.framework}`{corrected}")
     for name, value in _facts(estimate, plan, group):
         console.print(f"  {name:14}{value}", markup=False, soft_wrap=True)
@@ -77,7 +77,7 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
     gpu, compute = training.gpu, training.formats.compute
     if gpu.lacks(compute):
-        yield "precision", f"{gpu.name} has no rate for {compute} in the catalogue: the time is that of {gpu.rate_of(compute)[0]}"
+        yield "precision", f"{gpu.name} has no rate for {compute} in the catalogue, so the time is for {gpu.rate_of(compute)[0]}"
     needed = max(memory.needed, memory.reserved + memory.outside)
     held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
     yield "GPU memory", f"{memory.verdict}: {held}"
@@ -98,7 +98,7 @@ def _host_memory(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> str:
     """What the ranks of one node need, with copies of checkpoints on their way to a tier."""
     needed = host_bytes_per_node(estimate.training, host_load(plan), plan.procs_per_slot)
     if group.host_memory_bytes is None:
-        return f"{_gib(needed)} a node, of as much as the cluster file does not say (`host_memory`)"
+        return f"{_gib(needed)} a node; the cluster file does not set `host_memory`"
     verdict = "fits" if needed <= group.host_memory_bytes else "does not fit"
     return f"{verdict}: {_gib(needed)} of {_gib(group.host_memory_bytes)} a node"
 

@@ -1,4 +1,4 @@
-"""What reading documents brings to light: problems, and the texts that they point into."""
+"""Collects the problems found while documents are read, and the texts that they refer to."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Problems as other programs read them: JSON, SARIF 2.1.0, and GitHub's workflow commands."""
+"""Formats problems for other programs: JSON, SARIF 2.1.0, and GitHub's workflow commands."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What `up`, `preview` and `down` have in common: a cluster's document as its stack, and what is said of its hosts."""
+"""Shares what `up`, `preview` and `down` need: loading a cluster's document as a stack, and printing the state of its hosts."""
 
 import argparse
 import importlib.util
@@ -61,19 +61,19 @@ class ClusterHosts:
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """The argument that all three have."""
-    parser.add_argument("cluster", type=Path, metavar="CLUSTER", help="a Cluster document with a provider")
+    parser.add_argument("cluster", type=Path, metavar="CLUSTER", help="a Cluster document with a `provider`")
 
 
 def add_without(parser: argparse.ArgumentParser) -> None:
     """For hosts that do not answer now."""
-    help_text = "leave this node as it is and do not look at it; may be given several times"
+    help_text = "skip this node: neither read nor change it; repeatable"
     parser.add_argument("--without", action="append", default=[], metavar="NODE", help=help_text)
 
 
 def add_consent(parser: argparse.ArgumentParser) -> None:
     """For what changes hosts."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-    help_text = "take this node (or ADDRESS:PORT), which is gone for good, out of the state first; may be given several times"
+    parser.add_argument("--yes", action="store_true", help="skip the confirmation (required without a terminal)")
+    help_text = "first remove this node (or ADDRESS:PORT), which is gone for good, from the state; repeatable"
     parser.add_argument("--forget", action="append", default=[], metavar="NODE", help=help_text)
 
 
@@ -86,7 +86,7 @@ def read_hosts(file: Path) -> ClusterHosts:
     if planned is None or findings.errors:
         raise StopError(1)
     if planned.provider is None or planned.plan.provider is None:
-        raise StopError(1, f"`{planned.plan.name}` has no `provider`, so it is not known how its hosts are reached")
+        raise StopError(1, f"`{planned.plan.name}` has no `provider`, so its hosts cannot be reached")
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise StopError(3, f"this needs {' and '.join(missing)}; install headway with its extra `infra`")
     kind = PROVIDERS[planned.plan.provider]
@@ -119,7 +119,7 @@ def look(states: Sequence[HostState]) -> "Mapping[str, Found]":
         print(f"error: {error}", file=sys.stderr)
     if errors:
         foreign = any(isinstance(error, ForeignError) for error in errors)
-        message = f"nothing was changed: {counted(len(states), 'host')} looked at, {len(errors)} in the way"
+        message = f"nothing was changed: {counted(len(states), 'host')} checked, {len(errors)} with errors"
         raise StopError(1 if foreign else 3, message)
     return found
 
@@ -140,7 +140,7 @@ def _interrupts_for_the_engine() -> Iterator[None]:
     """An interrupt at the terminal comes to the engine too, which stops in order and unlocks the stack: we wait for that."""
 
     def handle(_number: int, _frame: object) -> None:
-        print("stopping: what is under way is brought to its end, the rest is left to the next run", file=sys.stderr)
+        print("stopping: finishing the changes in progress; the rest is left for the next run", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, handle)
     try:
@@ -160,7 +160,7 @@ def _progress(title: str, hosts: int) -> "Iterator[Report | None]":
         task = progress.add_task(title, total=hosts, host="")
 
         def report(host: str, op: str) -> None:
-            progress.update(task, advance=0 if op == "refresh" else 1, host=f"{host} looked at" if op == "refresh" else host)
+            progress.update(task, advance=0 if op == "refresh" else 1, host=f"{host} checked" if op == "refresh" else host)
 
         yield report
 
@@ -190,7 +190,7 @@ def _line(host: str, change: Change) -> str:
 def check_consent(yes: bool) -> None:
     """Raises StopError with 2 where nobody can be asked and nobody said yes."""
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise StopError(2, "nobody can be asked here; say `--yes`")
+        raise StopError(2, "cannot ask for confirmation without a terminal; pass `--yes`")
 
 
 def ask(question: str) -> None:

@@ -1,4 +1,4 @@
-"""A file that people keep, written anew in its place."""
+"""Replaces a file that people maintain, in place."""
 
 import stat
 from pathlib import Path
@@ -19,4 +19,4 @@ def write_in_place(path: Path, text: str) -> None:
         if mode is not None:
             file.chmod(mode)
     except OSError as error:
-        raise PinError(f"{path} cannot be written: {error.strerror}; give another place, or make room for it there") from error
+        raise PinError(f"{path} cannot be written: {error.strerror}; use another path, or free space there") from error

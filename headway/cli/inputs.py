@@ -1,4 +1,4 @@
-"""Files that a job starts from, looked for where it could be submitted."""
+"""Looks up the files that a job starts from, in the places where it could be submitted."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
@@ -16,5 +16,5 @@ def check_inputs(files: Mapping[Path, str], plan: JobPlan, document: FilePath) -
     folders = [FilePath.cwd(), *document.resolve().parents] if plan.scheduler == _HERE else []
     for path, file in files.items():
         if folders and not any((folder / file).is_file() for folder in folders):
-            hint = "a relative path counts from where the job is submitted"
+            hint = "relative paths start where the job is submitted"
             yield Problem("HW412", JOB, path, f"there is no file `{file}`, neither here nor beside the job or above it", hint)

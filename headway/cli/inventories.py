@@ -1,4 +1,4 @@
-"""The files of a cluster's inventories, and the file of an inventory's cluster: in one folder, or the inventories in `inventory/` below."""
+"""Finds the inventory files of a cluster and the cluster file of an inventory: in one folder, or in `inventory/` below it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

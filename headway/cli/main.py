@@ -1,4 +1,4 @@
-"""The command line as the exit code of the verb that it names."""
+"""Runs the command `headway`: finds the verb, parses its options and returns its exit code."""
 
 import argparse
 import gc
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from types import ModuleType
 
+from headway.cli.help import HelpFormatter, with_examples
 from headway.jobspec.suggest import did_you_mean
 
 OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
@@ -26,29 +27,66 @@ class Verb:
 
     module: str
     summary: str
+    example: str = ""
     raw: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
-    "check": Verb("headway.cli.check", "every problem of the documents, at its line and column"),
-    "plan": Verb("headway.cli.plan", "what a job or a cluster comes to: ranks, environment, classes, switches, files"),
-    "simulate": Verb("headway.cli.simulate", "the goodput that failures leave of a job, over its whole length"),
-    "render": Verb("headway.cli.render", "all files of jobs and clusters"),
-    "pin": Verb("headway.cli.pin", "what a job leaves open as numbers in its file; a cluster's cables as an inventory"),
-    "audit": Verb("headway.cli.audit", "switch, host and NCCL settings in force, read back and compared"),
-    "run": Verb("headway.cli.run", "a job on this machine: every node's processes here"),
-    "torchrun": Verb("headway.cli.torchrun", "torchrun's own flags, our agents: an unmodified script survives", raw=True),
-    "report": Verb("headway.cli.report", "a run as one HTML page and a summary"),
-    "checkpoint": Verb("headway.cli.checkpoint", "a run's checkpoints listed, verified, compared, brought out and in"),
-    "schema": Verb("headway.cli.schema", "the language of the documents as JSON Schema, for editors"),
-    "preview": Verb("headway.cli.preview", "what `up` would change on a cluster's hosts"),
-    "up": Verb("headway.cli.up", "a cluster's hosts as its document says, over SSH"),
-    "down": Verb("headway.cli.down", "a cluster's hosts without anything of headway's"),
+    "check": Verb(
+        "headway.cli.check", "Check jobs and clusters; report every problem at its line and column", "headway check jobs/"
+    ),
+    "plan": Verb(
+        "headway.cli.plan",
+        "Show what a job or a cluster resolves to: ranks, environment, traffic classes, switches, files",
+        "headway plan job.yaml --cluster cluster.yaml",
+    ),
+    "simulate": Verb(
+        "headway.cli.simulate",
+        "Simulate a job's goodput under failures over the whole run",
+        "headway simulate job.yaml --node-mtbf 300d --every disk=15m",
+    ),
+    "render": Verb(
+        "headway.cli.render",
+        "Write the files of jobs and clusters: batch scripts, manifests, NCCL, host and switch settings",
+        "headway render jobs/ --check",
+    ),
+    "pin": Verb(
+        "headway.cli.pin",
+        "Replace each `auto` of a job with its value, or write a cluster's cabling to inventories",
+        "headway pin job.yaml",
+    ),
+    "audit": Verb(
+        "headway.cli.audit",
+        "Compare the switch, host and NCCL settings in force with each other and with a cluster",
+        "headway audit collected/ --cluster cluster.yaml",
+    ),
+    "run": Verb("headway.cli.run", "Run a job on this machine, with the processes of all its nodes", "headway run job.yaml"),
+    "torchrun": Verb(
+        "headway.cli.torchrun",
+        "Run an unmodified script with torchrun's flags and restart it after failures",
+        raw=True,
+    ),
+    "report": Verb("headway.cli.report", "Summarize a run and write its HTML report", "headway report train-1"),
+    "checkpoint": Verb(
+        "headway.cli.checkpoint",
+        "List, verify, compare, export and import a run's checkpoints",
+        "headway checkpoint verify train-1",
+    ),
+    "schema": Verb(
+        "headway.cli.schema",
+        "Print the JSON Schema of the documents, for editors",
+        "headway schema TrainingJob > job.schema.json",
+    ),
+    "preview": Verb("headway.cli.preview", "Show what `up` would change on a cluster's hosts", "headway preview cluster.yaml"),
+    "up": Verb(
+        "headway.cli.up", "Configure a cluster's hosts over SSH as its document describes", "headway up cluster.yaml --yes"
+    ),
+    "down": Verb("headway.cli.down", "Remove everything headway installed on a cluster's hosts", "headway down cluster.yaml"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 fine, 1 problems or drift, 2 wrong usage, 3 the environment lacks something."""
+    """0 fine, 1 problems or drift, 2 wrong usage, 3 something is missing from the environment."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in {"-h", "--help"}:
         print(overview())
@@ -66,15 +104,19 @@ def overview() -> str:
     """The text of `headway --help`."""
     width = max(map(len, VERBS))
     rows = [f"  {name:{width}}  {verb.summary}" for name, verb in VERBS.items()]
-    return "\n".join(["usage: headway VERB ...", "", *rows, "", "headway VERB --help says what a verb takes."])
+    return "\n".join(["usage: headway VERB ...", "", *rows, "", "Run `headway VERB --help` for a verb's options and an example."])
 
 
 def _run(name: str, words: list[str]) -> int:
     module = _imported(VERBS[name].module)
     if VERBS[name].raw:
         return int(module.run(words))
-    parser = argparse.ArgumentParser(prog=f"headway {name}", description=VERBS[name].summary, allow_abbrev=False)
+    verb = VERBS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"headway {name}", description=f"{verb.summary}.", formatter_class=HelpFormatter, allow_abbrev=False
+    )
     module.configure(parser)
+    parser.epilog = with_examples(parser.epilog, verb.example)
     try:
         code: int = module.run(parser.parse_args(words))
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What a job comes to on its GPUs: its step, and when asked, other layouts and other numbers of GPUs."""
+"""Estimates a job's step on its GPUs, and on request other layouts and other numbers of GPUs."""
 
 import argparse
 import re
@@ -50,18 +50,18 @@ class OutlookError(Exception):
 
 def configure_outlook(parser: argparse.ArgumentParser) -> None:
     """The options of `headway plan` that ask for more than the plan."""
-    parser.add_argument("--estimate", action="store_true", help="for a job: only what a step takes, in memory and time")
+    parser.add_argument("--estimate", action="store_true", help="for a job: show only the estimate of a step's time and memory")
     parser.add_argument(
-        "--search", action="store_true", help="for a job: rank all layouts of its GPUs, and say why others are not among them"
+        "--search", action="store_true", help="for a job: rank all layouts of its GPUs and explain why others were ruled out"
     )
     parser.add_argument(
-        "--top", type=_count, default=10, metavar="N", help="how many layouts --search shows (default: %(default)s)"
+        "--top", type=_count, default=10, metavar="N", help="number of layouts that --search shows (default: %(default)s)"
     )
     parser.add_argument(
         "--scaling",
         type=_range,
         metavar="FROM..TO",
-        help="for a job: strong and weak scaling over the powers of 2 in a range of GPUs, as `1k..100k`",
+        help="for a job: estimate strong and weak scaling over the powers of 2 in a range of GPUs, such as `1k..100k`",
     )
     parser.add_argument(
         "--calibrate",
@@ -69,7 +69,7 @@ def configure_outlook(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[JOB=]STEP",
-        help="a measured step, as `8.2s` or the metrics.jsonl of a run, of this job or of JOB; may be given several times",
+        help="calibrate with a measured step of this job or of JOB, `8.2s` or a run's metrics.jsonl; repeatable",
     )
 
 
@@ -95,8 +95,8 @@ def look(planned: PlannedJob, args: argparse.Namespace) -> Outlook:
     known = _calibrated(found, calibration)
     if not known.is_possible:
         raise OutlookError(
-            f"by what was measured a step takes {step_seconds(known.step.seconds)}, {known.mfu_causal:.0%} of the peak of a "
-            f"{training.gpu.name}: is it of this job, with this batch, and in this unit?"
+            f"by the measurements a step takes {step_seconds(known.step.seconds)}, {known.mfu_causal:.0%} of the peak of a "
+            f"{training.gpu.name}: check that they are of this job, with this batch, and in this unit"
         )
     if args.search:
         progress(f"searching all layouts of {units.count(request.gpus, 'GPU')}")
@@ -148,7 +148,7 @@ def _measurement(training: Training, text: str, cluster: Path | None) -> tuple[T
     if separator:
         planned = load_job_plan(Path(job), cluster)
         if planned is None:
-            raise OutlookError(f"`{job}` has errors: nothing can be measured against it")
+            raise OutlookError(f"`{job}` has errors, so no measurement can be compared with it")
         training = training_of(planned.plan, planned.cluster)
     try:
         seconds = parse_seconds(step)
@@ -169,14 +169,14 @@ def _recorded(file: str) -> float:
     except OSError as error:
         raise OutlookError(f"`{file}` cannot be read: {error.strerror}") from error
     except (ValueError, OverflowError, RecursionError) as error:
-        raise OutlookError(f"`{file}` is no metrics.jsonl of a run") from error
+        raise OutlookError(f"`{file}` is not a metrics.jsonl of a run") from error
 
 
 def _refuse_implausible(seconds: float, estimated: float, told: str) -> None:
     if seconds > 0 and not estimated / _PLAUSIBLE <= seconds <= estimated * _PLAUSIBLE:
         raise OutlookError(
             f"`{told}` is a step of {step_seconds(seconds)}, and the estimate is {step_seconds(estimated)}: more than {_PLAUSIBLE} "
-            "times apart; is it of this job, and in this unit?"
+            "times apart; check that it is of this job and in this unit"
         )
 
 
@@ -219,7 +219,7 @@ def _run(planned: PlannedJob, known: Estimate) -> Run | None:
 
 def _count(text: str) -> int:
     if re.fullmatch("[1-9][0-9]{0,3}", text) is None or int(text) > 1000:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1 to 1000")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to 1000")
     return int(text)
 
 
@@ -234,5 +234,5 @@ def _measured(text: str) -> str:
     job, separator, step = text.rpartition("=")
     if not step or (separator and not job):
         missing = "step" if not step else "job"
-        raise argparse.ArgumentTypeError(f"`{text}` names no {missing}: write `8.2s`, a metrics.jsonl, or JOB=8.2s")
+        raise argparse.ArgumentTypeError(f"`{text}` has no {missing}: write `8.2s`, a metrics.jsonl, or JOB=8.2s")
     return text

@@ -1,4 +1,4 @@
-"""What stands in a folder of rendered files: whose it is, what of it nothing renders any more, and what is in the way."""
+"""Determines which files in a folder of rendered files are headway's, which are stale, and which are in the way."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[s
     """What is on the disk in the place of the tree and is not of its making: what is wrong, and what to do."""
     if obstacle := blocked(root, tree):
         what = "a symbolic link" if obstacle.is_symlink() else "a file"
-        yield f"`{obstacle}` is {what}, where a folder of rendered files goes", "move it away, or give another folder by `-o`"
+        yield f"`{obstacle}` is {what}, where the rendered files belong", "move it away, or set another folder with `-o`"
         return
     if len(tree.parts) == 1 and (jobs := sorted(path.parent.name for path in (root / tree).glob("*/plan.json"))):
         message = f"`{tree}` holds the files of a job of that name, for {', '.join(jobs)}"
@@ -44,10 +44,8 @@ def occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[s
         yield message, "rename the job, or remove the cluster's files if there is no such cluster"
     if _kind_of_tree(root / tree) != ("cluster" if len(tree.parts) == 1 else "job"):
         for difference in (found for found in compare_tree(root, files, [tree]) if found.what != "missing"):
-            message = (
-                f"`{root / difference.path}` may be somebody's own: no plan.json in `{tree}` says that headway has put it there"
-            )
-            yield message, "move it away or remove it, or give another folder by `-o`"
+            message = f"`{root / difference.path}` may not be headway's: no plan.json in `{tree}` records that headway wrote it"
+            yield message, "move it away or remove it, or set another folder with `-o`"
 
 
 def _planned_trees(root: Path) -> Iterator[PurePosixPath]:

@@ -1,4 +1,4 @@
-"""A cluster's cables as inventories, so that no later change of its document moves them; what a job leaves open as numbers."""
+"""`headway pin`: writes a cluster's cabling to inventories, so that later changes of its document move no cable; pins jobs too."""
 
 import argparse
 import json
@@ -47,14 +47,19 @@ class _Planned:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Inventories are read from the folder of the cluster's document and from `{FOLDER}` below it."
     add = parser.add_argument
-    add("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob, each `auto` of which becomes a number, or a Cluster")
-    add("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
+    add(
+        "document",
+        type=Path,
+        metavar="JOB|CLUSTER",
+        help="a TrainingJob, whose `auto` values are replaced in place, or a Cluster",
+    )
+    add("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)")
     add(
         "-o",
         "--output",
         type=Path,
         metavar="FILE",
-        help="for a cluster: write there, or append; into a folder: a file for each unit of nodes",
+        help="for a cluster: an inventory to write or to append to, or a folder, which gets one file per unit of nodes",
     )
 
 
@@ -66,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
     findings = Findings()
     is_a_job = kind_of(findings.load(args.document)[0]) == "TrainingJob"
     if is_a_job and args.output is not None:
-        print(f"headway: {args.document} is a job, and is written where it stands; `-o` is for a cluster", file=sys.stderr)
+        print(f"headway: {args.document} is a job, which is changed in place; `-o` is for a cluster", file=sys.stderr)
         return 2
     if not is_a_job and args.cluster is not None:
-        print(f"headway: {args.document} is no job; `--cluster` is for one", file=sys.stderr)
+        print(f"headway: {args.document} is not a job; `--cluster` is for a job", file=sys.stderr)
         return 2
     return pin_job(args.document, args.cluster) if is_a_job else _pin_cluster(args.document, args.output, findings)
 
@@ -112,7 +117,7 @@ def _pin(cluster: Cluster, observed: Observed, output: Path | None) -> int:
             print(path)
     elif new:
         sys.stdout.write(_document(cluster.name, cluster.name, new))
-    print(f"{counted(len(new), 'node')} pinned, {len(planned) - len(new)} in inventories before", file=sys.stderr)
+    print(f"{counted(len(new), 'node')} pinned, {len(planned) - len(new)} already in inventories", file=sys.stderr)
     return _report_open(planned, observed)
 
 
@@ -137,7 +142,7 @@ def _report_open(planned: Sequence[_Planned], observed: Observed) -> int:
         known = {nic.name for nic in observed.nodes[node.name].nics if nic.switch is not None}
         lines += [f"  {node.name}: {_flow(nic)}" for nic in node.nics if nic.name not in known]
     if lines:
-        print("error: these nodes stand in an inventory without all of their cables; add there:", file=sys.stderr)
+        print("error: the inventories are missing these cables; add them:", file=sys.stderr)
         more = [f"  and {len(lines) - _ROWS_SHOWN} more"] if len(lines) > _ROWS_SHOWN else []
         print(*lines[:_ROWS_SHOWN], *more, sep="\n", file=sys.stderr)
     return 1 if lines else 0
@@ -158,15 +163,15 @@ def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:
         before = path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
         text = _document(_name_of(path, cluster), cluster, nodes)
-        _read(path, text, "would not be read", "give a folder, which gets a file for each unit of nodes")
+        _read(path, text, "would not be read", "use a folder, which gets a file for each unit of nodes")
         return text
     except (OSError, UnicodeDecodeError) as error:
-        raise PinError(f"{path} cannot be read: {error}; give another file") from error
-    document, was = _read(path, before, "is there already", "give another file")
+        raise PinError(f"{path} cannot be read: {error}; use another file") from error
+    document, was = _read(path, before, "already exists", "use another file")
     if was.cluster != cluster:
-        raise PinError(f"{path} is an inventory of `{was.cluster}`; give another file")
+        raise PinError(f"{path} is an inventory of `{was.cluster}`; use another file")
     text = _appended(before, document, nodes)
-    advice = "let `nodes` be its last key, one item below the other, or give another file"
+    advice = "make `nodes` its last key, with one item per line, or use another file"
     _, found = _read(path, text, "cannot be appended to", advice)
     if found != was.model_copy(update={"nodes": (*was.nodes, *(node.observed() for node in nodes))}):
         raise PinError(f"{path} cannot be appended to: {advice}")
@@ -180,7 +185,7 @@ def _read(path: Path, text: str, what: str, advice: str) -> tuple[Document, Inve
     for problem in (*unreadable, *invalid):
         raise PinError(f"{path} {what}: {problem.message}; {advice}")
     if parsed is None or not isinstance(parsed.spec, Inventory):
-        raise PinError(f"{path} {what}: it is no inventory; {advice}")
+        raise PinError(f"{path} {what}: it is not an inventory; {advice}")
     return document, parsed.spec
 
 

@@ -1,4 +1,4 @@
-"""What a job leaves open (`auto`) as numbers, written into its document where `auto` stands; no other byte of it changes."""
+"""Replaces each `auto` of a job with its value, in place in its document; no other byte of it changes."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ def _report_inherited(paths: Iterable[Path], document: Document) -> None:
         print(f"error: {base.name}:{place.line + 1}:{place.column + 1} leaves `{dotted(path)}` open", file=sys.stderr)
         whole = path[: next((depth for depth, key in enumerate(path) if isinstance(key, int)), len(path))]
         values[whole] = document.value(whole)
-    print(f"other documents may extend it and come to other numbers; say it in {document.name}:", file=sys.stderr)
+    print(f"other documents that extend it may get other values; set it in {document.name}:", file=sys.stderr)
     for path, value in values.items():
         print(f"  {_nested(path, value)}", file=sys.stderr)
 
@@ -90,6 +90,6 @@ def _write(document: Document, values: Mapping[Path, Any], findings: Findings) -
     undecided = findings.documents[document.name]
     if unreadable or compose(after, findings.load).document.data != with_values(undecided, values).data:
         shown = ", ".join(f"`{dotted(path)}: {flow(value)}`" for path, value in values.items())
-        because = "because of what it extends or of how `auto` is written there; write it yourself"
-        raise PinError(f"{file} would come to something else with {shown}, {because}")
+        because = "because of what it extends or how `auto` is written there; edit it by hand"
+        raise PinError(f"{file} would change in other places too with {shown}, {because}")
     write_in_place(file, head + text)

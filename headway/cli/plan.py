@@ -1,4 +1,4 @@
-"""A job or a cluster as a readable account of its plan."""
+"""`headway plan`: prints the plan of a job or a cluster."""
 
 import argparse
 import shlex
@@ -18,7 +18,7 @@ from headway.cli.documents import (
     refuse_partial,
     wrong_kind,
 )
-from headway.cli.findings import Findings
+from headway.cli.findings import Findings, counted
 from headway.cli.outlook import OutlookError, asks, configure_outlook, look, outlook_json, print_outlook
 from headway.cli.plan_checkpoints import checkpoint_facts
 from headway.cli.terminal import stdout_console
@@ -42,11 +42,13 @@ _ROWS_SHOWN = 32
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document, not the first that it names")
+    parser.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)"
+    )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print JSON: the plan as `render` writes it to plan.json, or what other options ask for",
+        help="print JSON: the plan as `headway render` writes it to plan.json, or the result of the other options",
     )
     configure_outlook(parser)
 
@@ -54,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
     if args.document.is_dir():
-        print(f"error: {args.document} is a folder; name one document", file=sys.stderr)
+        print(f"error: {args.document} is a folder; pass one document", file=sys.stderr)
         return 2
     planned = _planned(args.document, args.cluster)
     if planned is None:
@@ -84,7 +86,7 @@ def _tell_job(planned: PlannedJob, args: argparse.Namespace) -> int:
 
 def _tell_cluster(planned: PlannedCluster, args: argparse.Namespace) -> int:
     if asks(args):
-        raise OutlookError("a cluster has no layouts; name a job")
+        raise OutlookError("a cluster has no layouts; pass a job")
     if args.json:
         sys.stdout.write(to_json(planned.plan))
     else:
@@ -114,7 +116,7 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
-    spares = f", {plan.spares} more to spare" if plan.spares else ""
+    spares = f", {counted(plan.spares, 'spare')}" if plan.spares else ""
     _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", _mesh(plan))
     _print_facts(console, _facts(planned))
     _section(console, "ranks", _ranks(plan))
@@ -189,9 +191,9 @@ def _checks(corruption: Corruption) -> Iterator[str]:
     """What is looked at and, where that follows from the spec, what part of the steps' time it takes."""
     if (replay := corruption.replay) is not None:
         share = "" if replay.steps is None else f" ({100 / replay.steps:.2g} % of the time)"
-        yield f"a step computed on other ranks too every {write_interval(Interval(replay.steps, replay.seconds))}{share}"
+        yield f"a step recomputed on other ranks every {write_interval(Interval(replay.steps, replay.seconds))}{share}"
     if corruption.grad_norm_factor is not None:
-        yield f"so is one with a gradient norm more than {corruption.grad_norm_factor:g} times the usual"
+        yield f"and every step with a gradient norm above {corruption.grad_norm_factor:g} times the usual"
     if (compare := corruption.compare) is not None:
         yield f"replicas compared every {write_interval(Interval(compare.steps, compare.seconds))}"
 

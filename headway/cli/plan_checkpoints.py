@@ -1,4 +1,4 @@
-"""A job's checkpoints as lines of its plan: each tier with its interval and bytes, and what captures take of a node's memory."""
+"""Prints a job's checkpoints as lines of its plan: each tier's interval and bytes, and the node memory that captures take."""
 
 from collections.abc import Iterator
 

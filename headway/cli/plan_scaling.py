@@ -1,4 +1,4 @@
-"""How a job scales, as `headway plan --scaling` prints it: a row and a bar for each number of GPUs, and where more stop paying."""
+"""Prints how a job scales, for `headway plan --scaling`: a row and a bar per number of GPUs, and where more stop paying."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ _TEXTS = ("", "best layout")
 # What goes first where a terminal is too narrow for all; the efficiency says what its bar shows.
 _DISPENSABLE = ("", "bubble", "sequences", "communication", "goodput")
 _GOODPUT = (
-    "goodput: each tier saves as often as is best there, and no lost node is waited for; `headway simulate` counts that too"
+    "goodput: each tier saves at its best interval, and lost nodes are replaced at once; `headway simulate` models the wait too"
 )
-_TITLES = {"strong": "the global batch stays", "weak": "the global batch grows with the GPUs"}
+_TITLES = {"strong": "the global batch stays the same", "weak": "the global batch grows with the GPUs"}
 
 
 def print_scaling(console: "Console", scalings: Sequence[Scaling]) -> None:

@@ -1,4 +1,4 @@
-"""The layouts that a search found, as `headway plan --search` prints them: the fastest, and why the others are not among them."""
+"""Prints the layouts that a search found, for `headway plan --search`: the fastest, and why others were ruled out."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ def _print_ranked(console: "Console", found: SearchResult) -> None:
     columns = [name for name in rows[0] if name not in _OPTIONAL or any(row[name] != _OPTIONAL[name] for row in rows)]
     print_table(console, [{name: row[name] for name in columns} for row in rows], _TEXTS, _DISPENSABLE)
     console.print(
-        "  * no faster one leaves as much memory free; of times within 0.5 %, the simplest layout is first", markup=False
+        "  * no faster layout leaves as much memory free; of times within 0.5 %, the simplest layout comes first", markup=False
     )
 
 

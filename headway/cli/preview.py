@@ -1,4 +1,4 @@
-"""`headway preview CLUSTER`: what `up` would change on the cluster's hosts."""
+"""`headway preview CLUSTER`: shows what `up` would change on the cluster's hosts."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ from headway.cli.hosts import (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Exits with 0 when every host is as it is to be, with 1 when `up` would change something."
+    parser.epilog = "Exits with 0 if every host is up to date, with 1 if `up` would change something."
     add_cluster(parser)
     add_without(parser)
 
@@ -38,5 +38,5 @@ def _preview(args: argparse.Namespace) -> int:
     print_changes(outcome, found)
     print_failures(outcome)
     changed = counted(len(outcome.changes), "host") if outcome.changes else "none"
-    print(f"{counted(len(states), 'host')} looked at, {changed} to be changed", file=sys.stderr)
+    print(f"{counted(len(states), 'host')} checked, {changed} to be changed", file=sys.stderr)
     return 1 if outcome.changes or outcome.failures else 0

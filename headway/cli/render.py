@@ -1,4 +1,4 @@
-"""Jobs and clusters as their files, written or compared with what is there."""
+"""`headway render`: writes the files of jobs and clusters, or compares them with those on disk."""
 
 import argparse
 import os
@@ -42,10 +42,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="a TrainingJob or Cluster document, or a folder of them")
     add(
-        "-o", "--output", type=Path, metavar="DIR", help="folder of all rendered files (default: `rendered` beside each document)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write everything below this folder (default: `rendered` beside each document)",
     )
-    add("--cluster", type=Path, metavar="FILE", help="a Cluster document, not all that the jobs name")
-    add("--check", action="store_true", help="write nothing; list what is missing, changed or extra, and exit 1 if anything is")
+    add("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: all that the jobs name)")
+    add(
+        "--check",
+        action="store_true",
+        help="write nothing; list missing, changed and extra files, and exit with 1 if there are any",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,7 +128,7 @@ def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
     if tree in output.trees:
         kind = "cluster" if len(tree.parts) == 1 else "job"
         message = f"another {kind} called `{tree.parts[0]}` also renders into `{tree}`"
-        yield message, "rename one of them, or give each a folder of its own by `-o`"
+        yield message, "rename one of them, or set a separate folder for each with `-o`"
     for other in (other for other in output.trees if other.parts[0] == tree.parts[0] and len(other.parts) != len(tree.parts)):
         message = f"a job and a cluster are both called `{tree.parts[0]}`: one renders into `{tree}`, the other into `{other}`"
         yield message, "rename one of them"

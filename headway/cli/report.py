@@ -14,12 +14,13 @@ from headway.runs import searched
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Sums up a run: its loss, failures, checkpoints and where the time went. Works while the run is still going."
+        "Summarize a run and write its HTML report: loss, failures, checkpoints and where the time went. "
+        "Works while the run is still in progress."
     )
     parser.add_argument(
         "run",
         metavar="RUN",
-        help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` puts runs)",
+        help="a run directory, or its name under $HEADWAY_RUNS (default: ./runs, then where `headway torchrun` stores runs)",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="where to write the HTML page (default: RUN/report.html)"
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         write_page(summary, page)
     except OSError as error:
-        return _fail(f"`{page}` cannot be written: {error.strerror}; name another file with `-o`", 3)
+        return _fail(f"`{page}` cannot be written: {error.strerror}; choose another file with `-o`", 3)
     print(f"report: {page}", file=sys.stderr)
     return 0
 

@@ -1,4 +1,4 @@
-"""`headway run JOB`: the job on this machine, followed to its end, with what it took."""
+"""`headway run JOB`: runs the job on this machine, follows it to its end, and prints what it took."""
 
 import argparse
 import json
@@ -29,15 +29,15 @@ POLL_S = 0.02
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
-    parser.add_argument("--resume", metavar="RUN", help="go on with this run of the same job from its newest checkpoint")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
+    parser.add_argument("--resume", metavar="RUN", help="resume this run of the same job from its newest checkpoint")
     parser.add_argument(
         "--kill",
         type=_kill,
         action="append",
         default=[],
         metavar="RANK@STEP",
-        help="send SIGKILL to the worker of RANK when its heartbeat shows STEP completed steps; may be given several times",
+        help="inject a fault: send SIGKILL to the worker of RANK once its heartbeat shows STEP completed steps; repeatable",
     )
 
 
@@ -67,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
     _report(local.directory)
     for kill in left:
         print(
-            f"`--kill {kill.rank}@{kill.step}` was not carried out: that worker was never seen with {kill.step} steps",
+            f"`--kill {kill.rank}@{kill.step}` was not carried out: the worker never showed {kill.step} completed steps",
             file=sys.stderr,
         )
     if code == Exit.PREEMPTED:
-        print(f"to go on: headway run {args.job} --resume {local.directory.name}", file=sys.stderr)
+        print(f"to resume: headway run {args.job} --resume {local.directory.name}", file=sys.stderr)
     return code
 
 
@@ -93,7 +93,9 @@ def _impossible(kills: list[Kill], plan: JobPlan) -> str | None:
         if kill.rank >= plan.world_size:
             return f"`--kill {kill.rank}@{kill.step}`: there are ranks 0 to {plan.world_size - 1}"
         if plan.run.last_step is not None and kill.step >= plan.run.last_step:
-            return f"`--kill {kill.rank}@{kill.step}`: the job has {plan.run.last_step} steps, and its workers end with the last"
+            return (
+                f"`--kill {kill.rank}@{kill.step}`: the job has {plan.run.last_step} steps, and its workers exit after the last"
+            )
     return None
 
 
@@ -105,7 +107,7 @@ def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
     def handle(number: int, _: Any) -> None:
         heard.append(number)
         if len(heard) == 1:
-            print("saving and stopping; once more to stop at once", file=sys.stderr)
+            print("saving and stopping; interrupt again to stop at once", file=sys.stderr)
             local.interrupt()
         else:
             local.end()
@@ -121,16 +123,16 @@ def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
 # Of lines that always say the same, by their kind.
 _WORDS: Mapping[str, str] = {
     "hang": "hang in {section}: {why}",
-    "straggler": "rank {rank} needs {ratio:.2f} times the others' time for a step",
-    "corruption": "wrong numbers: {found}",
-    "transient": "step {step}: {found}; computed again, and right",
+    "straggler": "rank {rank} takes {ratio:.2f} times as long per step as the others",
+    "corruption": "silent corruption: {found}",
+    "transient": "step {step}: {found}; recomputed correctly",
     "spike": "step {step}: {found}; the same on all ranks that computed it",
-    "lost": "node {node} ({host}) is left out: {why}",
-    "excluded": "node {node} ({host}) is left out: {why}",
-    "rebound": "slot {slot} goes on at node {to}",
+    "lost": "lost node {node} ({host}): {why}",
+    "excluded": "excluded node {node} ({host}): {why}",
+    "rebound": "slot {slot} moved to node {to}",
     "takeover": "node {node} has taken over as coordinator",
     "refused": "step {step}: checkpoint refused, {name}: {reason}",
-    "preempted": "asked to save and stop",
+    "preempted": "preemption requested",
 }
 
 
@@ -159,12 +161,12 @@ def _words(line: dict[str, Any]) -> str | None:
         case "start":
             return f"generation {line['generation']}: starting {line['world_size']} ranks"
         case "loaded" if line["step"]:
-            return f"step {line['step']}: checkpoint verified by all ranks, going on from there"
+            return f"step {line['step']}: checkpoint verified by all ranks, resuming from it"
         case "failure":
             who = f"rank {line['rank']}" if line["rank"] is not None else "a node"
             return f"step {line['step']}: {who} was lost ({line['cause']})"
         case "section" if line["name"] == "script":
-            return f"generation {line['generation']}: the script runs; what it prints is in `logs` of the attempt"
+            return f"generation {line['generation']}: the script is running; its output is in `logs` of the attempt"
     words = _WORDS.get(line["kind"])
     return None if words is None else words.format_map(line)
 

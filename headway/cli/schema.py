@@ -1,4 +1,4 @@
-"""The language of the documents as JSON Schema, for editors and other checkers of YAML."""
+"""`headway schema`: prints the documents' language as JSON Schema, for editors and other YAML validators."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ TABLES = Tables(SCHEDULERS, PROVIDERS, SWITCHES, TRAINERS, DATA, NEEDS, ONLY)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(MODELS)
-    parser.add_argument("kind", nargs="?", choices=list(MODELS), metavar="KIND", help=f"{kinds}; all of them when left out")
+    parser.add_argument("kind", nargs="?", choices=list(MODELS), metavar="KIND", help=f"{kinds} (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:

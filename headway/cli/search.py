@@ -1,4 +1,4 @@
-"""A folder or a job's name for its cluster as the files that hold headway documents."""
+"""Finds headway documents in a folder, and the Cluster document of the name that a job refers to."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A job as the goodput that failures leave of it: its run is simulated from start to end, many times."""
+"""`headway simulate`: simulates a job's run under failures many times and prints its goodput."""
 
 import argparse
 import json
@@ -54,62 +54,81 @@ class _UsageError(Exception):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Times are written as in the documents: 30s, 15m, 300d. docs/simulate.md has the model and every default's source."
+        "Write times as in the documents: 30s, 15m, 300d. docs/simulate.md describes the model and the source of every default."
     )
     parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document, not the first that the job names")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write goodput over the checkpoint interval as a picture")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also plot goodput over the checkpoint interval into this file")
+    parser.add_argument("--seeds", type=_seeds, default=16, metavar="N", help="number of simulated runs (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=_seeds, default=16, metavar="N", help="how often the run is simulated (default: %(default)s)"
+        "--first-seed", type=_natural, default=0, metavar="N", help="seed of the first simulated run (default: %(default)s)"
     )
-    parser.add_argument(
-        "--first-seed", type=_natural, default=0, metavar="N", help="the first of the seeds (default: %(default)s)"
-    )
-    _add_run(parser.add_argument_group("the run, where the job does not say it"))
-    _add_failures(parser.add_argument_group("failures, in place of the cluster's and of published ones"))
-    _add_recovery(parser.add_argument_group("recovery, in place of the job's and of published times"))
+    _add_run(parser.add_argument_group("run (override the job's values and the estimates)"))
+    _add_failures(parser.add_argument_group("failures (override the cluster's values and published ones)"))
+    _add_recovery(parser.add_argument_group("recovery (override the job's values and published ones)"))
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--step-time", type=_length, metavar="TIME", help="one optimizer step, without saves (default: estimated)")
-    group.add_argument("--checkpoint-bytes", type=_size, metavar="SIZE", help="one checkpoint (default: estimated)")
-    group.add_argument("--days", type=_days, metavar="N", help="a run of so many days, whatever the job's steps")
-    group.add_argument("--gpus", type=_count, metavar="N", help="as if the job had so many GPUs and the same step time")
+    group.add_argument(
+        "--step-time", type=_length, metavar="TIME", help="time of one optimizer step, without saves (default: estimated)"
+    )
+    group.add_argument("--checkpoint-bytes", type=_size, metavar="SIZE", help="size of one checkpoint (default: estimated)")
+    group.add_argument("--days", type=_days, metavar="N", help="length of the run in days, in place of the job's steps")
+    group.add_argument("--gpus", type=_count, metavar="N", help="number of GPUs; the step time stays the same")
 
 
 def _add_failures(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--node-mtbf", type=_length, metavar="TIME", help="mean time between failures of one node")
-    group.add_argument("--job-mtbf", type=_length, metavar="TIME", help="of the job as a whole, however large it is")
-    group.add_argument("--rack-mtbf", type=_length, metavar="TIME", help="of one rack, with all its nodes at once")
-    group.add_argument("--rack-nodes", type=_count, metavar="N", help="nodes of a rack")
-    group.add_argument("--repair", type=_time, metavar="TIME", help="mean time until a replaced node is back")
     group.add_argument(
-        "--shape", type=_positive, metavar="K", help="Weibull shape of a node's times; below 1, new nodes fail most"
+        "--job-mtbf", type=_length, metavar="TIME", help="mean time between failures of the whole job, whatever its size"
+    )
+    group.add_argument(
+        "--rack-mtbf", type=_length, metavar="TIME", help="mean time between failures of one rack, which take down all its nodes"
+    )
+    group.add_argument("--rack-nodes", type=_count, metavar="N", help="nodes per rack")
+    group.add_argument("--repair", type=_time, metavar="TIME", help="mean time until a replaced node is repaired")
+    group.add_argument(
+        "--shape", type=_positive, metavar="K", help="Weibull shape of a node's time to failure; below 1, new nodes fail most"
     )
     group.add_argument("--node-age", type=_time, metavar="TIME", help="age of the nodes at the start, with `--shape`")
     group.add_argument(
-        "--corruption-latency", type=_time, metavar="TIME", help="training on silently wrong numbers until it is noticed"
+        "--corruption-latency",
+        type=_time,
+        metavar="TIME",
+        help="time that training continues on silently corrupted values until that is detected",
     )
 
 
 def _add_recovery(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--every", type=_tier, action="append", default=[], metavar="TIER=TIME", help="a tier's interval; adds the tier"
+        "--every",
+        type=_tier,
+        action="append",
+        default=[],
+        metavar="TIER=TIME",
+        help="checkpoint interval of a tier; adds the tier if needed",
     )
     group.add_argument(
-        "--block", type=_tier, action="append", default=[], metavar="TIER=TIME", help="how long its save stops training"
+        "--block",
+        type=_tier,
+        action="append",
+        default=[],
+        metavar="TIER=TIME",
+        help="how long a save to the tier blocks training",
     )
-    group.add_argument("--spares", type=_standby, metavar="N", help="nodes that the job holds beside its own")
-    group.add_argument("--pool", type=_standby, metavar="N", help="nodes of the cluster that stand in for lost ones")
-    group.add_argument("--warm-restart", type=_time, metavar="TIME", help="a restart on nodes that the job has")
-    group.add_argument("--cold-restart", type=_time, metavar="TIME", help="a restart with a node from outside of the job")
-    group.add_argument("--provision", type=_time, metavar="TIME", help="until a node from outside has joined")
-    group.add_argument("--detect", type=_time, metavar="TIME", help="until a failure is noticed, of whatever cause")
+    group.add_argument("--spares", type=_standby, metavar="N", help="spare nodes that the job holds")
+    group.add_argument("--pool", type=_standby, metavar="N", help="nodes of the cluster that can replace lost ones")
+    group.add_argument("--warm-restart", type=_time, metavar="TIME", help="time of a restart on nodes that the job holds")
+    group.add_argument("--cold-restart", type=_time, metavar="TIME", help="time of a restart with a node from outside the job")
+    group.add_argument("--provision", type=_time, metavar="TIME", help="time until a node from outside the job has joined")
+    group.add_argument("--detect", type=_time, metavar="TIME", help="time until a failure of any cause is detected")
     group.add_argument(
-        "--drop-replicas", action="store_true", help="dp_replicate replicas go on without a lost one (fault-tolerant HSDP)"
+        "--drop-replicas",
+        action="store_true",
+        help="continue with the remaining dp_replicate replicas when one is lost (fault-tolerant HSDP)",
     )
-    group.add_argument("--unlimited-restarts", action="store_true", help="without the job's restart budget")
+    group.add_argument("--unlimited-restarts", action="store_true", help="ignore the job's restart budget")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -176,7 +195,7 @@ def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tupl
             estimated = estimate(training_of(plan, cluster))
         except EstimateError as error:
             if step_s is None:
-                raise _UsageError(f"the time of a step is not known: {error}; give `--step-time 5s`") from error
+                raise _UsageError(f"the time of a step is unknown: {error}; set `--step-time 5s`") from error
             return step_s, _bytes_of_model(plan) if checkpoint_bytes is None else checkpoint_bytes
         step_s = estimated.step.seconds if step_s is None else step_s
         checkpoint_bytes = estimated.checkpoint_bytes if checkpoint_bytes is None else checkpoint_bytes
@@ -185,7 +204,7 @@ def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tupl
 
 def _bytes_of_model(plan: JobPlan) -> int:
     if plan.model is None:
-        raise _UsageError("the job has no `model`, so the size of a checkpoint is not known; give `--checkpoint-bytes 1TB`")
+        raise _UsageError("the job has no `model`, so the size of a checkpoint is unknown; set `--checkpoint-bytes 1TB`")
     return plan.model.parameters * int(defaults().checkpoints["bytes_per_parameter"])
 
 
@@ -194,9 +213,7 @@ def _resized(plan: JobPlan, gpus: int | None) -> JobPlan:
     if gpus is None:
         return plan
     if not plan.gpus_per_slot or gpus % plan.gpus_per_slot:
-        raise _UsageError(
-            f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each, and only whole nodes can be added"
-        )
+        raise _UsageError(f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each; use a multiple of that")
     return replace(plan, slots=gpus // plan.gpus_per_slot)
 
 
@@ -265,7 +282,7 @@ def _write_picture(simulation: Simulation, file: Path) -> int:
     try:
         file.write_text(picture(simulation.run, simulation.intervals), encoding="utf-8")
     except OSError as error:
-        return _fail(f"`{file}` cannot be written: {error.strerror}; name another file with `--svg`", 3)
+        return _fail(f"`{file}` cannot be written: {error.strerror}; choose another file with `--svg`", 3)
     print(f"picture: {file}", file=sys.stderr)
     return 0
 
@@ -307,7 +324,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
             raise ValueError(text)
         return number
 
-    return _option(read, f"a whole number from {low} to {high:,} is wanted")
+    return _option(read, f"expected a whole number from {low} to {high:,}")
 
 
 def _above_zero(parse: Callable[[str], float], most: float) -> Callable[[str], float]:
@@ -329,13 +346,13 @@ def _kind_and_time(text: str) -> tuple[str, float]:
     return kind, parse_seconds(time)
 
 
-_time = _option(parse_seconds, "a time such as `30s`, `15m` or `1h30m` is wanted")
-_size = _option(parse_bytes, "a size such as `80GiB` or `1.5TB` is wanted")
-_tier = _option(_kind_and_time, f"a tier ({', '.join(KINDS)}) and a time are wanted, such as `disk=15m`")
-_length = _option(_above_zero(parse_seconds, math.inf), "a time above 0 such as `30s`, `15m` or `1h30m` is wanted")
+_time = _option(parse_seconds, "expected a time such as `30s`, `15m` or `1h30m`")
+_size = _option(parse_bytes, "expected a size such as `80GiB` or `1.5TB`")
+_tier = _option(_kind_and_time, f"expected a tier ({', '.join(KINDS)}) and a time, such as `disk=15m`")
+_length = _option(_above_zero(parse_seconds, math.inf), "expected a time above 0 such as `30s`, `15m` or `1h30m`")
 _count = _whole(1, _MOST)
 _natural = _whole(0, _MOST)
 _standby = _whole(0, _MOST_STANDBY)
 _seeds = _whole(1, _MOST_SEEDS)
-_days = _option(_above_zero(float, _MOST_DAYS), f"a number above 0 and up to {_MOST_DAYS:,} is wanted")
-_positive = _option(_above_zero(float, _MOST_SHAPE), f"a number above 0 and up to {_MOST_SHAPE} is wanted")
+_days = _option(_above_zero(float, _MOST_DAYS), f"expected a number above 0, up to {_MOST_DAYS:,}")
+_positive = _option(_above_zero(float, _MOST_SHAPE), f"expected a number above 0, up to {_MOST_SHAPE}")

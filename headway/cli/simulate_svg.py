@@ -1,4 +1,4 @@
-"""Goodput over the checkpoint interval as an SVG picture, one panel for each tier."""
+"""Draws goodput over the checkpoint interval as an SVG picture, one panel per tier."""
 
 import math
 from collections.abc import Mapping, Sequence

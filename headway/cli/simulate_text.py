@@ -1,4 +1,4 @@
-"""What was simulated of a job, for people on a terminal."""
+"""Prints the results of a simulation on a terminal."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -37,10 +37,10 @@ def print_simulation(simulation: "Simulation") -> None:
     for kind, rows in simulation.intervals.items():
         _print_tier(console, run, kind, rows, simulation.best_interval_s[kind])
     if simulation.intervals:
-        console.print("\nThe formula waits for no node, and goes on after any number of restarts.")
+        console.print("\nThe formula does not model waiting for nodes or a restart budget.")
     console.print(f"\n{_spares(run, simulation.best_spares)}", markup=False, soft_wrap=True)
     if run.assumed:
-        console.print("\n[bold]taken from publications[/], as no document says it")
+        console.print("\n[bold]from publications[/], as the documents do not set it")
         for line in run.assumed:
             console.print(f"  {line}", markup=False, soft_wrap=True)
 
@@ -55,7 +55,7 @@ def _print_tier(console: Console, run: Run, kind: str, rows: tuple[IntervalRow, 
 
 def _best(run: Run, best_s: float) -> str:
     if best_s >= run.length_s:
-        return "best only at the end: what the run would do again without these checkpoints costs less than writing them"
+        return "best only at the end: the work lost without these checkpoints costs less than writing them"
     return f"best every {units.seconds(best_s)} of training ({units.count(max(1, round(best_s / run.step_s)), 'step')})"
 
 
@@ -84,13 +84,13 @@ def _facts(run: Run, summary: Summary) -> _Facts:
     if summary.out_of_restarts:
         yield (
             "ended early",
-            f"{summary.out_of_restarts} of {units.count(summary.runs, 'run')}: `resilience.restart.budget` had no restart left",
+            f"{summary.out_of_restarts} of {units.count(summary.runs, 'run')}: `resilience.restart.budget` was exhausted",
         )
     if summary.interruptions.mean:
         every = units.seconds(summary.wall_s.mean / summary.interruptions.mean)
         yield (
             "failures",
-            f"{_numbers(summary.interruptions)} a run, one every {every}; each costs {units.seconds(summary.lost_s)}",
+            f"{_numbers(summary.interruptions)} per run, one every {every}; each costs {units.seconds(summary.lost_s)}",
         )
         yield "nodes replaced", f"{_numbers(summary.replaced)} a run; {_numbers(summary.nodes_used)} nodes are used"
     if summary.from_scratch:
@@ -100,8 +100,8 @@ def _facts(run: Run, summary: Summary) -> _Facts:
 def _spares(run: Run, best: int) -> str:
     held = f"{units.count(run.spares, 'spare')} and a pool of {run.pool:,}"
     if best <= run.spares:
-        return f"spares: {held} are enough; the job lacks a node for less than 0.5 % of the time"
-    return f"spares: {held} are too few; with {units.count(best, 'spare')} the job lacks a node for less than 0.5 % of the time"
+        return f"spares: {held} are enough; the job is short of a node for less than 0.5 % of the time"
+    return f"spares: {held} are too few; with {units.count(best, 'spare')} the job is short of a node for less than 0.5 % of the time"
 
 
 def _buckets(shares: Mapping[Bucket, float], console: Console) -> Table:

@@ -1,4 +1,4 @@
-"""What ranks print into torchrun's log files, shown on the terminal while they do: torchrun's --tee."""
+"""Shows what ranks print into torchrun's log files on the terminal, as torchrun's --tee does."""
 
 import os
 import sys

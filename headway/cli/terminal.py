@@ -1,4 +1,4 @@
-"""A terminal as the planner's commands use it: how wide it is, bars, the columns that fit, and a word while something takes long."""
+"""Formats terminal output of the planner's commands: width, bars, the columns that fit, and progress lines."""
 
 import sys
 from collections.abc import Mapping, Sequence

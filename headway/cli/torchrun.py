@@ -1,4 +1,4 @@
-"""`headway torchrun ARGS`: torchrun's own command line, run by our agents, with a last line that says what failures cost."""
+"""`headway torchrun ARGS`: runs torchrun's command line under headway's agents and prints the cost of failures as the last line."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def run(words: list[str]) -> int:
         _say_what_it_cost(Path(terminal["run"]))
     elif terminal["run"] and code in VERDICTS and code != Exit.COMPLETED:
         logs = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "logs"
-        print(f"headway: {VERDICTS[Exit(code)]} (exit code {code}); what this node saw of it: {logs}", file=sys.stderr)
+        print(f"headway: {VERDICTS[Exit(code)]} (exit code {code}); this node's logs: {logs}", file=sys.stderr)
     return code
 
 

@@ -1,4 +1,4 @@
-"""`headway up CLUSTER`: the cluster's hosts hold what its document says."""
+"""`headway up CLUSTER`: brings the cluster's hosts to the state that its document describes."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Only headway's own files are touched. What is there already and not headway's stops it before the first change."
+        "Only headway's own files are changed. Where one would replace a file that is not headway's, nothing is changed."
     )
     add_cluster(parser)
     add_consent(parser)
@@ -65,7 +65,7 @@ def _ended(outcome: "Outcome", places: list[str]) -> int:
     print_failures(outcome)
     for place in outcome.failures:
         if place not in places:
-            print(f"`{place}` is no longer of this cluster; if it is gone for good: `--forget {place}`", file=sys.stderr)
+            print(f"`{place}` is no longer part of this cluster; use `--forget {place}` if it is gone for good", file=sys.stderr)
     changed = f"{len(outcome.changes)} changed" if outcome.changes else "no changes"
     failed = f", {len(outcome.failures)} failed" if outcome.failures else ""
     print(f"{counted(len(places), 'host')}: {changed}{failed}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a reader sees for each bucket of the goodput ledger: a label in words, and the class that colours it in page.css."""
+"""Names each bucket of the goodput ledger for readers: a label in words, and the class that colours it in page.css."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What failures cost, by their cause: the ledger's seconds, each given to the failure that it follows from."""
+"""Sums the cost of failures by cause: each second of the ledger is attributed to the failure that caused it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

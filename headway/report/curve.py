@@ -1,4 +1,4 @@
-"""Turns the loss of every step into a figure: what stands, what was taken back, the failures and the checkpoints."""
+"""Turns the loss of every step into a figure: valid steps, steps taken back, failures and checkpoints."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Reads a run directory into typed records, or says which file and line is not what a runner writes."""
+"""Reads a run directory into typed records, or reports which file and line a runner did not write."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def find_run(name: str, folders: Sequence[Path]) -> Path:
     found = [path for path in (Path(name), *(folder / name for folder in folders)) if path.is_dir()]
     if not found:
         where = ", ".join(f"`{folder}`" for folder in folders)
-        raise RunError(f"no run `{name}`: neither a directory nor a name under {where}; give a run directory or set HEADWAY_RUNS")
+        raise RunError(f"no run `{name}`: neither a directory nor a name under {where}; pass a run directory or set HEADWAY_RUNS")
     # A script may keep folders of such names too: TensorBoard's lie in ./runs.
     return next((path for path in found if (path / "handle.json").is_file()), found[0])
 
@@ -65,7 +65,7 @@ def read_run(directory: Path) -> RunRecords:
 def _read_handle(directory: Path) -> Handle:
     path = directory / "handle.json"
     if not path.is_file():
-        raise RunError(f"`{directory}` is not a run: it has no handle.json; expected a directory that `headway run` made")
+        raise RunError(f"`{directory}` is not a run: it has no handle.json; expected a directory created by `headway run`")
     return _record(Handle, _json(path.read_bytes(), str(path)), str(path), Handle.SCHEMA)
 
 
@@ -145,7 +145,7 @@ def _json(text: bytes, where: str) -> dict[str, Any]:
 
 def _record(kind: type[R], data: dict[str, Any], where: str, schema: str | None) -> R:
     if schema is not None and data.get("schema") != schema:
-        raise RunError(f"{where}: schema `{data.get('schema')}` is not known here; expected `{schema}`")
+        raise RunError(f"{where}: schema `{data.get('schema')}` is unknown; expected `{schema}`")
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What happened in a run beside failures and saves, as sentences: hangs, wrong numbers, stragglers, nodes lost and replaced."""
+"""Describes the events of a run other than failures and saves: hangs, corruption, stragglers, nodes lost and replaced."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,22 +54,22 @@ def _told(entry: Entry) -> tuple[str, str] | None:
         case Rebound():
             return "rebound", _rebound(entry)
         case Excluded():
-            return "excluded", f"{_host(entry.host, entry.node)} is left out: {entry.why}"
+            return "excluded", f"{_host(entry.host, entry.node)} was excluded: {entry.why}"
         case Corruption() | Transient() | Spike():
             return _numbers(entry)
         case Takeover():
             return "takeover", f"node {entry.node} has taken over as coordinator (term {entry.term})"
         case Regroup():
-            return "regroup", f"{_host(entry.host, entry.node)} has come: all ranks start again with it"
+            return "regroup", f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
         case RefusedFile():
             return "refused file", f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Unseen():
-            return "unseen", f"not seen from outside: {'; '.join(entry.calls)}"
+            return "unseen", f"not observable from outside: {'; '.join(entry.calls)}"
     return None
 
 
 def _hang(hang: Hang) -> str:
-    who = f"{_ranks(hang.ranks)} hung" if hang.ranks else "all ranks stood still, none of them alone"
+    who = f"{_ranks(hang.ranks)} hung" if hang.ranks else "all ranks were stuck, none of them alone"
     return f"{who} in {hang.section} for {units.seconds(hang.silent_s)}: {hang.why}"
 
 
@@ -80,9 +80,7 @@ def _ranks(ranks: Sequence[int], shown: int = 8) -> str:
 
 def _straggler(found: Straggler) -> str:
     where = f" on {found.host}" if found.host else ""
-    return (
-        f"rank {found.rank}{where} needs {found.ratio:.2f} times the others' time for a step ({units.seconds(found.own_step_s)})"
-    )
+    return f"rank {found.rank}{where} takes {found.ratio:.2f} times as long per step as the others ({units.seconds(found.own_step_s)})"
 
 
 def _numbers(entry: Corruption | Transient | Spike) -> tuple[str, str]:
@@ -90,7 +88,7 @@ def _numbers(entry: Corruption | Transient | Spike) -> tuple[str, str]:
         case Corruption():
             return "corruption", f"{entry.found}{_on(entry.hosts)}"
         case Transient():
-            return "transient", f"step {entry.step:,}: {entry.found}{_on(entry.hosts)}; computed again, and right"
+            return "transient", f"step {entry.step:,}: {entry.found}{_on(entry.hosts)}; recomputed correctly"
         case Spike():
             return "spike", f"step {entry.step:,}: {entry.found}; the same on all ranks that computed it, and applied"
 
@@ -102,7 +100,7 @@ def _on(hosts: Sequence[str | None]) -> str:
 
 def _rebound(move: Rebound) -> str:
     before = "" if move.before is None else f", in place of node {move.before}"
-    outside = "; it lies outside of the domain of its segment" if move.outside else ""
+    outside = "; it is outside the NVLink domain of its segment" if move.outside else ""
     return f"slot {move.slot} runs on {_host(move.host, move.to)}{before}{outside}"
 
 

@@ -1,4 +1,4 @@
-"""Turns the records of a run into its generations: where each resumed, how far it came, and which of its steps still stand."""
+"""Turns the records of a run into its generations: where each resumed, how far it came, and which of its steps are still valid."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Builds HTML and SVG in which every text and every attribute is escaped, because no other way to put one in exists."""
+"""Builds HTML and SVG in which every text and every attribute is escaped, since there is no other way to insert one."""
 
 import html
 

@@ -1,4 +1,4 @@
-"""Turns a summary into one HTML page that needs nothing beside itself; its only script shows the curve's values on hover."""
+"""Turns a summary into one self-contained HTML page, whose only script shows the curve's values on hover."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""The records that a runner leaves in its run directory, as typed values: handle.json, ledger.jsonl and the journal's lines."""
+"""Defines the records that a runner writes into its run directory as types: handle.json, ledger.jsonl and journal lines."""
 
 from collections.abc import Mapping
 from typing import ClassVar

@@ -59,7 +59,7 @@ def _named_rows(summary: RunSummary, bars: bool) -> Iterator[tuple[str, Renderab
 def _titled(title: str, items: Sequence[T], shown: Callable[[T], Text]) -> Iterator[tuple[str, RenderableType]]:
     """One row an item, the title before the first; of a long list the newest, and how many came before."""
     left_out = max(0, len(items) - _LONGEST_LIST)
-    rows = [_text(f"{left_out:,} earlier ones stand in the HTML report")] if left_out else []
+    rows = [_text(f"{left_out:,} earlier ones are in the HTML report")] if left_out else []
     rows += [shown(item) for item in items[left_out:]]
     yield from zip([title, *[""] * (len(rows) - 1)], rows, strict=True) if rows else ()
 
@@ -88,16 +88,16 @@ def _failure(failure: FailureSummary) -> Text:
 
 def _goodput(summary: RunSummary) -> str:
     if summary.goodput is None:
-        return "not known: no generation has closed its ledger"
+        return "unknown: no generation has closed its ledger"
     return f"{units.share(summary.goodput)} of {wording.goodput_base(summary)}{_spares(summary)}"
 
 
 def _spares(summary: RunSummary) -> str:
-    """`; spares stood by for 30.0 s, 33.3 % of all nodes' time`."""
+    """`; spares were idle for 30.0 s, 33.3 % of all nodes' time`."""
     if not summary.spare_idle_s:
         return ""
     share = units.share(summary.spare_idle_s / summary.node_s)
-    return f"; spares stood by for {units.seconds(summary.spare_idle_s)}, {share} of all nodes' time"
+    return f"; spares were idle for {units.seconds(summary.spare_idle_s)}, {share} of all nodes' time"
 
 
 def _bucket_table(summary: RunSummary, bars: bool) -> Table:

@@ -1,4 +1,4 @@
-"""Turns the ledger into two figures: one row a generation on the clock, and one bar of where all seconds went."""
+"""Turns the ledger into two figures: one row per generation over time, and one bar of where all seconds went."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -10,9 +10,7 @@ from headway.report.summary import RunSummary, Span
 
 LONGEST = 60
 MARKED = frozenset({"hang", "corruption", "straggler", "lost", "rebound", "takeover", "regroup"})
-_READING = (
-    "Each row is one start of all ranks on the clock. Colours show how its seconds divide, not their order; ticks are events."
-)
+_READING = "Each row is one start of all ranks over time. Colours show how its seconds divide, not their order; ticks are events."
 
 
 def timeline(summary: RunSummary) -> Markup:

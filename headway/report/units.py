@@ -1,4 +1,4 @@
-"""Turns quantities into the words of a report: seconds, bytes, shares, rates and moments, each with its unit."""
+"""Formats quantities for reports: seconds, bytes, shares, rates and times of day, each with its unit."""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,8 @@
-"""The providers of machines that a cluster may have."""
+"""Table of the providers of machines that a cluster document may name.
+
+In: the `provider` of a cluster document. Out: a `ProviderKind` (`kind.py`).
+To add a provider, add a folder beside `onprem/` and a row below.
+"""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the folder of a provider exports: its options, and what its hosts are to hold."""
+"""Defines what the folder of a provider exports: its options, and the state of its hosts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""What the runner needs beside headway's own dependencies, and whether this machine lacks it."""
+"""Reports which libraries of the runner this machine is missing."""
 
 import importlib.util
 
-_NO_TORCH = "torch, 2.6 or newer, and there is none: take an image that has it, or `pip install 'headway[torch]'`"
+_NO_TORCH = "torch 2.6 or newer, which is not installed: use an image that has it, or run `pip install 'headway[torch]'`"
 
 
 def lacking_to_run() -> str | None:

@@ -1,4 +1,4 @@
-"""A planned job as processes of this machine: one supervisor a slot and spare, and signals sent to its workers on request."""
+"""Starts a planned job as processes of this machine, one supervisor per slot and spare, and signals its workers on request."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
     while (run_json := _open(plan, runs, name, attempt)) is None:  # somebody else took it in the same moment
         if resume:
-            raise LocalError(f"run `{name}` was resumed by somebody else in this moment")
+            raise LocalError(f"run `{name}` has just been resumed by another process")
         name = f"{stem}{_next_number(runs, stem)}"
     hosts = ",".join([LOOPBACK] * plan.nodes)
     environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
@@ -110,7 +110,7 @@ def _check_machine(plan: JobPlan) -> None:
     if plan.backend == "nccl":
         there, needed = len(list(Path("/dev").glob("nvidia[0-9]*"))), plan.nodes * plan.gpus_per_slot
         if there < needed:
-            raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, and this machine has {there}")
+            raise LocalError(f"`{plan.name}` on `{plan.cluster}` needs {needed} GPUs, but this machine has {there}")
     if lacking := lacking_to_run():
         raise LocalError(lacking)
     script, *_ = plan.run.trainer.options.get("argv", ["-m"])
@@ -125,11 +125,11 @@ def _resumed(runs: Path, plan: JobPlan, run: str) -> str:
         raise LocalError(f"there is no run `{name}` below `{runs}`")
     specs = sorted((runs / name / "attempts").glob("*/spec.json"), key=lambda path: int(path.parent.name))
     if not specs and not name.startswith(f"{plan.run_stem}-"):
-        raise LocalError(f"run `{name}` was started from another spec and kept none to compare with; undo the change")
+        raise LocalError(f"run `{name}` was started from another spec and did not record it for comparison; undo the change")
     found = changes(json.loads(specs[-1].read_text()), plan.kept_spec) if specs else []
     if edited := [change.name for change in found if change.how is not How.ANYTIME]:
         raise LocalError(
-            f"the job has other values than run `{name}` for {listed(edited)}; `headway check JOB --run {name}` says what to do"
+            f"the job differs from run `{name}` in {listed(edited)}; run `headway check JOB --run {name}` to see what to do"
         )
     return name
 
@@ -150,5 +150,5 @@ def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
     if done.returncode == ATTEMPT_TAKEN:
         return None
     if done.returncode:
-        raise LocalError(f"`{runs / name}` cannot be made: {done.stderr.strip().splitlines()[-1]}")
+        raise LocalError(f"`{runs / name}` cannot be created: {done.stderr.strip().splitlines()[-1]}")
     return Path(done.stdout.strip())

@@ -1,4 +1,4 @@
-"""A process that does not outlive the one that started it."""
+"""Ends a process together with the one that started it."""
 
 import ctypes
 import signal

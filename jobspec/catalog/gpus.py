@@ -1,4 +1,4 @@
-"""GPU models: memory, peak rates, and the network that joins them inside a node or rack."""
+"""Describes GPU models: memory, peak rates, and the network that connects them inside a node or rack."""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A Hugging Face `config.json` as the sizes of a model.
+"""Reads the sizes of a model from a Hugging Face `config.json`.
 
 Keys and their defaults are those of transformers 5.23 (src/transformers/models/*/configuration_*.py). What a spec's model does not
 have is not read: dropout, which is a setting of the training, scaling of rotary positions, sliding and chunked windows, activations.
@@ -38,7 +38,9 @@ def read_config(folder: Path, name: str) -> Model:
     keys = _Keys(config)
     values = _FAMILIES[kind](keys)
     if keys.faults:
-        raise ConfigError(f"`{name}`: {'; '.join(keys.faults)}", f"write it as transformers saves the config of a `{kind}` model")
+        raise ConfigError(
+            f"`{name}`: {'; '.join(keys.faults)}", f"write it the way transformers saves the config of a `{kind}` model"
+        )
     return _model(name, values)
 
 
@@ -46,7 +48,7 @@ def _content(path: Path, name: str) -> bytes:
     try:
         if not path.is_file():
             found = f"`{name}` is not a file" if path.exists() else f"there is no file `{name}`"
-            raise ConfigError(found, "write the path of the config.json, from this document's folder")
+            raise ConfigError(found, "set the path of the config.json, relative to this document's folder")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -54,7 +56,8 @@ def _content(path: Path, name: str) -> bytes:
         raise ConfigError(f"`{name}` cannot be read: {reason}", "check the path and its permissions") from None
     if len(content) > MAX_BYTES:
         raise ConfigError(
-            f"`{name}` is larger than {MAX_BYTES} bytes", "a config.json has a few thousand; is this the right file?"
+            f"`{name}` is larger than {MAX_BYTES} bytes",
+            "a config.json usually has a few thousand; check that this is the right file",
         )
     return content
 
@@ -63,13 +66,15 @@ def _object(name: str, content: bytes) -> Values:
     try:
         found = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except UnicodeDecodeError:
-        raise ConfigError(f"`{name}` is not UTF-8 text", "is this the right file?") from None
+        raise ConfigError(f"`{name}` is not UTF-8 text", "check that this is the right file") from None
     except RecursionError:
-        raise ConfigError(f"`{name}` is nested too deep", "a config.json is nearly flat; is this the right file?") from None
+        raise ConfigError(
+            f"`{name}` is nested too deep", "a config.json is nearly flat; check that this is the right file"
+        ) from None
     except ValueError as error:
-        raise ConfigError(f"`{name}` is not JSON: {error}", "is this the right file?") from None
+        raise ConfigError(f"`{name}` is not JSON: {error}", "check that this is the right file") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"`{name}` does not hold a JSON object", "is this the right file?")
+        raise ConfigError(f"`{name}` does not hold a JSON object", "check that this is the right file")
     return found
 
 
@@ -79,9 +84,11 @@ def _refuse_constant(text: str) -> NoReturn:
 
 def _unknown_type(name: str, kind: object) -> NoReturn:
     if kind is None:
-        raise ConfigError(f"`{name}` has no `model_type`", "is this the config.json of a model?")
+        raise ConfigError(f"`{name}` has no `model_type`", "check that this is the config.json of a model")
     if not isinstance(kind, str):
-        raise ConfigError(f"`{name}`: `model_type` must be text, found {_shown(kind)}", "is this the config.json of a model?")
+        raise ConfigError(
+            f"`{name}`: `model_type` must be text, found {_shown(kind)}", "check that this is the config.json of a model"
+        )
     raise ConfigError(f"`{name}`: headway does not read the model_type {_shown(kind)}", did_you_mean(kind, _FAMILIES, "types"))
 
 
@@ -92,7 +99,7 @@ def _model(name: str, values: Values) -> Model:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         message = f"`{name}`: `{place}` would be {_shown(first['input'])}, and {first['msg'].lower()}"
-        raise ConfigError(message, "is this the config.json of a model?") from None
+        raise ConfigError(message, "check that this is the config.json of a model") from None
 
 
 class _Keys:
@@ -142,7 +149,7 @@ class _Keys:
         if value is None:
             return []
         if not isinstance(value, list) or not all(type(item) is int and 0 <= item < _MAX_LAYERS for item in value):
-            self.faults.append(f"`{name}` must be a list of indices of blocks")
+            self.faults.append(f"`{name}` must be a list of block indices")
             return []
         return sorted(set(value))
 
@@ -189,7 +196,7 @@ def _decoder(keys: _Keys, norm_eps: str = "rms_norm_eps", eps: float = 1e-6, the
 def _biases(keys: _Keys) -> Values:
     attention, mlp = keys.flag("attention_bias"), keys.flag("mlp_bias")
     if attention != mlp:
-        keys.faults.append("`attention_bias` and `mlp_bias` differ, and a model here has a bias in both or in neither")
+        keys.faults.append("`attention_bias` and `mlp_bias` differ; headway's models have a bias in both or in neither")
     return {"qkv_bias": attention, "linear_bias": mlp}
 
 
@@ -238,7 +245,7 @@ def _pattern(keys: _Keys, name: str, layers: int, blocks: Sequence[int]) -> Valu
     every = blocks[1] - blocks[0] if len(blocks) > 1 else 1
     first_dense = blocks[0] - every + 1 if blocks else -1
     if first_dense < 0 or list(range(blocks[0], layers, every)) != list(blocks):
-        keys.faults.append(f"the blocks with experts that follow from `{name}` are not each n-th one from some block on")
+        keys.faults.append(f"`{name}` does not put experts into every n-th block from some block on")
         return {}
     return {"first_dense": first_dense, "every": every}
 

@@ -1,4 +1,4 @@
-"""Published models as presets: their sizes as a spec would give them, and what the publisher counts."""
+"""Describes published models as presets: their sizes as a spec would set them, and the publisher's parameter counts."""
 
 import json
 import types

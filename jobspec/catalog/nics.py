@@ -1,4 +1,4 @@
-"""Adapter models: which transports they carry, and how fast a port of each is."""
+"""Describes network adapter models: the transports they support, and the speed of a port for each."""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Ethernet switch models: their ports, and what is behind them."""
+"""Describes Ethernet switch models: their ports and lanes."""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A YAML file of this folder as its rows by name, all of them or a single one."""
+"""Reads a YAML file of this folder into rows by name, all of them or a single one."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Versions of driver, CUDA, NCCL and PyTorch: which of them work with each other and with which GPUs."""
+"""Knows which versions of driver, CUDA, NCCL and PyTorch work with each other and with which GPUs."""
 
 import types
 from collections.abc import Mapping

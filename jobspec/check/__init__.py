@@ -1,1 +1,7 @@
-"""Rules over several fields and over a job and its cluster, as problems; each runs when the sections that it reads are valid."""
+"""Rules over several fields, over a job and its cluster, and over plans.
+
+In: parsed documents or plans. Out: an iterator of `Problem`, empty where all is well.
+Each rule runs only when the sections that it reads are valid.
+Start reading: `job.py` (one document) and `placement.py` (a job against its cluster);
+headway/cli/documents.py calls them.
+"""

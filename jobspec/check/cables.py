@@ -1,4 +1,4 @@
-"""Cables as they were observed, against what hangs where by the cluster's document: leaf, port, rail, room."""
+"""Checks observed cables against the cluster's document: leaf, port, rail and free ports."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +83,9 @@ def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed)
     outside = list(dict.fromkeys(cable.node for cable in cables if cable.place.leaf >= shape.spec.leaves))
     if outside:
         count = "one node finds" if len(outside) == 1 else f"{len(outside)} nodes find"
-        message = f"{count} no port, `{outside[0]}` the first: observed cables leave ports free that these do not fit into"
+        message = (
+            f"{count} no port, starting with `{outside[0]}`: its cables do not fit into the ports that observed cables leave free"
+        )
         hint = f"add {shape.rails} leaves for every {shape.down} nodes"
         yield Problem("HW510", CLUSTER, (*path, "switches", "leaves"), message, hint)
         return
@@ -101,13 +103,13 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
         return None
     shape, _ = cabling.rails[nodes.group, nic.name]
     if nic.switch not in shape.leaves:
-        message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is no leaf of it"
-        hint = f"its leaves are `{shape.leaf(0)}` to `{shape.leaf(shape.spec.leaves - 1)}`"
+        message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is not one of its leaves"
+        hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.spec.leaves - 1)}`"
         return Problem("HW520", document, (*path, "switch"), message, hint)
     if nic.port not in shape.node_ports:
-        message = f"`{nic.port}` is no port of a leaf that is for nodes"
+        message = f"`{nic.port}` is not a port of a leaf for nodes"
         last = shape.port_name(shape.down - 1)
-        hint = f"these are the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.spec.lanes} lanes"
+        hint = f"use one of the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.spec.lanes} lanes"
         return Problem("HW520", document, (*path, "port"), message, hint)
     return None
 
@@ -122,10 +124,10 @@ def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator
         )
         other = crossed.get(leaf_rail)
         if other is not None and other.shape.rail_of(other.place.leaf) == each.rail:
-            hint = f"the cables of `{each.nic.name}` and `{other.nic.name}` are exchanged: exchange them back"
+            hint = f"the cables of `{each.nic.name}` and `{other.nic.name}` are swapped: swap them back"
         else:
             right = each.shape.leaf(each.place.leaf - leaf_rail + each.rail)
-            hint = f"put it into a leaf of rail {each.rail}, for example `{right}`"
+            hint = f"plug it into a leaf of rail {each.rail}, for example `{right}`"
         yield Problem("HW522", document, (*path, each.index, "switch"), message, hint)
 
 
@@ -143,11 +145,11 @@ def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Itera
         if positions[each.index] != usual and each.shape is one.shape:
             unit = one.place.leaf - one.rail
             message = (
-                f"`{each.nic.name}` hangs on `{each.nic.port}` of `{each.nic.switch}`, "
-                f"and `{one.nic.name}` on `{one.nic.port}` of `{one.nic.switch}`"
+                f"`{each.nic.name}` is connected to `{each.nic.port}` of `{each.nic.switch}`, "
+                f"and `{one.nic.name}` to `{one.nic.port}` of `{one.nic.switch}`"
             )
             beside = f"`{one.nic.port}` of `{each.shape.leaf(unit + each.rail)}`"
-            hint = f"its place beside that is {beside}: the cables of two nodes may be exchanged"
+            hint = f"beside that, its port would be {beside}: the cables of two nodes may be swapped"
             yield Problem("HW523", document, (*path, each.index, "port"), message, hint, Severity.WARNING)
 
 
@@ -157,7 +159,8 @@ def _check_stay(path: Path, nodes: NodeGroup, cables: Sequence[Cable]) -> Iterat
     if loose:
         count = "the cables of one node" if len(loose) == 1 else f"the cables of {len(loose)} nodes"
         message = (
-            f"{count} of `{nodes.group}`, from `{loose[0]}` on, lead to ports that other nodes leave: they move when those do"
+            f"{count} of `{nodes.group}`, from `{loose[0]}` on, lead to ports that other nodes "
+            f"leave free: they move when those nodes do"
         )
-        hint = "write them down: `headway pin` makes an inventory of them"
+        hint = "run `headway pin` to write them to an inventory"
         yield Problem("HW524", CLUSTER, path, message, hint, Severity.WARNING)

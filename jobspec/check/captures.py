@@ -1,4 +1,4 @@
-"""Captures of checkpoints against the memory of the job's nodes: what one has promised itself, and what it has."""
+"""Checks checkpoint captures against the memory of the job's nodes: the limit that the job sets, and what a node has."""
 
 from collections.abc import Iterator
 
@@ -14,21 +14,21 @@ def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Nothing is said where the size of the state is not known, and of a script that may save to storage by itself."""
     limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
     if limit is not None and node is not None and limit > node:
-        message = f"`host_memory` is {format_bytes(limit)}, and a node of `{plan.group}` has {format_bytes(node)}"
-        yield Problem("HW711", JOB, _LIMIT, message, "say how much of that checkpoints may take")
+        message = f"`host_memory` is {format_bytes(limit)}, but a node of `{plan.group}` has {format_bytes(node)}"
+        yield Problem("HW711", JOB, _LIMIT, message, "set how much of that checkpoints may use")
         return
     captures = captures_of(plan, cluster)
     if captures is None:
         return
     if limit is not None and captures.node_bytes > limit:
-        message = f"{_taken(captures)}, and `host_memory` is {format_bytes(limit)}"
+        message = f"{_taken(captures)}, but `host_memory` is {format_bytes(limit)}"
         yield Problem(
             "HW711", JOB, _LIMIT, message, f"use at least {format_bytes(captures.node_bytes)}{_or_less(captures, limit)}"
         )
     elif node is not None and captures.node_bytes + captures.beside_bytes > node:
-        beside = f"; all else takes {format_bytes(captures.beside_bytes)}" if captures.beside_bytes else ""
-        message = f"{_taken(captures)}{beside}, and a node of `{plan.group}` has {format_bytes(node)} (`host_memory`)"
-        hint = f"use more nodes, which makes each rank's part smaller{_or_less(captures, node - captures.beside_bytes)}"
+        beside = f"; everything else takes {format_bytes(captures.beside_bytes)}" if captures.beside_bytes else ""
+        message = f"{_taken(captures)}{beside}, but a node of `{plan.group}` has {format_bytes(node)} (`host_memory`)"
+        hint = f"use more nodes, so that each rank's part is smaller{_or_less(captures, node - captures.beside_bytes)}"
         yield Problem("HW711", JOB, ("checkpoint", "tiers"), message, hint)
 
 

@@ -1,4 +1,4 @@
-"""A Cluster document against itself."""
+"""Checks a Cluster document against itself."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,17 +26,17 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
             yield from check_host(CLUSTER, ("nodes", index, "hosts", place), host)
             other = taken.setdefault(normal_host(host), f"{nodes.group}-{place + 1}")
             if other != f"{nodes.group}-{place + 1}":
-                message = f"`{host}` is the node `{other}` already"
+                message = f"`{host}` is already the address of the node `{other}`"
                 yield Problem("HW209", CLUSTER, ("nodes", index, "hosts", place), message, "give each node its own address")
     for index, nodes in enumerate(cluster.nodes):
         if nodes.hosts and len(nodes.hosts) != nodes.count:
-            message = f"the group `{nodes.group}` has {nodes.count} nodes, and `hosts` lists {len(nodes.hosts)}"
+            message = f"the group `{nodes.group}` has {nodes.count} nodes, but `hosts` lists {len(nodes.hosts)}"
             yield Problem("HW512", CLUSTER, ("nodes", index, "hosts"), message, "list one address for each node", at_key=True)
 
 
 def _check_pending(cluster: Cluster) -> Iterator[Problem]:
     if cluster.health is not None:
-        message = "`health` is part of the language, and nothing carries it out yet: no node is checked or taken out"
+        message = "`health` is not implemented yet: nodes are neither checked nor excluded"
         hint = "let the scheduler check the nodes, for example by Slurm's `HealthCheckProgram`"
         yield Problem("HW214", CLUSTER, ("health",), message, hint, Severity.WARNING, at_key=True)
 

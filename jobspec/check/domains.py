@@ -1,4 +1,4 @@
-"""Groups of ranks against NVLink domains: what talks over NVLink must not leave it."""
+"""Checks groups of ranks against NVLink domains: groups that communicate over NVLink must not leave one."""
 
 from collections.abc import Iterator
 
@@ -60,10 +60,10 @@ def _check_replacement(job: TrainingJob, group: NodeGroup, domains: Domains) -> 
         return
     message = (
         f"a lost node costs its whole NVLink domain of {domains.nodes} nodes: groups of {tp} ranks span nodes, the job takes all nodes "
-        "of each domain, and no domain is spare"
+        "of each domain, and no domain is left as a spare"
     )
     hint = (
-        f"keep a domain free (`spares: {domains.nodes}` of the cluster's group), hold nodes for one group of ranks "
+        f"keep a domain free (`spares: {domains.nodes}` of the cluster's group), hold spares for one group of ranks "
         f"(`resilience: {{spares: {unit}}}`), or a `tp` within a node: "
     )
     yield Problem("HW416", JOB, ("layout", "tp"), message, hint + listed_numbers(divisors(domains.per_node)), Severity.WARNING)
@@ -75,10 +75,10 @@ def _check_spares(job: TrainingJob, domains: Domains) -> Iterator[Problem]:
     if unit is None or not 0 < spares < unit:
         return
     message = (
-        f"`spares: {spares}` helps only where a spare lies in the lost node's NVLink domain by chance: groups of ranks fill {unit} nodes "
+        f"`spares: {spares}` helps only if a spare happens to be in the lost node's NVLink domain: groups of ranks fill {unit} nodes "
         "of one domain, and move to another as a whole"
     )
-    hint = f"hold a multiple of {unit}, or none"
+    hint = f"set a multiple of {unit}, or 0"
     yield Problem("HW713", JOB, ("resilience", "spares"), message, hint, Severity.WARNING)
 
 
@@ -91,14 +91,14 @@ def _crossing(size: int, domains: Domains) -> str:
     over = f" over {domains.nodes} nodes" if domains.nodes > 1 else ""
     if size > domains.gpus:
         return f"are larger than an NVLink domain of {domains.gpus} GPUs{over}"
-    return f"cross the borders of NVLink domains of {domains.gpus} GPUs{over}"
+    return f"cross the boundaries of NVLink domains of {domains.gpus} GPUs{over}"
 
 
 def _crowded(job: TrainingJob, domains: Domains, unit: int) -> str:
     whole = domains.nodes // unit * unit
     return (
         f"fill {unit} nodes of one NVLink domain: {whole} of its {domains.nodes} nodes can be used, {domains.room(unit)} of all "
-        f"{domains.count}, and the job wants {job.nodes}"
+        f"{domains.count}, and the job needs {job.nodes}"
     )
 
 

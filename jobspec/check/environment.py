@@ -1,4 +1,4 @@
-"""A job's own variables against those that the plan, the runner and the scheduler set: each is set in one place."""
+"""Checks a job's environment variables against those that the plan, the runner and the scheduler set."""
 
 from collections.abc import Iterable, Iterator
 
@@ -64,12 +64,14 @@ def check_webhook(job: TrainingJob) -> Iterator[Problem]:
         return
     name = job.resilience.notify.webhook_env
     if name in job.environment:
-        message = f"`{name}` holds the address of a webhook (`resilience.notify`), which is a secret, and its value stands here"
-        hint = "take it out; set the variable where the job is submitted, or in the Secret that the rendered manifest names"
+        message = (
+            f"`{name}` holds the address of a webhook (`resilience.notify`), which is a secret, and the spec contains its value"
+        )
+        hint = "remove it, and set the variable where the job is submitted, or in the Secret that the rendered manifest names"
         yield Problem("HW215", JOB, ("environment", name), message, hint, at_key=True)
     elif _reserved(name) is not None:
-        message = f"`{name}` is a variable of the runner, the scheduler or the system, and holds no webhook's address"
-        yield Problem("HW418", JOB, _WEBHOOK, message, "use a variable of its own, for example `RUN_WEBHOOK`")
+        message = f"`{name}` is a variable of the runner, the scheduler or the system, and cannot hold a webhook's address"
+        yield Problem("HW418", JOB, _WEBHOOK, message, "use a separate variable, for example `RUN_WEBHOOK`")
 
 
 def _reserved(name: str) -> tuple[str, str] | None:
@@ -77,15 +79,16 @@ def _reserved(name: str) -> tuple[str, str] | None:
     if name in _PER_RANK or name.startswith(_PREFIXES):
         return f"`{name}` is set for each rank when it starts, and one value for all would be wrong", "leave it out"
     if name in _DEVICES:
-        hint = "leave it out; `gpus` of the group of nodes says how many there are"
-        return f"`{name}` would hide GPUs: each rank takes its own, by LOCAL_RANK, of all that the scheduler gives", hint
+        hint = "leave it out; `gpus` of the node group sets their number"
+        return f"`{name}` would hide GPUs: each rank selects its GPU by LOCAL_RANK among all that the scheduler allocates", hint
     if name in _INTERPRETER:
         hint = (
-            "on Slurm set it in `scheduler.options.setup` of the cluster file; elsewhere the image or the submitting shell has it"
+            "on Slurm set it in `scheduler.options.setup` of the cluster file; elsewhere set it in "
+            "the image or in the shell that submits the job"
         )
         return f"`{name}` decides which `python3` starts the runner, before any rank runs", hint
     if name in _OF_BASH:
-        return f"`{name}` is bash's own and readonly: the batch script would end at it", "use another name"
+        return f"`{name}` is read-only in bash: setting it would end the batch script", "use another name"
     return None
 
 
@@ -96,16 +99,18 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
         if planned[name].decided_by is not None:
             yield _taken(name, planned[name], f"the plan for `{plan.cluster}` sets `{name}`")
         elif (rival := _RIVALS.get(name)) in planned:
-            yield _taken(name, planned[rival], f"`{name}` goes against `{rival}`, which the plan for `{plan.cluster}` sets")
+            yield _taken(name, planned[rival], f"`{name}` conflicts with `{rival}`, which the plan for `{plan.cluster}` sets")
     webhook = plan.run.notify.webhook_env if plan.run.notify is not None else None
     if webhook in planned and webhook not in plan.spec["environment"]:
-        message = f"the plan for `{plan.cluster}` sets `{webhook}` to `{planned[webhook].value}`, which is no webhook's address"
-        yield Problem("HW418", JOB, _WEBHOOK, message, "use a variable of its own, for example `RUN_WEBHOOK`")
+        message = (
+            f"the plan for `{plan.cluster}` sets `{webhook}` to `{planned[webhook].value}`, which is not a webhook's address"
+        )
+        yield Problem("HW418", JOB, _WEBHOOK, message, "use a separate variable, for example `RUN_WEBHOOK`")
 
 
 def _taken(name: str, planned: EnvVar, message: str) -> Problem:
     why = f"to `{planned.value}`: {planned.reason} ({planned.source})"
-    hint = f"set `{planned.name}` in its place"
+    hint = f"set `{planned.name}` instead"
     if planned.decided_by is not None:
-        hint = f"leave it out: {planned.decided_by} in the cluster file decides it"
+        hint = f"leave it out: {planned.decided_by} in the cluster file determines it"
     return Problem("HW418", JOB, ("environment", name), f"{message} {why}", hint, at_key=True)

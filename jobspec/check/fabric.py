@@ -1,4 +1,4 @@
-"""Fabrics: each setting fits its transport, each transport its role, and what is said twice is said in the same way."""
+"""Checks fabrics: each setting must fit its transport, each transport its role, and redundant settings must agree."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -82,8 +82,8 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_hosts_apart(switches, cluster)
         yield from _check_oversubscription(("fabrics", index), cluster.fabrics[index], switches, cluster.nodes)
     for index, _ in switched[1:]:
-        message = f"the nodes' adapters hang on the switches of `{cluster.fabrics[switched[0][0]].name}` already"
-        hint = "only one fabric of a cluster can have `switches` so far"
+        message = f"the nodes' adapters are already connected to the switches of `{cluster.fabrics[switched[0][0]].name}`"
+        hint = "set `switches` for one fabric only: several are not implemented yet"
         yield Problem("HW514", CLUSTER, ("fabrics", index, "switches"), message, hint, at_key=True)
 
 
@@ -97,7 +97,7 @@ def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
         if nodes.gpus and fabrics:
             yield from _check_adapters(("nodes", index), nodes, fabrics[0][1])
         elif nodes.gpus and nodes.count > 1:
-            message = f"no fabric has the role `scale_out`, so NCCL chooses the network between the nodes `{nodes.group}` itself"
+            message = f"no fabric has the role `scale_out`, so NCCL itself chooses the network between the nodes `{nodes.group}`"
             hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: infiniband}`"
             yield Problem("HW601", CLUSTER, ("nodes", index), message, hint, Severity.WARNING)
 
@@ -107,15 +107,15 @@ def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem
     hosts = [(group, place, host) for group, nodes in enumerate(cluster.nodes) for place, host in enumerate(nodes.hosts)]
     for group, place, host in hosts:
         if in_network(host.partition(":")[0], switches.addresses):
-            message = f"`{host}` is of {switches.addresses}, the network of the fabric's links"
-            hint = "give the fabric's switches `addresses` of their own, or the host the address of another interface"
+            message = f"`{host}` is in {switches.addresses}, the network of the fabric's links"
+            hint = "give the fabric's switches other `addresses`, or the host the address of another interface"
             yield Problem("HW511", CLUSTER, ("nodes", group, "hosts", place), message, hint)
 
 
 def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
     """NCCL is told the adapters of an RDMA fabric by name."""
     if fabric.transport in _RDMA and not adapters_on(nodes, fabric):
-        message = f"the fabric `{fabric.name}` is {fabric.transport}, and the nodes `{nodes.group}` name no adapter"
+        message = f"the fabric `{fabric.name}` is {fabric.transport}, but the nodes `{nodes.group}` list no adapter"
         message += " on it" if nodes.nics else ""
         hint = "list what `ibv_devices` prints on a node, for example `nics: [mlx5_0, mlx5_1]`"
         yield Problem("HW502", CLUSTER, path, message, hint)
@@ -125,7 +125,7 @@ def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> 
     """Google's plugin refuses variables of another version than its own; they come with it as a script (NVIDIA/aicr#422)."""
     if fabric.transport == "tcpxo" and any(nodes.gpus for nodes in groups):
         message = f"no NCCL settings are planned for {fabric.transport} yet, and without them jobs would run over plain TCP"
-        hint = "they change with the version of Google's plugin; where TCP will do, set `transport: tcp` and its `interface`"
+        hint = "they depend on the version of Google's plugin; if TCP is enough, set `transport: tcp` and its `interface`"
         yield Problem("HW606", CLUSTER, (*path, "transport"), message, hint)
 
 
@@ -135,7 +135,7 @@ def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
     most = max(map(len, on), default=0)
     leave_out = any(rails != list(range(len(rails))) for rails in on)
     if fabric.rails is not None and fabric.rails > most > 0 and not leave_out:
-        message = f"`{fabric.name}` has {fabric.rails} rails, and no node has more than {most} adapters on it"
+        message = f"`{fabric.name}` has {fabric.rails} rails, but no node has more than {most} adapters on it"
         yield Problem("HW515", CLUSTER, (*path, "rails"), message, f"list the adapters of all rails, or use {most} rails")
 
 
@@ -151,7 +151,7 @@ def _check_shared_rails(fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator
             other = taken.setdefault(nic.rail, nic.name)
             if other != nic.name:
                 message = f"`{nic.name}` and `{other}` are both on rail {nic.rail} of `{fabric.name}`"
-                hint = f"leave `rail` out: in `{fabric.shape}` adapters have none"
+                hint = f"leave `rail` out: adapters have none in `{fabric.shape}`"
                 yield Problem("HW515", CLUSTER, ("nodes", index, "nics", place, "rail"), message, hint)
 
 
@@ -162,8 +162,8 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
     """
     name = fabric.interface
     if fabric.transport == "tcp" and name is not None and ("," in name or name[0] in "^="):
-        message = f"`{name}` is a choice of interfaces as NCCL writes it, and the name of one is wanted"
-        hint = "name what `ip link` prints, for example `interface: eth0`; headway adds what NCCL needs"
+        message = f"`{name}` is NCCL's notation for a choice of interfaces; the name of one interface is required"
+        hint = "use a name that `ip link` prints, for example `interface: eth0`; headway adds what NCCL needs"
         yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint)
 
 
@@ -174,13 +174,13 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale_up`, and `scale_up` is `nvlink`")
     elif transport in ("efa", "tcpxo") and fabric.role != "scale_out":
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
-        hint = f"`{transport}` is for `scale_out`; what else travels on such an instance is `tcp`"
+        hint = f"`{transport}` is for `scale_out`; other traffic on such an instance uses `tcp`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, hint)
     if transport == "roce" and fabric.role == "scale_out" and not any(each.carries == "collectives" for each in fabric.classes):
-        hint = "say how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
+        hint = "set how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
         yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no class that carries collectives", hint)
     if transport == "tcp" and fabric.interface is None:
-        hint = "name what `ip link` prints, for example `interface: eth0`"
+        hint = "use a name that `ip link` prints, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, path, f"the TCP fabric `{name}` has no `interface`", hint)
 
 
@@ -197,7 +197,7 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
     scale_out = [(index, fabric) for index, fabric in enumerate(fabrics) if fabric.role == "scale_out"]
     for index, fabric in scale_out[1:]:
         message = f"`{fabric.name}` is a second scale-out fabric, and NCCL uses one: `{scale_out[0][1].name}`"
-        hint = "describe both as the `planes` of one fabric, or give this one the role of what else it carries"
+        hint = "describe both as the `planes` of one fabric, or set this one's role by what else it carries"
         yield Problem("HW519", CLUSTER, ("fabrics", index, "role"), message, hint)
 
 
@@ -207,16 +207,14 @@ def _check_congestion(path: Path, fabric: Fabric) -> Iterator[Problem]:
         return
     if fabric.transport != "roce":
         if scheme != "nic-managed":
-            message = (
-                f"`{scheme}` is a way of Ethernet, and `{fabric.name}` is {fabric.transport}, which slows its senders by itself"
-            )
+            message = f"`{scheme}` is a scheme for Ethernet, but `{fabric.name}` is {fabric.transport}, which throttles its senders itself"
             yield Problem("HW516", CLUSTER, at, message, "leave `congestion` out, or set `nic-managed`")
         return
     for each in fabric.classes:
         if each.carries == "collectives" and not _agrees(scheme, each):
             yield Problem("HW516", CLUSTER, at, _contradiction(scheme, each), _agreement(scheme, fabric.classes))
     if not fabric.classes and _SCHEMES[scheme][0] and fabric.role != "scale_out":
-        message = f"`{scheme}` pauses a lossless class, and `{fabric.name}` has no classes"
+        message = f"`{scheme}` pauses a lossless class, but `{fabric.name}` has no classes"
         yield Problem("HW516", CLUSTER, at, message, "add its class with `lossless: true`, or leave `congestion` out")
 
 
@@ -227,7 +225,10 @@ def _agrees(scheme: str, each: TrafficClass) -> bool:
 
 def _contradiction(scheme: str, each: TrafficClass) -> str:
     lossless, marked = _SCHEMES[scheme]
-    return f"`{scheme}` means a class that is {_described(lossless, marked)}; `{each.name}` is {_described(each.lossless, bool(each.ecn))}"
+    return (
+        f"`{scheme}` requires a class that is {_described(lossless, marked)}; `{each.name}` is "
+        f"{_described(each.lossless, bool(each.ecn))}"
+    )
 
 
 def _described(lossless: bool, marked: bool | None) -> str:
@@ -255,14 +256,14 @@ def _check_shape(path: Path, fabric: Fabric) -> Iterator[Problem]:
     """The shape says what its numbers say."""
     rails, planes = fabric.rails, fabric.planes
     if fabric.shape == "leaf-spine" and rails is not None and rails > 1:
-        message = f"in `leaf-spine` all adapters of a node hang on one leaf, and `{fabric.name}` has {rails} rails"
+        message = f"in `leaf-spine` all adapters of a node connect to one leaf, but `{fabric.name}` has {rails} rails"
         yield Problem("HW518", CLUSTER, (*path, "rails"), message, "leave `rails` out, or set `shape: rail-optimized`")
     if fabric.shape == "rail-only" and planes > 1 and rails not in (None, planes):
-        message = f"in `rail-only` nothing joins the rails, and in {planes} planes some of the {rails} share their spines"
+        message = f"in `rail-only` nothing connects the rails, but in {planes} planes some of the {rails} share spines"
         yield Problem("HW518", CLUSTER, (*path, "planes"), message, f"use {rails} planes, or set `shape: rail-optimized`")
     if fabric.pods == 1 and fabric.oversubscription.spine > 1:
-        message = f"`spine` is about what leaves a pod, and `{fabric.name}` is one pod"
-        hint = "say how many there are, for example `pods: 4`, or leave `spine` out"
+        message = f"`spine` is the oversubscription between pods, and `{fabric.name}` is one pod"
+        hint = "set the number of pods, for example `pods: 4`, or leave `spine` out"
         yield Problem("HW518", CLUSTER, (*path, "oversubscription", "spine"), message, hint)
 
 
@@ -271,8 +272,8 @@ def _check_oversubscription(path: Path, fabric: Fabric, switches: Switches, grou
     stated, found = fabric.oversubscription, leaf_oversubscription(fabric, switches, groups)
     if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and abs(stated.leaf - found) > 0.01 * found:
         down, up = leaf_links(fabric, switches, groups)
-        message = f"the fullest leaf has {down} links to nodes and {up} to spines, which is {found:.4g} and not {stated.leaf:g}"
-        hint = "leave `leaf` out: with `switches` it follows from them"
+        message = f"the fullest leaf has {down} links to nodes and {up} to spines, an oversubscription of {found:.4g}, not {stated.leaf:g}"
+        hint = "leave `leaf` out: it follows from `switches`"
         yield Problem("HW518", CLUSTER, (*path, "oversubscription", "leaf"), message, hint)
 
 
@@ -281,8 +282,8 @@ def _check_pending(path: Path, fabric: Fabric) -> Iterator[Problem]:
     for key, is_pending, today in _PENDING if fabric.switches is not None else ():
         if is_pending(fabric):
             subject = f"`{key}: {getattr(fabric, key)}` with `switches`"
-            message = f"{subject} is part of the language, and nothing carries it out yet: their files have {today}"
-            hint = f"leave `{key}` out; where somebody else configures the switches, leave `switches` out"
+            message = f"{subject} is not implemented yet: their files have {today}"
+            hint = f"leave `{key}` out; leave `switches` out if headway does not configure them"
             yield Problem("HW214", CLUSTER, (*path, key), message, hint)
 
 

@@ -1,4 +1,4 @@
-"""The `history` of a TrainingJob against itself and the language: its steps, the fields that it sets, and their values."""
+"""Checks the `history` of a TrainingJob: its steps, the fields that it sets, and their values."""
 
 import dataclasses
 import json
@@ -36,15 +36,15 @@ def _check_order(history: tuple[Change, ...]) -> Iterator[Problem]:
     for index, (before, entry) in enumerate(pairwise(history), 1):
         went_on = takes_effect_at(before)
         if entry.from_step <= went_on:
-            message = f"`from_step` {entry.from_step} does not come after {went_on}, where the run went on after the entry before"
-            hint = "entries stand in the order of their steps; what begins at one step is one entry"
+            message = f"`from_step` {entry.from_step} is not after {went_on}, where the run resumed after the previous entry"
+            hint = "order the entries by step; merge those of one step into one entry"
             yield Problem("HW218", JOB, ("history", index, "from_step"), message, hint)
 
 
 def _check_rollback(index: int, entry: Change) -> Iterator[Problem]:
     if entry.rollback_to is not None and entry.rollback_to > entry.from_step:
-        message = f"`rollback_to` {entry.rollback_to} lies ahead of `from_step` {entry.from_step}"
-        hint = f"a run goes back to a step that it has come through: use at most {entry.from_step}"
+        message = f"`rollback_to` {entry.rollback_to} is ahead of `from_step` {entry.from_step}"
+        hint = f"use at most {entry.from_step}: a run can only go back to a step that it has completed"
         yield Problem("HW218", JOB, ("history", index, "rollback_to"), message, hint)
 
 
@@ -56,13 +56,13 @@ def _check_end(job: TrainingJob) -> Iterator[Problem]:
         ends = [each for each in ends if entry.rollback_to is None or each[0] < entry.rollback_to]
         end = ends[-1][1] if ends else job.steps
         if isinstance(steps, int) and steps < begins:
-            message = f"`steps` {steps} ends the run before step {begins}, from which on it counts"
+            message = f"`steps` {steps} ends the run before step {begins}, where it takes effect"
             hint = f"use at least {begins}, which ends the run there"
             yield Problem("HW218", JOB, ("history", index, "set", "steps"), message, hint)
         elif end is not None and steps is None and begins >= end:
             key = "from_step" if entry.rollback_to is None else "rollback_to"
-            message = f"`{key}` {begins} is never gone on from: the run ends after {end} steps"
-            hint = "give it more of them in the same entry, for example `set: {steps: " + f"{2 * end}" + "}`"
+            message = f"`{key}` {begins} is never reached: the run ends after {end} steps"
+            hint = "set more `steps` in the same entry, for example `set: {steps: " + f"{2 * end}" + "}`"
             yield Problem("HW218", JOB, ("history", index, key), message, hint)
         if isinstance(steps, int):
             ends.append((begins, steps))
@@ -90,9 +90,9 @@ def _unknown(path: Path, name: str) -> Problem:
 def _not_for_history(path: Path, name: str, rule: Rule) -> Problem:
     if rule.how is How.NEW_RUN:
         message = f"`{name}` cannot change in a run: {rule.reason}"
-        return Problem("HW219", JOB, path, message, "start a new run with it, and leave this one as it is", at_key=True)
-    message = f"`{name}` is no change of what is computed: {rule.reason}"
-    hint = f"change `{name}` in its own place: the next attempt goes by it"
+        return Problem("HW219", JOB, path, message, "start a new run with it, and leave this run as it is", at_key=True)
+    message = f"`{name}` does not change what is computed: {rule.reason}"
+    hint = f"change `{name}` itself: the next attempt uses it"
     return Problem("HW219", JOB, path, message, hint, at_key=True)
 
 

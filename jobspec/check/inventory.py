@@ -1,4 +1,4 @@
-"""The Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
+"""Checks the Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ def _check_own_nics(document: str, path: Path, nics: Sequence[ObservedNic]) -> I
     for index, nic in enumerate(nics):
         if (nic.switch is None) != (nic.port is None):
             found, lacking = ("port", "switch") if nic.switch is None else ("switch", "port")
-            message = f"`{found}` stands without `{lacking}`"
-            hint = "a cable leads to a port of a switch: say both or neither"
+            message = f"`{found}` without `{lacking}`"
+            hint = "set both or neither: a cable leads to a port of a switch"
             yield Problem("HW210", document, (*path, index, found), message, hint, at_key=True)
 
 
@@ -92,9 +92,9 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Problem:
     groups = {nodes.group: nodes.count for nodes in cluster.nodes}
     if group in groups:
         message = f"the group `{group}` has no node `{name}`: it has {groups[group]}, from `{group}-1` on"
-        hint = f"raise `count` in the document of `{cluster.name}`, or take the node out here"
+        hint = f"raise `count` in the document of `{cluster.name}`, or remove the node here"
     else:
-        message = f"`{name}` is a node of no group of `{cluster.name}`: nodes are called by their group and a number"
+        message = f"`{name}` is not in any node group of `{cluster.name}`: a node is named by its group and a number"
         hint = did_you_mean(group, groups, "groups")
     return Problem("HW520", document, path, message, hint)
 
@@ -113,7 +113,7 @@ def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNod
     index = int(node.name.rpartition("-")[2]) - 1
     listed = nodes.hosts[index] if index < len(nodes.hosts) else None
     if node.host is not None and listed is not None and normal_host(listed) != normal_host(node.host):
-        message = f"`{node.name}` is at `{node.host}` here, and at `{listed}` by the `hosts` of its group"
+        message = f"`{node.name}` is at `{node.host}` here, but at `{listed}` in the `hosts` of its group"
         yield Problem("HW512", document, path, message, "keep one of the two")
 
 
@@ -121,8 +121,8 @@ def _check_apart(cluster: Cluster, document: str, path: Path, host: str) -> Iter
     """Hosts are reached over SSH by addresses of another network than a fabric's links."""
     for fabric in cluster.fabrics:
         if fabric.switches is not None and in_network(host.partition(":")[0], fabric.switches.addresses):
-            message = f"`{host}` is of {fabric.switches.addresses}, the network of the links of the fabric `{fabric.name}`"
-            hint = "give the fabric's switches `addresses` of their own, or write the address of another interface"
+            message = f"`{host}` is in {fabric.switches.addresses}, the network of the links of the fabric `{fabric.name}`"
+            hint = "give the fabric's switches other `addresses`, or use the address of another interface"
             yield Problem("HW511", document, path, message, hint)
 
 
@@ -135,8 +135,8 @@ def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Prob
             here = f"{document.name}:{span.line + 1 if span else 1}"
             there = first.setdefault((path[0], device.name), here)
             if there != here:
-                hint = "keep one entry, with all that is known of it"
-                message = f"`{device.name}` stands in {there} already"
+                hint = "merge the two entries"
+                message = f"`{device.name}` is already in {there}"
                 yield Problem("HW521", document.name, (*path, "name"), message, hint)
 
 
@@ -157,8 +157,8 @@ def _check_once(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> I
         for fact in _facts(inventory):
             owner = owners.setdefault(fact.what, fact.owner)
             if owner != fact.owner:
-                hint = "one of the two entries is wrong, or was copied from the other"
-                yield Problem("HW521", fact.document, fact.path, f"{fact.what} is that of {owner} already", hint)
+                hint = "correct one of the two entries"
+                yield Problem("HW521", fact.document, fact.path, f"{fact.what} is already that of {owner}", hint)
 
 
 def _facts_of_cluster(cluster: Cluster) -> Iterator[_Fact]:
@@ -195,5 +195,5 @@ def _check_reach(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> 
     """Where something reaches the nodes, some document says by which addresses."""
     observed = any(isinstance(device, ObservedNode) and device.host for each in inventories for _, device in _devices(each))
     if cluster.provider is not None and not observed and not any(nodes.hosts for nodes in cluster.nodes):
-        message = "a provider, and no node says by which address it is reached"
+        message = "the cluster has a provider, but no node has an address"
         yield Problem("HW512", CLUSTER, ("provider",), message, "add `hosts` to a group of nodes", at_key=True)

@@ -1,4 +1,4 @@
-"""A TrainingJob document against itself."""
+"""Checks a TrainingJob document against itself."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -61,8 +61,8 @@ def _check_tokens(job: TrainingJob) -> Iterator[Problem]:
         tokens, length = batch.global_batch.tokens or 0, batch.sequence_length
         if tokens % length:
             nearest = " or ".join(f"{count} tokens ({count // length} sequences)" for count in nearest_multiples(tokens, length))
-            message = f"{tokens} tokens are no whole number of sequences of {length}"
-            yield Problem("HW323", JOB, path, message, f"the nearest is {nearest}")
+            message = f"{tokens} tokens are not a multiple of the {length} tokens of a sequence"
+            yield Problem("HW323", JOB, path, message, f"the nearest multiple is {nearest}")
 
 
 def _check_tiers(job: TrainingJob) -> Iterator[Problem]:
@@ -93,8 +93,8 @@ def _check_decay(job: TrainingJob) -> Iterator[Problem]:
     if optimizer is None:
         return
     if optimizer.schedule == "wsd" and optimizer.decay_steps is None:
-        hint = "say how long the decay at the end is, for example `decay_steps: 1000`"
-        yield Problem("HW210", JOB, ("optimizer", "schedule"), "the schedule `wsd` stands without `decay_steps`", hint)
+        hint = "set the length of the final decay, for example `decay_steps: 1000`"
+        yield Problem("HW210", JOB, ("optimizer", "schedule"), "the schedule `wsd` needs `decay_steps`", hint)
     elif optimizer.schedule != "wsd" and optimizer.decay_steps is not None:
         message = f"`decay_steps` has no effect: the schedule `{optimizer.schedule}` decays from the warm-up to the last step"
         if optimizer.schedule == "constant":
@@ -108,7 +108,7 @@ def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
     if optimizer is None or steps is None or optimizer.decay_steps is None or optimizer.schedule != "wsd":
         return
     if optimizer.warmup_steps + optimizer.decay_steps > steps:
-        message = f"{optimizer.warmup_steps} steps of warm-up and {optimizer.decay_steps} of decay, and the run has {steps}"
+        message = f"{optimizer.warmup_steps} steps of warm-up and {optimizer.decay_steps} of decay, but the run has {steps}"
         left = steps - optimizer.warmup_steps
         hint = f"use at most {left} for the decay" if left > 0 else "shorten both, or train longer"
         yield Problem("HW324", JOB, ("optimizer", "decay_steps"), message, hint)
@@ -126,28 +126,26 @@ def _check_image(job: TrainingJob) -> Iterator[Problem]:
     name = image.rpartition("#")[2]
     found = _not_a_digest(name) if "@" in name else _by_tag(name)
     if found:
-        hint = (
-            "name it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
-        )
+        hint = "pin it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
         yield Problem("HW221", JOB, ("code", "image"), found, hint)
 
 
 def _by_tag(name: str) -> str:
     tag = name.rpartition("/")[2].partition(":")[2]
     named = f"by the tag `{tag}`" if tag else "without a tag, which means `latest`"
-    return f"the image is named {named}, and that can come to mean another image between two attempts"
+    return f"the image is named {named}, which can refer to another image at the next attempt"
 
 
 def _not_a_digest(name: str) -> str | None:
     digest = _DIGEST.fullmatch(name)
     if digest is None:
-        return f"`{name.partition('@')[2]}` is no digest, which is an algorithm, a colon and its hex digits"
+        return f"`{name.partition('@')[2]}` is not a digest: an algorithm, a colon and hex digits"
     algorithm, encoded = digest.groups()
     digits = _HEX_DIGITS.get(algorithm)
     if digits is None or re.fullmatch(f"[0-9a-f]{{{digits}}}", encoded):
         return None
     found = f"{len(encoded)} characters" if len(encoded) != digits else "others"
-    return f"`{algorithm}:{encoded}` is no digest: {algorithm} has {digits} of the digits 0-9a-f, and this has {found}"
+    return f"`{algorithm}:{encoded}` is not a digest: {algorithm} has {digits} of the digits 0-9a-f, this has {found}"
 
 
 def _check_mounts(job: TrainingJob) -> Iterator[Problem]:
@@ -156,7 +154,7 @@ def _check_mounts(job: TrainingJob) -> Iterator[Problem]:
         if target in targets[:index]:
             message = f"a second directory is mounted at `{target}`, where it would hide the first"
             path = ("mounts", index, "target" if job.mounts[index].target is not None else "source")
-            yield Problem("HW209", JOB, path, message, "give each a `target` of its own")
+            yield Problem("HW209", JOB, path, message, "give each a different `target`")
 
 
 def _check_names(job: TrainingJob) -> Iterator[Problem]:
@@ -166,7 +164,7 @@ def _check_names(job: TrainingJob) -> Iterator[Problem]:
 def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:
     if job.limits.gpu_hours is not None and job.limits.time is None:
         hint = "add `time`: GPU-hours are nodes x GPUs x time"
-        yield Problem("HW210", JOB, ("limits", "gpu_hours"), "`gpu_hours` stands without `time`, and nothing keeps it", hint)
+        yield Problem("HW210", JOB, ("limits", "gpu_hours"), "`gpu_hours` without `time` is not enforced", hint)
 
 
 def _check_time(job: TrainingJob) -> Iterator[Problem]:
@@ -176,12 +174,13 @@ def _check_time(job: TrainingJob) -> Iterator[Problem]:
         return
     if time <= grace:
         message = (
-            f"an attempt of {format_seconds(time)} is told to stop {format_seconds(grace)} before its end: before it has begun"
+            f"an attempt of {format_seconds(time)} is asked to stop {format_seconds(grace)} "
+            f"before its end, which is before it has started"
         )
         yield Problem("HW708", JOB, ("limits", "time"), message, "use a longer `time`, or a shorter `resilience.grace`")
     elif time <= join:
         message = (
-            f"an attempt of {format_seconds(time)} may end before its nodes have come up, which may take {format_seconds(join)}"
+            f"an attempt of {format_seconds(time)} may end before its nodes have joined, which may take {format_seconds(join)}"
         )
         hint = "use a longer `time`, or a shorter `resilience.timeouts.join`"
         yield Problem("HW708", JOB, ("limits", "time"), message, hint, Severity.WARNING)

@@ -1,4 +1,4 @@
-"""A layout against the model, the batch and itself: what is split must divide, and a pipeline schedule wants its stages and microbatches.
+"""Checks a layout against the model and the batch: divisibility, and the stages and microbatches of a pipeline schedule.
 
 The rules of the pipeline schedules are those of torch 2.13 (torch/distributed/pipelining/schedules.py).
 """
@@ -69,16 +69,16 @@ def check_mesh(layout: Layout, mesh: Mesh, sizes: ModelSizes | None, batch: Batc
 def _check_company(layout: Layout, sizes: ModelSizes | None) -> Iterator[Problem]:
     """Settings that do nothing alone."""
     if layout.virtual_stages > 1 and layout.pp == 1:
-        message = f"`virtual_stages` is {layout.virtual_stages}, and there is no pipeline to interleave: `pp` is 1"
+        message = f"`virtual_stages` is {layout.virtual_stages}, but there is no pipeline to interleave: `pp` is 1"
         yield Problem("HW210", JOB, ("layout", "virtual_stages"), message, "set `pp`, or leave `virtual_stages` out", at_key=True)
     if layout.schedule is not None and layout.pp == 1:
-        message = f"the schedule `{layout.schedule}` orders the stages of a pipeline, and `pp` is 1"
+        message = f"the schedule `{layout.schedule}` orders the stages of a pipeline, but `pp` is 1"
         yield Problem("HW210", JOB, ("layout", "schedule"), message, "set `pp`, or leave `schedule` out", at_key=True)
     if layout.sequence_parallel and layout.tp == 1:
-        message = "sequence parallelism splits over the ranks of `tp`, and `tp` is 1"
+        message = "sequence parallelism splits over the ranks of `tp`, but `tp` is 1"
         yield Problem("HW210", JOB, ("layout", "sequence_parallel"), message, "set `tp`, or leave it out", at_key=True)
     if layout.ep > 1 and sizes is not None and sizes.experts is None:
-        message = f"`ep` spreads experts over {layout.ep} ranks, and the model has none"
+        message = f"`ep` spreads experts over {layout.ep} ranks, but the model has none"
         yield Problem("HW210", JOB, ("layout", "ep"), message, "leave `ep` out, or describe `experts` in the model", at_key=True)
 
 
@@ -91,7 +91,7 @@ def _check_schedule(layout: Layout) -> Iterator[Problem]:
     if least <= layout.virtual_stages <= most:
         return
     wanted = {(1, 1): "one stage", (2, 2): "exactly 2 stages"}.get((least, most), f"{least} stages or more")
-    message = f"`{schedule}` works with {wanted} a rank, and `virtual_stages` is {layout.virtual_stages}"
+    message = f"`{schedule}` needs {wanted} per rank, but `virtual_stages` is {layout.virtual_stages}"
     others = [name for name, (low, high) in _STAGES.items() if low <= layout.virtual_stages <= high]
     hint = f"set `virtual_stages: {least}`, or one of the schedules {', '.join(others)}"
     yield Problem("HW319", JOB, ("layout", "schedule"), message, hint)
@@ -133,12 +133,13 @@ def _split_by_tp(layout: Layout, sizes: ModelSizes) -> Iterator[tuple[str, int]]
 def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
     tp, kv_heads = layout.tp, sizes.kv_heads
     if tp > kv_heads and tp % kv_heads == 0:
-        message = f"{kv_heads} key and value heads for {tp} ranks of `tp`: each is held and computed by {tp // kv_heads} of them"
-        hint = f"with `tp` {kv_heads} or less no rank holds a copy; not every trainer makes copies"
+        message = f"{kv_heads} key and value heads for {tp} ranks of `tp`: {tp // kv_heads} ranks hold and compute the same head"
+        hint = f"set `tp` to {kv_heads} or less to avoid the copies, which not every trainer supports"
         yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
     if sizes.vocab_size % tp:
         message = (
-            f"the vocabulary of {sizes.vocab_size} tokens does not divide over {tp} ranks of `tp`: the last has fewer, or padding"
+            f"the vocabulary of {sizes.vocab_size} tokens does not divide over {tp} ranks of "
+            f"`tp`: the last rank has fewer, or padding"
         )
         hint = f"the next multiple is {nearest_multiples(sizes.vocab_size, tp)[-1]}"
         yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
@@ -157,7 +158,7 @@ def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
     elif all((layers + ends) % stages for ends in range(3)):
         each, more = divmod(layers, stages)
         message = f"{layers} layers do not divide over {stages} stages: {more} with {each + 1} and {stages - more} with {each}"
-        hint = f"all wait for the slowest; `pp` x `virtual_stages` {listed_numbers(divisors(layers))} divide evenly"
+        hint = f"all stages wait for the slowest; `pp` x `virtual_stages` {listed_numbers(divisors(layers))} divide evenly"
         yield Problem("HW318", JOB, ("layout", "pp"), message, hint, Severity.WARNING)
 
 
@@ -180,14 +181,14 @@ def _check_sequence(layout: Layout, batch: Batch) -> Iterator[Problem]:
         return
     over = [f"2 x {layout.cp} parts over `cp`"] if layout.cp > 1 else []
     over += [f"{parallel} ranks of `tp`"] if parallel > 1 else []
-    message = f"a sequence of {batch.sequence_length} tokens does not divide by {divisor}, for {' and '.join(over)}"
+    message = f"a sequence of {batch.sequence_length} tokens is not a multiple of {divisor}, for {' and '.join(over)}"
     nearest = " or ".join(map(str, nearest_multiples(batch.sequence_length, divisor)))
-    yield Problem("HW316", JOB, ("batch", "sequence"), message, f"the nearest that does is {nearest}")
+    yield Problem("HW316", JOB, ("batch", "sequence"), message, f"the nearest multiple is {nearest}")
 
 
 def _check_positions(sizes: ModelSizes, batch: Batch) -> Iterator[Problem]:
     if sizes.max_positions is not None and batch.sequence_length > sizes.max_positions:
-        message = f"a sequence of {batch.sequence_length} tokens, and the model has learned positions for {sizes.max_positions}"
+        message = f"a sequence of {batch.sequence_length} tokens is longer than the learned positions of the model, {sizes.max_positions}"
         hint = f"use at most {sizes.max_positions}, or raise the model's `max_positions`"
         yield Problem("HW322", JOB, ("batch", "sequence"), message, hint)
 
@@ -210,16 +211,12 @@ def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pr
         return
     least = _least(layout, schedule)
     if number < least:
-        message = f"`{schedule}` wants a microbatch for each of {least} stages, and a step has {number}"
+        message = f"`{schedule}` needs a microbatch for each of {least} stages, but a step has {number}"
         yield Problem("HW320", JOB, ("batch", "global"), message, f"use at least {least * sequences // number} sequences")
     elif schedule in _IN_ROUNDS and number % max(1, number // layout.pp):
-        message = (
-            f"`{schedule}` goes in rounds of equal size, and {number} microbatches do not make {number // layout.pp} of them"
-        )
+        message = f"`{schedule}` runs in rounds of equal size, but {number} microbatches do not divide into {number // layout.pp} rounds"
         nearest = " or ".join(str(count * sequences // number) for count in nearest_multiples(number, layout.pp))
-        yield Problem(
-            "HW320", JOB, ("batch", "global"), message, f"it works with {nearest} sequences, a multiple of `pp` microbatches"
-        )
+        yield Problem("HW320", JOB, ("batch", "global"), message, f"use {nearest} sequences, a multiple of `pp` microbatches")
 
 
 def _least(layout: Layout, schedule: Schedule) -> int:

@@ -1,4 +1,4 @@
-"""A job's step against the memory of its GPUs, by the planner's ledger."""
+"""Checks a job's step against the memory of its GPUs, by the planner's ledger."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     message = (
         f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
     )
-    hint = "; or ".join(hints(training, use)) or "take more GPUs, or GPUs with more memory"
+    hint = "; or ".join(hints(training, use)) or "use more GPUs, or GPUs with more memory"
     yield Problem(
-        "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what takes it", Severity.WARNING
+        "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING
     )

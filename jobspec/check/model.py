@@ -1,4 +1,4 @@
-"""A model against itself: its preset or config.json, sizes that it lacks, sizes that contradict each other."""
+"""Checks a model against itself: its preset or config.json, and missing or contradictory sizes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +17,8 @@ _EXAMPLE = "llama-3.1-8b"
 def check_model(model: Model, folder: Path) -> Iterator[Problem]:
     """Every problem of the model; `folder` is the document's, which `config` is a path from."""
     if model.preset is not None and model.config is not None:
-        hint = "keep one of them; sizes beside it take the place of its own"
-        yield Problem("HW210", JOB, ("model", "config"), "`config` stands beside `preset`", hint, at_key=True)
+        hint = "keep one of them; sizes set beside it override its sizes"
+        yield Problem("HW210", JOB, ("model", "config"), "`config` and `preset` are both set", hint, at_key=True)
         return
     try:
         whole = described(model, folder)
@@ -39,11 +39,11 @@ def _preset_hint(name: str) -> str:
 def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:
     missing = missing_sizes(whole)
     if missing == ["max_positions"]:
-        message = "learned positions need `max_positions`, the longest sequence that they have room for"
+        message = "learned positions need `max_positions`, the longest sequence that they cover"
         yield Problem("HW311", JOB, _place(model, "positions"), message, "for example `max_positions: 2048`")
     elif missing:
-        hint = f"add what is missing, or begin with a published model: `preset: {_EXAMPLE}`"
-        yield Problem("HW311", JOB, ("model",), f"the model lacks {listed(missing)}", hint, at_key=True)
+        hint = f"add them, or start from a published model: `preset: {_EXAMPLE}`"
+        yield Problem("HW311", JOB, ("model",), f"the model is missing {listed(missing)}", hint, at_key=True)
 
 
 def _check_idle(model: Model, whole: Model) -> Iterator[Problem]:
@@ -72,12 +72,12 @@ def _check_experts(model: Model, whole: Model) -> Iterator[Problem]:
         return
     path = _place(model, "experts")
     if experts.top_k > experts.count:
-        message = f"each token goes through {experts.top_k} experts, and there are {experts.count}"
+        message = f"each token goes through {experts.top_k} experts, but there are {experts.count}"
         yield Problem("HW311", JOB, (*path, "top_k"), message, f"use at most {experts.count}")
     if experts.shared == 0 and experts.shared_ffn_hidden is not None:
         message = "`shared_ffn_hidden` has no effect: there are no shared experts"
         yield Problem(
-            "HW210", JOB, (*path, "shared_ffn_hidden"), message, "say how many there are, for example `shared: 1`", at_key=True
+            "HW210", JOB, (*path, "shared_ffn_hidden"), message, "set their number, for example `shared: 1`", at_key=True
         )
     if whole.layers is not None and expert_layers(whole) == 0:
         message = f"none of the {whole.layers} blocks has experts"
@@ -89,7 +89,7 @@ def _check_groups(model: Model, whole: Model) -> Iterator[Problem]:
     if whole.heads is None or whole.kv_heads is None or whole.latent_attention is not None:
         return
     if whole.heads % whole.kv_heads:
-        message = f"{whole.heads} query heads do not divide over {whole.kv_heads} key and value heads"
+        message = f"{whole.heads} query heads are not a multiple of the {whole.kv_heads} key and value heads"
         hint = f"`kv_heads` must divide `heads`: {listed_numbers(divisors(whole.heads))}"
         yield Problem("HW303", JOB, _place(model, "kv_heads", "heads"), message, hint)
 
@@ -108,7 +108,7 @@ def _check_rotary(model: Model, whole: Model) -> Iterator[Problem]:
         return
     for path, width, hint in _rotary_heads(model, whole):
         if width % 2:
-            message = f"an attention head has {width} dimensions; rotary positions turn them in pairs"
+            message = f"an attention head has {width} dimensions; rotary positions rotate them in pairs"
             yield Problem("HW304", JOB, path, message, hint)
 
 

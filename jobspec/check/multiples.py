@@ -1,4 +1,4 @@
-"""Divisors and multiples of a number, as hints name them."""
+"""Computes divisors and multiples of a number, as hints list them."""
 
 from collections.abc import Sequence
 from math import isqrt

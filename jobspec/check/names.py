@@ -1,4 +1,4 @@
-"""Names: those that must differ within a list, and those of hosts."""
+"""Checks names: those that must differ within a list, and those of hosts."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,17 @@ def check_unique(document: str, path: Path, key: str | None, names: Sequence[str
     for index, name in enumerate(names):
         if name in before:
             place = (*path, index) if key is None else (*path, index, key)
-            yield Problem("HW209", document, place, f"`{name}` is used twice in `{path[-1]}`", "give each a name of its own")
+            yield Problem("HW209", document, place, f"`{name}` is used twice in `{path[-1]}`", "give each a unique name")
         before.add(name)
 
 
 def check_host(document: str, path: Path, host: str) -> Iterator[Problem]:
     """A problem unless it is the address of one host."""
     if not is_host(host):
-        message = f"`{host}` is neither a host name nor an IPv4 address, with a port from 1 to 65535 if with one"
+        message = f"`{host}` is neither a host name nor an IPv4 address, with or without a port from 1 to 65535"
         yield Problem("HW512", document, path, message, "write it as `10.0.0.11`, `gpu1.example.com` or `gpu1:2222`")
     elif _is_of_no_host(host.partition(":")[0]):
-        message = f"`{host}` is an address that no host is reached by"
+        message = f"`{host}` is not the address of a host"
         yield Problem("HW512", document, path, message, "write the address of the host itself, for example `10.0.0.11`")
 
 

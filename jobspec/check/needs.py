@@ -1,4 +1,4 @@
-"""A TrainingJob against its trainer: which of the fields that the language leaves open it cannot do without."""
+"""Checks that a TrainingJob has the optional fields that its trainer requires."""
 
 from collections.abc import Iterator
 

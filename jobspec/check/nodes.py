@@ -1,4 +1,4 @@
-"""Groups of nodes: each against itself, against what the catalogue knows of its hardware, and against the fabrics that it is on."""
+"""Checks groups of nodes against themselves, the catalogue's hardware, and the fabrics that they are on."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,8 +26,8 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
     yield from check_unique(CLUSTER, ("nodes",), "group", [nodes.group for nodes in cluster.nodes])
     count = sum(nodes.count for nodes in cluster.nodes)
     if count > _MOST_NODES:
-        message = f"the groups have {count} nodes together; a cluster has {_MOST_NODES} at most"
-        yield Problem("HW204", CLUSTER, ("nodes",), message, "describe a part of them as a cluster of its own", at_key=True)
+        message = f"the groups have {count} nodes in total; a cluster can have at most {_MOST_NODES}"
+        yield Problem("HW204", CLUSTER, ("nodes",), message, "describe some of them as a separate cluster", at_key=True)
     for index, nodes in enumerate(cluster.nodes):
         path = ("nodes", index)
         yield from check_unique(CLUSTER, (*path, "nics"), None, [nic.name for nic in nodes.nics])
@@ -55,16 +55,16 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
 def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.gpus is not None and nodes.procs is not None:
         hint = "leave `procs` out: each GPU runs one rank"
-        yield Problem("HW210", CLUSTER, (*path, "procs"), "`procs` stands beside `gpus`", hint, at_key=True)
+        yield Problem("HW210", CLUSTER, (*path, "procs"), "`procs` and `gpus` are both set", hint, at_key=True)
     if nodes.gpu is not None and nodes.gpus is None:
-        hint = "say how many one node has, for example `gpus: 8`"
-        yield Problem("HW210", CLUSTER, (*path, "gpu"), "`gpu` stands without `gpus`", hint, at_key=True)
+        hint = "set the number of GPUs per node, for example `gpus: 8`"
+        yield Problem("HW210", CLUSTER, (*path, "gpu"), "`gpu` needs `gpus`", hint, at_key=True)
     if nodes.gpus is not None and nodes.gpu is None:
-        hint = "name the model, for example `gpu: H100-SXM-80`"
-        yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` stands without `gpu`", hint, at_key=True)
+        hint = "set the model, for example `gpu: H100-SXM-80`"
+        yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` needs `gpu`", hint, at_key=True)
     if nodes.nvlink_domain is not None and nodes.gpus is None:
-        hint = "say how many GPUs one node has, for example `gpus: 4`"
-        yield Problem("HW210", CLUSTER, (*path, "nvlink_domain"), "`nvlink_domain` stands without `gpus`", hint, at_key=True)
+        hint = "set the number of GPUs per node, for example `gpus: 4`"
+        yield Problem("HW210", CLUSTER, (*path, "nvlink_domain"), "`nvlink_domain` needs `gpus`", hint, at_key=True)
 
 
 def _check_spares(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
@@ -81,9 +81,11 @@ def _check_domain(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if domain is None or domain <= count:
         yield from _check_one_node(path, nodes, count)
     elif domain % count:
-        message = f"an NVLink domain of {domain} GPUs is no whole number of nodes with {count} each"
+        message = f"an NVLink domain of {domain} GPUs is not a multiple of the {count} GPUs of a node"
         below = domain - domain % count
-        yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, f"the nearest are {below} and {below + count}")
+        yield Problem(
+            "HW233", CLUSTER, (*path, "nvlink_domain"), message, f"the nearest multiples are {below} and {below + count}"
+        )
     else:
         yield from _check_several_nodes(path, nodes, domain, domain // count)
 
@@ -95,20 +97,20 @@ def _check_one_node(path: Path, nodes: NodeGroup, count: int) -> Iterator[Proble
         whole = ", ".join(str(part) for part in range(1, count + 1) if count % part == 0)
         yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, f"use one of {whole}, or a multiple of {count}")
     elif nodes.imex:
-        message = f"`imex` is for memory of other nodes, and the NVLink domain is {domain or count} GPUs of one node"
-        hint = f"say how many GPUs NVLink joins, for example `nvlink_domain: {usual or 72}`, or leave `imex` out"
+        message = f"`imex` is for memory of other nodes, but the NVLink domain is {domain or count} GPUs of one node"
+        hint = f"set the number of GPUs that NVLink connects, for example `nvlink_domain: {usual or 72}`, or leave `imex` out"
         yield Problem("HW233", CLUSTER, (*path, "imex"), message, hint, Severity.WARNING, at_key=True)
     elif domain is None and usual is not None:
-        message = f"NVLink joins {usual} `{nodes.gpu}` as a rule, and without `nvlink_domain` the {count} of one node"
-        hint = f"say which it is: `nvlink_domain: {usual}` with `imex: true`, or `nvlink_domain: {count}`"
+        message = f"NVLink usually connects {usual} `{nodes.gpu}`, but without `nvlink_domain` the {count} of one node"
+        hint = f"set either `nvlink_domain: {usual}` with `imex: true`, or `nvlink_domain: {count}`"
         yield Problem("HW233", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING)
 
 
 def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -> Iterator[Problem]:
     """IMEX: docs.nvidia.com/multi-node-nvlink-systems/imex-guide."""
     if not nodes.imex:
-        message = f"an NVLink domain of {domain} GPUs spans {size} nodes, and without IMEX a GPU maps no memory of another node"
-        hint = f"set `imex: true` where the service runs and its channels are there, or `nvlink_domain: {nodes.gpus}`"
+        message = f"an NVLink domain of {domain} GPUs spans {size} nodes, and without IMEX a GPU cannot map another node's memory"
+        hint = f"set `imex: true` if the service runs and its channels exist, else `nvlink_domain: {nodes.gpus}`"
         yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, hint)
     rest = nodes.count % size
     if rest:
@@ -117,7 +119,7 @@ def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -
         hint = f"use {size} nodes, or {part}"
         if nodes.count > size:
             below = nodes.count - rest
-            hint = f"use {below} or {below + size} nodes; an incomplete domain can be a group of its own with {part}"
+            hint = f"use {below} or {below + size} nodes, or describe the incomplete domain as a separate group with {part}"
         yield Problem("HW233", CLUSTER, (*path, "count"), message, hint, Severity.WARNING)
 
 
@@ -136,11 +138,11 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         return
     model = _gpu(nodes)
     if model is None:
-        message = f"the catalogue has no GPU `{nodes.gpu}`, so nothing is known of its memory, its speed and its software"
+        message = f"the catalogue has no GPU `{nodes.gpu}`, so its memory, speed and software requirements are unknown"
         hint = did_you_mean(nodes.gpu, gpus(), "GPUs")
         yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING)
     elif model.host_arch not in (None, nodes.arch):
-        message = f"a `{nodes.gpu}` comes with a host of {model.host_arch}, and `arch` is {nodes.arch}"
+        message = f"a `{nodes.gpu}` comes with a host of {model.host_arch}, but `arch` is {nodes.arch}"
         place = "arch" if "arch" in nodes.model_fields_set else "gpu"
         yield Problem("HW232", CLUSTER, (*path, place), message, f"set `arch: {model.host_arch}`")
 
@@ -153,10 +155,10 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
             continue
         at, fabric = (*path, "nics", place, "fabric"), by_name.get(nic.fabric)
         if fabric is None:
-            message = f"`{nic.name}` is on `{nic.fabric}`, and no fabric has that name"
+            message = f"`{nic.name}` is on `{nic.fabric}`, but no fabric has that name"
             yield Problem("HW236", CLUSTER, at, message, did_you_mean(nic.fabric, by_name, "fabrics"))
         elif fabric.transport not in _RDMA:
-            message = f"`{nic.name}` is an RDMA adapter, and the fabric `{fabric.name}` is {fabric.transport}"
+            message = f"`{nic.name}` is an RDMA adapter, but the fabric `{fabric.name}` is {fabric.transport}"
             yield Problem("HW530", CLUSTER, at, message, "name the fabric that it speaks RDMA on, or leave the adapter out")
 
 
@@ -180,13 +182,13 @@ def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> I
             yield Problem("HW515", CLUSTER, at, message, "count rails from 0, one for each adapter")
         elif rail in taken:
             message = f"`{nic.name}` and `{taken[rail]}` are both on rail {rail} of `{fabric.name}`"
-            yield Problem("HW515", CLUSTER, at, message, "give each adapter of a node a rail of its own")
+            yield Problem("HW515", CLUSTER, at, message, "give each adapter of a node a different rail")
         taken.setdefault(rail, nic.name)
 
 
 def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nic is not None and nodes.nic not in nics():
-        message = f"the catalogue has no adapter `{nodes.nic}`, so nothing is known of its transports and its speed"
+        message = f"the catalogue has no adapter `{nodes.nic}`, so its transports and speed are unknown"
         hint = did_you_mean(nodes.nic, nics(), "adapters")
         yield Problem("HW231", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
 
@@ -198,11 +200,11 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
         return
     fastest = model.gbps.get(fabric.transport)
     if fastest is None:
-        message = f"a `{model.name}` does not carry {fabric.transport}, which the fabric `{fabric.name}` is"
-        yield Problem("HW232", CLUSTER, (*path, "nic"), message, f"it carries {listed(model.gbps)}")
+        message = f"a `{model.name}` does not support {fabric.transport}, the transport of the fabric `{fabric.name}`"
+        yield Problem("HW232", CLUSTER, (*path, "nic"), message, f"it supports {listed(model.gbps)}")
     elif nodes.nic_speed is not None and nodes.nic_speed > fastest * GBPS:
         message = (
-            f"a port of a `{model.name}` carries {fastest}Gb/s of {fabric.transport} at most, found {_gbps(nodes.nic_speed)}"
+            f"a port of a `{model.name}` supports at most {fastest}Gb/s of {fabric.transport}, found {_gbps(nodes.nic_speed)}"
         )
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, f"set `nic_speed: {fastest}Gb/s` or less")
 
@@ -211,8 +213,8 @@ def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
     """Both ends of a cable have one speed."""
     if fabric.switches is not None and nodes.nic_speed not in (None, fabric.switches.speed):
         found, speed = _gbps(nodes.nic_speed or 0), _gbps(fabric.switches.speed)
-        message = f"the adapters have {found}, and the ports of the switches of `{fabric.name}` {speed}"
-        hint = f"both ends of a cable have one speed: set `speed: {found}` of the switches, or `nic_speed: {speed}`"
+        message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"
+        hint = f"make both ends of a cable the same speed: set `speed: {found}` of the switches, or `nic_speed: {speed}`"
         yield Problem("HW518", CLUSTER, (*path, "nic_speed"), message, hint)
 
 
@@ -222,7 +224,7 @@ def _check_share(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Ite
     on, count = len(_adapters_on(nodes, scale_out)) if scale_out else 0, nodes.gpus or 0
     if on and count and max(on, count) % min(on, count):
         message = f"{count} GPUs do not divide evenly over {on} adapters: a step waits for those with the smallest share"
-        hint = "list every adapter of the fabric between the nodes; one of another fabric names it, for example `fabric: store`"
+        hint = "list every adapter of the fabric between the nodes; set the fabric of any other, for example `fabric: store`"
         yield Problem("HW235", CLUSTER, (*path, "nics"), message, hint, Severity.WARNING, at_key=True)
 
 

@@ -1,4 +1,4 @@
-"""What the language has and nothing carries out yet, refused at its line: a run is to be what was reviewed."""
+"""Rejects, at its line, each part of the language that is not implemented yet, so that a run is what was reviewed."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     for row in _TABLE:
         if job.has((row.field[0],)):
             for path, subject in row.find(job.spec):
-                message = f"{subject} is part of the language, and nothing carries it out yet: {row.yet}"
+                message = f"{subject} is not implemented yet: {row.yet}"
                 yield Problem("HW214", JOB, path, message, row.hint)
 
 
 def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
     if job.code.commit != "HEAD":
-        yield ("code", "commit"), "a commit of its own"
+        yield ("code", "commit"), "a pinned commit"
 
 
 _TABLE = (
@@ -48,8 +48,8 @@ _TABLE = (
         ("code", "commit"),
         "all but `HEAD`",
         _commit,
-        "what runs is what lies where the job is submitted",
-        "check it out there, and leave `commit` out",
+        "a run uses the code in the directory where the job is submitted",
+        "check it out there and leave `commit` out",
     ),
 )
 
@@ -57,7 +57,7 @@ _TABLE = (
 PENDING: Mapping[str, tuple[Pending, ...]] = {
     "TrainingJob": tuple(Pending(row.field, row.values, row.yet) for row in _TABLE),
     "Cluster": (
-        Pending(("health",), "", "no node is checked or taken out"),
+        Pending(("health",), "", "nodes are neither checked nor excluded"),
         Pending(("fabrics", "shape"), "with `switches`, all but `rail-optimized`", "their files have that shape"),
         Pending(("fabrics", "pods"), "with `switches`, more than 1", "their files have one pod"),
         Pending(("fabrics", "balancing"), "with `switches`, all but `ecmp`", "their files have `ecmp`"),

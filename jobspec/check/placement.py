@@ -1,4 +1,4 @@
-"""A TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
+"""Checks a TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
 
 from collections.abc import Callable, Iterator
 from math import prod
@@ -46,10 +46,10 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         own = f" and {n} spare{'' if n == 1 else 's'}" if (n := job.resilience.spares) else ""
         kept = f", {n} of them {'a spare' if n == 1 else 'spares'} of the cluster" if (n := group.spares) else ""
         message = (
-            f"the job wants {job.nodes} nodes{own}, and the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
+            f"the job needs {job.nodes} nodes{own}, but the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
         )
         path: Path = ("nodes",) if job.nodes > free else ("resilience", "spares")
-        yield Problem("HW403", JOB, path, message, f"use at most {free} in all, or another cluster")
+        yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or another cluster")
 
 
 def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
@@ -104,11 +104,11 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     if time is None or limit is None or gpus * time <= limit * 3600:
         return
     message = (
-        f"{gpus} GPUs of `{cluster.name}` for {format_seconds(time)} are {gpus * time / 3600:g} GPU-hours, "
-        f"and one attempt may cost {limit:g}"
+        f"{gpus} GPUs of `{cluster.name}` for {format_seconds(time)} are {gpus * time / 3600:g} "
+        f"GPU-hours, but one attempt may use at most {limit:g}"
     )
     longest = limit * 3600 // gpus // 60 * 60
-    hint = f"use at most `time: {format_seconds(longest)}`, or fewer nodes" if longest else "use fewer nodes, or another limit"
+    hint = f"use at most `time: {format_seconds(longest)}`, or fewer nodes" if longest else "use fewer nodes, or raise the limit"
     yield Problem("HW417", JOB, ("limits", "gpu_hours"), message, hint)
 
 
@@ -144,7 +144,7 @@ def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
         return axis, f"choose degrees whose product {'divides' if layout.dp_shard is None else 'is'} {world_size}"
     left = world_size // others[axis]
     fitting = listed_numbers(divisors(left) if layout.dp_shard is None else [left])
-    return axis, f"with the others as they are, `{axis}` can be {fitting}"
+    return axis, f"if the others stay the same, `{axis}` can be {fitting}"
 
 
 _Rule = Callable[[TrainingJob, Cluster], Iterator[Problem]]

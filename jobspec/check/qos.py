@@ -1,4 +1,4 @@
-"""Classes of traffic: no two in one place, and numbers that a switch can keep."""
+"""Checks traffic classes: their numbers must be distinct, consistent, and supported by switches."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -38,21 +38,21 @@ def _check_apart(
         follows = key == "queue" and priority_of(other) == priority_of(each) and each.queue is None
         if other.name != each.name and not follows:
             message = f"the classes `{other.name}` and `{each.name}` share the {key} {value(each)}"
-            yield Problem("HW506", CLUSTER, (*path, index, key), message, f"give each a `{key}` of its own")
+            yield Problem("HW506", CLUSTER, (*path, index, key), message, f"give each a different `{key}`")
 
 
 def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
     if each.dscp == 0:
-        message = "DSCP 0 is what packets have that nobody has marked"
-        yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a DSCP of its own, for example 26")
+        message = "DSCP 0 is the mark of unmarked packets"
+        yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class another DSCP, for example 26")
     elif each.priority is None and priority_of(each) == 0:
-        message = f"DSCP {each.dscp} has the upper bits of priority 0, which is for what is in no class"
+        message = f"DSCP {each.dscp} has the upper bits of priority 0, which is for traffic outside all classes"
         yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a `priority` from 1 to 7")
     if each.ecn is not None and each.ecn.min > each.ecn.max:
         message = f"marking begins at {format_bytes(each.ecn.min)}, above the {format_bytes(each.ecn.max)} of `max`"
-        yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, "`min` is the smaller one")
+        yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, "set `min` to less than `max`")
     if each.carries == "cnp" and (each.lossless or each.ecn is not None):
-        message = "notifications of congestion are neither paused nor marked themselves: they would come too late"
+        message = "congestion notifications must be neither paused nor marked: they would arrive too late"
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")
 
 
@@ -60,15 +60,15 @@ def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Probl
     """Something is left for what is in no class."""
     total = sum(share_of(each) or 0 for each in classes)
     if total > 99:
-        message = f"the classes take {total} % of a link, and nothing is left for all other traffic"
-        yield Problem("HW508", CLUSTER, path, message, "let the shares sum to 99 or less", at_key=True)
+        message = f"the classes take {total} % of a link and leave nothing for other traffic"
+        yield Problem("HW508", CLUSTER, path, message, "reduce the shares to a total of 99 or less", at_key=True)
 
 
 def _check_notifications(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
     """Marks reach the sender as notifications, which want a queue of their own."""
     for index, each in enumerate(classes):
         if each.ecn is not None and not any(other.carries == "cnp" for other in classes):
-            message = f"switches mark `{each.name}`, and no class carries the notifications that answer the marks"
+            message = f"switches mark `{each.name}`, but no class carries the congestion notifications that answer the marks"
             yield Problem(
                 "HW509", CLUSTER, (*path, index, "ecn"), message, "add `{name: cnp, carries: cnp, dscp: 48}`", at_key=True
             )

@@ -1,4 +1,4 @@
-"""An edited TrainingJob against its run: no change of what was computed, and every change of what will be is said in `history`."""
+"""Checks an edited TrainingJob against its run: past computation is unchanged, and `history` records every later change."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def check_run(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[Problem]:
 
 def _starts_a_new_run(change: Change, run: RunSoFar) -> Problem:
     message = f"{_differs(change, run)}, which starts a new run: {change.reason}"
-    return Problem("HW419", JOB, change.path, message, f"{_back(change)} to go on with `{run.name}`, or start a new run")
+    return Problem("HW419", JOB, change.path, message, f"{_back(change)} to resume `{run.name}`, or start a new run")
 
 
 def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterator[Problem]:
@@ -62,9 +62,9 @@ def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterato
     missing = [change for change in found if change.name not in said]
     first = max(run.committed_step, *(entry.from_step + 1 for entry in job.history), 0)
     for change in found:
-        message = f"{_differs(change, run)}: {change.reason}, and `history` must say from which step on"
+        message = f"{_differs(change, run)}: {change.reason}, and `history` must record from which step on"
         if change in missing:
-            hint = f"{_back(change)} and say it in `history`: `{entry_for(missing, first)}`; or start a new run"
+            hint = f"{_back(change)} and record the change in `history`: `{entry_for(missing, first)}`; or start a new run"
         else:
             hint = f"{_back(change)}: `history` has its new value, from step {said[change.name]} on"
         yield Problem("HW420", JOB, change.path, message, hint)
@@ -75,8 +75,8 @@ def _check_kept(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
     new = set(new_entries(run, job))
     for index, entry in _in_effect(run).items():
         if index in new or index >= len(job.history):
-            message = f"`history[{index}]` has taken effect in run `{run.name}`, and is not there any more as it was"
-            hint = f"put it back as `{as_written((), entry)}`; a further entry can undo it"
+            message = f"`history[{index}]` has taken effect in run `{run.name}`, but was changed or removed since"
+            hint = f"restore it as `{as_written((), entry)}`; add another entry to undo it"
             yield Problem("HW421", JOB, ("history", index), message, hint)
 
 
@@ -85,7 +85,7 @@ def _check_ahead(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
     for index in sorted(set(new_entries(run, job)) - _in_effect(run).keys()):
         entry, done = job.history[index], run.committed_step
         if entry.rollback_to is None and entry.from_step < done:
-            message = f"`from_step` {entry.from_step} lies behind step {done}, to which run `{run.name}` was computed without this entry"
+            message = f"`from_step` {entry.from_step} is before step {done}, up to which run `{run.name}` was computed without this entry"
             hint = f"use {done} or more, or add `rollback_to`, the step of the checkpoint that the run goes back to"
             yield Problem("HW421", JOB, ("history", index, "from_step"), message, hint)
         if entry.rollback_to is not None:
@@ -96,23 +96,23 @@ def _check_back(index: int, step: int, run: RunSoFar) -> Iterator[Problem]:
     """A run goes back to a checkpoint that stands, or to its beginning."""
     path = ("history", index, "rollback_to")
     if step > run.committed_step:
-        message = f"`rollback_to` {step} lies ahead of step {run.committed_step}, the newest checkpoint of run `{run.name}`"
+        message = f"`rollback_to` {step} is ahead of step {run.committed_step}, the newest checkpoint of run `{run.name}`"
         yield Problem("HW421", JOB, path, message, f"use at most {run.committed_step}")
     elif step and run.checkpoints and step not in run.checkpoints:
         message = f"run `{run.name}` has no checkpoint of step {step} to go back to"
-        yield Problem("HW421", JOB, path, message, f"those that stand: {listed_numbers(sorted(run.checkpoints))}")
+        yield Problem("HW421", JOB, path, message, f"use one of {listed_numbers(sorted(run.checkpoints))}")
 
 
 def _differs(change: Change, run: RunSoFar) -> str:
     new, old = as_written(change.path, change.new), as_written(change.path, change.old)
     if change.old is None:
         return f"`{change.name}` is `{new}`, and run `{run.name}` was made without it"
-    now = "is not there any more" if change.new is None else f"is `{new}`"
+    now = "was removed" if change.new is None else f"is `{new}`"
     return f"`{change.name}` {now}, and run `{run.name}` was made with `{old}`"
 
 
 def _back(change: Change) -> str:
-    return "take it out" if change.old is None else f"put `{as_written(change.path, change.old)}` back"
+    return "remove it" if change.old is None else f"put `{as_written(change.path, change.old)}` back"
 
 
 def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Secrets that stand in a document: whoever reads the spec, its plan or the repository's history could use them."""
+"""Finds secrets in a document, which anyone who reads the spec, its plan or the repository's history could use."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ from headway.jobspec.document import Document, dotted
 from headway.jobspec.problem import Problem
 
 _HINT = (
-    "revoke it, for history keeps it; hand it over in a file that only the job's user can read, or as a variable of the environment "
-    "that the job is submitted from"
+    "revoke it, since Git history keeps it; pass it in a file that only the job's user can read, or in an "
+    "environment variable set where the job is submitted"
 )
 
 
 def check_secrets(document: Document) -> Iterator[Problem]:
     """A problem for each; the value itself is in none of them."""
     for path, kind in document.credentials.items():
-        yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear: {kind}", _HINT)
+        yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _HINT)

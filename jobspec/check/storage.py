@@ -1,4 +1,4 @@
-"""Storage: each says where it is in the way of its kind, and one file system holds the runs."""
+"""Checks storage: each has the location that its kind needs, and one file system holds the runs."""
 
 from collections.abc import Iterator
 from posixpath import normpath
@@ -19,7 +19,7 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_path(("storage", index), storage)
     shared = [index for index, storage in enumerate(cluster.storage) if storage.shared and storage.kind == "posix"]
     if not shared:
-        hint = "the runs need a directory that every node sees: set `shared: true` on a storage of the kind `posix`"
+        hint = "runs need a directory that every node sees: set `shared: true` on a storage of the kind `posix`"
         yield Problem("HW702", CLUSTER, ("storage",), "no file system is shared", hint, at_key=True)
     else:
         yield from _check_chain(shared[0], cluster)
@@ -31,7 +31,7 @@ def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
     for index, storage in enumerate(cluster.storage):
         for place, group in enumerate(storage.groups):
             if group not in known:
-                message = f"`{storage.name}` is for the nodes `{group}`, and no group has that name"
+                message = f"`{storage.name}` is for the nodes `{group}`, but no group has that name"
                 at = ("storage", index, "groups", place)
                 yield Problem("HW236", CLUSTER, at, message, did_you_mean(group, known, "groups"))
 
@@ -41,7 +41,7 @@ def _check_chain(index: int, cluster: Cluster) -> Iterator[Problem]:
     being whole and once only (open(2), O_EXCL)."""
     runs = cluster.storage[index]
     if not runs.hard_links:
-        message = f"`{runs.name}` holds the runs and has no hard links: two writers could each believe that a run is theirs"
+        message = f"`{runs.name}` holds the runs but has no hard links: two writers could both believe that they own a run"
         other = [storage.name for storage in cluster.storage if storage.shared and storage.kind == "posix" and storage.hard_links]
         hint = f"put {listed(other[:1])} first" if other else "add a shared file system that has them, and put it first"
         yield Problem("HW712", CLUSTER, ("storage", index, "hard_links"), message, hint)
@@ -52,16 +52,16 @@ def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
     own, other = ("path", "url") if storage.kind == "posix" else ("url", "path")
     if getattr(storage, other) is not None:
         hint = f"a storage of the kind `{storage.kind}` has a `{own}`; leave `{other}` out, or change the kind"
-        yield Problem("HW210", CLUSTER, (*path, other), f"`{other}` stands beside `kind: {storage.kind}`", hint, at_key=True)
+        yield Problem("HW210", CLUSTER, (*path, other), f"`{other}` does not belong to `kind: {storage.kind}`", hint, at_key=True)
     if getattr(storage, own) is None:
         example = "/scratch/runs" if own == "path" else "s3://training/checkpoints"
-        message = f"`{storage.name}` does not say where it is"
-        yield Problem("HW210", CLUSTER, path, message, f"add its `{own}`, for example `{own}: {example}`")
+        message = f"`{storage.name}` has no location"
+        yield Problem("HW210", CLUSTER, path, message, f"set its `{own}`, for example `{own}: {example}`")
     if storage.kind == "object" and "shared" in storage.model_fields_set and not storage.shared:
-        message = "an object store is the same for every node"
+        message = "an object store is always shared"
         yield Problem("HW210", CLUSTER, (*path, "shared"), message, "leave `shared` out")
     if storage.kind == "object" and "hard_links" in storage.model_fields_set:
-        message = "an object store has no hard links, and needs none: runs lie on a file system"
+        message = "an object store has no hard links and needs none: runs are on a file system"
         yield Problem("HW210", CLUSTER, (*path, "hard_links"), message, "leave `hard_links` out", at_key=True)
 
 
@@ -70,12 +70,12 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
     if found is None:
         return
     if not found.strip() or not found.isprintable():
-        what = "is blank" if not found.strip() else "has a line break or another character that is not printed"
-        message, hint = f"the path of `{storage.name}` {what}", "name a directory, for example `path: /scratch/runs`"
+        what = "is blank" if not found.strip() else "has a line break or another non-printable character"
+        message, hint = f"the path of `{storage.name}` {what}", "set a directory, for example `path: /scratch/runs`"
         yield Problem("HW703", CLUSTER, at, message, hint)
     elif found.startswith("~") or "$" in found:
         message = f"`{found}` would be taken literally: `~` and `$` are not expanded"
         yield Problem("HW703", CLUSTER, at, message, "write the path out")
     elif normpath(found) in ("/", "//"):
         message = f"`{found}` is the root of each node's own files"
-        yield Problem("HW703", CLUSTER, at, message, "name the directory where it is mounted, for example `path: /scratch`")
+        yield Problem("HW703", CLUSTER, at, message, "set the directory where it is mounted, for example `path: /scratch`")

@@ -1,4 +1,4 @@
-"""Switches: as many as the nodes and rails need, and ports and addresses for every cable."""
+"""Checks switches: there are enough for the nodes and rails, with ports and addresses for every cable."""
 
 from collections.abc import Generator, Iterator, Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
@@ -40,7 +40,7 @@ def check_planes(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
     planes, rails = fabric.planes, rails_of(fabric, groups)
     if planes > rails > 0:
         message = f"{planes} planes are more than the {rails} rails, so that {planes - rails} of them would have no leaf"
-        yield Problem("HW525", CLUSTER, (*path, "planes"), message, f"take {rails} planes or fewer")
+        yield Problem("HW525", CLUSTER, (*path, "planes"), message, f"use {rails} planes or fewer")
 
 
 def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -48,10 +48,10 @@ def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
     rails, room = rails_of(fabric, groups), nodes_per_leaf(switches)
     wanted = -(-sum(nodes.count for nodes in attached) // room) * rails
     if not attached:
-        hint = "list the adapters that hang on it, for example `nics: [mlx5_0, mlx5_1]`"
+        hint = "list the adapters connected to it, for example `nics: [mlx5_0, mlx5_1]`"
         yield Problem("HW510", CLUSTER, (*path, "leaves"), "no node has an adapter for these switches", hint)
     elif switches.leaves < wanted or switches.leaves % rails:
-        message = f"{switches.leaves} leaves are no multiple of the {rails} rails (`nics`)"
+        message = f"{switches.leaves} leaves are not a multiple of the {rails} rails (`nics`)"
         if switches.leaves < wanted:
             message = f"{switches.leaves} leaves are too few: a leaf has room for {room} nodes, half of its `ports`"
         hint = f"the nodes need {wanted}: one for each of the {rails} rails, for every {room} nodes"
@@ -60,8 +60,8 @@ def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
 
 def _check_spines(path: Path, switches: Switches, planes: int) -> Iterator[Problem]:
     if switches.spines % planes:
-        message = f"{switches.spines} spines do not divide into {planes} planes"
-        hint = f"take a multiple of the planes, for example {-(-switches.spines // planes) * planes}"
+        message = f"{switches.spines} spines are not a multiple of the {planes} planes"
+        hint = f"use a multiple of the planes, for example {-(-switches.spines // planes) * planes}"
         yield Problem("HW525", CLUSTER, (*path, "spines"), message, hint)
 
 
@@ -71,7 +71,7 @@ def _check_cables(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
     up = switches.leaves * (switches.spines // fabric.planes) * switches.uplinks
     if down + up > _MOST_CABLES:
         message = f"{down} cables to nodes and {up} between leaves and spines are more than the {_MOST_CABLES} of one plan"
-        hint = "describe a part of the nodes as a cluster of its own, or leave `switches` out"
+        hint = "describe some of the nodes as a separate cluster, or leave `switches` out"
         yield Problem("HW527", CLUSTER, path, message, hint, at_key=True)
 
 
@@ -82,28 +82,28 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
     leaves = switches.leaves if planes == 1 or not rails else switches.leaves // rails * -(-rails // planes)
     of_a_plane = "" if planes == 1 else " of a plane"
     if spines * uplinks > up:
-        message = f"{spines} spines{of_a_plane} with {uplinks} uplinks each want more than a leaf's {up} upper ports"
-        yield Problem("HW510", CLUSTER, (*path, "spines"), message, "take fewer spines or uplinks, or switches with more ports")
+        message = f"{spines} spines{of_a_plane} with {uplinks} uplinks each need more than the {up} upper ports of a leaf"
+        yield Problem("HW510", CLUSTER, (*path, "spines"), message, "use fewer spines or uplinks, or switches with more ports")
     there = switches.spine_ports or switches.ports
     if leaves * uplinks > there:
-        message = f"{leaves} leaves{of_a_plane} with {uplinks} uplinks each want more than a spine's {there} ports"
-        planes_too = "" if planes >= rails else f"more planes (there can be {rails}), "
-        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, f"take fewer leaves, {planes_too}or switches with more ports")
+        message = f"{leaves} leaves{of_a_plane} with {uplinks} uplinks each need more than the {there} ports of a spine"
+        planes_too = "" if planes >= rails else f"more planes (up to {rails}), "
+        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, f"use fewer leaves, {planes_too}or switches with more ports")
 
 
 def _check_numbers(path: Path, switches: Switches) -> Iterator[Problem]:
     for reserved in _RESERVED_ASNS:
         if switches.asn <= reserved <= switches.asn + switches.leaves:
-            message = f"{switches.leaves} leaves count on from {switches.asn}, over the reserved AS number {reserved}"
-            yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start elsewhere, for example at 4200000000")
+            message = f"{switches.leaves} leaves number on from AS {switches.asn}, past the reserved AS number {reserved}"
+            yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start at another number, for example 4200000000")
 
 
 def _check_systems(path: Path, kinds: Sequence[str]) -> Iterator[Problem]:
     """An operating system has one set of options."""
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
-            hint = "keep one of the two: each switch has one set of files for it"
-            yield Problem("HW209", CLUSTER, (*path, index, "kind"), f"`{kind}` stands twice in `os`", hint)
+            hint = "keep one of the two: a switch gets one set of files per system"
+            yield Problem("HW209", CLUSTER, (*path, index, "kind"), f"`{kind}` is in `os` twice", hint)
 
 
 def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
@@ -112,7 +112,7 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
         return
     model = models().get(switches.model)
     if model is None:
-        message = f"the catalogue has no switch `{switches.model}`, so nothing is known of its ports"
+        message = f"the catalogue has no switch `{switches.model}`, so its ports are unknown"
         hint = did_you_mean(switches.model, models(), "switches")
         yield Problem("HW231", CLUSTER, (*path, "model"), message, hint, Severity.WARNING)
         return
@@ -120,14 +120,14 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
     if switches.ports * lanes > room:
         has = f"{model.ports} ports of {model.lanes} lanes"
         message = (
-            f"{switches.ports} ports of {lanes} lanes are {switches.ports * lanes} lanes, and the {model.name} has {room}: {has}"
+            f"{switches.ports} ports of {lanes} lanes are {switches.ports * lanes} lanes, but the {model.name} has {room}: {has}"
         )
-        hint = f"take {room // lanes} `ports`, or fewer `lanes` for ports that are broken out"
+        hint = f"use {room // lanes} `ports`, or fewer `lanes` for broken-out ports"
         yield Problem("HW526", CLUSTER, (*path, "ports"), message, hint)
     fastest = min(model.gbps, model.gbps * lanes // model.lanes)
     if switches.speed > fastest * GBPS:
-        message = f"{switches.speed // GBPS}Gb/s over {lanes} lanes, and the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
-        yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"take {fastest}Gb/s or less")
+        message = f"{switches.speed // GBPS}Gb/s over {lanes} lanes, but the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
+        yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {fastest}Gb/s or less")
 
 
 def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
@@ -136,7 +136,7 @@ def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
     addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * switches.leaves * nodes_per_leaf(switches))
     if loopbacks and addresses and loopbacks.overlaps(addresses):
         message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"
-        yield Problem("HW511", CLUSTER, (*path, "loopbacks"), message, "give the switches and the links networks of their own")
+        yield Problem("HW511", CLUSTER, (*path, "loopbacks"), message, "give the switches and the links separate networks")
 
 
 def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, IPv4Network | None]:
@@ -148,12 +148,14 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
         yield Problem("HW511", CLUSTER, path, f"`{text}` is not an IPv4 network", hint)
         return None
     if not _is_unicast(network):
-        message = f"`{text}` is not for the addresses of devices: it is loopback, multicast, link-local or reserved"
-        yield Problem("HW511", CLUSTER, path, message, "take one of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16, or of your own")
+        message = f"`{text}` cannot be used for devices: it is loopback, multicast, link-local or reserved"
+        yield Problem(
+            "HW511", CLUSTER, path, message, "use one of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16, or a network that you own"
+        )
         return None
     if network.num_addresses < wanted:
-        message = f"`{text}` has {network.num_addresses} addresses, and {wanted} are wanted"
-        yield Problem("HW511", CLUSTER, path, message, "take a shorter prefix")
+        message = f"`{text}` has {network.num_addresses} addresses, but {wanted} are needed"
+        yield Problem("HW511", CLUSTER, path, message, "use a shorter prefix")
         return None
     return network
 

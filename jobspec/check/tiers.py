@@ -1,4 +1,4 @@
-"""Checkpoint tiers: each kind once and in order, and what they write to within reach of the job's nodes."""
+"""Checks checkpoint tiers: each kind once and in order, with targets that the job's nodes can reach."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -32,8 +32,8 @@ def check_peer(job: TrainingJob) -> Iterator[Problem]:
     """A copy on another node needs one."""
     for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
         if tier.kind == "peer" and job.nodes == 1:
-            message = "a `peer` tier copies to the memory of another node of the job, and the job has one node"
-            hint = "use `memory`, which outlives a crash of the processes, or compute on 2 nodes or more: `nodes`"
+            message = "a `peer` tier copies to the memory of another node of the job, but the job has one node"
+            hint = "use `memory`, which survives a crash of the processes, or set `nodes` to 2 or more"
             yield Problem("HW710", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)
 
 
@@ -49,35 +49,35 @@ def _check_kinds(checkpoint: Checkpoint) -> Iterator[Problem]:
     kinds = [tier.kind for tier in checkpoint.tiers]
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
-            message = f"a second `{kind}` tier: each kind is one place"
+            message = f"a second `{kind}` tier: each kind is allowed once"
             left = listed(name for name in _ORDER if name not in kinds)
-            hint = f"take it out; of the other kinds there are {left}"
+            hint = f"remove it; the other kinds are {left}"
             yield Problem("HW704", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)
 
 
 def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
     path = ("checkpoint", "tiers", index)
     if tier.kind == "remote" and tier.url is None:
-        hint = "say where it is, for example `url: s3://training/checkpoints`"
-        yield Problem("HW210", JOB, (*path, "kind"), "a `remote` tier without `url`", hint)
+        hint = "set its location, for example `url: s3://training/checkpoints`"
+        yield Problem("HW210", JOB, (*path, "kind"), "a `remote` tier needs `url`", hint)
     if tier.kind != "remote" and tier.url is not None:
-        message = f"`url` stands in a `{tier.kind}` tier, which is no object store"
+        message = f"`url` is only valid in a `remote` tier, not in a `{tier.kind}` tier"
         yield Problem("HW210", JOB, (*path, "url"), message, "leave it out, or make the tier `kind: remote`", at_key=True)
 
 
 def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
     if tier.keep is not None and tier.kind not in _STORED:
         path = ("checkpoint", "tiers", index, "keep")
-        message = f"`keep` stands in a `{tier.kind}` tier, which holds the newest checkpoint only"
-        yield Problem("HW210", JOB, path, message, "leave it out: `disk` and `remote` keep more", at_key=True)
+        message = f"`keep` is not valid in a `{tier.kind}` tier, which holds only the newest checkpoint"
+        yield Problem("HW210", JOB, path, message, "leave it out; `disk` and `remote` tiers can keep several", at_key=True)
 
 
 def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
     """What is only in the nodes' memory is gone when the job gives the nodes back."""
     if not any(tier.kind in _STORED for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
-        message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would begin at step 0"
-        yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, "add a tier that stays: `{kind: disk, every: 1000 steps}`")
+        message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
+        yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, "add a persistent tier: `{kind: disk, every: 1000 steps}`")
 
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -87,7 +87,7 @@ def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
         if near.kind != far.kind and _is_longer(near.every, far.every):
             message = f"the `{near.kind}` tier is written less often than the `{far.kind}` tier, which outlives it"
             path = ("checkpoint", "tiers", index, "every")
-            hint = f"write it as often, or take it out: what `{far.kind}` has is never older"
+            hint = f"write it as often, or remove it: the checkpoint in `{far.kind}` is never older"
             yield Problem("HW707", JOB, path, message, hint, Severity.WARNING)
 
 
@@ -119,10 +119,12 @@ def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> I
     if around:
         message = f"the nodes `{group.group}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
     else:
-        message = f"`{url}` is in no object store of `{cluster.name}`"
+        message = f"`{url}` is not in any object store of `{cluster.name}`"
     usable = [prefix for prefix, storage in stores.items() if _reaches(storage, group)]
     hint = (
-        f"what these nodes reach: {listed(usable)}" if usable else "add it to the cluster's `storage`: `{kind: object, url: ...}`"
+        f"use one that these nodes reach: {listed(usable)}"
+        if usable
+        else "add it to the cluster's `storage`: `{kind: object, url: ...}`"
     )
     yield Problem("HW705", JOB, ("checkpoint", "tiers", index, "url"), message, hint)
 

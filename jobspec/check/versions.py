@@ -1,4 +1,4 @@
-"""Versions of the software on the nodes: against each other, against the GPUs, and against what the plan sets for NCCL."""
+"""Checks the software versions on the nodes against each other, the GPUs, and the NCCL settings of the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -51,11 +51,11 @@ def check_nccl_version(cluster: Cluster) -> Iterator[Problem]:
     wanted = max((compatibility().nccl_since[name] for name in ignored), key=ordering_key)
     names = listed(ignored)
     if stated is not None:
-        message = f"NCCL {nccl} does not read {names}, which the plan sets, and says nothing of it"
+        message = f"NCCL {nccl} silently ignores {names}, which the plan sets"
         yield Problem("HW216", CLUSTER, ("versions", "nccl"), message, f"use NCCL {wanted} or newer")
     else:
-        message = f"the wheels of torch {torch} bring NCCL {nccl}, which does not read {names}, which the plan sets"
-        hint = f"use a torch with NCCL {wanted} or newer, or say which NCCL the jobs load: `nccl`"
+        message = f"the wheels of torch {torch} bring NCCL {nccl}, which ignores {names} of the plan"
+        hint = f"use a torch with NCCL {wanted} or newer, or set `nccl` to the version that the jobs load"
         yield Problem("HW230", CLUSTER, ("versions", "torch"), message, hint, Severity.WARNING)
 
 
@@ -78,14 +78,14 @@ def _check_driver(driver: str, cuda: str, known: Compatibility) -> Iterator[Prob
     path = ("versions", "driver")
     oldest, own = known.family_drivers.get(cuda.split(".", maxsplit=1)[0]), known.toolkit_drivers.get(major_minor(cuda))
     if oldest is not None and is_older(driver, oldest):
-        message = f"CUDA {cuda} needs a driver of the branch {oldest} or newer, and the nodes have {driver}"
+        message = f"CUDA {cuda} needs a driver of the branch {oldest} or newer, but the nodes have {driver}"
         older = [family for family, minimum in known.family_drivers.items() if not is_older(driver, minimum)]
         build = f", or build with CUDA {older[-1]}" if older else ""
-        hint = f"upgrade the driver{build}; leave `cuda` out where the image brings NVIDIA's `cuda-compat`"
+        hint = f"upgrade the driver{build}; leave `cuda` out if the image brings NVIDIA's `cuda-compat`"
         yield Problem("HW216", CLUSTER, path, message, hint)
     elif own is not None and is_older(driver, own):
-        message = f"the driver {driver} runs what is built with CUDA {cuda}, but compiles no PTX of it"
-        hint = f"where kernels are compiled at run time, use the driver {own} or newer, which came with that CUDA"
+        message = f"the driver {driver} runs binaries built with CUDA {cuda}, but cannot compile its PTX"
+        hint = f"if kernels are compiled at run time, use the driver {own} or newer, which came with that CUDA"
         yield Problem("HW230", CLUSTER, path, message, hint, Severity.WARNING)
 
 
@@ -93,7 +93,7 @@ def _check_gpu_driver(driver: str, models: Sequence[str], known: Compatibility) 
     oldest = {gpu: minimum for gpu in models if (minimum := known.oldest_driver(gpu)) is not None}
     gpu = max(oldest, key=lambda gpu: ordering_key(oldest[gpu]), default=None)
     if gpu is not None and is_older(driver, oldest[gpu]):
-        message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, and the nodes have {driver}"
+        message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, but the nodes have {driver}"
         yield Problem("HW216", CLUSTER, ("versions", "driver"), message, "upgrade the driver")
 
 
@@ -101,7 +101,7 @@ def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> I
     built = {gpu: architecture for gpu in models if (architecture := known.architecture_of(gpu)) is not None}
     gpu = max(built, key=lambda gpu: ordering_key(built[gpu].cuda), default=None)
     if gpu is not None and is_older(cuda, built[gpu].cuda):
-        message = f"the GPU `{gpu}` ({built[gpu].name}) needs CUDA {built[gpu].cuda} or newer, and `cuda` is {cuda}"
+        message = f"the GPU `{gpu}` ({built[gpu].name}) needs CUDA {built[gpu].cuda} or newer, but `cuda` is {cuda}"
         hint = f"build with CUDA {built[gpu].cuda} or newer"
         yield Problem("HW216", CLUSTER, ("versions", "cuda"), message, hint)
 
@@ -116,8 +116,8 @@ def _check_unused(versions: Versions) -> Iterator[Problem]:
     for field, software in _NVIDIA.items():
         version = getattr(versions, field)
         if version is not None:
-            message = f"`{field}` says {software} {version}, and all GPUs of the cluster are AMD's, which do not use it"
-            hint = "leave it out: ROCm has no version in a cluster file, and nothing is checked against it"
+            message = f"`{field}` is {software} {version}, but all GPUs of the cluster are AMD's, which do not use it"
+            hint = "leave it out: a cluster file has no ROCm version to check against"
             yield Problem("HW237", CLUSTER, ("versions", field), message, hint, Severity.WARNING)
 
 
@@ -133,5 +133,5 @@ def _check_torch(torch: str, cuda: str, known: Compatibility) -> Iterator[Proble
     release = known.torch.get(major_minor(torch))
     if release is not None and release.cuda and major_minor(cuda) not in release.cuda:
         message = f"PyTorch has no wheels of {torch} for CUDA {cuda}"
-        hint = f"it has them for {', '.join(release.cuda)}; another one means to build PyTorch from its source"
+        hint = f"it has them for {', '.join(release.cuda)}; any other requires building PyTorch from source"
         yield Problem("HW230", CLUSTER, ("versions", "cuda"), message, hint, Severity.WARNING)

@@ -1,4 +1,4 @@
-"""What a job leaves open (`auto`) as values: the fastest layout that fits, and the checkpoint interval that loses the least time."""
+"""Decides a job's `auto` values: the fastest layout that fits, and the checkpoint interval that loses the least time."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -97,7 +97,7 @@ def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths
     found = found if found.best is not None else search(request)
     if found.best is None:
         raise _nothing_left(found, plan.world_size, paths, limits)
-    reasons = (_reason_of_layout(found, found.best), *["found in the same search"] * len(paths))
+    reasons = (_reason_of_layout(found, found.best), *["found by the same search"] * len(paths))
     return {
         path: Decision(_value(path, found.best.training, limits), reason) for path, reason in zip(paths, reasons, strict=False)
     }
@@ -111,9 +111,11 @@ def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limit
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
     untold = [field for field in ("tp", "pp", "ep", "cp") if ("layout", field) in limits]
     if untold:
-        hint += f"; the trainer does not split over {listed(untold)} (a script does when `{{layout.{untold[0]}}}` is in its arguments)"
+        hint += (
+            f"; the trainer does not split over {listed(untold)} (a script does if `{{layout.{untold[0]}}}` is in its arguments)"
+        )
     if without_room:
-        hint = ", or ".join([*([hint] if more else []), "take more nodes, or GPUs with more memory"])
+        hint = ", or ".join([*([hint] if more else []), "use more nodes, or GPUs with more memory"])
     whose = f"its {gpus:,} GPUs" if gpus > 1 else "its one GPU"
     return EstimateError(f"no layout of {whose} can be used: {'; '.join(reasons[:_REASONS_SHOWN])}", hint)
 
@@ -191,7 +193,7 @@ def _reason_of_layout(found: SearchResult, best: Estimate) -> str:
 
 def _next_best(found: SearchResult, best: Estimate) -> str:
     if len(found.ranked) == 1:
-        return "no other is left"
+        return "there is no other"
     slower = 1 - found.ranked[1].tokens_s / best.tokens_s
     return f"the next best is {slower:.1%} slower" if slower >= 0.0005 else "the next best is no faster"
 
@@ -227,7 +229,7 @@ def _interval(run: Run, kind: str, steps: int | None) -> Decision:
     chosen = chosen if steps is None else min(chosen, steps)
     often = _duration(chosen * run.step_s)
     apart = _duration(1 / sum(run.rates().values()))
-    reason = f"{often}, for one failure in {apart} and {_duration(run.tier(kind).block_s)} a checkpoint"
+    reason = f"{often}, for one failure every {apart} and {_duration(run.tier(kind).block_s)} a checkpoint"
     return Decision(f"{chosen} step{'s' if chosen > 1 else ''}", f"{reason}; expected goodput {_share(expected_goodput(run))}")
 
 
@@ -238,7 +240,7 @@ def _share(share: float) -> str:
 
 def _spares(run: Run, together: int) -> Decision:
     """`together` nodes of one NVLink domain are replaced together."""
-    reason = "the fewest with which the job waits for a node less than 0.5 % of its time"
+    reason = "the smallest number with which the job waits for a node less than 0.5 % of its time"
     if together > 1:
         reason += f", in groups of {together} nodes of one NVLink domain"
     return Decision(math.ceil(best_spares(run) / together) * together, reason)

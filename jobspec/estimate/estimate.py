@@ -1,4 +1,4 @@
-"""One answer about a training step: whether it fits, how long it takes, what it costs and why."""
+"""Estimates a training step: whether it fits, how long it takes, and what it costs."""
 
 from dataclasses import dataclass
 from functools import cached_property

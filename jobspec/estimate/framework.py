@@ -1,4 +1,4 @@
-"""Whose code runs the steps, as far as it changes what they cost; each has a profile in memory.yaml and in speed.yaml."""
+"""Names the frameworks that run the steps, as far as that changes their cost; memory.yaml and speed.yaml have a profile for each."""
 
 from typing import Literal
 

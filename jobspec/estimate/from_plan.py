@@ -1,4 +1,4 @@
-"""A job's plan as the training step that is estimated."""
+"""Turns a job's plan into the training step to be estimated."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -54,14 +54,14 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
     """The job's step. Raises EstimateError."""
     group = cluster.group(plan.group)
     if group.gpu is None:
-        reason = f"the nodes of group `{group.name}` have no GPU, and the planner knows the speed and memory of GPUs only"
-        raise EstimateError(reason, "`gpu` of the cluster's group names a model of docs/models.md")
+        reason = f"the nodes of group `{group.name}` have no GPU, and the planner only models GPUs"
+        raise EstimateError(reason, "set `gpu` of the cluster's group to a model of docs/models.md")
     if group.gpu not in gpus():
-        raise EstimateError(f"the catalogue does not have the GPU `{group.gpu}`", "docs/models.md has those that it has")
+        raise EstimateError(f"the catalogue does not have the GPU `{group.gpu}`", "use a model of docs/models.md")
     if plan.model is None:
-        raise EstimateError("the job has no `model`", "write `model: {preset: llama-3.1-8b}`, a config.json, or its sizes")
+        raise EstimateError("the job has no `model`", "set `model: {preset: llama-3.1-8b}`, a config.json, or its sizes")
     if plan.run.batch is None:
-        raise EstimateError("the job has no `batch`", "write `batch: {global: 1024 sequences, micro: 1, sequence: 8192}`")
+        raise EstimateError("the job has no `batch`", "set `batch: {global: 1024 sequences, micro: 1, sequence: 8192}`")
     framework, batch = framework_of(plan), plan.run.batch
     degrees = _degrees(plan, framework)
     return Training(
@@ -89,8 +89,8 @@ def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
     transport = "tcp" if fabric is None else fabric.transport
     adapter_bytes_s = _adapter_gbps(group, transport) * _GBPS
     if nodes > 1 and not adapter_bytes_s and group.nvlink_domain < nodes * group.gpus:
-        reason = f"nothing says how fast the adapters of group `{group.name}` are"
-        raise EstimateError(reason, "write `nic: ConnectX-7` (docs/models.md) or `nic_speed: 400Gb/s` into the cluster's group")
+        reason = f"the speed of the adapters of group `{group.name}` is unknown"
+        raise EstimateError(reason, "set `nic: ConnectX-7` (docs/models.md) or `nic_speed: 400Gb/s` in the cluster's group")
     adapters = max(1, len(group.nics))
     return Network(
         gpus_per_node=group.gpus,

@@ -1,4 +1,4 @@
-"""How a job scales: for each number of GPUs its best layout, what that reaches, and from where more GPUs stop paying."""
+"""Computes how a job scales: the best layout for each number of GPUs, its throughput, and where more GPUs stop paying."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ _MOST_GPUS = 1 << 24
 _COMMUNICATION = " communication"
 # What costs are in words, where their name does not say why they grow.
 _WHY: Mapping[str, str] = {
-    "matmul": "matrix products, which become too small to be fast",
-    "attention": "attention, of which each rank has too little to be fast",
+    "matmul": "matrix products, which become too small to be efficient",
+    "attention": "attention, of which each rank has too little to be efficient",
     "bubble": "the pipeline's bubble: too few microbatches for its stages",
     "failures": "time lost to failures",
     "launch": "launching kernels, which become too short",
@@ -104,12 +104,12 @@ class Scaling:
         if not usable:
             return "no layout fits on any of these numbers of GPUs"
         if len(usable) == 1:
-            return f"nothing is said of more GPUs: a layout fits on {usable[0]:,} only"
+            return f"a layout fits on {usable[0]:,} GPUs only, so there is nothing to compare"
         if self.pays_to is None:
-            return f"more GPUs pay up to {max(usable):,}: each that is added gives at least {PAYS:.0%} of what one gave before"
+            return f"more GPUs pay up to {max(usable):,}: each added GPU gives at least {PAYS:.0%} of what one gave before"
         added = f"gives {self.marginal:.0%} of what one gives there" if self.marginal > 0 else "makes the job no faster"
         return (
-            f"more than {self.pays_to:,} GPUs do not pay: each that is added {added}; "
+            f"more than {self.pays_to:,} GPUs do not pay: each added GPU {added}; "
             f"what grows most is {_WHY.get(self.cost, self.cost)}"
         )
 
@@ -125,10 +125,10 @@ def gpu_counts(text: str) -> tuple[int, ...]:
     """
     found = _RANGE.fullmatch(text)
     if found is None:
-        raise ValueError(f"`{text}` is no range of GPUs such as `1k..100k`")
+        raise ValueError(f"`{text}` is not a range of GPUs such as `1k..100k`")
     low, high = (int(number) * _KIBI[unit] for number, unit in (found.group(1, 2), found.group(3, 4)))
     if not low <= high <= _MOST_GPUS:
-        raise ValueError(f"`{text}` must go up, to {_MOST_GPUS // 1024}k at most")
+        raise ValueError(f"`{text}` must ascend, to {_MOST_GPUS // 1024}k at most")
     return tuple(1 << power for power in range(round(log2(low)), round(log2(high)) + 1))
 
 

@@ -1,4 +1,4 @@
-"""A training step as the planner sees it: a model, how its ranks are laid out, what they read, and what they run on."""
+"""Describes a training step for the planner: a model, the layout of its ranks, its batch, and its hardware."""
 
 from dataclasses import dataclass
 from functools import cached_property

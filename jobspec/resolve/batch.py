@@ -1,4 +1,4 @@
-"""What one optimizer step reads, counted in sequences: from the start, and from each step on that the history changes it at."""
+"""Computes what one optimizer step reads, in sequences: at the start, and from each step at which the history changes it."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A Cluster spec as its plan."""
+"""Resolves a Cluster spec into its plan."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""NVLink domains over nodes, and how many nodes of one domain a job's groups of ranks need together.
+"""Maps NVLink domains to nodes, and computes how many nodes of one domain a job's groups of ranks need together.
 
 Ranks are numbered in layout order with `tp` innermost, and a node's ranks are consecutive: so the ranks of one `tp` group, and of one
 `ep` group, are consecutive too. Groups that span nodes lie in one domain each when every domain gives the job a multiple of the nodes

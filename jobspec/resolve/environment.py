@@ -1,4 +1,4 @@
-"""The environment of every rank, from the nodes and fabrics that it uses; nothing is set without a reason."""
+"""Builds the environment of every rank from the nodes and fabrics that it uses; every variable has a reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan, torch: str
     yield from _sockets(fabrics)
     yield from _network(fabrics, group)
     yield from _nvlink(group)
-    yield EnvVar("NCCL_DEBUG", "WARN", "NCCL says why it failed; it is silent when unset", "NVIDIA/nccl src/debug.cc")
+    yield EnvVar("NCCL_DEBUG", "WARN", "NCCL logs why it failed; it is silent when unset", "NVIDIA/nccl src/debug.cc")
     for variable in _torch():
         yield variable if torch is None else _as_torch_reads(variable, torch)
 
@@ -60,7 +60,9 @@ def _gloo(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
 def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
     fabric = _socket_fabric(fabrics)
     if fabric is not None and fabric.interface is not None:
-        reason = f"NCCL's bootstrap connects over `{fabric.name}`; `=` takes this very name and not all that begin with it"
+        reason = (
+            f"NCCL's bootstrap connects over `{fabric.name}`; `=` matches this exact name, not every name that begins with it"
+        )
         source = "NVIDIA/nccl src/misc/socket.cc"
         yield EnvVar("NCCL_SOCKET_IFNAME", f"={fabric.interface}", reason, source, _of(fabric, "interface"))
 
@@ -70,7 +72,7 @@ def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar
     if fabric is None:
         return
     if fabric.transport == "tcp":
-        reason = f"the scale-out fabric `{fabric.name}` is TCP; an RDMA adapter of another fabric is not to be used"
+        reason = f"the scale-out fabric `{fabric.name}` is TCP; an RDMA adapter of another fabric must not be used"
         yield EnvVar("NCCL_NET", "Socket", reason, "NVIDIA/nccl src/init.cc", _of(fabric, "transport"))
     elif fabric.transport == "efa":
         yield from _efa(fabric)
@@ -80,14 +82,10 @@ def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar
 
 def _efa(fabric: FabricPlan) -> Iterator[EnvVar]:
     """What AWS's plugin needs in all of its versions; the newer ones set the rest by the type of the instance."""
-    reason = (
-        f"AWS's plugin carries `{fabric.name}`: without it an error, not a silent fall-back to TCP; every version has this name"
-    )
+    reason = f"AWS's plugin carries `{fabric.name}`: if it is missing, an error, not a silent fall-back to TCP; every version has this name"
     source = "aws/aws-ofi-nccl src/nccl_ofi_interface_nvidia.cpp"
     yield EnvVar("NCCL_NET", "AWS Libfabric", reason, source, _of(fabric, "transport"))
-    reason = (
-        "libfabric uses the EFA adapters, and no other provider that it finds; plugins up to 1.5 do not ask for it themselves"
-    )
+    reason = "libfabric uses the EFA adapters and no other provider that it finds; plugins up to 1.5 do not request it themselves"
     yield EnvVar("FI_PROVIDER", "efa", reason, "aws/aws-ofi-nccl doc/efa-env-var.md", _of(fabric, "transport"))
 
 
@@ -123,13 +121,15 @@ def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:
     if fabric.transport == "roce" and fabric.balancing in _BY_FLOW:
         yield EnvVar("NCCL_IB_QPS_PER_CONNECTION", str(_QPS), _BY_FLOW[fabric.balancing], _NET_IB)
     elif fabric.balancing in _BY_PACKET:
-        reason = f"packets may overtake each other on `{fabric.name}`: NCCL sends the notice that data is complete in a message of its own"
+        reason = f"packets may overtake each other on `{fabric.name}`: NCCL sends the completion notice in a separate message"
         yield EnvVar("NCCL_IB_ADAPTIVE_ROUTING", "1", reason, _NCCL_GUIDE, _of(fabric, "balancing"))
 
 
 def _gid(fabric: FabricPlan) -> Iterator[EnvVar]:
     """NCCL finds the GID index by these; the index itself differs from host to host."""
-    reason = "RoCE v2 has an IP header and so a DSCP; NCCL finds the GID index by this version, and an index may differ by host"
+    reason = (
+        "RoCE v2 has an IP header and so a DSCP; NCCL finds the GID index by this version, since the index may differ by host"
+    )
     yield EnvVar("NCCL_IB_ROCE_VERSION_NUM", "2", reason, _NET_IB, _of(fabric, "classes"))
     if fabric.addresses is not None:
         decided_by = _of(fabric, "switches.addresses")
@@ -143,19 +143,17 @@ def _rails(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
     """Rings and trees stay on their rail; for the rest NCCL hands data to the GPU at the right adapter (PXN), which is its default."""
     if fabric.shape not in _RAILS_APART or len(group.nics) < 2:
         return
-    reason = f"a ring keeps to one rail of `{fabric.name}`: nothing joins the rails"
+    reason = f"a ring stays on one rail of `{fabric.name}`: nothing connects the rails"
     if fabric.planes > 1:
-        reason = f"a ring keeps to one rail of `{fabric.name}`, whose planes nothing joins"
+        reason = f"a ring stays on one rail of `{fabric.name}`, whose planes nothing connects"
     elif fabric.shape == "rail-optimized":
-        reason = f"a ring keeps to one rail of `{fabric.name}`, where it needs no spine"
+        reason = f"a ring stays on one rail of `{fabric.name}`, where it needs no spine"
     yield EnvVar("NCCL_CROSS_NIC", "0", reason, _NCCL_GUIDE, _of(fabric, "shape"))
 
 
 def _nvlink(group: GroupPlan) -> Iterator[EnvVar]:
     if group.nvlink_domain > group.gpus and group.imex:
-        reason = (
-            f"NVLink joins {group.nvlink_domain} GPUs over several nodes: if it cannot be used, an error and no silent detour"
-        )
+        reason = f"NVLink connects {group.nvlink_domain} GPUs across several nodes: if it cannot be used, an error, not a silent detour"
         yield EnvVar("NCCL_MNNVL_ENABLE", "1", reason, _NCCL_GUIDE, f"`imex` of the group `{group.name}`")
 
 
@@ -166,7 +164,7 @@ def _torch() -> Iterator[EnvVar]:
     yield EnvVar("TORCH_FR_BUFFER_SIZE", str(_FLIGHT_RECORDER_ENTRIES), reason, _TORCH_NCCL)
     reason = "the flight recorder is written out when a collective times out"
     yield EnvVar("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", reason, _TORCH_NCCL)
-    reason = "the caching allocator grows its segments, so that fragments do not end in out of memory"
+    reason = "the caching allocator grows its segments, so that fragmentation does not run out of memory"
     yield EnvVar("PYTORCH_ALLOC_CONF", "expandable_segments:True", reason, "docs.pytorch.org notes/cuda.html")
 
 

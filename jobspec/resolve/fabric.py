@@ -1,4 +1,4 @@
-"""A fabric's spec as its plan: what it leaves open follows from its classes, its switches and the adapters on it."""
+"""Resolves a fabric's spec into its plan: open settings follow from its classes, its switches and the adapters on it."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A spec as its values, and as the hash that names these, whatever its comments, order, bases and spelled-out defaults."""
+"""Computes a spec's values and their hash, which ignore comments, order, bases and spelled-out defaults."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""A job's history as run.json has it: each value under its place in the runner's record, batches in sequences."""
+"""Converts a job's history for run.json: each value under its key in the runner's record, batches in sequences."""
 
 from typing import Any
 

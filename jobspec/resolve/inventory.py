@@ -1,4 +1,4 @@
-"""The inventories of a cluster as where every adapter's cable leads: to the port that was observed, else to the formula's."""
+"""Resolves where every adapter's cable leads: to the port observed in an inventory, else to the formula's."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

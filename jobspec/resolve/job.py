@@ -1,4 +1,4 @@
-"""A TrainingJob spec on a cluster as its plan."""
+"""Resolves a TrainingJob spec on a cluster into its plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,7 +16,7 @@ from headway.jobspec.resolve.run import resolve_run
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.units import format_seconds
 
-_OWN = "the job says so"
+_OWN = "set by the job"
 
 
 def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None, data: BaseModel | None) -> JobPlan:

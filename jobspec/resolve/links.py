@@ -1,4 +1,4 @@
-"""A fabric's switches, cables, addresses and AS numbers, all by formulas: another node or leaf moves nothing that was there.
+"""Computes a fabric's switches, cables, addresses and AS numbers by formulas: adding a node or leaf moves no other.
 
 Rail-optimised leaf and spine: nodes come in units of as many as a leaf has ports for them, and the leaf of rail r in unit u is leaf
 u x rails + r. Rail r is in plane r modulo the planes, spine s in plane s modulo the planes; each leaf is linked to the spines of its

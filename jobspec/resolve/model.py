@@ -1,4 +1,4 @@
-"""A model's spec as its sizes, every one decided, and what follows from them: its parameters, part by part."""
+"""Resolves a model's spec into its sizes, and counts its parameters part by part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

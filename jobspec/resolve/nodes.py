@@ -1,4 +1,4 @@
-"""Groups of nodes as the plan's: which adapters are on the fabric between them, in the order of their rails."""
+"""Resolves groups of nodes into the plan's: the adapters on the fabric between them, in the order of their rails."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Which nodes of a cluster a job runs on, and which storage holds its runs."""
+"""Decides which nodes of a cluster a job runs on, and which storage holds its runs."""
 
 from headway.jobspec.plan import ClusterPlan, GroupPlan
 

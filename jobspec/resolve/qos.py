@@ -1,4 +1,4 @@
-"""Classes of traffic as every number by which some device knows them: the one object that all artifacts are rendered from."""
+"""Resolves traffic classes into every number by which a device knows them; all artifacts are rendered from this one object."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A mesh over slots as the list of ranks: rank order is layout order, and a slot's ranks are consecutive."""
+"""Lists the ranks of a mesh over slots: rank order is layout order, and a slot's ranks are consecutive."""
 
 from headway.jobspec.plan import Rank
 from headway.runner.contract import Mesh, coordinates

@@ -1,4 +1,4 @@
-"""A job and its mesh as run.json: all that the runner is told."""
+"""Builds run.json from a job and its mesh: everything that the runner needs to know."""
 
 import dataclasses
 

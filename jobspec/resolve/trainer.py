@@ -1,4 +1,4 @@
-"""What a trainer is told, put into a plan that is finished but for it: its settings may hold values of the plan."""
+"""Adds a trainer's settings to an otherwise finished plan, since they may contain values of the plan."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,1 +1,6 @@
-"""What a Cluster and a TrainingJob document may say: the fields, their types and their bounds."""
+"""The fields of the documents, as Pydantic models with their types and bounds.
+
+In: the data of a YAML document. Out: a frozen `Cluster`, `TrainingJob` or `Inventory`.
+The docstring below each field is its text in docs/spec.md, in the JSON Schema and in hints.
+Start reading: `job.py`, `cluster.py`.
+"""

@@ -1,4 +1,4 @@
-"""What one optimizer step reads."""
+"""Defines what one optimizer step reads."""
 
 from typing import Annotated
 

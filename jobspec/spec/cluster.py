@@ -1,4 +1,4 @@
-"""The Cluster document: what the platform's owner says about the machines."""
+"""Defines the Cluster document, in which the platform's owner describes the machines."""
 
 from typing import Literal
 
@@ -25,13 +25,13 @@ class Cluster(Section):
     extends: Bases = Field((), examples=["base.yaml"])
     """A Cluster document that this one extends, by its path from here, or a list of which later ones win."""
     partial: bool = Field(False, examples=[True])
-    """Whether this document is only a base for others, and may lack what they add."""
+    """Whether this document is only a base for others, and may be incomplete."""
     scheduler: Choice = Field(examples=[{"kind": "slurm"}])
     """What starts jobs."""
     provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])
     """How `headway up` reaches the machines."""
     nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=1024, examples=[[{"group": "gpu", "count": 2, "cpus": 96}]])
-    """Groups of nodes; a job that names none runs on the first."""
+    """Groups of nodes; a job without `group` runs on the first."""
     fabrics: tuple[Fabric, ...] = Field(
         (), max_length=32, examples=[[{"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"}]]
     )
@@ -41,8 +41,8 @@ class Cluster(Section):
     )
     """Places for files."""
     versions: Versions = Field(default_factory=Versions, examples=[{"driver": "570.124.06", "cuda": "12.8", "nccl": "2.27.3"}])
-    """Software on the nodes; what is said is checked against each other and against the GPUs."""
+    """Software on the nodes; the versions are checked against each other and against the GPUs."""
     health: Health | None = Field(None, examples=[{"timeout": "30s", "drain_at_most": 4}])
-    """When a node is taken out."""
+    """When a node is excluded."""
     failures: Failures = Field(default_factory=Failures, examples=[{"node_mtbf": "300d"}])
-    """Failures that were observed here."""
+    """Failures observed on this cluster."""

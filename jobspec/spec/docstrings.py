@@ -1,4 +1,4 @@
-"""The attribute docstrings of sections, read from their sources when somebody asks: to read all of them takes as long as a check."""
+"""Reads the attribute docstrings of sections from their sources on demand: reading all of them takes as long as a check."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""A network of a cluster: what travels on it, in which class, over which switches."""
+"""Defines a network of a cluster: its traffic, its classes and its switches."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ Prefix = Annotated[str, StringConstraints(pattern=r"^[0-9.]+/[0-9]{1,2}$")]
 
 
 class Ecn(Section):
-    """From which length of a queue on a switch marks packets, so that their senders slow down."""
+    """Queue lengths at which a switch marks packets, so that their senders slow down."""
 
     min: Bytes = Field(ge=1, le=1 << 40, examples=["1MiB"])
     """Queue length at which marking begins."""
@@ -35,20 +35,19 @@ checkpoints for the `peer` tier, which go over TCP."""
     dscp: int = Field(ge=0, le=63, examples=[26])
     """DSCP of its packets."""
     priority: int | None = Field(None, ge=1, le=7, examples=[3])
-    """802.1p and PFC priority; the DSCP's upper three bits when left out, which is what adapters do by themselves."""
+    """802.1p and PFC priority; the DSCP's upper three bits when left out, as adapters do by default."""
     queue: int | None = Field(None, ge=1, le=7, examples=[3])
-    """Egress queue of the switches; the priority's number when left out. Queue 0 takes what is in no class."""
+    """Egress queue of the switches; the priority's number when left out. Queue 0 is for traffic outside all classes."""
     lossless: bool = Field(False, examples=[True])
     """Whether a full buffer pauses the sender (PFC) where it would drop."""
     ecn: Ecn | None = Field(None, examples=[{"min": "1MiB", "max": "2MiB", "percent": 5}])
     """When switches mark its packets; they never do when left out."""
     bandwidth_percent: int | None = Field(None, ge=1, le=99, examples=[60])
-    """Its share of a link that is full. When left out, 50 for collectives and 10 for checkpoints; `cnp` goes before everything that has \
-a share."""
+    """Its share of a saturated link. When left out, 50 for collectives and 10 for checkpoints; `cnp` has priority over every share."""
 
 
 class Switches(Section):
-    """Leaves and spines of one fabric. The adapter of rail i of every node hangs on a leaf of rail i."""
+    """Leaves and spines of one fabric. The adapter of rail i of every node is connected to a leaf of rail i."""
 
     model: str | None = Field(None, examples=["SN5600"])
     """Model of the switches in the catalogue (docs/models.md)."""
@@ -61,17 +60,17 @@ class Switches(Section):
     ports: int = Field(64, ge=2, le=1024, examples=[64])
     """Ports of a switch. The lower half of a leaf is for nodes, the upper half for spines."""
     spine_ports: int | None = Field(None, ge=2, le=4096, examples=[576])
-    """Ports of a spine that has more than a leaf, a chassis for one; `ports` when left out."""
+    """Ports of a spine if it has more than a leaf, as a chassis does; `ports` when left out."""
     speed: BitRate = Field(400 * GBPS, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["400Gb/s"])
     """Speed of every link, in whole Gb/s."""
     lanes: int = Field(8, ge=1, le=8, examples=[8])
     """Lanes of a port."""
     node_cable: Metres = Field(5, ge=1, le=2000, examples=["5m"])
-    """Length of the cables between nodes and leaves; lossless queues need room for what is on the cable."""
+    """Length of the cables between nodes and leaves; lossless queues need room for the data in flight."""
     spine_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])
     """Length of the cables between leaves and spines."""
     asn: int = Field(4200000000, ge=1, le=4294967294, examples=[4200000000])
-    """BGP: AS number of all spines; the leaves count on from it. RFC 6996 keeps 4200000000 and up for private use."""
+    """BGP: AS number of all spines; the leaves use the numbers after it. RFC 6996 keeps 4200000000 and up for private use."""
     loopbacks: Prefix = Field("10.255.0.0/16", examples=["10.255.0.0/16"])
     """Addresses of the switches themselves: the lower half for spines, the upper half for leaves."""
     addresses: Prefix = Field("10.128.0.0/10", examples=["10.10.0.0/16"])
@@ -81,12 +80,12 @@ class Switches(Section):
 
 
 class Oversubscription(Section):
-    """How much more can come in from below than goes up, tier by tier; 1 is none."""
+    """Ratio of bandwidth from below to bandwidth upward, tier by tier; 1 is none."""
 
     leaf: float = Field(1.0, ge=1, le=64, examples=[1.5])
     """Speed of a leaf's links to nodes, over that of its links to spines."""
     spine: float = Field(1.0, ge=1, le=64, examples=[7.0])
-    """Speed of what a pod can send, over what leaves it."""
+    """Speed at which a pod can send, over that of its uplinks."""
 
 
 class Fabric(Section):
@@ -103,24 +102,24 @@ class Fabric(Section):
     shape: Literal["rail-optimized", "rail-only", "leaf-spine", "fat-tree", "dragonfly", "torus"] | None = Field(
         None, examples=["rail-optimized"]
     )
-    """How its switches are linked. `rail-optimized`: each rail has leaves of its own, spines join them; `rail-only`: nothing joins \
-them; `leaf-spine`: all adapters of a node hang on one leaf."""
+    """How its switches are linked. `rail-optimized`: each rail has separate leaves, connected by spines; `rail-only`: not connected; \
+`leaf-spine`: all adapters of a node connect to one leaf."""
     rails: int | None = Field(None, ge=1, le=64, examples=[8])
     """Networks that the adapters of a node are spread over; as many as a node has adapters on it when left out."""
     planes: int = Field(1, ge=1, le=64, examples=[2])
-    """Parts with spines of their own; rail r is in plane r modulo this number."""
+    """Parts with separate spines; rail r is in plane r modulo this number."""
     pods: int = Field(1, ge=1, le=1024, examples=[4])
-    """Parts that only a tier above the spines joins."""
+    """Parts connected only by a tier above the spines."""
     oversubscription: Oversubscription = Field(default_factory=Oversubscription, examples=[{"leaf": 1.0, "spine": 7.0}])
-    """How much more can come in than goes up."""
+    """Ratio of bandwidth from below to bandwidth upward."""
     congestion: Literal["pfc", "pfc+ecn", "ecn-lossy", "trim-lossy", "nic-managed"] | None = Field(None, examples=["pfc+ecn"])
-    """How senders learn that a queue is full. What the classes say must agree; what they say counts when left out."""
+    """How senders learn that a queue is full. It must agree with the classes, and follows from them when left out."""
     balancing: Literal["ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"] = Field("ecmp", examples=["adaptive"])
     """How packets are spread over equal paths: by flow (`ecmp`, `ucmp` weighted, `qp-hash` by queue pair too), by load (`dlb`), or \
 packet by packet (`adaptive`, `spray`)."""
     classes: tuple[TrafficClass, ...] = Field(
         (), max_length=64, examples=[[{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]]
     )
-    """Classes of traffic of a RoCE fabric; what is in none of them shares queue 0."""
+    """Traffic classes of a RoCE fabric; all other traffic shares queue 0."""
     switches: Switches | None = Field(None, examples=[{"leaves": 2, "spines": 2, "os": [{"kind": "sonic"}]}])
-    """Its switches, where headway renders their files."""
+    """Its switches, if headway renders their files."""

@@ -1,4 +1,4 @@
-"""What was changed in a run after it began, so that the whole run can be read from its spec."""
+"""Defines the changes made to a run after it started, so that its spec describes the whole run."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ class Change(Section):
     from_step: int = Field(ge=0, examples=[12000])
     """Step that the change takes effect after."""
     rollback_to: int | None = Field(None, ge=0, examples=[11800])
-    """Step of the checkpoint that the run goes back to; it goes on from `from_step` when left out. Entries that took effect there or \
+    """Step of the checkpoint that the run goes back to; it resumes from `from_step` when left out. Entries that took effect there or \
 later are undone."""
     skip_samples: int = Field(0, ge=0, examples=[204800])
-    """Samples of the data order that are left out from there on."""
+    """Number of samples of the data order to skip from there on."""
     set: dict[str, Any] = Field(default_factory=dict, max_length=64, examples=[{"optimizer.lr": 1e-4}])
-    """New values by the path of their field, which hold until a later entry."""
+    """New values by the path of their field, in effect until a later entry."""
 
 
 def takes_effect_at(change: Change) -> int:

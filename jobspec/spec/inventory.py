@@ -1,4 +1,4 @@
-"""The Inventory document: what was observed of a cluster's machines, written by tools and read into its plan."""
+"""Defines the Inventory document: observations of a cluster's machines, written by tools and read into its plan."""
 
 from typing import Annotated, Literal
 
@@ -22,18 +22,18 @@ class ObservedNic(Section):
     )
     """Its hardware address."""
     switch: Name | None = Field(None, examples=["rails-leaf-1"])
-    """Switch that its cable leads to, with the `port`. What is not said follows from the cluster: the next port of the rail's leaf."""
+    """Switch that its cable leads to, with the `port`. When left out it follows from the cluster: the next port of the rail's leaf."""
     port: PortName | None = Field(None, examples=["Ethernet0"])
     """Port of that switch."""
 
 
 class ObservedNode(Section):
-    """A node of the cluster, by the name that its plan knows it by."""
+    """A node of the cluster, by its name in the plan."""
 
     name: Name = Field(examples=["h100-1"])
     """Name in the plan: its group and a number."""
     host: Host | None = Field(None, examples=["10.0.0.11"])
-    """Address by which it is reached over SSH, with `:PORT` where it is not 22."""
+    """SSH address, with `:PORT` unless it is 22."""
     serial: Serial | None = Field(None, examples=["DGXH100-00417"])
     """Serial number of the machine."""
     nics: tuple[ObservedNic, ...] = Field((), examples=[[{"name": "mlx5_0", "switch": "rails-leaf-1", "port": "Ethernet0"}]])
@@ -41,7 +41,7 @@ class ObservedNode(Section):
 
 
 class ObservedSwitch(Section):
-    """A switch of the cluster, by the name that its plan knows it by."""
+    """A switch of the cluster, by its name in the plan."""
 
     name: Name = Field(examples=["rails-leaf-1"])
     """Name in the plan."""
@@ -61,7 +61,7 @@ class Inventory(Section):
     name: Name = Field(examples=["two-h100-nodes-unit-1"])
     """Name of the inventory."""
     cluster: Name = Field(examples=["two-h100-nodes"])
-    """Cluster that it is of; its document stands in the same folder or, when this folder is called `inventory`, above it."""
+    """Name of its cluster, whose document is in the same folder or, when this folder is called `inventory`, above it."""
     nodes: tuple[ObservedNode, ...] = Field((), examples=[[{"name": "h100-1", "host": "10.0.0.11"}]])
     """Nodes, each once in all inventories of the cluster."""
     switches: tuple[ObservedSwitch, ...] = Field((), examples=[[{"name": "rails-leaf-1", "host": "10.0.1.1"}]])

@@ -1,4 +1,4 @@
-"""The TrainingJob document: what a user wants to run, on any cluster."""
+"""Defines the TrainingJob document: what a user wants to run, on any cluster."""
 
 from typing import Annotated, Literal
 
@@ -30,7 +30,7 @@ class Code(Section):
     image: str | None = Field(
         None, pattern=r"^[A-Za-z0-9./_][-A-Za-z0-9._/:@#+]*$", examples=["registry.example.com/train@sha256:9b2c..."]
     )
-    """Container image by its digest, since a tag can come to mean another image, or an image file by its path."""
+    """Container image by its digest, since a tag can later refer to another image, or an image file by its path."""
 
 
 class Mount(Section):
@@ -41,16 +41,16 @@ class Mount(Section):
     target: str | None = Field(None, pattern=r"^/", examples=["/data"])
     """Directory in the container; the same when left out."""
     read_only: bool = Field(True, examples=[True])
-    """Whether the job may only read there."""
+    """Whether the mount is read-only."""
 
 
 class Limits(Section):
     """What a run may use."""
 
     time: Seconds | None = Field(None, ge=60, le=365 * 86400, examples=["1:30:00", "7d"])
-    """Longest time of one attempt; the scheduler ends the attempt then, and the next one goes on."""
+    """Longest time of one attempt; the scheduler then ends the attempt, and the next one resumes."""
     gpu_hours: float | None = Field(None, gt=0, examples=[5000])
-    """GPU-hours that one attempt may cost at most: nodes x GPUs x time."""
+    """Largest number of GPU-hours of one attempt: nodes x GPUs x time."""
 
 
 class TrainingJob(Section):
@@ -65,7 +65,7 @@ class TrainingJob(Section):
     extends: Bases = Field((), examples=["base.yaml"])
     """A TrainingJob document that this one extends, by its path from here, or a list of which later ones win."""
     partial: bool = Field(False, examples=[True])
-    """Whether this document is only a base for others, and may lack what they add."""
+    """Whether this document is only a base for others, and may be incomplete."""
     code: Code = Field(default_factory=Code, examples=[{"commit": "HEAD"}])
     """What runs is what was reviewed."""
     cluster: Clusters = Field(examples=["two-h100-nodes"])
@@ -86,15 +86,15 @@ class TrainingJob(Section):
     precision: Precision = Field(default_factory=Precision, examples=[{"compute": "bf16", "reduce": "fp32"}])
     """Number formats."""
     recompute: Annotated[Literal["none", "selective", "full"] | None, OrAuto()] = Field(None, examples=["selective"])
-    """Activations that are computed again in the backward pass: none, those of attention, or all of a block."""
+    """Activations recomputed in the backward pass: none, those of attention, or all of a block."""
     overlap: Overlap = Field(default_factory=Overlap, examples=[{"tensor": True}])
-    """Communication that runs while something is computed."""
+    """Communication that overlaps with computation."""
     compile: bool | None = Field(None, examples=[True])
     """Whether blocks are compiled by torch.compile."""
     optimizer: Optimizer | None = Field(None, examples=[{"lr": 3e-4, "warmup_steps": 2000}])
     """How the parameters are updated."""
     trainer: Choice = Field(Choice(kind=DEFAULT_TRAINER), examples=[{"kind": "builtin"}])
-    """Who runs the steps."""
+    """What runs the steps."""
     steps: int | None = Field(None, ge=1, examples=[10000])
     """Optimizer steps of the whole run."""
     seed: int = Field(contract.RunConfig.seed, ge=0, le=2**63 - 1, examples=[1])
@@ -102,14 +102,14 @@ class TrainingJob(Section):
     checkpoint: Checkpoint | None = Field(None, examples=[{"tiers": [{"kind": "disk", "every": "100 steps"}]}])
     """How the run is saved."""
     resilience: Resilience = Field(default_factory=Resilience, examples=[{"restart": {"budget": 3}}])
-    """What the job does against failures."""
+    """How the job handles failures."""
     limits: Limits = Field(default_factory=Limits, examples=[{"time": "1:30:00"}])
     """What the run may use."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
-    """Variables of every rank, in place of the plan's too but for those that follow from the cluster file. No place for secrets."""
+    """Variables of every rank; they override the plan's, except those that follow from the cluster file. Not for secrets."""
     mounts: tuple[Mount, ...] = Field((), max_length=64, examples=[[{"source": "/data/corpus"}]])
     """Directories of the nodes inside the job's containers."""
     history: tuple[Change, ...] = Field(
         (), max_length=1000, examples=[[{"from_step": 12000, "rollback_to": 11800, "skip_samples": 204800}]]
     )
-    """What was changed after the run began, oldest first."""
+    """Changes made after the run started, oldest first."""

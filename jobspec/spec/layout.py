@@ -1,4 +1,4 @@
-"""How a job's ranks are laid out: the degree of every kind of parallelism."""
+"""Defines the layout of a job's ranks: the degree of every kind of parallelism."""
 
 from typing import Annotated, Literal
 
@@ -19,11 +19,11 @@ class Layout(Section):
     """Degrees; together they multiply to the number of ranks. Expert parallelism folds over (dp_shard, cp, tp)."""
 
     pp: _Degree = Field(1, ge=1, examples=[4])
-    """Pipeline stages that run at the same time, each on ranks of its own."""
+    """Pipeline stages that run at the same time, each on separate ranks."""
     dp_replicate: _Degree = Field(1, ge=1, examples=[2])
     """Replicas of the sharded model."""
     dp_shard: _Rest = Field(None, ge=1, examples=[16])
-    """Ranks over which parameters are sharded; what is left of the ranks when not given."""
+    """Ranks over which parameters are sharded; all remaining ranks when left out."""
     cp: _Degree = Field(1, ge=1, examples=[2])
     """Ranks over which one sequence is split."""
     tp: _Degree = Field(1, ge=1, examples=[8])
@@ -31,8 +31,8 @@ class Layout(Section):
     ep: _Degree = Field(1, ge=1, examples=[8])
     """Ranks over which the experts of one block are spread; a divisor of dp_shard x cp x tp."""
     sequence_parallel: Annotated[bool | None, OrAuto()] = Field(None, examples=[True])
-    """Whether norms and dropout are split along the sequence over the `tp` ranks; with `tp` above 1 they are when left out."""
+    """Whether norms and dropout are split along the sequence over the `tp` ranks; when left out, they are if `tp` is above 1."""
     schedule: Annotated[Schedule | None, OrAuto()] = Field(None, examples=["1F1B"])
-    """Order of forward and backward passes over pipeline stages; the trainer's own choice when left out."""
+    """Order of forward and backward passes over pipeline stages; the trainer's default when left out."""
     virtual_stages: _Degree = Field(1, ge=1, le=256, examples=[2])
     """Stages that each pipeline rank holds."""

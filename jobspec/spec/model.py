@@ -1,4 +1,4 @@
-"""The model that a job trains: a preset of the catalogue, somebody's config.json, or its sizes."""
+"""Defines the model that a job trains: a preset of the catalogue, a config.json, or its sizes."""
 
 from typing import Literal
 
@@ -23,7 +23,7 @@ class Experts(Section):
     first_dense: int = Field(0, ge=0, examples=[3])
     """Blocks at the beginning that have a plain MLP and no experts."""
     every: int = Field(1, ge=1, examples=[2])
-    """Of the blocks after those, each n-th has experts, the n-th first; 1 means all."""
+    """Of the blocks after those, every n-th has experts, starting with the n-th; 1 means all."""
 
 
 class LatentAttention(Section):
@@ -42,7 +42,7 @@ class LatentAttention(Section):
 
 
 class Model(Section):
-    """A decoder. What stands beside `preset` or `config` replaces that value of it."""
+    """A decoder. Fields set beside `preset` or `config` override its values."""
 
     preset: str | None = Field(None, examples=["llama-3.1-70b"])
     """Name in the catalogue of published models (docs/models.md)."""
@@ -67,13 +67,13 @@ class Model(Section):
     norm: Literal["rms", "layer"] | None = Field(None, examples=["rms"])
     """RMSNorm or LayerNorm. RMSNorm when left out."""
     positions: Literal["rotary", "learned", "none"] | None = Field(None, examples=["rotary"])
-    """How a token knows its place. Rotary when left out."""
+    """Encoding of token positions. Rotary when left out."""
     rope_theta: float | None = Field(None, gt=0, examples=[500000.0])
     """Base of the rotary positions; 10000 when left out."""
     max_positions: int | None = Field(None, ge=1, examples=[8192])
-    """Longest sequence that learned positions have room for."""
+    """Longest sequence that learned positions cover."""
     norm_eps: float | None = Field(None, gt=0, examples=[1e-5])
-    """Term that keeps the norms away from division by zero; 1e-5 when left out."""
+    """Term that avoids division by zero in norms; 1e-5 when left out."""
     dropout: float | None = Field(None, ge=0, lt=1, examples=[0.1])
     """Share of activations set to zero in training; none when left out."""
     tie_embeddings: bool | None = Field(None, examples=[True])
@@ -83,7 +83,7 @@ class Model(Section):
     linear_bias: bool | None = Field(None, examples=[True])
     """Whether the attention's output and the matrices of the MLP have a bias; not when left out."""
     qk_norm: bool | None = Field(None, examples=[True])
-    """Whether queries and keys go through a norm with weights before they meet; not when left out."""
+    """Whether queries and keys go through a norm with weights before attention; not when left out."""
     experts: Experts | None = Field(None, examples=[{"count": 8, "top_k": 2, "ffn_hidden": 14336}])
     """Mixture of experts; a dense model when left out."""
     latent_attention: LatentAttention | None = Field(

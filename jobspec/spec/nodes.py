@@ -1,4 +1,4 @@
-"""Groups of nodes that are alike: processors, GPUs, adapters, disks."""
+"""Defines groups of identical nodes: processors, GPUs, adapters, disks."""
 
 from typing import Annotated, Any, Literal
 
@@ -43,14 +43,14 @@ class Disk(Section):
 
 
 class NodeGroup(Section):
-    """Nodes that are alike."""
+    """A group of identical nodes."""
 
     group: Name = Field(examples=["gpu"])
     """Name of the group."""
     count: int = Field(ge=1, le=100_000, examples=[2])
     """Nodes in the group."""
     spares: int = Field(0, ge=0, le=100_000, examples=[1])
-    """Nodes of the group that no job may plan with, so that one is there when another is lost."""
+    """Nodes of the group reserved to replace lost ones; no job may plan with them."""
     arch: Literal["x86_64", "aarch64"] = Field("x86_64", examples=["aarch64"])
     """Instruction set of the hosts."""
     cpus: int = Field(ge=1, le=4096, examples=[96])
@@ -66,7 +66,7 @@ class NodeGroup(Section):
     gpus: int | None = Field(None, ge=1, le=64, examples=[8])
     """GPUs in one node, each of which runs one rank."""
     nvlink_domain: int | None = Field(None, ge=1, le=576, examples=[72])
-    """GPUs that reach each other over NVLink; one node's when left out, a multiple of it in rack-scale systems."""
+    """GPUs connected by NVLink; those of one node when left out, a multiple of them in rack-scale systems."""
     imex: bool = Field(False, examples=[True])
     """Whether GPUs of one NVLink domain may map memory of other nodes: the IMEX service runs and its channels are there."""
     nics: tuple[NamedNic, ...] = Field((), max_length=64, examples=[["mlx5_0", "mlx5_1"]])
@@ -76,6 +76,6 @@ class NodeGroup(Section):
     nic_speed: BitRate | None = Field(None, examples=["400Gb/s"])
     """Speed of one adapter's link."""
     hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
-    """Addresses by which the nodes are reached over SSH, in their order, with `:PORT` where it is not 22. An Inventory may say it too."""
+    """SSH addresses of the nodes, in order, with `:PORT` unless it is 22. An Inventory may set them too."""
     hourly_cost: float | None = Field(None, ge=0, examples=[24.5])
-    """What one node costs an hour, in any one currency."""
+    """Cost of one node per hour, in any one currency."""

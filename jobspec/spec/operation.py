@@ -1,4 +1,4 @@
-"""How a cluster is kept running: versions of its software, health checks, the failures that were observed on it."""
+"""Defines how a cluster is operated: software versions, health checks, and observed failures."""
 
 from typing import Annotated
 
@@ -24,18 +24,18 @@ class Versions(Section):
 
 
 class Health(Section):
-    """When a node is taken out."""
+    """When a node is excluded."""
 
     timeout: Seconds = Field(30.0, gt=0, le=3600, examples=["30s"])
-    """Longest time of all checks of a node before a job; a check that hangs must not hold the queue."""
+    """Longest time of all checks of a node before a job; a check that hangs must not block the queue."""
     every: Seconds | None = Field(None, ge=60, examples=["15m"])
     """How often idle nodes are checked."""
     drain_at_most: int | None = Field(None, ge=1, examples=[4])
-    """Nodes that checks may take out by themselves at one time; more at once is likely the check's own mistake."""
+    """Largest number of nodes that checks may exclude at one time; more at once is likely a mistake of the check."""
 
 
 class Failures(Section):
-    """What was observed on this cluster. Published rates stand in for what is left out."""
+    """Failures observed on this cluster. Published rates replace what is left out."""
 
     node_mtbf: Seconds | None = Field(None, gt=0, examples=["300d"])
     """Mean time between failures of one node that end a job."""

@@ -1,4 +1,4 @@
-"""What every part of a spec has in common: frozen, no unknown fields, no silent conversions, documented fields."""
+"""Defines what all parts of a spec have in common: frozen, no unknown fields, no silent conversions, documented fields."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Places for files: mounted file systems, local disks, object stores."""
+"""Defines places for files: mounted file systems, local disks, object stores."""
 
 from typing import Annotated, Literal
 
@@ -19,13 +19,13 @@ class Storage(Section):
     kind: Literal["posix", "object"] = Field(examples=["posix"])
     """How it is reached; `posix` is a mounted file system, `object` an object store."""
     path: str | None = Field(None, min_length=1, examples=["/scratch/runs"])
-    """Directory of a file system; a relative one counts from where the job is submitted."""
+    """Directory of a file system; a relative one starts where the job is submitted."""
     url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
     """Bucket and prefix of an object store."""
     shared: bool = Field(False, examples=[True])
     """Whether every node sees the same files. The first shared file system holds the runs."""
     hard_links: bool = Field(True, examples=[False])
-    """Whether a file system has hard links, by which a file comes into being whole and once only; mounted object stores have none."""
+    """Whether a file system has hard links, which create a file atomically and only once; mounted object stores have none."""
     groups: tuple[Name, ...] = Field((), examples=[["gpu"]])
     """Groups of nodes that reach it; all of them when left out."""
     write: ByteRate | None = Field(None, ge=1, examples=["200GB/s"])

@@ -1,4 +1,4 @@
-"""How the numbers are computed: optimizer, precision, recompute, overlap. What is left out is the trainer's own choice."""
+"""Defines how values are computed: optimizer, precision, recompute, overlap. The trainer decides what is left out."""
 
 from typing import Literal
 
@@ -18,7 +18,7 @@ class Optimizer(Section):
     beta2: float = Field(contract.Optimizer.beta2, ge=0, lt=1, examples=[0.95])
     """Decay of the second moment."""
     eps: float = Field(contract.Optimizer.eps, gt=0, examples=[1e-8])
-    """Term that keeps the update away from division by zero."""
+    """Term that avoids division by zero in the update."""
     weight_decay: float = Field(contract.Optimizer.weight_decay, ge=0, examples=[0.1])
     """Decoupled weight decay."""
     clip_norm: float = Field(contract.Optimizer.clip_norm, gt=0, examples=[1.0])
@@ -37,20 +37,20 @@ class Precision(Section):
     """Number formats."""
 
     parameters: Literal["fp32", "bf16"] | None = Field(None, examples=["fp32"])
-    """What the optimizer keeps and updates."""
+    """Format that the optimizer keeps and updates."""
     compute: Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"] | None = Field(None, examples=["bf16"])
-    """What matrices are multiplied in."""
+    """Format of matrix multiplication."""
     reduce: Literal["fp32", "bf16"] | None = Field(None, examples=["fp32"])
-    """What gradients are summed in over the ranks."""
+    """Format in which gradients are summed over the ranks."""
 
 
 class Overlap(Section):
-    """Communication that runs while something is computed."""
+    """Communication that overlaps with computation."""
 
     parameters: bool | None = Field(None, examples=[True])
     """Gathering the next block's parameters."""
     gradients: bool | None = Field(None, examples=[True])
-    """Reducing the gradients of the block behind."""
+    """Reducing the gradients of the previous block."""
     tensor: bool | None = Field(None, examples=[True])
     """Tensor-parallel collectives, in pieces beside their matrix products (async TP)."""
     pipeline: bool | None = Field(None, examples=[True])

@@ -1,4 +1,4 @@
-"""Values that may be written in a shorter way than they are kept, or left to headway as `auto`."""
+"""Defines values that may be written in a shorter form than they are kept, or left to headway as `auto`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

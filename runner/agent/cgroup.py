@@ -1,4 +1,4 @@
-"""What the kernel's control groups say of this node's memory: how much a process may still take, and whether it has killed for it.
+"""Reads the kernel's control groups of this node: how much memory a process may still take, and whether the OOM killer ran.
 
 Version 2 has one tree, version 1 one for each controller (linux Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
 """

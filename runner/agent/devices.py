@@ -1,4 +1,4 @@
-"""What NVML says, where it is there: whether dead processes still hold memory of a device, and which devices are this job's."""
+"""Queries NVML, if available: whether dead processes still hold device memory, and which devices belong to this job."""
 
 import asyncio
 import importlib

@@ -1,4 +1,4 @@
-"""torch's flight recorder from outside: asks a rank for its dump, and reads which collectives it has entered.
+"""Reads torch's flight recorder from outside: asks a rank for its dump, and reads which collectives it has entered.
 
 NCCL's process groups make a pipe for each rank, and write a dump when somebody writes to it (ProcessGroupNCCL.hpp, DumpPipe); for all
 others a worker's own thread does the same (boot/flight.py). A dump is a pickle of plain values, and is read as nothing else.
@@ -200,7 +200,7 @@ class _PlainValues(pickle.Unpickler):
     """Numbers, texts and containers of them; nothing is imported and nothing called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no dump needs")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which a dump never needs")
 
 
 def _takes_pipes(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The kernel's log as this node's agent reads it: what NVIDIA's driver has reported since the generation began.
+"""Reads the kernel's log for this node's agent: what NVIDIA's driver has reported since the generation started.
 
 /dev/kmsg gives one record a read, `priority,sequence,microseconds,flags;message`, and lines of further facts that begin with a space
 (linux Documentation/ABI/testing/dev-kmsg). Without the right to read it (dmesg_restrict, a container) nothing is known. What a process

@@ -1,4 +1,4 @@
-"""What a node starts for one rank: argv, torchrun's environment variables, and where its output goes."""
+"""Builds the command of one rank: argv, torchrun's environment variables, and the files of its output."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Files in /dev/shm that killed workers left behind: found by who had them open, removed when nobody has.
+"""Removes files in /dev/shm that killed workers left behind: found by who had them open, removed when nobody has.
 
 NCCL, torch's data loaders and others unlink theirs at an orderly end only, and a killed worker has none. Whatever else lies there is a
 user's: only names that a library gives are removed, and only of files that were not there before the workers.

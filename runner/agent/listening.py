@@ -1,4 +1,4 @@
-"""Sockets that listen under a node's own name, of whichever family its address is."""
+"""Opens sockets that listen under a node's own name, in whichever family its address is."""
 
 import errno
 import socket

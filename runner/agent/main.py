@@ -1,4 +1,4 @@
-"""A node's agent: finds the coordinator, has the supervisor start and end workers, and reports what becomes of them.
+"""Runs a node's agent: finds the coordinator, has the supervisor start and end workers, and reports how they end.
 
 It may die at any moment: everything it knows comes again from the supervisor's hello and the coordinator's messages. Everything that it
 says is said again after the next join, so that nothing is lost with a connection.
@@ -27,7 +27,7 @@ from headway.runner.agent.standby import worth_importing
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
-from headway.runner.contract import KILL_AFTER_S, SECTIONS, Exit, HeartbeatPage, RunConfig, from_json, slot_of
+from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json, slot_of
 from headway.runner.coordinator import term
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.health.collectives import Collective
@@ -42,6 +42,7 @@ TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0
 STARTING_S = 5.0  # for a coordinator from its term until it can be found
 # Of the grace that a scheduler gives: kept for ending by ourselves when no coordinator has decided.
 LEAVING_S = 1.0
+UNHEARD_S = 5.0  # after SIGTERM, until it is looked at what a rank does that has not ended
 STANDBY_BYTES = 1 << 30
 STANDBY_AFTER_S = 20.0  # of a script that completes no steps
 DEVICES_FREE_S = 10.0
@@ -171,7 +172,7 @@ class Agent:
 
     def _leave(self) -> None:
         if not self._over.is_set():
-            _say("the grace is over, and no coordinator has decided")
+            _say("the grace period is over and no coordinator has decided")
             self._exit(Exit.PREEMPTED)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
@@ -501,12 +502,26 @@ class Agent:
             self._not_started("not started", asked=True)
         elif self.config.trainer.kind == "script":
             self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
-            patience_s = message.body.get("grace_s", KILL_AFTER_S)
-            asyncio.get_running_loop().call_later(patience_s, self._kill, message.generation)
+            if (grace_s := message.body.get("grace_s")) is None:
+                self._spin(self._end_unheard(message.generation))
+            else:
+                asyncio.get_running_loop().call_later(grace_s, self._kill, message.generation)
         else:
             self._kill(message.generation)
         if (code := message.body.get("exit_code")) is not None:
             self._exit(code)
+
+    async def _end_unheard(self, generation: int) -> None:
+        """SIGKILL for ranks that outlive SIGTERM behind a failure: a script may save at that signal, and has as long as under torchrun.
+        Where all of them wait in collectives it is over sooner: Python hears no signal there, and the rank that failed will not come."""
+        until = time.monotonic() + self.config.timeouts["terminate"].floor_s
+        while (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(UNHEARD_S, left_s))
+            pids = {each["rank"]: each["pid"] for each in self._running() if each["generation"] <= generation and each.get("pid")}
+            found = await probe.look(pids, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+            if all(seen.where == "collective" for seen in found.values()):
+                break
+        self._kill(generation)
 
     def _kill(self, generation: int) -> None:
         self._ask("kill", generation=generation, signal=int(signal.SIGKILL))
@@ -526,7 +541,7 @@ class Agent:
         if any(not is_ours(order["argv"]) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
-            _say("no standbys: too little memory is free")
+            _say("no standbys: not enough free memory")
             return
         self._ask("standby", workers=orders, modules=self._modules_worth())
 

@@ -1,4 +1,4 @@
-"""Times in which this process did not run: stopped, frozen or on a machine that was paused, most likely with its workers."""
+"""Detects times in which this process did not run: stopped, frozen, or on a paused machine, most likely with its workers."""
 
 from collections import deque
 

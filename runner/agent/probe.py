@@ -1,4 +1,4 @@
-"""A look at workers from outside: the process's state, its use of CPU and I/O, and what its main thread stands in.
+"""Inspects workers from outside: process state, use of CPU and I/O, and the stack of the main thread.
 
 Nothing here stops a process or needs its interpreter: faulthandler writes the stacks in the worker whoever holds the GIL, and py-spy,
 where it is on PATH, reads those of a process that cannot (a stopped one).

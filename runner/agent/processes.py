@@ -1,4 +1,4 @@
-"""Starts processes that cannot outlive who started them, and ends whole process groups."""
+"""Starts processes that cannot outlive their parent, and ends whole process groups."""
 
 import contextlib
 import ctypes

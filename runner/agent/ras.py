@@ -1,4 +1,4 @@
-"""What NCCL itself says of a job: its RAS threads, which watch each other since NCCL 2.24, asked by their text protocol.
+"""Queries NCCL's RAS threads, which watch each other since NCCL 2.24, by their text protocol.
 
     CLIENT PROTOCOL 2 -> SERVER PROTOCOL 2,  TIMEOUT 1 -> OK,  VERBOSE STATUS -> the report, and the end of the connection
 

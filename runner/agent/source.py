@@ -1,4 +1,4 @@
-"""Whether a script may change its environment before it imports torch, by its source: then torch is not imported ahead of it.
+"""Determines from a script's source whether it may change its environment before importing torch; if so, torch is not preloaded.
 
 A look and no proof, cheap enough for every start: the script's top-level statements in their order, and the modules beside it that it
 imports, up to the first import of torch. What cannot be read, or goes on for too long, may do anything.

@@ -1,4 +1,4 @@
-"""A worker that has not been told yet which: imports what the job's workers import, waits for an order, and becomes that worker.
+"""Runs a standby worker: imports what the job's workers import, waits for an order, and becomes the worker of a rank.
 
 What differs from a process that was started afresh is only what it has imported before: environment, arguments, output, `__main__` and
 even /proc/<pid>/environ and cmdline are the worker's. It never touches a device.

@@ -1,4 +1,4 @@
-"""The process of a node that must not die: it forks the workers and holds their heartbeat page; the agent beside it may come and go.
+"""Supervises a node: forks the workers and holds their heartbeat page. It must not die; the agent beside it may restart.
 
 Small and single-threaded on purpose. It decides nothing: it does what the agent asks and tells it what happened; while no agent is
 there, what happened is kept for the next one. In the same way it keeps the node's keeper running, and where it is asked to the coordinator.
@@ -197,7 +197,7 @@ class Supervisor:
         """For the report: nobody can tell the progress of a script that steps no optimizer of torch."""
         first = next((worker for worker in self._living() if worker.rank == 0), None)
         if first is not None and self._heartbeats.read(first.local_rank)["step"] == 0:
-            text = f"no optimizer of torch has stepped within {STEPLESS_S:.0f} s: steps are not counted"
+            text = f"no torch optimizer has stepped within {STEPLESS_S:.0f} s: steps are not counted"
             self._say({"what": "note", "rank": 0, "kind": "unseen", "calls": [text]})
 
     def _look_at(self, pid: int, leaving: Leaving, now: float) -> None:
@@ -552,7 +552,7 @@ class Supervisor:
             try:
                 event = json.loads(data)
             except ValueError:  # longer than EVENT_BYTES, so cut: it costs that event, not the node
-                print(f"an event that cannot be read: {data[:80]!r}", file=sys.stderr, flush=True)
+                print(f"unreadable event: {data[:80]!r}", file=sys.stderr, flush=True)
                 continue
             if event.get("what") == "leaving":  # nobody else's business
                 self._begins_to_leave(event)
@@ -619,7 +619,7 @@ class Supervisor:
         self._killed.pop(worker.pid, None)
         if (leaving := self._leaving.pop(worker.pid, None)) is not None and leaving.killed:
             worker.ended, worker.code = describe_code(leaving.code), leaving.code
-            print(f"rank {worker.rank} was through and did not end: {worker.ended}", file=sys.stderr, flush=True)
+            print(f"rank {worker.rank} had finished but did not exit: {worker.ended}", file=sys.stderr, flush=True)
         worker.oom = worker.code != 0 and not worker.asked and cgroup.out_of_memory_kills() > self._out_of_memory
         self._tell({"what": "ended", "worker": vars(worker)})
         strays = self._strays()  # its data loaders have come to this process

@@ -1,4 +1,4 @@
-"""Warm standbys as their supervisor holds them: one process a local rank that has imported everything and waits for an order.
+"""Manages warm standbys for the supervisor: one process per local rank that has imported everything and waits for an order.
 
 An order goes into a memfd and comes with the worker's descriptors in one datagram (SCM_RIGHTS), so that a standby that does not read
 can never block who orders. A standby that is dead, not ready, of another environment or silent is killed, and costs nothing else.

@@ -1,4 +1,10 @@
-"""Somebody's script as a worker: unchanged, with signs of life and verified checkpoints through hooks that it does not see."""
+"""Runs an unmodified script as a worker; import hooks add heartbeats and checksums of what it saves.
+
+In: the script's command line and the environment that agent/launch.py makes.
+Out: signs of life on the heartbeat page, events for the agent, `shared/saved/*.jsonl`.
+Start reading: `script.py` (entry), `hooks.py` (which module gets which hook), `signs.py`
+(heartbeats), `files.py` and `saved.py` (checksums and damaged files).
+"""
 
 from headway.runner.boot.hooks import prepare
 from headway.runner.boot.script import main

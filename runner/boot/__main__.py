@@ -1,4 +1,4 @@
-"""`python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py)."""
+"""Runs a script as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py)."""
 
 from headway.runner.boot.script import main
 

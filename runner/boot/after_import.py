@@ -1,4 +1,4 @@
-"""Calls a function right after a module has been imported by whomever, or at once if it has been; or right before."""
+"""Calls a function right after a module is imported (at once if it already was), or right before."""
 
 import importlib.abc
 import importlib.machinery

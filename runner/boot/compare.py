@@ -1,4 +1,4 @@
-"""Replicas compared while a script runs: wrong numbers that nothing reports show as copies that are not equal bit by bit.
+"""Compares replicas while a script runs: silent corruption shows as copies that are no longer bit-identical.
 
     each rank    a checksum of what it holds alike with others, after a step -> all ranks, over a group of this module's own
     all ranks    equal: that is said, and nothing else happens; else who differs is named and the script ends by CorruptionError
@@ -115,7 +115,7 @@ class Comparison:
         if not self._schedule.is_due():
             return None
         if is_unordered():
-            self._give_up("an optimizer steps within the backward pass, or in a CUDA graph")
+            self._give_up("an optimizer steps inside the backward pass or in a CUDA graph")
             return None
         return self._compare()
 
@@ -154,10 +154,10 @@ class Comparison:
             return None
         held = holdings(said)
         if any(len(each.ranks) < each.holders for each in held):
-            unseen("compare: ranks of one set hold other tensors in their optimizers: those are not compared")
+            unseen("compare: replicas hold different tensors in their optimizers: those are not compared")
         held = [each for each in held if len(each.ranks) > 1]
         if not held:
-            unseen("compare: no two ranks hold the same parameters, so nothing can be compared")
+            unseen("compare: no two ranks hold the same parameters, so nothing is compared")
             return None
         self._alike |= {(each.kind, each.holders) for each in held if each.is_alike}
         differing = [each for each in held if not each.is_equal]
@@ -165,7 +165,7 @@ class Comparison:
         if wrong:
             return self._corrupted(wrong, group)
         for each in differing:
-            unseen(f"compare: {each.holders} ranks keep {state_name(each.kind)} of their own: these are not compared")
+            unseen(f"compare: {each.holders} ranks keep separate {state_name(each.kind)}: not compared")
         if not differing:
             self._alone = False
         if len(differing) < len(held):
@@ -192,7 +192,7 @@ class Comparison:
         if since is None:
             return
         equal = "never" if self._equal_step is None else f"last at step {self._equal_step}"
-        why = f"replicas were not equal at step {self._worker.step} any more, and {equal} before it was saved"
+        why = f"replicas were no longer equal at step {self._worker.step}, {equal} before it was saved"
 
         def judged(units: Sequence[Unit]) -> list[Verdict]:
             return [Verdict(State.DAMAGED, why) if unit.at >= since else Verdict(State.UNKNOWN) for unit in units]

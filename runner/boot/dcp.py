@@ -1,4 +1,4 @@
-"""dcp.save and dcp.load of a script: torch's own storage and format, and records of the files in the run's directory.
+"""Hooks a script's dcp.save and dcp.load: torch's own storage and format, and records of the files in the run's directory.
 
 With HEADWAY_DCP=headway headway's verified storage stands in for torch's plain writer, at the script's own path; `.metadata` appears last
 there too, for whoever looks for it. What is read is told by what lies in the directory, whatever the variable says.
@@ -74,7 +74,7 @@ def saving_of(
         return None
     if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
         if not isinstance(storage_writer, StorageWriter):
-            unseen(f"dcp.save through {type(storage_writer).__name__} with its own way of writing: not verified")
+            unseen(f"dcp.save through {type(storage_writer).__name__} with a custom write method: not verified")
         return None
     directory = Path(storage_writer.path).absolute()
     rank = 0 if no_dist else dist.get_rank(process_group)

@@ -1,4 +1,4 @@
-"""Hooks of torch.distributed.checkpoint: everything that saves or loads comes through one function each, whatever name it was imported by.
+"""Hooks torch.distributed.checkpoint: every save and every load passes through one function each, under any imported name.
 
 Planners and arguments stay what they were. This imports nothing of torch: it is itself imported while torch is.
 """

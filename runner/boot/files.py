@@ -1,4 +1,4 @@
-"""Hooks of torch.save, torch.load, safetensors and Lightning: a record of each file saved, and no damaged file loaded.
+"""Hooks torch.save, torch.load, safetensors and Lightning: records each saved file, and loads no damaged file.
 
 What is saved is written by the original functions; nothing else comes into the script's folders, and its own functions of files are not
 changed. Files in memory, and such as are no files, are left alone.

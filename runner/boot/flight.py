@@ -1,4 +1,4 @@
-"""Dumps torch's flight recorder when the agent asks, through the pipe that NCCL's process groups make for the same.
+"""Dumps torch's flight recorder when the agent asks, through the pipe that NCCL's process groups create for that purpose.
 
 torch makes that pipe for NCCL alone, under the same name, in the place of this one: so each rank is asked in one way, whatever its backend.
 """
@@ -43,9 +43,7 @@ def write_dump(target: Path) -> None:
     if distributed is None or not distributed.is_initialized():
         return
     if dump is None:
-        unseen(
-            f"torch {sys.modules['torch'].__version__} keeps no record of collectives but NCCL's: who of the ranks lags cannot be told"
-        )
+        unseen(f"torch {sys.modules['torch'].__version__} records only NCCL's collectives: a lagging rank cannot be identified")
         say_unseen()
         return
     here = {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}

@@ -1,4 +1,4 @@
-"""Which hook each module gets when it is imported. What a script does not import costs it nothing."""
+"""Installs the hooks of each module when it is imported. Modules that a script does not import cost nothing."""
 
 from headway.runner.boot import dcp_calls, files, signs
 from headway.runner.boot.after_import import after_import

@@ -1,4 +1,4 @@
-"""What is known of the files that the scripts of a run have saved: lines in the run's directory, and nothing in the script's folders.
+"""Records the files that the scripts of a run save, as lines in the run's directory; the script's folders stay untouched.
 
     shared/saved/HOST.ATTEMPT.GENERATION.N.jsonl    a line for each save begun and ended; the processes of a host append to one file
 
@@ -315,7 +315,9 @@ def verify(path: Path, found: Known) -> Verified:
     if Identity.of(path.stat()) != record.identity or found.holds(whole):
         return Verified(Found.UNKNOWN, record.xxh3_128, whole)
     if (kind := file_system(before.st_dev)) in TIMELESS:
-        unseen(f"{path}: xxh3_128 is {whole}, and {record.xxh3_128} was saved; {kind} does not say whether somebody wrote it")
+        unseen(
+            f"{path}: xxh3_128 is {whole}, but {record.xxh3_128} was saved; {kind} does not show whether another program wrote it"
+        )
         return Verified(Found.UNKNOWN, record.xxh3_128, whole)
     return Verified(Found.DAMAGED, record.xxh3_128, whole)
 

@@ -1,4 +1,4 @@
-"""What several ranks hold alike: parameters and optimizer state of data-parallel replicas -> a checksum of each kind for each set of ranks.
+"""Finds what several ranks hold identically (parameters, optimizer state), and computes a checksum per kind and set of ranks.
 
 A DTensor says by itself who else holds the same elements. A plain parameter has others like it where it belongs to a module of torch's
 DistributedDataParallel, and its optimizer state with it. Of all else no other rank is a witness.

@@ -1,4 +1,4 @@
-"""What the scripts of a run have saved, and its refusal: damaged checkpoints go out of the way of the script's own search.
+"""Verifies what the scripts of a run have saved, and moves damaged checkpoints out of the way of the script's own search.
 
 Before a script starts the newest checkpoint of each family is verified by its records. One whose bytes cannot be what was saved, nor what
 anybody else has written since, is moved to `shared/refused` of the run's directory, so that a script which looks for its newest finds the
@@ -119,7 +119,7 @@ def _holds_what_runs(directory: Path) -> bool:
 def refuse(path: Path, why: str) -> Path | None:
     """Moves a checkpoint out of every search's way and says so; None when another rank has done it. Raises OSError."""
     if _holds_what_runs(path):
-        raise OSError(errno.EBUSY, "the script, its working directory or the run lies in it", str(path))
+        raise OSError(errno.EBUSY, "it contains the script, its working directory or the run", str(path))
     try:
         target = _moved(path)
     except FileNotFoundError:
@@ -216,7 +216,7 @@ def damage_of_file(path: Path) -> str | None:
 
 
 def _damage(found: Verified) -> str | None:
-    return f"xxh3_128 is {found.actual}, and {found.expected} was saved" if found.found is Found.DAMAGED else None
+    return f"xxh3_128 is {found.actual}, but {found.expected} was saved" if found.found is Found.DAMAGED else None
 
 
 # --- what a save left that did not end --------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def cut_off(unit: Unit) -> Verdict | None:
         return _torn(unit)
     for file, generation in unit.begun.items():
         if file.exists() and is_cut(file) and _is_left(file, generation):
-            return Verdict(State.DAMAGED, f"{file.name} is cut off: its save did not end")
+            return Verdict(State.DAMAGED, f"{file.name} is truncated: its save did not finish")
     return None
 
 
@@ -281,10 +281,10 @@ def _torn(unit: Unit) -> Verdict | None:
     if not changed or not as_it_was[unit.path / METADATA] or not all(_is_left(file, unit.begun[unit.path]) for file in changed):
         return None
     if cut := [file.name for file in changed if is_cut(file)]:
-        return Verdict(State.DAMAGED, f"{cut[0]} is cut off: a save over the checkpoint did not end")
+        return Verdict(State.DAMAGED, f"{cut[0]} is truncated: a save over the checkpoint did not finish")
     if len(changed) < len(unit.files) - 1:
         return Verdict(
-            State.DAMAGED, f"{changed[0].name} is of another save than the rest: a save over the checkpoint did not end"
+            State.DAMAGED, f"{changed[0].name} is from a different save than the rest: a save over the checkpoint did not finish"
         )
     return None
 
@@ -537,6 +537,6 @@ def _put_in_place(good: Unit, refused: Path) -> None:
         temporary.replace(refused)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        _say(f"{refused.name} is no copy of {good.path.name}: {error}")
+        _say(f"{refused.name} is not a copy of {good.path.name}: {error}")
         return
     print(f"headway: {refused.name} is a copy of {good.path.name} now", file=sys.stderr, flush=True)

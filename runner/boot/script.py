@@ -1,4 +1,4 @@
-"""Runs somebody's script, unchanged, as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py).
+"""Runs an unmodified script as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py).
 
 Before the script's first line it sets the hooks and verifies what was saved last; the script finds torchrun's environment, its own argv
 and itself as `__main__`. It ends as Python ends it: what it raises leaves through here, to the interpreter.
@@ -178,7 +178,8 @@ def verify_saved(worker: Worker) -> None:
     changes = {} if modules is None else recorded(Path(modules), worker.local_rank).get("torch", {})
     with under(changes), uncollected():
         importlib.import_module("torch.distributed")
-    verify_first(worker, None)
+    config = from_json(RunConfig, Path(worker.run_json).read_text())
+    verify_first(worker, None, config.timeouts["verify"].floor_s)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Notes which variables a script has set when it first imports a library, for whoever imports it ahead of the script later."""
+"""Notes which variables a script has set when it first imports a library, so that later preloads can set them too."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What was saved is verified by all ranks of a generation together before the script's first line: each reads a share, the first decides.
+"""Verifies saved files before the script's first line with all ranks of a generation: each reads a share, rank 0 decides.
 
     rank 0     the newest checkpoint of each family -> shares of about the same size -> the others, through the generation's store
     each rank  its share -> what is wrong with it -> rank 0, which refuses what is damaged and goes on with the one before
@@ -28,14 +28,12 @@ from headway.runner.boot.unseen import carefully
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.worker import Worker, client_store, meet_store
 
-VERIFY_S = 300.0  # for what all ranks can read; what is loaded is compared again
-MEET_S = 2 * VERIFY_S
 SHARE_BYTES = 64 << 20  # less is not worth a question and an answer
 _SHARES, _GOOD, _VERIFIED = "headway/shares", "headway/good", "headway/verified"  # in the store
 
 
 class TooLongError(Exception):
-    """What was saved could not be verified within VERIFY_S: not an OSError, which would speak of one checkpoint."""
+    """What was saved could not be verified in time: not an OSError, which would speak of one checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +62,28 @@ class Problem:
     why: str = ""
 
 
-def verify_first(worker: Worker, store: Any) -> None:
+def verify_first(worker: Worker, store: Any, verify_s: float) -> None:
     """Before the script: all ranks wait until it is decided what is damaged, or they would find different checkpoints. `store` null:
-    a client is made. Without a store, and after MEET_S, a rank goes on alone."""
+    a client is made. What all ranks can read has `verify_s`, and what only another node sees as long again; what is loaded later is
+    compared then. Without a store, and after twice as long, a rank goes on alone."""
+    patience = timedelta(seconds=2 * verify_s)
     if worker.local_rank == 0:
         carefully(_shorten, worker)
     try:
-        store = store or client_store(timedelta(seconds=MEET_S))
+        store = store or client_store(patience)
         if worker.rank == 0:
-            _lead(worker, store)
+            _lead(worker, store, verify_s)
         else:
-            _follow(worker, store)
+            _follow(worker, store, patience)
     except RuntimeError as error:
-        print(f"headway: rank {worker.rank} goes on alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
+        print(f"headway: rank {worker.rank} continues alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
     if worker.world_size > here:  # without a store in common, another node may have a registry
         if worker.local_rank == 0 and worker.rank != 0 and carefully(_has_registry, worker):
             worker.section("restore")
-            carefully(_verify_own, worker, store)
-        meet_store(worker, store, _VERIFIED, timedelta(seconds=MEET_S))
+            carefully(_verify_own, worker, store, verify_s)
+        meet_store(worker, store, _VERIFIED, patience)
 
 
 def _shorten(worker: Worker) -> None:
@@ -98,8 +98,8 @@ def _has_registry(worker: Worker) -> bool:
 # --- the first rank ---------------------------------------------------------------------------------------------------
 
 
-def _lead(worker: Worker, store: Any) -> None:
-    lead = _Lead(store, worker.world_size)
+def _lead(worker: Worker, store: Any, verify_s: float) -> None:
+    lead = _Lead(store, worker.world_size, verify_s)
     good: list[Unit] = []
     try:
         if carefully(_has_registry, worker):
@@ -118,8 +118,8 @@ def _verify_all(worker: Worker, lead: "_Lead") -> list[Unit]:
 class _Lead:
     """Gives the other ranks their shares, and hears what they found."""
 
-    def __init__(self, store: Any, ranks: int) -> None:
-        self._store, self._until_s = store, time.monotonic() + VERIFY_S
+    def __init__(self, store: Any, ranks: int, verify_s: float) -> None:
+        self._store, self._until_s = store, time.monotonic() + verify_s
         self._asked = [0] * ranks  # shares that each rank was given
 
     def judged(self, units: Sequence[Unit]) -> list[Verdict]:
@@ -174,7 +174,7 @@ class _Lead:
         try:
             self._store.wait([key], timedelta(seconds=self.left_s()))
         except RuntimeError:
-            print(f"headway: rank {rank} has not verified its share of what was saved in time", file=sys.stderr)
+            print(f"headway: rank {rank} did not verify its share of the checkpoint in time", file=sys.stderr)
             return None
         found = json.loads(self._store.get(key))
         return None if found is None else [Problem(*each) for each in found]
@@ -221,11 +221,11 @@ def shares(pieces: Sequence[tuple[Piece, int]], ranks: int, least: int) -> list[
 # --- every rank -------------------------------------------------------------------------------------------------------
 
 
-def _follow(worker: Worker, store: Any) -> None:
+def _follow(worker: Worker, store: Any, patience: timedelta) -> None:
     number = 0
     while True:
         key = f"{_SHARES}/{worker.rank}/{number}"
-        store.wait([key], timedelta(seconds=MEET_S))
+        store.wait([key], patience)
         if (word := json.loads(store.get(key))) is None:
             return
         left_s, share = word
@@ -276,13 +276,13 @@ def _mark(path: Path) -> Identity | None:
         return None
 
 
-def _verify_own(worker: Worker, store: Any) -> None:
+def _verify_own(worker: Worker, store: Any, verify_s: float) -> None:
     """What was saved on this node, and rank 0 has not seen or not found good."""
-    store.wait([_GOOD], timedelta(seconds=MEET_S))
+    store.wait([_GOOD], timedelta(seconds=2 * verify_s))
     good = json.loads(store.get(_GOOD))
     found = saved.units(registry_of(worker), socket.gethostname())
     known = {unit.family for unit in found if (mark := _mark(unit.path)) is not None and good.get(str(unit.path)) == list(mark)}
-    with at_most(VERIFY_S):
+    with at_most(verify_s):
         saved.verify_newest(unit for unit in found if unit.family not in known)
 
 

@@ -1,4 +1,4 @@
-"""Signs of life of an unmodified loop: its steps, and sections guessed from the calls that every loop makes.
+"""Sends heartbeats for an unmodified training loop: its steps, and sections guessed from the calls that every loop makes.
 
 Only the thread that steps the optimizer counts (the main thread, until one does): what goes on beside it says nothing about it.
 Of calls within calls the outermost names the section, so that a save stays a save while its ranks meet.
@@ -216,7 +216,7 @@ def see_ddp(module: Any) -> None:
         keep_group_of(self)
         if not _hidden_waits:
             _hidden_waits.append("DistributedDataParallel")
-            unseen("DistributedDataParallel meets inside the backward pass: a rank's own time leaves backward passes out")
+            unseen("DistributedDataParallel synchronizes inside the backward pass: a rank's own time excludes backward passes")
 
     module.DistributedDataParallel.__init__ = init
 

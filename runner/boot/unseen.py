@@ -1,4 +1,4 @@
-"""What the hooks cannot see in a script, said once for the report; and hooks that fail, said instead of failing the script."""
+"""Reports what instrumentation could not observe, once per kind; hook errors are logged and never reach the script."""
 
 import sys
 from collections.abc import Callable

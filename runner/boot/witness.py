@@ -1,4 +1,4 @@
-"""What each rank says that it holds -> who holds the same as others, who is suspected, and the line that says so; no I/O."""
+"""Compares the checksums that ranks report: which ranks hold the same, which are suspected, and the message; no I/O."""
 
 import dataclasses
 import json
@@ -103,12 +103,12 @@ def told(differing: Sequence[Holding], step: int, equal_step: int | None) -> str
     what = ", ".join(dict.fromkeys(state_name(each.kind) for each in same))
     others = [rank for rank in first.ranks if rank not in first.odd]
     if first.odd:
-        text = f"{listed(first.odd)} and {listed(others)} must hold the same {what} and do not at step {step}; {listed(others)} agree"
+        text = f"{listed(first.odd)} and {listed(others)} must hold the same {what} but differ at step {step}; {listed(others)} agree"
     else:
-        text = f"{listed(first.ranks)} must hold the same {what} and do not at step {step}; which of them is wrong cannot be told"
+        text = f"{listed(first.ranks)} must hold the same {what} but differ at step {step}; the wrong one cannot be identified"
     more = suspected(differing)
     if not set(more) <= set(first.odd or first.ranks):
-        text += f"; other sets of ranks differ too, in all {listed(more)}"
+        text += f"; other sets of ranks differ too: {listed(more)} in total"
     return f"{text}; {'none was compared before' if equal_step is None else f'all were equal at step {equal_step}'}"
 
 

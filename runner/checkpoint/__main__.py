@@ -1,4 +1,4 @@
-"""`python -m headway.runner.checkpoint VERB ...`: one JSON object a line on stdout, by `what`, for `headway checkpoint` and for programs.
+"""Runs a checkpoint verb: `python -m headway.runner.checkpoint VERB ...` prints one JSON object per line, tagged by `what`.
 
 Ends with 0; 1 where something was refused or differs; 2 where the words name nothing that is there.
 """

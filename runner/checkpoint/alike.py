@@ -1,4 +1,4 @@
-"""Whether ranks hold the same: fingerprints of whole tensors, equal where the bits are."""
+"""Fingerprints whole tensors to find out whether ranks hold the same bits."""
 
 from collections.abc import Iterator, Mapping
 

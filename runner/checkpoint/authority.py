@@ -1,4 +1,4 @@
-"""Under whose authority a loop of one's own saves: that of the job it runs in, or its own, claimed when the directory is opened."""
+"""Determines which generation a custom training loop commits under: its job's, or one claimed when the directory is opened."""
 
 import errno
 import json
@@ -113,7 +113,7 @@ def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
     """One save in one tier, for the journal."""
     if outcome.error is not None:
         print(
-            f"step {outcome.step} is not in tier `{outcome.tier}`, those before it stand: {outcome.error}",
+            f"step {outcome.step} is not in tier `{outcome.tier}`, earlier ones are kept: {outcome.error}",
             file=sys.stderr,
             flush=True,
         )
@@ -136,11 +136,11 @@ def of_job(otherwise: Checkpoint, ranks: Ranks) -> tuple[Authority, Checkpoint]:
     """
     worker = workers.current()
     if worker is None:
-        raise RuntimeError("this process is not a worker of headway: say which directory the checkpoints are in")
+        raise RuntimeError("this process is not a worker of headway: pass the directory of the checkpoints")
     if os.environ.get("HEADWAY_SHARED_STORE") == "0":
         raise RuntimeError(
-            "the nodes of this run share no store, and a checkpoint's files would lie on several: "
-            "set HEADWAY_RUNS to a folder that all nodes see, or say which directory the checkpoints are in"
+            "the nodes of this run share no storage, so a checkpoint's files would be spread over them: set "
+            "HEADWAY_RUNS to a folder that all nodes see, or pass the directory of the checkpoints"
         )
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
@@ -203,10 +203,10 @@ class OfDirectory(Authority):
             records = self.chain.read()
             base = newest_base(records, self._refused)
             if base is None and any(isinstance(record.entry, Commit) for record in records):
-                raise NothingVerifiesError(f"{self.place.root}: checkpoints were committed, and none that counts verifies")
+                raise NothingVerifiesError(f"{self.place.root}: checkpoints were committed, but no valid one passes verification")
             if not records and any(self.place.root.glob("step-*")):
-                adopt = "`headway checkpoint adopt` says what can be done"
-                raise NothingVerifiesError(f"{self.place.root} holds checkpoints and the chain is empty; {adopt}")
+                adopt = "run `headway checkpoint adopt` to see what can be done"
+                raise NothingVerifiesError(f"{self.place.root} holds checkpoints but the chain is empty; {adopt}")
             claim = newest_claim(records)
             try:
                 record = self.chain.claim(base, claim.attempt + 1 if claim else 0, f"{socket.gethostname()} pid {os.getpid()}")
@@ -238,7 +238,9 @@ def _same_run(handle: Path, ranks: Ranks) -> str:
         if other:
             raise UnreadError(other, reason, str(handle))
         if digest != seen[0][0]:
-            raise UnreadError(errno.ESTALE, "not the same file on all nodes: is the file system mounted on each?", str(handle))
+            raise UnreadError(
+                errno.ESTALE, "not the same file on all nodes: check that the file system is mounted on each", str(handle)
+            )
     run: str = json.loads(found)["run"]
     return run
 

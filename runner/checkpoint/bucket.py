@@ -1,4 +1,4 @@
-"""The objects below a URL (s3://, gs://, az://) as named bytes, over obstore, with failures that anybody may read.
+"""Accesses the objects below a URL (s3://, gs://, az://) as named bytes, over obstore, with readable errors.
 
 obstore finds the store and what opens it in the environment (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, AWS_TIMEOUT, ...; docs.rs/object_store,
 aws::AmazonS3ConfigKey) and tries a failed request again by itself, with growing waits, for three minutes at most.
@@ -109,10 +109,10 @@ class Bucket:
         """
         found = self._store.head(name)
         if found["size"] != size:
-            raise OSError(errno.EIO, f"{found['size']} bytes lie there, and {size} were sent")
+            raise OSError(errno.EIO, f"{found['size']} bytes are there, but {size} were sent")
         sent, there = put["e_tag"] or "", found["e_tag"] or ""
         if _MD5.fullmatch(sent) and _MD5.fullmatch(there) and sent.strip('"') != there.strip('"'):
-            raise OSError(errno.EIO, f"ETag {there} lies there, and the upload was answered with {sent}")
+            raise OSError(errno.EIO, f"ETag {there} is there, but the upload returned {sent}")
 
     def _failing(self, name: str) -> AbstractContextManager[None]:
         return readable_errors(f"{self.url}/{name}".rstrip("/"))

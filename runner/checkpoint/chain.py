@@ -1,4 +1,4 @@
-"""The chain: one gapless sequence of claims and commits that decides who is in charge of a run and what is saved (CONTRACTS).
+"""Keeps the chain: one gapless sequence of claims and commits that decides who owns a run and what is saved (docs/records.md).
 
 The only operation it needs of a store is "create this name, fail if it exists". No lock, lease or clock decides anything.
 """
@@ -173,7 +173,7 @@ def _entry(data: Mapping[str, Any]) -> Entry:
 def _record(raw: bytes) -> Record:
     data = json.loads(raw)
     if data["schema"] != SCHEMA:
-        raise ValueError(f"schema {data['schema']!r} is not known here; expected {SCHEMA!r}")
+        raise ValueError(f"unknown schema {data['schema']!r}; expected {SCHEMA!r}")
     common = {f.name: data[f.name] for f in dataclasses.fields(Record) if f.name != "entry"}
     return Record(**common, entry=_entry(data))
 
@@ -405,7 +405,7 @@ class Chain:
             self._refuse_superseded(newest, generation)
             claim = _claim_of(newest)
             if claim.groups[group] != counter:
-                raise SupersededError(f"{newest.holder} started group {group} of generation {generation} again first")
+                raise SupersededError(f"{newest.holder} restarted group {group} of generation {generation} first")
             again = dataclasses.replace(claim, groups=_raised(claim.groups, group))
             record = self._next(again, generation, attempt, holder)
             if self._create(record):
@@ -414,11 +414,11 @@ class Chain:
     def begin(self, entries: Iterable[tuple[int, Claim | Commit]], attempt: int, holder: str) -> list[Record]:
         """Writes the first records of an empty chain (see `adoption`). Raises ChainError when it is not empty."""
         if self.read():
-            raise ChainError(f"{self._store} holds a chain already")
+            raise ChainError(f"{self._store} already holds a chain")
         for generation, entry in entries:
             record = self._next(entry, generation, attempt, holder)
             if not self._create(record):
-                raise ChainError(f"{self._store} is written by somebody else")
+                raise ChainError(f"{self._store} is being written by another process")
         return list(self._records)
 
     # --- what may be appended -----------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Chain:
         if self._newest and (counter := _claim_of(self._newest).groups[commit.group]) != commit.counter:
             generation = self._newest.generation
             raise SupersededError(
-                f"group {commit.group} of generation {generation} was started again: its counter is {counter}, not {commit.counter}"
+                f"group {commit.group} of generation {generation} was restarted: its counter is {counter}, not {commit.counter}"
             )
 
     def _standing(self, commit: Commit, generation: int) -> Record | None:
@@ -450,23 +450,23 @@ class Chain:
         if (known := self._manifests.get(at)) is None:
             return None
         if known != commit.manifest_xxh3_128:
-            raise CommittedError(f"{at.directory} is committed with manifest {known}; {commit.manifest_xxh3_128} is another one")
+            raise CommittedError(f"{at.directory} is committed with manifest {known}, not {commit.manifest_xxh3_128}")
         return next((r for r in reversed(self._records) if r.generation == generation and _says(r.entry, commit)), None)
 
     def _refuse_needed(self, entry: Retire) -> None:
         counting, base = lineage(self._records), _claim_of(self._newest).base if self._newest else None
         if base is not None and base.checkpoint in entry.checkpoints:
-            raise ValueError(f"{base.checkpoint.directory} is the base of the newest claim and must stay")
+            raise ValueError(f"{base.checkpoint.directory} is the base of the newest claim and must be kept")
         if counting and counting[0].checkpoint in entry.checkpoints:
-            raise ValueError(f"{counting[0].checkpoint.directory} is the newest commit and must stay")
+            raise ValueError(f"{counting[0].checkpoint.directory} is the newest commit and must be kept")
 
     def _refuse_base(self, base: Base | None, rolled_back: bool) -> None:
         if base is None and not rolled_back and (counting := lineage(self._records)):
             raise ValueError(
-                f"{counting[0].checkpoint.directory} counts: only a history that rolls back to step 0 starts from scratch"
+                f"{counting[0].checkpoint.directory} is valid: only a history that rolls back to step 0 starts from scratch"
             )
         if base is not None and not _counts(dict(_path(self._records)), base.checkpoint):
-            raise ValueError(f"{base.checkpoint.directory} does not count: it was rolled back, or its generation never claimed")
+            raise ValueError(f"{base.checkpoint.directory} is not valid: it was rolled back, or its generation never claimed")
 
     def _refuse_moved(self, base: Base | None, generation: int, known: int) -> None:
         since = self.read()[known:]
@@ -474,9 +474,7 @@ class Chain:
             raise SupersededError(f"{other.holder} claimed generation {other.generation} first")
         lost_base = base is not None and (base.checkpoint, base.tier) in retired(since)
         if lost_base or any(isinstance(r.entry, Commit | Claim) for r in since):
-            raise MovedError(
-                f"generation {generation + 1} was to start from what counted at record {known}, and more was written"
-            )
+            raise MovedError(f"generation {generation + 1} was to start from the state at record {known}, but more was written")
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -523,7 +521,7 @@ class Chain:
                 self._wait(wait_s)
         if missing in listed:
             raise OSError(errno.ESTALE, f"{self._store}/{_name(missing)} exists and cannot be read")
-        raise ChainError(f"{self._store}/{_name(missing)} is missing, and {_name(highest)} exists")
+        raise ChainError(f"{self._store}/{_name(missing)} is missing, but {_name(highest)} exists")
 
     def _read_to(self, highest: int) -> None:
         """Reads up to record `highest`, or to the first that is missing."""
@@ -562,9 +560,9 @@ class Chain:
         """Why nobody who keeps to the rules can have written the record here."""
         seq, newest = len(self._records) + 1, self._newest
         if (record.run, record.seq) != (self._run, seq):
-            return f"says record {record.seq} of run {record.run!r}; expected {seq} of {self._run!r}"
+            return f"is record {record.seq} of run {record.run!r}; expected {seq} of {self._run!r}"
         if record.prev_xxh3_128 != xxhash.xxh3_128_hexdigest(self._last):
-            return "does not follow the record before it: prev_xxh3_128 differs"
+            return "does not follow the previous record: prev_xxh3_128 differs"
         if isinstance(record.entry, Claim):
             return _why_not_claimed(record, newest)
         if newest is None or record.generation != newest.generation:
@@ -592,7 +590,7 @@ def _why_not_claimed(record: Record, newest: Record | None) -> str | None:
         return f"claims generation {record.generation} after {before}"
     groups = _claim_of(newest).groups
     if not any(claim.groups == _raised(groups, group) for group in range(len(groups))):
-        return f"claims generation {record.generation} again and starts no replica group again"
+        return f"claims generation {record.generation} again without restarting a replica group"
     return None
 
 

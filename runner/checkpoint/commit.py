@@ -1,4 +1,4 @@
-"""What all ranks have written -> a checkpoint: the manifest, the name, the record on the chain; then what it makes superfluous goes."""
+"""Commits a checkpoint that all ranks have written: manifest, name, chain record; then removes what it supersedes."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""Saves of all ranks beside training: a copy into shared memory blocks, all else happens in keepers and threads.
+"""Saves asynchronously: training blocks only while its state is copied to shared memory; keepers and threads do the rest.
 
     save: copy -> keeper: hash (memory) -> peer, disk, remote -> all ranks agree -> the first rank commits on the chain
 

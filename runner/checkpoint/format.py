@@ -1,4 +1,4 @@
-"""A checkpoint's records on disk: manifest, parts and chunks, and the hashes that bind bytes to their place (CONTRACTS)."""
+"""Defines a checkpoint's records on disk: manifest, parts and chunks, and the hashes that bind bytes to their place (docs/records.md)."""
 
 import json
 from dataclasses import dataclass

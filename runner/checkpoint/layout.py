@@ -1,4 +1,4 @@
-"""What a rank holds -> what lies where in its buffer, and which of it the rank writes.
+"""Lays out what a rank holds in its buffer, and decides which of it the rank writes.
 
 A local rule but for plain tensors: which of them all ranks hold alike, they tell each other.
 """

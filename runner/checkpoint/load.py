@@ -1,4 +1,4 @@
-"""A committed checkpoint -> this rank's tensors, filled in place, whatever layout they were saved under.
+"""Loads a committed checkpoint into this rank's tensors, in place, from whatever layout it was saved under.
 
 Each chunk is read from storage by one rank, verified, and passed on to the others that need it, who verify it too.
 """
@@ -172,8 +172,8 @@ class Loader:
         if own and saved_by != self._ranks.world_size and self._ranks.rank == 0:
             more = f" and {len(own) - 1} more" if len(own) > 1 else ""
             print(
-                f"{self._reader.checkpoint.directory}: `{min(own)}`{more} differed between the {saved_by} ranks that saved it: each of the"
-                f" {self._ranks.world_size} takes that of its number, and those beyond the first's",
+                f"{self._reader.checkpoint.directory}: `{min(own)}`{more} differed between the {saved_by} ranks that saved it: "
+                f"each of the {self._ranks.world_size} ranks loads the value of its own number, and ranks beyond those the first's",
                 file=sys.stderr,
                 flush=True,
             )
@@ -189,7 +189,7 @@ class Loader:
         for first, blob in enumerate(self._ranks.gather_any(packed)):
             for rank, data in zip(range(first, count, self._ranks.world_size), _split(blob), strict=True):
                 if xxhash.xxh3_128_hexdigest(data) != self._reader.manifest.parts[str(rank)]:
-                    raise self._reader.refuse(part_name(rank), "another rank has read other bytes than were committed")
+                    raise self._reader.refuse(part_name(rank), "another rank read bytes that differ from what was committed")
                 found[rank] = parse_part(data, self._reader.checkpoint, rank)
         return found
 
@@ -215,7 +215,9 @@ class Loader:
     def _check_alike(self, name: str, local: LocalTensor, entry: TensorEntry) -> None:
         if entry.shape != local.shape or entry.dtype != self._dtypes[name]:
             found, wanted = f"{entry.dtype}{list(entry.shape)}", f"{self._dtypes[name]}{list(local.shape)}"
-            raise UnfitError(f"{self._reader.checkpoint.directory}: tensor `{name}` is {found} there and {wanted} here")
+            raise UnfitError(
+                f"{self._reader.checkpoint.directory}: tensor `{name}` is {found} in the checkpoint but {wanted} here"
+            )
 
     # --- reading and passing on ---------------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class Loader:
         chunk = delivery.chunk
         seed = chunk_seed(self._reader.run, self._reader.checkpoint, delivery.name, chunk.box)
         if chunk_hash(memoryview(raw), seed) != chunk.xxh3_128:
-            reason = f"tensor `{delivery.name}` at {chunk.box}: not what rank {delivery.along[0]} has verified"
+            reason = f"tensor `{delivery.name}` at {chunk.box}: differs from what rank {delivery.along[0]} verified"
             return self._reader.refuse(chunk.file, reason)
         self._put(delivery, raw)
         return None

@@ -1,4 +1,4 @@
-"""Python values as tagged JSON and back: what a checkpoint holds beside tensors, without pickle.
+"""Converts Python values to tagged JSON and back, without pickle, for what a checkpoint holds besides tensors.
 
 Plain JSON values stand for themselves; everything else is `{"!": tag, "v": ...}`. What is not listed here is refused at save.
 """

@@ -1,4 +1,4 @@
-"""Where a run's checkpoints go, and under whose authority they are written."""
+"""Describes where a run's checkpoints are stored, and under which generation they are committed."""
 
 from dataclasses import dataclass
 from pathlib import Path

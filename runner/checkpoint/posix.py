@@ -1,4 +1,4 @@
-"""The store on a POSIX file system: exclusive creation that survives a crash, and durable files and renames."""
+"""Implements the store on a POSIX file system: crash-safe exclusive creation, durable files and renames."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""The few collectives that a checkpoint needs: bytes gathered from all ranks, passed along some of them, and failing together."""
+"""Implements the few collectives that a checkpoint needs: gather bytes, pass them along ranks, and fail together."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ class Ranks:
         missing = [rank for rank in range(self.world_size) if came.get(rank, 0) < self._met]
         if not missing:
             return "ranks are gone"
-        return f"rank {missing[0]} has not come" if len(missing) == 1 else f"ranks {missing} have not come"
+        return f"rank {missing[0]} has not joined" if len(missing) == 1 else f"ranks {missing} have not joined"
 
     def relay(self, along: Sequence[int], data: torch.Tensor) -> None:
         """Passes the bytes that the first of `along` has in `data` to the others of it, from one to the next.
@@ -115,9 +115,7 @@ class Ranks:
         if _SUPERSEDED in outcomes and not isinstance(error, SupersededError):
             raise SupersededError("a newer generation has claimed the run") from error
         if _SUPERSEDED not in outcomes and _UNFIT in outcomes and not isinstance(error, UnfitError):
-            raise UnfitError(
-                f"the checkpoint does not fit the state of rank {outcomes.index(_UNFIT)}, whose log says more"
-            ) from error
+            raise UnfitError(f"the checkpoint does not fit the state of rank {outcomes.index(_UNFIT)}; see its log") from error
         if error is not None:
             raise error
         if _FAILED in outcomes:

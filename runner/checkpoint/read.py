@@ -1,4 +1,4 @@
-"""A committed checkpoint as verified bytes: manifest, parts and chunks. Nothing leaves here that is not what was committed."""
+"""Reads a committed checkpoint as verified bytes: manifest, parts and chunks. Nothing else leaves this module."""
 
 import errno
 from collections.abc import Iterator
@@ -77,7 +77,9 @@ class Reader:
             for name, entry in part.tensors.items():
                 known = found.setdefault(name, entry)
                 if (known.dtype, known.shape) != (entry.dtype, entry.shape):
-                    raise self.refuse(part_name(part.rank), f"tensor `{name}` is {entry.dtype}{list(entry.shape)} here alone")
+                    raise self.refuse(
+                        part_name(part.rank), f"tensor `{name}` is {entry.dtype}{list(entry.shape)} in this part only"
+                    )
                 for chunk in entry.chunks:
                     chunks.setdefault(name, {}).setdefault(chunk.box, chunk)
         return {name: Tensor(entry.dtype, entry.shape, tuple(chunks.get(name, {}).values())) for name, entry in found.items()}
@@ -91,7 +93,7 @@ class Reader:
         except EOFError as error:
             raise self.refuse(chunk.file, f"tensor `{name}` {error}") from None
         if chunk_hash(out, chunk_seed(self.run, self.checkpoint, name, chunk.box)) != chunk.xxh3_128:
-            raise self.refuse(chunk.file, f"tensor `{name}` at {chunk.box}: the bytes are not those that were committed")
+            raise self.refuse(chunk.file, f"tensor `{name}` at {chunk.box}: the bytes differ from those that were committed")
 
     def chunk(self, name: str, chunk: Chunk) -> bytearray:
         """The verified bytes of a chunk."""
@@ -112,5 +114,5 @@ class Reader:
         except OSError as error:
             raise self._unread(name, error) from None
         if (found := xxhash.xxh3_128_hexdigest(raw)) != expected:
-            raise self.refuse(name, f"xxh3_128 is {found}, and {expected} was committed")
+            raise self.refuse(name, f"xxh3_128 is {found}, but {expected} was committed")
         return raw

@@ -1,4 +1,4 @@
-"""Captures of a node as objects of a remote store."""
+"""Stores a node's captures as objects of a remote store."""
 
 import xxhash
 

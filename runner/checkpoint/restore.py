@@ -1,4 +1,4 @@
-"""Where a base is read from: its directory, the object store, or what the keepers of all nodes hold of it in memory."""
+"""Opens the base of a claim: from its directory, the object store, or the memory of all nodes' keepers."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Which checkpoints go, and their end: named on the chain first, deleted then.
+"""Decides which checkpoints to delete, and deletes them: retired on the chain first, removed afterwards.
 
 A `disk` tier is one directory that all nodes see. Disks that each node has for itself are no tier: who writes the manifest must see every
 file, and so must the nodes that take the place of others.
@@ -174,8 +174,10 @@ def retire(
                 checkpoints[tier] = tuple(old)
         records = chain.read()
     except OSError as error:
-        return Retired(checkpoints, (f"retired checkpoints stay: {error}",))
-    failures = [f"{tier}: older checkpoints stay, since the newest is not seen to stand: {why}" for tier, why in unseen.items()]
+        return Retired(checkpoints, (f"retired checkpoints are kept: {error}",))
+    failures = [
+        f"{tier}: older checkpoints are kept, since the newest could not be confirmed: {why}" for tier, why in unseen.items()
+    ]
     for tier, root in roots.items():
         failures += [] if tier in unseen else _sweep(root, tier, records, generation)
     return Retired(checkpoints, tuple(failures))
@@ -192,7 +194,7 @@ def _why_unseen(root: Root, tier: str, records: Sequence[Record]) -> str | None:
     except OSError as error:
         return str(error)
     is_whole = xxhash.xxh3_128_hexdigest(raw) == newest.manifest_xxh3_128
-    return None if is_whole else f"{name}/{MANIFEST} is not what was committed"
+    return None if is_whole else f"{name}/{MANIFEST} differs from what was committed"
 
 
 def _sweep(root: Root, tier: str, records: Sequence[Record], generation: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""When each tier is written: by steps, or by the clock of the first rank."""
+"""Decides when each tier is written: by steps, or by rank 0's clock."""
 
 from collections.abc import Sequence
 

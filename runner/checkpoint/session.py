@@ -1,4 +1,4 @@
-"""Checkpoints for anybody's training loop: `open`, `load`, `save` after each step, `close`.
+"""Checkpoints a custom training loop: `open`, `load`, `save` after each step, `close`.
 
 The run's directory is the one that `headway run` makes, so `headway checkpoint` reads it. Under headway the run, its generation and its
 tiers are those of the job; elsewhere opening a directory claims it, and whoever had it before cannot commit any more.
@@ -262,13 +262,13 @@ def _all_ranks_known() -> None:
 def _check_tiers(every: Mapping[str, int | float], remote: str | None, keep: int) -> None:
     for kind, steps in every.items():
         if kind not in _TIERS:
-            raise ValueError(f"tiers: {kind!r} is no tier of a loop of one's own: expected {', '.join(_TIERS)}")
+            raise ValueError(f"tiers: {kind!r} is not a tier of a custom training loop: expected {', '.join(_TIERS)}")
         if steps < 1 or steps != int(steps):
-            raise ValueError(f"tiers: {kind!r} is to be saved every {steps} steps: expected a whole number, at least 1")
+            raise ValueError(f"tiers: {kind!r} has the interval {steps}: expected a whole number of steps, at least 1")
     if "remote" in every and remote is None:
         raise ValueError("tiers: 'remote' needs a bucket: remote=\"s3://bucket/prefix\"")
     if keep < 1:
-        raise ValueError(f"keep is {keep}: at least 1 checkpoint stays in each tier")
+        raise ValueError(f"keep is {keep}: at least 1 checkpoint must be kept in each tier")
 
 
 def _all_used(base: Base, unused: list[str]) -> None:
@@ -276,7 +276,7 @@ def _all_used(base: Base, unused: list[str]) -> None:
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise StateError(
-            f"step {base.step} holds `{unused[0]}`{more}, for which the state has no place; strict=False leaves it out"
+            f"step {base.step} holds `{unused[0]}`{more}, which the state has no place for; pass strict=False to ignore it"
         )
 
 

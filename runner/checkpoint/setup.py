@@ -1,4 +1,4 @@
-"""A saver and its link to the node's keeper, as run.json or a loop of one's own asks for them."""
+"""Builds a saver and its link to the node's keeper, as run.json or a custom training loop asks for them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Where the files of one checkpoint can be read: a directory, an object store, a node's memory."""
+"""Reads the files of one checkpoint from a directory, an object store, or a node's memory."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Tensors -> a buffer in shared memory: at once from host memory; from a GPU in the order of its streams, partly beside what follows."""
+"""Copies tensors to a buffer in shared memory: at once from host memory; from a GPU in stream order, partly overlapped."""
 
 import sys
 import threading
@@ -122,9 +122,7 @@ class Staging:
     def refuse_capture(self) -> None:
         """Raises RuntimeError inside a graph's capture."""
         if self._device is not None and self._device.is_capturing():
-            raise RuntimeError(
-                "a state cannot be saved while a CUDA graph is captured: its copies would be recorded into the graph"
-            )
+            raise RuntimeError("a state cannot be saved during CUDA graph capture: its copies would be recorded into the graph")
 
     def _copy_from(self, device: Device, pairs: Sequence[tuple[torch.Tensor, torch.Tensor, bool]]) -> None:
         fenced = self._steps > 0 and not self._replays

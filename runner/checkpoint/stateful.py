@@ -1,4 +1,4 @@
-"""Anybody's state -> tensors and plain objects by name, and back: modules, optimizers, whatever has state_dict(), nested dicts and lists.
+"""Converts any state to tensors and plain objects by name, and back: modules, optimizers, state_dict() objects, dicts and lists.
 
 Names and values are those of torch.distributed.checkpoint's own state dicts, so optimizer state goes by parameter names and not by
 numbers, and is the same under every layout.
@@ -215,7 +215,7 @@ def leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, value in flatten(values):
         if path in found:
-            raise StateError(f"two values of the state have the path `{path}`: give one of them a key without /")
+            raise StateError(f"two values of the state have the path `{path}`: use a key without / for one of them")
         found[path] = value
     return found
 
@@ -251,7 +251,7 @@ def _key(key: Any, path: str) -> str:
         return key
     if isinstance(key, int) and not isinstance(key, bool):
         return f"#{key}"
-    raise StateError(f"`{path}` has a key {key!r}: keys are texts that do not begin with # or [, or whole numbers")
+    raise StateError(f"`{path}` has a key {key!r}: keys must be integers, or text that does not start with # or [")
 
 
 def unflatten(template: Any, leaves: Mapping[str, Any], path: str = "") -> Any:

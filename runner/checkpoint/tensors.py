@@ -1,4 +1,4 @@
-"""Which elements of a global tensor this rank holds, who else holds the same, and their bytes."""
+"""Computes which elements of a global tensor this rank holds, which ranks hold the same, and their bytes."""
 
 from dataclasses import dataclass
 
@@ -31,9 +31,7 @@ def local_tensor(tensor: torch.Tensor) -> LocalTensor:
 def refuse_partial(tensor: torch.Tensor) -> None:
     """Raises ValueError for partial sums, of which no rank holds the value."""
     if isinstance(tensor, DTensor) and any(isinstance(placement, Partial) for placement in tensor.placements):
-        raise ValueError(
-            f"a tensor with placements {tensor.placements} is a sum that is not made yet, so no rank holds its value"
-        )
+        raise ValueError(f"a tensor with placements {tensor.placements} is an unreduced partial sum, so no rank holds its value")
 
 
 def _local_shard(tensor: DTensor) -> LocalTensor:

@@ -1,4 +1,4 @@
-"""What a coordinator leaves behind: journal, ledger and verdict. Every method may wait for the store; one thread calls them, in order."""
+"""Writes a coordinator's records: journal, ledger and verdict. Calls may wait for the store; one thread makes them, in order."""
 
 import json
 import sys

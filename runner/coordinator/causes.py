@@ -1,4 +1,4 @@
-"""Why a generation ended: what was seen of it -> one cause with a fingerprint that is the same when the same happens again."""
+"""Finds why a generation ended: one cause, with a fingerprint that stays the same when the failure repeats."""
 
 import builtins
 import re
@@ -73,7 +73,7 @@ class Cause:
 
 
 NODE_LOST = "node lost"  # how the ranks of a node ended that was given up
-STARTED_ANEW = "its node started anew"  # how those ended whose node came back without them
+STARTED_ANEW = "its node restarted"  # how those ended whose node came back without them
 
 
 class Order(IntEnum):
@@ -153,7 +153,7 @@ def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: i
     unless the driver of one has reported in `exits` that a device must be reset."""
     rank = min(hang.ranks, default=None)
     node = None if rank is None else nodes.get(rank)
-    text = f"no sign of life for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
+    text = f"no heartbeat for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
     grave = [end for end in exits if first_grave(end.xids) is not None]
     if grave:
         return _of_a_device(min(grave, key=lambda end: (end.rank not in hang.ranks, end.rank)), hosts, step, text)

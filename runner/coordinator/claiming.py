@@ -1,4 +1,4 @@
-"""The claim of the next generation: what the chain, the spec's history and the nodes' memory say it starts from."""
+"""Claims the next generation, and decides from the chain, the spec's history and the nodes' memory what it starts from."""
 
 import socket
 from pathlib import Path
@@ -49,9 +49,7 @@ def _claim_after(
         return ClaimRefused(Exit.UNVERIFIED, why)
     back_to = limit(history, done)
     if back_to is not None and wanted.sound_step is not None and back_to > wanted.sound_step:
-        why = (
-            f"`history` goes back to step {back_to}, and all after step {wanted.sound_step} is of a run that was computed wrongly"
-        )
+        why = f"`history` goes back to step {back_to}, but everything after step {wanted.sound_step} is from a corrupted run"
         return ClaimRefused(Exit.UNVERIFIED, why)
     base = _base(records, wanted, back_to)
     if base is None and back_to != 0 and (why := _why_not_from_scratch(records, directory.checkpoints, wanted.sound_step)):
@@ -84,10 +82,10 @@ def _why_not_from_scratch(records: list[Record], checkpoints: Path, sound_step: 
     """Step 0 is only right for a run that has never saved, or never as long as it was sound."""
     if sound_step is not None:
         gone = any(committed.step <= sound_step for committed in lineage(records))
-        left = f"no checkpoint of step {sound_step} or before is left, and all later ones are of a run that was computed wrongly"
+        left = f"no checkpoint of step {sound_step} or earlier is left, and all later ones are from a corrupted run"
         return left if gone else ""
     if lineage(records):
-        return "checkpoints were committed, and none of those that count verifies"
+        return "checkpoints were committed, but no valid one passes verification"
     if not records and any(checkpoints.glob("step-*")):
-        return f"{checkpoints} holds checkpoints, and the chain is empty: a person must look"
+        return f"{checkpoints} holds checkpoints but the chain is empty: this needs manual inspection"
     return ""

@@ -1,4 +1,4 @@
-"""Nodes that ask to enter an attempt (torchrun on several nodes): a node index for each, and what the run is."""
+"""Admits nodes to an attempt (torchrun on several nodes): assigns each a node index and sends it the run."""
 
 import json
 import secrets
@@ -42,14 +42,14 @@ class Entrance:
 
     def _refusal(self, body: Mapping[str, Any], launch: Launch | None) -> str | None:
         if (procs := body.get("procs")) not in (None, self._config.procs_per_slot):
-            return f"it has {procs} processes a node; the run has {self._config.procs_per_slot}"
+            return f"it has {procs} processes per node; the run has {self._config.procs_per_slot}"
         if launch is None:
             return None
         said, known = body.get("command") or {}, launch.command.entry()
         if (what := next((what for what, value in known.items() if said.get(what) != value), None)) is None:
             return None
         shown = shlex.join(launch.command.words)
-        return f"another command runs there, `{shown}` as run `{self._config.run}`: this node's has other {what}"
+        return f"another command is running there, `{shown}` as run `{self._config.run}`: this node's differs in {what}"
 
     def _next(self, body: Mapping[str, Any]) -> int:
         folder = self._directory.entered(0).parent

@@ -1,4 +1,4 @@
-"""What happens to a run, and what its coordinator does about it, as values."""
+"""Defines the events of a run, and the actions of its coordinator, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

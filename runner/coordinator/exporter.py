@@ -1,4 +1,4 @@
-"""The state of a run as Prometheus gauges, served on loopback only."""
+"""Exports the state of a run as Prometheus gauges, served on loopback only."""
 
 import json
 import sys
@@ -50,11 +50,11 @@ class Exporter:
     def show(self, now: Snapshot) -> None:
         """Sets every gauge that has a value. Costs microseconds, and no I/O."""
         self._set("generation", "number of the newest gang start", now.generation)
-        self._set("restarts", "failures of this attempt after which it went on", now.restarts)
+        self._set("restarts", "failures that this attempt recovered from", now.restarts)
         self._set("step", "optimizer steps completed", now.step)
         self._set("loss", "loss of the newest step", now.loss)
         self._set("committed_step", "step of the newest committed checkpoint", now.committed_step)
-        self._set("heartbeat_age_seconds", "since the quietest node's last heartbeat", now.beat_age_s)
+        self._set("heartbeat_age_seconds", "time since the oldest last heartbeat of a node", now.beat_age_s)
         for bucket, seconds in now.seconds.items():
             self._set("spent_seconds", "wall time by bucket of the goodput ledger", seconds, bucket=bucket)
         for state, count in now.nodes.items():
@@ -105,9 +105,9 @@ def open_exporter(configured: int | None, environment: Mapping[str, str], run: s
         port = port_of(configured, environment)
         return None if port is None else Exporter(port, run)
     except ImportError:
-        _complain("metrics are asked for, and the package `prometheus-client` is not installed: headway's extra `metrics`")
+        _complain("metrics are enabled, but the package `prometheus-client` is not installed: install headway's extra `metrics`")
     except (ValueError, OverflowError):
-        _complain(f"{PORT_VARIABLE}: `{environment.get(PORT_VARIABLE)}` is no port")
+        _complain(f"{PORT_VARIABLE}: `{environment.get(PORT_VARIABLE)}` is not a port")
     except OSError as error:
         _complain(f"metrics cannot be served: {error.strerror}")
     return None

@@ -1,4 +1,4 @@
-"""The coordinator's process: connects the state machine to agents, to the chain, and to the journal that people read."""
+"""Runs the coordinator's process: connects the state machine to agents, the chain, and the journal."""
 
 import asyncio
 import contextlib
@@ -139,7 +139,7 @@ class Server:
         except OSError as error:
             if port == 0:
                 raise
-            print(f"{self._host}:{port} cannot be had, so another port is taken: {error}", file=sys.stderr, flush=True)
+            print(f"{self._host}:{port} is not available, so another port is used: {error}", file=sys.stderr, flush=True)
             return await listen(self._host, 0, secret, self._run, self._heard, self._lost)
 
     def _take_over(self) -> None:
@@ -203,7 +203,7 @@ class Server:
             await asyncio.sleep(EXPORT_S)
 
     def _replaced(self) -> None:
-        print(f"term {self._term.number} has been followed by another coordinator's", file=sys.stderr, flush=True)
+        print(f"term {self._term.number} was superseded by another coordinator's", file=sys.stderr, flush=True)
         self._held = []  # nobody is told anything any more
         self._over.set()
 

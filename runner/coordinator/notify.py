@@ -1,4 +1,4 @@
-"""What a person should know of a run, as POST requests to a webhook: by a thread of its own, so that a run never waits for it."""
+"""Notifies people through a webhook (POST requests), in a separate thread, so that a run never waits for it."""
 
 import contextlib
 import json
@@ -22,10 +22,10 @@ WAITING = 100  # notices; more than these are dropped
 
 # What a person must do, by how an attempt ended; nothing where the scheduler's next attempt goes on by itself.
 _TO_DO: Mapping[int, str] = {
-    Exit.RETRY_HERE: "nothing if the scheduler starts the next attempt; else start it",
-    Exit.RETRY_ELSEWHERE: "look at the suspected node; the next attempt should run without it",
-    Exit.STOP: "correct what the cause names; a further start would end the same way",
-    Exit.UNVERIFIED: "look at the checkpoints (`headway checkpoint ls RUN`); nothing goes on without a person",
+    Exit.RETRY_HERE: "start the next attempt unless the scheduler does",
+    Exit.RETRY_ELSEWHERE: "inspect the suspected node; exclude it from the next attempt",
+    Exit.STOP: "fix the cause; another start would end the same way",
+    Exit.UNVERIFIED: "inspect the checkpoints (`headway checkpoint ls RUN`); the run cannot continue by itself",
 }
 
 
@@ -99,7 +99,7 @@ class Notifier:
                 self._replaced(self._lost[line["from"]], f"node {line['to']} has taken slot {line['slot']}")
             case "start":
                 for lost in list(self._lost.values()):
-                    self._replaced(lost, f"the run goes on with {line['world_size']} ranks")
+                    self._replaced(lost, f"the run continues with {line['world_size']} ranks")
 
     def verdict(self, verdict: Verdict) -> None:
         """The attempt is over."""
@@ -114,10 +114,10 @@ class Notifier:
 
     def _hung(self, line: Mapping[str, Any]) -> None:
         ranks = line["ranks"]
-        cause = f"no sign of life for {line['silent_s']:.0f} s in {line['section']}: {line['why']}"
+        cause = f"no heartbeat for {line['silent_s']:.0f} s in {line['section']}: {line['why']}"
         facts = {**line, "rank": ranks[0] if ranks else None}
-        done = "all ranks are ended and start again from the newest checkpoint"
-        to_do = "nothing at once; if it happens again, read the stacks among the evidence"
+        done = "all ranks restart from the newest checkpoint"
+        to_do = "nothing for now; if it happens again, read the stacks in the evidence"
         self._say(
             f"hang: {line['section']}",
             self._notice("hang", cause, facts, line["generation"], done, to_do),
@@ -128,15 +128,15 @@ class Notifier:
         ranks, hosts = line["ranks"], [host for host in line["hosts"] if host]
         named = {"rank": ranks[0] if len(ranks) == 1 else None, "node": line["nodes"][0] if len(line["nodes"]) == 1 else None}
         facts = {**line, **named, "host": hosts[0] if len(hosts) == 1 else None}
-        done = f"the run goes back to a checkpoint of step {line['sound_step']} or before"
-        to_do = f"test the devices of {', '.join(hosts) or 'the suspected nodes'} before they compute again"
+        done = f"the run goes back to a checkpoint of step {line['sound_step']} or earlier"
+        to_do = f"test the devices of {', '.join(hosts) or 'the suspected nodes'} before they are used again"
         self._say("corruption", self._notice("corruption", line["found"], facts, line["generation"], done, to_do), ())
 
     def _replaced(self, lost: Mapping[str, Any], done: str) -> None:
         """Said once for each node, however often it comes back."""
         node = int(lost["node"])
         del self._lost[node]
-        to_do = "repair or replace the node; there is one spare less"
+        to_do = "repair or replace the node; one spare fewer is left"
         notice = self._notice(_OF_A_NODE[lost["kind"]], str(lost["why"]), lost, lost["generation"], done, to_do)
         if f"node {node}" not in self._said:
             self._say(f"node {node}", notice, lost.get("evidence", ()))
@@ -194,14 +194,14 @@ class Notifier:
             why = self._post(body)
             if why is None:
                 return
-            _complain(f"the webhook was not reached ({why}), try {attempt + 1} of {TRIES}")
+            _complain(f"the webhook could not be reached ({why}), attempt {attempt + 1} of {TRIES}")
 
     def _post(self, body: bytes) -> str | None:
         """Why the request failed; None when it was taken. Says nothing of the address, which the errors' own texts may hold."""
         try:
             request = urllib.request.Request(self._address, body, {"Content-Type": "application/json"}, method="POST")
             if request.type not in ("http", "https"):
-                return "the address begins neither with http:// nor with https://"
+                return "the address starts neither with http:// nor with https://"
             with urllib.request.urlopen(request, timeout=TIMEOUT_S):
                 return None
         except urllib.error.HTTPError as error:

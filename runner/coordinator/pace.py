@@ -1,4 +1,4 @@
-"""How often a coordinator looks at the time: ten times a second where time decides something, seldom while all nodes are there and go on.
+"""Decides how often a coordinator checks the time: ten times a second if deadlines are near, seldom while all nodes make progress.
 
 Waking up is what it costs: ten looks a second took 3.5 ms of CPU a second from a small job whose ranks fill the cores. So while all is
 well a look goes along with a message that has woken the process anyway, and a timer wakes it only where none comes.

@@ -1,4 +1,4 @@
-"""What follows from a failure: go on here, go on without a suspect, or stop. Pure; the coordinator holds one for an attempt."""
+"""Decides what follows from a failure: restart here, restart without a suspect, or stop. Pure; one instance per attempt."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headway.runner.contract import Exit, Restart
 from headway.runner.coordinator.causes import Cause, Kind
 
-FAULTY: Mapping[Kind, str] = {Kind.HARDWARE: "must be reset", Kind.CORRUPTION: "computes wrongly"}
+FAULTY: Mapping[Kind, str] = {Kind.HARDWARE: "must be reset", Kind.CORRUPTION: "computes wrong values"}
 NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts
 
 
@@ -132,13 +132,13 @@ class Policy:
     def _advice(self, cause: Cause) -> str:
         """What a person can do about what every start meets."""
         if cause.kind is Kind.OUT_OF_MEMORY:
-            return "a fresh process had all the memory there is: use less (a smaller micro batch, more sharding, recomputation)"
+            return "a fresh process had all of the memory: reduce its use (smaller micro batch, more sharding, recomputation)"
         if not cause.step or self._is_script:
-            return "the same would happen again: correct the script or its data"
+            return "it would happen again: fix the script or its data"
         sample = "" if cause.sample is None else f" (from sample {cause.sample:,})"
         skip = "..." if self._batch_samples is None else str(self._batch_samples)
         entry = f"{{from_step: {cause.step}, skip_samples: {skip}}}"
-        return f"it is the batch{sample} or the code; to leave the batch out, add to `history`: {entry}"
+        return f"the batch{sample} or the code is at fault; to skip the batch, add to `history`: {entry}"
 
     def _speaks_against_node(self, cause: Cause) -> str | None:
         """Why the node that failed should be left out: twice at other steps it is a suspect; twice at one step another node can tell the
@@ -150,7 +150,7 @@ class Policy:
         if any(each.step != cause.step for each in before if each.kind in (Kind.CRASH, Kind.HANG, Kind.NODE_LOST)):
             return f"{who} has failed at different steps: a spare takes its place"
         if any((each.fingerprint, each.step) == (cause.fingerprint, cause.step) for each in before) and not cause.outside:
-            return f"{who} has failed twice at step {cause.step:,}: a spare shows whether it is the node or the batch"
+            return f"{who} has failed twice at step {cause.step:,}: a spare will show whether the node or the batch is at fault"
         return None
 
 

@@ -1,4 +1,4 @@
-"""Agents' messages as the events that they report."""
+"""Parses agents' messages into the events that they report."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def event_of(message: Message) -> Event:
     try:
         return _READERS[message.kind](message)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ChannelError(f"a message {message.kind!r} that is not understood: {error!r}") from None
+        raise ChannelError(f"an invalid message {message.kind!r}: {error!r}") from None
 
 
 def _join(message: Message) -> Joined:
@@ -65,7 +65,7 @@ def _beat(message: Message) -> Beat:
         counts = -_MOST <= step < _MOST and -_MOST <= pulse < _MOST
         times = -_LONGEST_S < (age_s or 0) < _LONGEST_S and -_LONGEST_S < (own_s or 0) < _LONGEST_S
         if not (section in _SECTIONS and counts and times):
-            raise ValueError(f"{step}, {section}, {pulse}, {age_s}, {own_s} is no heartbeat")
+            raise ValueError(f"{step}, {section}, {pulse}, {age_s}, {own_s} is not a heartbeat")
     return Beat(message.node, message.generation, body.port, body.ranks)
 
 

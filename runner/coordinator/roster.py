@@ -1,4 +1,4 @@
-"""The nodes of an attempt: who is there, who was lost, and which slot each computes."""
+"""Tracks the nodes of an attempt: which are present, which were lost, and which slot each computes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The coordinator's decisions: events in, actions out, no I/O and no clock of its own.
+"""Decides for the coordinator: events in, actions out; no I/O and no clock.
 
     gathering -> claiming -> running -> stopping -> surveying -> claiming ... -> ended
 
@@ -17,7 +17,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.contract import DEFAULT_TIMEOUTS, KILL_AFTER_S, Exit, RunConfig, Timeout, set_by
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout, set_by
 from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, corrupted, hung
 from headway.runner.coordinator.events import (
     Action,
@@ -415,7 +415,9 @@ class Coordinator:
     def _tick_claiming(self) -> None:
         if self._waited_s > self._timeout("store"):
             _, _, failure, suspects = self._ending or (None, "", None, ())
-            why = f"the store has not answered for {self._timeout('store'):.0f} s ({set_by('store')}), and no claim stands"
+            why = (
+                f"the store has not answered for {self._timeout('store'):.0f} s ({set_by('store')}), and there is no valid claim"
+            )
             self._end(Exit.RETRY_ELSEWHERE, why, failure, suspects)
 
     def _tick_starting(self) -> None:
@@ -494,7 +496,7 @@ class Coordinator:
         gone_s, ended = self._now_s - since_s, member.gone_at is not None and not member.unanswered
         if self._adopting and member.presumed:
             return self._why_not_back(node, gone_s)
-        how = "its connection ended" if ended else "it fell silent"
+        how = "its connection ended" if ended else "it stopped sending heartbeats"
         enough_s = ENDED_S if ended else self._silent_s()
         if self.generation.started and self.phase in (Phase.RUNNING, Phase.STOPPING):
             running = self.phase is Phase.RUNNING
@@ -506,21 +508,21 @@ class Coordinator:
                 and gone_s > enough_s
                 and self.vitals.quiet_s(self._now_s) > self._quiet_s(ended)
             ):
-                return f"{how}, and no rank anywhere goes on"
+                return f"{how}, and no rank anywhere makes progress"
             if running and self.vitals.moved_since(since_s) and self.vitals.quiet_s(self._now_s) <= self._timeout("agent"):
                 return None
         elif gone_s > max(QUIET_S, enough_s) and self.roster.spares():
             return f"{how}, and a spare is there"
         patience_s = self._timeout("agent")
-        return f"{how}, and it has not come back for {patience_s:.0f} s" if gone_s > patience_s else None
+        return f"{how}, and it has not reconnected for {patience_s:.0f} s" if gone_s > patience_s else None
 
     def _why_not_back(self, node: int, gone_s: float) -> str | None:
         """Of a node that the coordinator before us knew, and that has not found this one yet."""
         if self.generation.failed_nodes - {node} and gone_s > max(ENDED_S, 2 * self.vitals.beat_s):
-            return "it has not come to this coordinator, and ranks elsewhere have ended"
+            return "it has not connected to this coordinator, and ranks elsewhere have ended"
         patience_s = max(REJOIN_S, 3 * self.vitals.beat_s)
         if gone_s > patience_s and self.vitals.quiet_s(self._now_s) > patience_s:
-            return f"it has not come to this coordinator for {patience_s:.0f} s, and no rank anywhere goes on"
+            return f"it has not connected to this coordinator for {patience_s:.0f} s, and no rank anywhere makes progress"
         return None
 
     def _quiet_s(self, ended: bool) -> float:
@@ -530,7 +532,7 @@ class Coordinator:
 
     def _tick_stopping(self) -> None:
         """Ranks were told to end, and some have not: their nodes are there, and of no use. Who cannot be reached is judged elsewhere."""
-        grace_s = float(self._stop_body().get("grace_s", KILL_AFTER_S if self._is_script else 0.0))
+        grace_s = self._stop_body().get("grace_s", self._timeout("terminate") if self._is_script else 0.0)
         if self._waited_s <= grace_s + self._timeout("kill"):
             return
         for node in sorted({self.roster.node_of(rank) for rank in self.generation.alive}):
@@ -542,7 +544,7 @@ class Coordinator:
         ranks = self.generation.alive.intersection(self.roster.ranks(node))
         states = {rank: self.generation.undead.get(rank) for rank in sorted(ranks)}
         who = ", ".join(f"rank {rank}{f' (state {state})' if state else ''}" for rank, state in states.items())
-        why = f"{who} does not end by SIGKILL, for {self._timeout('kill'):.0f} s ({set_by('kill')})"
+        why = f"{who} does not exit on SIGKILL, for {self._timeout('kill'):.0f} s ({set_by('kill')})"
         self._undying[node] = ranks
         self.roster.unfit.add(node)
         self._lose(node, why, undying=states)
@@ -579,7 +581,7 @@ class Coordinator:
             if undying is None:
                 self._ended_with_node(node, f"{NODE_LOST}: {why}")
             else:  # whatever they were stopped for came first
-                self._ended_with_node(node, "does not end by SIGKILL", asked=True)
+                self._ended_with_node(node, "does not exit on SIGKILL", asked=True)
         elif self.phase is Phase.RUNNING:  # claimed, and not started yet
             self._go_on()
         elif self.phase is Phase.SURVEYING:
@@ -880,7 +882,7 @@ class Coordinator:
         host = self.roster.host(node)
         elsewhere = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
         what = f"step {body['step']} of generation {body['generation']} on {body['tier']}: {body['name']}: {body['reason']}"
-        text = f"{host or f'node {node}'}{elsewhere} could not read {what}; nothing was concluded from it, and nothing is deleted"
+        text = f"{host or f'node {node}'}{elsewhere} could not read {what}; this is not treated as damage, and nothing is deleted"
         cause = Cause(Kind.STORAGE, f"{Kind.STORAGE}: unread", text, body["rank"], node, host, self.best_step, outside=True)
         self._note_failure(cause)
         everywhere = 1 < len(self.roster.slots) == len(nodes)

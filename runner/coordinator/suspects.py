@@ -1,4 +1,4 @@
-"""Hosts that keep failing, as lines of one file a cluster that outlives jobs: `<runs>/suspects/<cluster>.jsonl`."""
+"""Keeps a list of repeatedly failing hosts per cluster, shared by all jobs: `<runs>/suspects/<cluster>.jsonl`."""
 
 import fcntl
 import time

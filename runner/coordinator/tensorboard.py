@@ -1,4 +1,4 @@
-"""metrics.jsonl as TensorBoard scalars, by a thread that follows the file: workers write nothing more for it."""
+"""Writes metrics.jsonl as TensorBoard scalars in a thread that follows the file; workers write nothing extra."""
 
 import sys
 import threading
@@ -35,7 +35,7 @@ class Follower:
             # Not torch's SummaryWriter: the coordinator does without torch.
             from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
         except ImportError:
-            _complain("the package `tensorboard` is not installed: headway's extra `tensorboard`")
+            _complain("the package `tensorboard` is not installed: install headway's extra `tensorboard`")
             return
         try:
             writer = EventFileWriter(str(self._folder))

@@ -1,4 +1,4 @@
-"""Which coordinator of an attempt is in charge: the one with the newest term, taken by exclusive creation like a claim on the chain."""
+"""Decides which coordinator of an attempt is in charge: the one with the newest term, taken by exclusive creation like a claim."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Signs of life of a generation as a whole: whether any rank anywhere goes on, which is what speaks for or against a node's death."""
+"""Tracks heartbeats of a generation as a whole: whether any rank makes progress, which is evidence for or against a node's loss."""
 
 from collections.abc import Mapping
 

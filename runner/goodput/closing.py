@@ -1,4 +1,4 @@
-"""The last line of a run: what its failures cost, by cause, from its ledger and journal."""
+"""Writes the last line of a run: the cost of its failures by cause, from its ledger and journal."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a generation's wall time went into: journal, metrics and heartbeats -> seconds per bucket, which sum to the wall time exactly."""
+"""Divides a generation's wall time into buckets from journal, metrics and heartbeats; they sum to the wall time exactly."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

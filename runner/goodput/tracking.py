@@ -1,4 +1,4 @@
-"""Environment variables by which experiment trackers know the attempts of a run as one."""
+"""Sets the environment variables by which experiment trackers recognize the attempts of a run as one."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Who is missing in a collective, or waits in another one than the others: what torch's flight recorder has of each rank; no I/O."""
+"""Finds ranks that are missing in a collective, or wait in another one, from torch's flight recorder of each rank; no I/O."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ def _odd(names: Mapping[int, str], of: str) -> Missing:
     usual, most = Counter(names[rank] for rank in sorted(names)).most_common(1)[0]
     odd = tuple(sorted(rank for rank, name in names.items() if name != usual))
     others = "1 other" if most == 1 else f"{most:,} others"
-    why = f"{_ranks(odd)} entered {names[odd[0]]} as {of}, and {others} {usual}: they never meet"
+    why = f"{_ranks(odd)} entered {names[odd[0]]} as {of}, and {others} {usual}: they will never match"
     return Missing(odd if len(odd) < most else (), why)
 
 

@@ -1,4 +1,4 @@
-"""Who holds the others up: where each rank stands when nobody moves -> those that differ, and whether that alone proves a hang."""
+"""Finds the rank that blocks the others from where each one is when none makes progress, and whether that proves a hang."""
 
 import re
 from collections import Counter
@@ -62,7 +62,7 @@ def proven(standings: Sequence[Standing]) -> tuple[tuple[int, ...], str] | None:
     """The culprits and what proves it, when what is seen can be nothing but a hang; None when time must tell."""
     stopped = tuple(each.rank for each in standings if each.stopped)
     if stopped and (len(stopped) < len(standings) or len(standings) == 1):
-        return stopped, "its process is stopped (state T or Z in /proc/PID/stat), and no rank goes on"
+        return stopped, "its process is stopped (state T or Z in /proc/PID/stat), and no rank makes progress"
     usual = _majority(standings)
     locked = [each for each in standings if each.locked and each.place != usual]
     others = [each for each in standings if each not in locked]
@@ -70,7 +70,7 @@ def proven(standings: Sequence[Standing]) -> tuple[tuple[int, ...], str] | None:
         return None
     if not all(each.section == "collective" or (each.held and each.place == usual) for each in others):
         return None
-    why = f"stands at {locked[0].stack[0]} without CPU time or I/O, and all other ranks wait"
+    why = f"is stuck at {locked[0].stack[0]} without CPU time or I/O, and all other ranks wait"
     return tuple(each.rank for each in locked), why
 
 

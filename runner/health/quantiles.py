@@ -1,4 +1,4 @@
-"""Durations as a histogram of logarithmic buckets: constant memory, constant time to add, old values fade."""
+"""Keeps durations in a histogram of logarithmic buckets: constant memory, constant time to add, old values fade."""
 
 import math
 

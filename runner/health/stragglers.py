@@ -1,4 +1,4 @@
-"""Slow ranks by the time that each spends on its own work: windows of time, a ratio to the others' median, a verdict over several windows.
+"""Finds slow ranks by the time that each spends on its own work, relative to the median, over several windows.
 
 A step takes as long as its slowest rank, so step times tell nobody apart; the time outside of waits for others does. Ranks are compared
 with ranks of their own pipeline stage. A rank is named when SLOW_WINDOWS of its last WINDOWS were slow and their median is far beyond

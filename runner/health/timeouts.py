@@ -1,4 +1,4 @@
-"""How long nothing may be heard of a rank, by its section: the run's floor, or a multiple of what was usual there."""
+"""Computes how long a rank may stay silent in its section: the run's floor, or a multiple of its usual time."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

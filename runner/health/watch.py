@@ -1,4 +1,4 @@
-"""Who has stopped: heartbeats and probes of all ranks in, suspicion and culprits out; no I/O and no clock of its own.
+"""Detects stopped ranks: heartbeats and probes in, suspicions and culprits out; no I/O and no clock of its own.
 
 A rank that gives no sign of life is suspected early, which costs nothing but a probe of its process. It is named as hung only when what
 the probes show speaks for it (`Hang.why`), or when its section's timeout has passed. What is not heard is no evidence: heartbeats that
@@ -292,7 +292,7 @@ class Watch:
             return None
         found = self._missing()
         ranks = found.ranks if found is not None else culprits.outliers(standings)
-        why = f"no rank has given a sign of life for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)})"
+        why = f"no rank has sent a heartbeat for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)})"
         return self._hang(ranks, now_s, why, longest.section)
 
     def _limit_of(self, each: Standing, look: _Look | None) -> tuple[str, float]:
@@ -330,7 +330,7 @@ class Watch:
         if not ranks:
             return None
         name, limit_s = self._limit_behind(ranks[0])
-        why = f"silent for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)}); others go on"
+        why = f"silent for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)}); others make progress"
         return self._hang(ranks, now_s, why)
 
     def _has_stopped(self, rank: int, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver reports to the kernel's log: which reports (Xid) mean that a device must be reset before it computes again.
+"""Parses NVIDIA driver reports (Xid) in the kernel's log, and knows which require a device reset.
 
 By the immediate action in NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: those that ask for a
 reset of the device or a restart of the machine. Left out is what a program can cause by itself (13, 31, 43, 45, and 109, which comes with

@@ -1,4 +1,4 @@
-"""`python -m headway.runner.torchrun ARGS...`, once on each node: torchrun's command line -> a run under our agents.
+"""Runs torchrun's command line under headway's agents: `python -m headway.runner.torchrun ARGS...`, once on each node.
 
 The workers to be import torch beside this process, which needs it for torchrun's own parser, and pass to the supervisor with it.
 """

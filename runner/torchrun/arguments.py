@@ -1,4 +1,4 @@
-"""torchrun's command line, read by torch's own parser, PET_ variables and all."""
+"""Parses torchrun's command line with torch's own parser, including PET_ variables."""
 
 import argparse
 import os
@@ -40,15 +40,15 @@ LATER: dict[str, object] = {
 SILENT_HANDLERS = ("null", "dynamic_rendezvous")
 MEETING_BACKENDS = ("c10d", "static")
 EPILOG = """
-These are torchrun's flags, with headway's agents behind them: a worker that dies or hangs is named, and all start again for the script to
-resume from its own checkpoint; a node that is lost is replaced by a spare or by the same command started again. What differs: without
---max-restarts the budget is 3 restarts, refilled by progress, and torchrun's is 0; the exit code is the runner's (80 to 85) where torchrun
-has 1; --monitor-interval and --start-method change nothing, as nothing polls and no worker is a function. Several nodes meet at the
-endpoint of --rdzv-backend c10d or static; etcd, --event-log-handler and --logs-specs other than torch's default are refused. The run's
-journal and report lie in $HEADWAY_RUNS/<run> (default: $XDG_STATE_HOME/headway/runs, else ~/.local/state/headway/runs). The same command
-under the same --rdzv-id or scheduler's job id goes on with its run that did not complete, anything else is a run of its own;
-HEADWAY_RUN=<run> goes on with that one, whatever has changed.
-Bounds are set by variables, in seconds or as 90s, 30m, 2h: {bounds}.
+The flags are torchrun's, the agents are headway's: a worker that dies or hangs is named, and all workers restart so that the script resumes
+from its own checkpoint; a lost node is replaced by a spare, or by running the same command again. Differences from torchrun: without
+--max-restarts the budget is 3 restarts, refilled by progress, where torchrun's is 0; the exit code is the runner's (80 to 85) where
+torchrun's is 1; --monitor-interval and --start-method have no effect, since nothing polls and no worker is a function. Several nodes meet
+at the endpoint of --rdzv-backend c10d or static; etcd, --event-log-handler and --logs-specs other than torch's default are rejected. The
+run's journal and report are in $HEADWAY_RUNS/<run> (default: $XDG_STATE_HOME/headway/runs, else ~/.local/state/headway/runs). The same
+command under the same --rdzv-id or scheduler job id resumes its run if that did not complete; any other command starts a new run.
+HEADWAY_RUN=<run> resumes that run whatever has changed. Timeouts are variables, in seconds or as 90s, 30m, 2h: {bounds}.
+Example: headway torchrun --nproc-per-node 8 train.py
 """.format(bounds=", ".join(f"{variable} ({default})" for variable, default in bounds.defaults().items()))
 
 
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_args(list(argv))
     for action in parser._actions:
         if action.option_strings and action.dest not in CARRIED | {"help"} and getattr(arguments, action.dest) != action.default:
-            raise UsageError(f"{max(action.option_strings, key=len)} is not carried out by headway torchrun yet")
+            raise UsageError(f"{max(action.option_strings, key=len)} is not supported by headway torchrun yet")
     _check(arguments)
     minimum, maximum = parse_min_max_nnodes(arguments.nnodes)
     if not 0 < minimum <= maximum:
@@ -79,8 +79,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.nnodes = "1:1"
     if maximum > 1 and arguments.rdzv_backend not in MEETING_BACKENDS and not arguments.standalone:
         raise UsageError(
-            f"--rdzv-backend {arguments.rdzv_backend}: headway's nodes meet at one of themselves; "
-            "give --rdzv-backend c10d and --rdzv-endpoint HOST:PORT, or static"
+            f"--rdzv-backend {arguments.rdzv_backend}: headway's nodes meet at one of the nodes; use --rdzv-backend "
+            f"c10d and --rdzv-endpoint HOST:PORT, or static"
         )
     return arguments
 
@@ -90,17 +90,17 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--max-restarts {arguments.max_restarts}: expected 0 or more")
     if arguments.event_log_handler not in SILENT_HANDLERS:
         raise UsageError(
-            f"--event-log-handler {arguments.event_log_handler}: headway's events are the lines of the run's journal; leave it out"
+            f"--event-log-handler {arguments.event_log_handler}: headway writes its events to the run's journal; leave it out"
         )
     if arguments.logs_specs not in (None, "default"):
-        raise UsageError(f"--logs-specs {arguments.logs_specs}: only torch's default is carried out")
+        raise UsageError(f"--logs-specs {arguments.logs_specs}: only torch's default is supported")
     if arguments.no_python and arguments.module and not arguments.run_path:
         raise UsageError("--no-python and --module exclude each other")
     if arguments.numa_binding is not None and shutil.which("numactl") is None:
         raise UsageError(f"--numa-binding {arguments.numa_binding}: as with torchrun, numactl must be on PATH")
     for name in arguments.signals_to_handle.split(","):
         if not hasattr(signal, name.strip()):
-            raise UsageError(f"--signals-to-handle {arguments.signals_to_handle}: {name.strip()!r} is no signal")
+            raise UsageError(f"--signals-to-handle {arguments.signals_to_handle}: {name.strip()!r} is not a signal")
     _check_script(arguments)
 
 
@@ -112,7 +112,7 @@ def _check_script(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--run-path: there is no file `{script}` (an absolute path is expected)")
     elif arguments.no_python:
         if shutil.which(script) is None:
-            raise UsageError(f"--no-python: `{script}` is no program that can be run")
+            raise UsageError(f"--no-python: `{script}` is not an executable program")
     elif not arguments.module and not Path(script).is_file():
         raise UsageError(f"there is no file `{script}`")
 
@@ -158,7 +158,7 @@ def shown(arguments: argparse.Namespace) -> tuple[int, ...] | None:
     try:
         return tuple(sorted({int(rank) for rank in arguments.local_ranks_filter.split(",")}))
     except ValueError:
-        raise UsageError(f"--local-ranks-filter {arguments.local_ranks_filter}: expected numbers with commas between") from None
+        raise UsageError(f"--local-ranks-filter {arguments.local_ranks_filter}: expected comma-separated numbers") from None
 
 
 def bound_cpus(arguments: argparse.Namespace, procs: int) -> dict[int, list[int]]:
@@ -168,7 +168,7 @@ def bound_cpus(arguments: argparse.Namespace, procs: int) -> dict[int, list[int]
     from torch.numa import binding  # noqa: PLC0415  few are bound, and torch has it since 2.9
 
     if not hasattr(binding, "_get_validated_logical_cpus_to_bind_to"):
-        raise UsageError(f"--numa-binding: the rule of torch {version('torch')} is not carried out, that of 2.10 and newer is")
+        raise UsageError(f"--numa-binding: the rule of torch {version('torch')} is not supported; use torch 2.10 or newer")
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode(arguments.numa_binding))
     return {
         rank: sorted(binding._get_validated_logical_cpus_to_bind_to(gpu_index=rank, numa_options=options))
@@ -180,7 +180,7 @@ def check_devices(arguments: argparse.Namespace, procs: int) -> None:
     """--virtual-local-rank gives each rank one of CUDA_VISIBLE_DEVICES. Raises UsageError when there are too few."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if arguments.virtual_local_rank and visible is not None and len(visible.split(",")) < procs:
-        raise UsageError(f"--virtual-local-rank: {procs} ranks, and CUDA_VISIBLE_DEVICES={visible}")
+        raise UsageError(f"--virtual-local-rank: {procs} ranks, but CUDA_VISIBLE_DEVICES={visible}")
 
 
 def unserved(environment: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How long anything in a run may take before something is done about it, and the variables that say otherwise for `headway torchrun`."""
+"""Reads the timeouts of a `headway torchrun` run from environment variables."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def given(environment: Mapping[str, str]) -> dict[str, Timeout]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in DEFAULT_TIMEOUTS or variable != variable_of(name):
-            raise ValueError(f"{variable}: there is no such bound; there are {', '.join(map(variable_of, DEFAULT_TIMEOUTS))}")
+            raise ValueError(f"{variable}: there is no such timeout; there are {', '.join(map(variable_of, DEFAULT_TIMEOUTS))}")
         can_be_off, least_s = name in SECTIONS, 0.0 if name == "replace" else None
         found[name] = Timeout(
             _seconds(variable, environment[variable], least_s, can_be_off=can_be_off), DEFAULT_TIMEOUTS[name].factor

@@ -1,4 +1,4 @@
-"""torchrun's arguments -> the command that they are."""
+"""Turns torchrun's arguments into the command that identifies a run."""
 
 import argparse
 import hashlib

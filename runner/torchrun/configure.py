@@ -1,4 +1,4 @@
-"""torchrun's arguments -> run.json."""
+"""Turns torchrun's arguments into run.json."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
     """
     procs, slots = determine_local_world_size(arguments.nproc_per_node), max_nodes(arguments)
     if procs < 1:
-        raise UsageError(f"--nproc-per-node {arguments.nproc_per_node}: there is nothing to run")
+        raise UsageError(f"--nproc-per-node {arguments.nproc_per_node}: nothing to run")
     check_devices(arguments, procs)
     restart = _restart(arguments.max_restarts)
     grace_s = _grace_s(arguments.shutdown_timeout, os.environ)

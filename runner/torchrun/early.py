@@ -1,4 +1,4 @@
-"""Workers to be, begun before the command line is parsed: by a guess at what it says, and ended where the guess was wrong."""
+"""Starts standby workers before the command line is parsed, by a guess at its contents; ends them if the guess was wrong."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""torchrun's command line -> a run directory, a place in it, and the supervisor in this process' place.
+"""Turns torchrun's command line into a run directory and a node index, and replaces this process with the supervisor.
 
 Flags are torchrun's own, parsed by torch's own parser. What we do not carry out is refused by name; nothing is ignored silently but what
 only tunes how torchrun itself polls and meets.
@@ -170,8 +170,8 @@ def meet(arguments: argparse.Namespace) -> Place:
             if directory is not None:
                 if known:
                     _say(
-                        f"whoever knows run `{name}`, endpoint and user id can join, as with torchrun; "
-                        "set HEADWAY_SECRET_FILE to forbid it"
+                        f"anyone who knows run `{name}`, endpoint and user id can join, as with "
+                        f"torchrun; set HEADWAY_SECRET_FILE to prevent it"
                     )
                 write_atomic(directory.secret_file, secret.hex().encode() + b"\n", mode=0o600)
                 return Place(directory, 0, address)
@@ -195,17 +195,20 @@ def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, com
     config = from_json(RunConfig, entered.run_json)
     if config.procs_per_slot != asked.procs_per_slot:
         raise UsageError(
-            f"--nproc-per-node: {asked.procs_per_slot} here and {config.procs_per_slot} where the run began; nodes must have the same"
+            f"--nproc-per-node: {asked.procs_per_slot} here but {config.procs_per_slot} where the "
+            f"run started; use the same number on all nodes"
         )
     if command.kind != "program" and command.code != entered.code:
-        _say(f"{command.name} is not the code that run `{entered.run}` began with on the node of {entered.host}:{entered.port}")
+        _say(
+            f"{command.name} differs from the code that run `{entered.run}` started with on the node {entered.host}:{entered.port}"
+        )
     path, content = entered.proof
     for root in (Path(entered.root), (_runs() / entered.run).resolve()):
         if _reads(root / path) == content:
             return Place(RunDirectory(root, entered.attempt), entered.node, address)
     directory = _own_directory(entered, config, secret)
     _say(
-        f"the nodes share no store: headway commits no checkpoints, the report lies on the node of {entered.host}:{entered.port}, "
+        f"the nodes share no storage: headway commits no checkpoints, the report is on the node {entered.host}:{entered.port}, "
         "and the run ends with that node; set HEADWAY_RUNS to a folder that all nodes see"
     )
     return Place(directory, entered.node, address, shared=False)
@@ -278,7 +281,7 @@ def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
     """This node's place, and the environment that its supervisor gets beside ours. Raises UsageError, MeetingError, ValueError."""
     arguments = parse(argv)
     for name in unserved(dict(os.environ)):
-        _say(f"{name} asks torchrun's agent for something; headway's does not do it")
+        _say(f"{name} configures torchrun's agent; headway's agent ignores it")
     if (told := runs_folder(os.environ)[1]) is not None:
         _say(told)
     place = meet(arguments) if max_nodes(arguments) > 1 else open_alone(arguments, configure(arguments))

@@ -1,4 +1,4 @@
-"""Where several nodes of a torchrun command meet: who hosts the endpoint, and how the others enter the run.
+"""Implements the rendezvous of several nodes of a torchrun command: who hosts the endpoint, and how the others join the run.
 
 The endpoint's port is the coordinator's. Who cannot host it asks there for a node index and the run's run.json.
 """
@@ -70,7 +70,7 @@ def endpoint_of(arguments: argparse.Namespace) -> Endpoint:
         hosted = _is_here(host) if said is None else _truth(said)
         endpoint = Endpoint(host, port, hosted, sure=said is not None, node=None)
     if endpoint.port < 1:
-        raise UsageError(f"--rdzv-endpoint {endpoint}: nodes can meet only at a port that all of them know")
+        raise UsageError(f"--rdzv-endpoint {endpoint}: set a port that all nodes know")
     return endpoint
 
 
@@ -219,7 +219,7 @@ def enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: fl
 
 
 async def _enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
-    began, said, why, endpoint = time.monotonic(), False, "nobody answered", wanted.endpoint
+    began, said, why, endpoint = time.monotonic(), False, "no answer", wanted.endpoint
     body = {**body, "command": wanted.command.entry()}
     while True:
         for host, port in dict.fromkeys([(endpoint.host, endpoint.port), *wanted.published()]):
@@ -231,7 +231,7 @@ async def _enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patienc
                 why = f"{host}:{port}: {error} (another run is there, or HEADWAY_SECRET differs)"
         waited_s = time.monotonic() - began
         if waited_s > patience_s:
-            raise MeetingError(f"after {patience_s:.0f} s the run `{wanted.name}` has let this node in nowhere; {why}")
+            raise MeetingError(f"after {patience_s:.0f} s this node could not join run `{wanted.name}`; {why}")
         if waited_s > SAY_AFTER_S and not said:
             print(f"headway torchrun: waiting at {endpoint}: {why}", file=sys.stderr, flush=True)
             said = True
@@ -256,7 +256,7 @@ async def _ask(host: str, port: int, secret: bytes, body: Mapping[str, Any]) -> 
         async with asyncio.timeout(HANDSHAKE_S):
             message = await answered
     except TimeoutError:
-        raise ChannelError("asked to enter, and got no answer") from None
+        raise ChannelError("asked to join, but got no answer") from None
     finally:
         link.close()
     return _entered(message.body, host, port)
@@ -272,4 +272,4 @@ def _entered(body: Mapping[str, Any], host: str, port: int) -> Entered:
         path, content = body["proof"]
         return Entered(*place, (path, content), body["run_json"], body["handle"], body["code"], host, port)
     except (KeyError, ValueError, TypeError) as error:
-        raise ChannelError(f"an answer that is not understood: {error!r}") from None
+        raise ChannelError(f"an invalid answer: {error!r}") from None

@@ -1,4 +1,4 @@
-"""Which run a command is: a further attempt of one that was the same command and has ended, or a run of its own.
+"""Decides which run a command belongs to: another attempt of an ended run of the same command, or a new run.
 
 Runs of one name are `<name>`, `<name>-2`, `<name>-3` and so on; each is one command's.
 """
@@ -65,7 +65,7 @@ def choose(name: str, candidates: Sequence[Candidate], command: str) -> Choice:
     for each in candidates:
         if each.differs is None and each.life is Life.ENDED:
             why = f"it is the same command, and attempt {each.attempt} did not complete"
-            return Choice(each.name, each.attempt + 1, f"run `{each.name}` goes on with attempt {each.attempt + 1}: {why}")
+            return Choice(each.name, each.attempt + 1, f"run `{each.name}` resumes as attempt {each.attempt + 1}: {why}")
     if not candidates:
         return Choice(name, new=True)
     own = f"{name}-{1 + max(_number(each.name, name) for each in candidates)}"
@@ -81,7 +81,7 @@ def choose_named(candidate: Candidate | None, name: str) -> Choice:
     if candidate.lets_in:
         return Choice(name, candidate.attempt, enters=True)
     raise UsageError(
-        f"HEADWAY_RUN={name}: attempt {candidate.attempt} of this run goes on (launched on {candidate.host}); stop it first"
+        f"HEADWAY_RUN={name}: attempt {candidate.attempt} of this run is still running (launched on {candidate.host}); stop it first"
     )
 
 
@@ -89,20 +89,20 @@ def _why_not(candidates: Sequence[Candidate], command: str) -> str:
     """Why none of them goes on with this command: of the one that is nearest to it."""
     nearest = max(candidates, key=_nearness)
     name = f"`{nearest.name}`"
-    anyway = f"; HEADWAY_RUN={nearest.name} goes on with it"
+    anyway = f"; set HEADWAY_RUN={nearest.name} to resume it"
     match nearest.differs:
         case None if nearest.life is Life.LIVES:
-            return f"{name} is the same command and goes on at this moment"
+            return f"{name} is the same command and is still running"
         case None if nearest.life is Life.COMPLETED:
             return f"{name} is the same command and has completed"
         case None:
-            return f"{name} is the same command, and it cannot be seen from here whether it has ended on {nearest.host}{anyway}"
+            return f"{name} is the same command, but whether it has ended on {nearest.host} cannot be seen from here{anyway}"
         case "code":
-            return f"{command} is not the code that {name} ran{anyway}"
+            return f"{command} differs from the code that {name} ran{anyway}"
         case "command":
-            return f"{name} is of another command"
+            return f"{name} belongs to another command"
         case what:
-            return f"{what} is not what it was in {name}{anyway}"
+            return f"{what} differs from {name}{anyway}"
 
 
 def _nearness(candidate: Candidate) -> int:

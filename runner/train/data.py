@@ -1,4 +1,4 @@
-"""Tokens: files as bytes, one token a byte; and the corpus that every machine with Python has, its standard library's source."""
+"""Reads tokens: files as bytes, one token per byte; and a corpus that every machine has, Python's standard library."""
 
 import os
 import sysconfig
@@ -31,7 +31,7 @@ class Corpus:
         """How many samples of `length` tokens there are, each with the token that follows. Raises DataError when there is none."""
         found = (len(self.tokens) - 1) // length
         if found <= 0:
-            raise DataError(f"{len(self.tokens)} tokens hold no sample of {length} and the token that follows")
+            raise DataError(f"{len(self.tokens)} tokens are too few for one sample of {length} and the token that follows")
         return found
 
     def sample(self, index: int, length: int) -> torch.Tensor:
@@ -49,7 +49,7 @@ def open_corpus(data: Data) -> Corpus:
         case "files":
             files = sorted({path for pattern in data.options["paths"] for path in _matching(pattern)})
         case kind:
-            raise DataError(f"data kind {kind!r} is not known to the builtin trainer")
+            raise DataError(f"data kind {kind!r} is unknown to the builtin trainer")
     raw = _read(files, limit)
     if not raw:
         raise DataError(f"no bytes in {len(files)} files of data kind {data.kind!r}")

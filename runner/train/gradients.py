@@ -1,4 +1,4 @@
-"""The gradients of a step, and whether they are what they should be: finite, usual, and the same wherever they are computed."""
+"""Computes the gradients of a step and checks them: finite, not unusual, and equal wherever they are computed."""
 
 import math
 import struct
@@ -105,7 +105,9 @@ class Gradients:
     def _once_more(self, job: Job, begun: _Begun, first: _Attempt) -> _Attempt:
         again = self._attempt(job, begun)
         if not again.agreed.finite:
-            raise NonFiniteError(f"{again.found} in {self._step}, as at the first try ({first.found}); the step was not applied")
+            raise NonFiniteError(
+                f"{again.found} in {self._step}, as on the first attempt ({first.found}); the step was not applied"
+            )
         self._note("transient", found=first.found)
         return again
 
@@ -167,8 +169,8 @@ class Gradients:
         if judgement.lasting:
             found = f"{who} {'compute' if several else 'computes'} what no other rank does, again and again"
         else:
-            found = f"{who} compute different numbers from the same, and which of them is wrong cannot be told"
-        known = f"all was sound up to step {sound_step}" if is_known else "steps before it were not computed again"
+            found = f"{who} compute different values from the same input; the wrong one cannot be identified"
+        known = f"steps up to {sound_step} are verified" if is_known else "earlier steps were not recomputed"
         found = f"{found}: {self._step} was not applied; {known}"
         say_corrupted(self.worker, judgement.suspects, found, sound_step)
         raise CorruptionError(found)

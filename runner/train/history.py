@@ -1,4 +1,4 @@
-"""A run's history as pure functions: what a step is computed with, where its samples stand, and how far back a claim must go."""
+"""Applies a run's history, as pure functions: values of a step, position of its samples, and how far back a claim must go."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ def at(config: RunConfig, step: int) -> RunConfig:
 def position(config: RunConfig, step: int) -> int:
     """The place in the sample order of the first sample after `step` completed steps: what they read, and what was left out up to there."""
     if config.batch is None:
-        raise ValueError("run.json: samples are counted in batches, and `batch` is null")
+        raise ValueError("run.json: samples are counted in batches, but `batch` is null")
     found, begun, batch = 0, 0, config.batch.global_sequences
     for change in in_force(config.history):
         if change.takes_effect_at > step:
@@ -44,7 +44,7 @@ def limit(history: Sequence[Change], done: int) -> int | None:
     None where no entry since goes back. Raises ValueError when the history has lost an entry that was carried out.
     """
     if done > carried_out(history):
-        raise ValueError(f"claims have gone back by the first {done} entries of `history`, and run.json has not all of them")
+        raise ValueError(f"claims rolled back by the first {done} entries of `history`, but run.json does not have all of them")
     return min((change.rollback_to for change in history[done:] if change.rollback_to is not None), default=None)
 
 
@@ -57,7 +57,7 @@ def refusal(history: Sequence[Change], done: int, checkpoints: Collection[int]) 
     if not step or step in checkpoints:
         return None
     there = ", ".join(map(str, sorted(set(checkpoints)))) or "none"
-    return f"`history` goes back to step {step}, and no checkpoint of that step counts; there are: {there}"
+    return f"`history` goes back to step {step}, but there is no valid checkpoint of that step; there are: {there}"
 
 
 def _with(config: RunConfig, name: str, value: Any) -> RunConfig:

@@ -1,4 +1,4 @@
-"""A checkpoint from elsewhere as the state that the builtin trainer goes on from."""
+"""Converts a checkpoint of another origin to the state from which the builtin trainer resumes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,7 +52,7 @@ def contents_of_job(archive: Archive, origin: Path, config: RunConfig, step: int
 def _model(config: RunConfig) -> Model:
     if config.model is None or config.trainer.kind != "builtin":
         raise PlaceError(
-            "the job does not run the builtin trainer: import without it, and load by `from headway import checkpoint`"
+            "the job does not use the builtin trainer: import without it and load with `from headway import checkpoint`"
         )
     return config.model
 
@@ -70,7 +70,7 @@ def _state(config: RunConfig, step: int) -> TrainState:
 
 def _fill_by_llama_names(archive: SafetensorsArchive, origin: Path, state: TrainState, model: Model) -> None:
     if differences := list(llama_differences(read_config(origin), model)):
-        raise PlaceError(f"{origin / CONFIG}: {'; '.join(differences)}; give the job this model, or import without a job")
+        raise PlaceError(f"{origin / CONFIG}: {'; '.join(differences)}; set this model in the job, or import without a job")
     wanted = {llama_name(name): parameter for name, parameter in state.model.named_parameters()}
     unused = {name for name in archive.tensors() if not name.endswith(_FOLLOWS)} - wanted.keys()
     if model.tie_embeddings:
@@ -93,7 +93,7 @@ def _copy(archive: Archive, origin: Path, targets: Mapping[str, torch.Tensor]) -
     for name, target in targets.items():
         found = archive.tensor(name)
         if found.shape != target.shape:
-            raise PlaceError(f"{origin}: tensor `{name}` is {list(found.shape)}, and the job's is {list(target.shape)}")
+            raise PlaceError(f"{origin}: tensor `{name}` is {list(found.shape)}, but the job's is {list(target.shape)}")
         target.detach().copy_(found)
 
 

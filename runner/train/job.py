@@ -1,4 +1,4 @@
-"""The parts of run.json that the builtin trainer needs."""
+"""Reads the parts of run.json that the builtin trainer needs."""
 
 from dataclasses import dataclass
 

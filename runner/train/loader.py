@@ -1,4 +1,4 @@
-"""Samples for anybody's DataLoader, resumed exactly: their order, and all that is drawn for one, follow from seed and position."""
+"""Provides samples to any DataLoader with exact resume: order and randomness follow from seed and position."""
 
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -51,7 +51,7 @@ class Samples(Sampler[list[Sample]]):
         self.rank = (dist.get_rank() if initialized else 0) if rank is None else rank
         self.world_size = (dist.get_world_size() if initialized else 1) if world_size is None else world_size
         if size < 1 or batch < 1 or batch % self.world_size:
-            raise ValueError(f"a batch of {batch} of {size} samples cannot be shared evenly by {self.world_size} ranks")
+            raise ValueError(f"a batch of {batch} of {size} samples cannot be split evenly over {self.world_size} ranks")
         self.size, self.batch, self.seed = size, batch, seed
         self.position = 0
 
@@ -89,7 +89,7 @@ class Samples(Sampler[list[Sample]]):
         """Goes on at the state's place, with the next `follow`. Raises ValueError when it is of other data or another seed."""
         if state["digest"] != self._digest():
             own = f"{self.size} samples by seed {self.seed}"
-            raise ValueError(f"the order of {own} is not the one that was trained on: their number or the seed has changed")
+            raise ValueError(f"the order of {own} differs from the one that was trained on: their number or the seed has changed")
         self.position = state["position"]
 
     def _sample(self, place: int) -> Sample:
@@ -139,8 +139,8 @@ class PerRank:
         found, own = (state["rank"], state["world_size"]), (self._rank, self._world_size)
         if found != own:
             raise ValueError(
-                f"a {type(self._inner).__name__} of rank {found[0]} of {found[1]} cannot go on as rank {own[0]} of {own[1]}; "
-                "`Samples` has one place for any number of ranks"
+                f"a {type(self._inner).__name__} of rank {found[0]} of {found[1]} cannot resume as rank {own[0]} of "
+                f"{own[1]}; use `Samples`, which resumes on any number of ranks"
             )
         self._inner.load_state_dict(_with_tensors(state["state"]))
 

@@ -1,4 +1,4 @@
-"""The builtin trainer, one process a rank: restores the claim's base, trains to the last step, saves as the spec says."""
+"""Runs the builtin trainer, one process per rank: restores the claim's base, trains to the last step, saves as the spec sets."""
 
 import contextlib
 import dataclasses
@@ -233,9 +233,7 @@ def _device(backend: str, local_rank: int) -> torch.device:
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)
     if not hasattr(torch.cpu.Stream, "record_event"):
-        raise UnfitError(
-            f"FSDP of torch {torch.__version__} computes on GPUs only; the builtin trainer on CPUs needs a newer one"
-        )
+        raise UnfitError(f"FSDP of torch {torch.__version__} works on GPUs only; the builtin trainer needs a newer torch on CPUs")
     return torch.device("cpu")
 
 

@@ -1,4 +1,4 @@
-"""A Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, gated MLP (arXiv 2302.13971, 2305.13245)."""
+"""Defines a Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, gated MLP (arXiv 2302.13971, 2305.13245)."""
 
 import math
 

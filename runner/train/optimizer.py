@@ -1,4 +1,4 @@
-"""AdamW and its learning rate as a pure function of the step."""
+"""Defines AdamW with its learning rate as a pure function of the step."""
 
 import math
 

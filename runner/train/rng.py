@@ -1,4 +1,4 @@
-"""The random generators of one rank as an object that a checkpoint can hold, and back."""
+"""Converts the random generators of one rank to an object that a checkpoint can hold, and back."""
 
 import random
 from collections.abc import Iterator

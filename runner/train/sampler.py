@@ -1,4 +1,4 @@
-"""Which sample stands at which position of a run: a pure function of (seed, position), so resuming needs one number."""
+"""Computes which sample is at which position of a run: a pure function of (seed, position), so resuming needs one number."""
 
 import xxhash
 

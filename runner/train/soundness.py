@@ -1,4 +1,4 @@
-"""What a run remembers to tell sound steps from others: how far it was sound, and what its gradient norms usually are."""
+"""Keeps the running state of the silent-corruption checks: the last verified step, and usual gradient norms."""
 
 import time
 from collections import deque

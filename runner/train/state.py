@@ -1,4 +1,4 @@
-"""All that a training run is at one step: parameters, optimizer, random generators and consumed samples."""
+"""Defines the state of a training run at one step: parameters, optimizer, random generators and consumed samples."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +91,7 @@ class TrainState:
         ranks.together(lambda: objects.update(reader.objects(ranks.rank if ranks.rank < world_size else 0)))
         if objects["data"] != self.fingerprint:
             raise ValueError(
-                f"the data has changed: fingerprint {self.fingerprint}, and the checkpoint was trained on {objects['data']}"
+                f"the data has changed: fingerprint {self.fingerprint}, but the checkpoint was trained on {objects['data']}"
             )
         with torch.no_grad():
             Loader(reader, self.parameters() | self.moments(), ranks).load()

@@ -1,4 +1,4 @@
-"""What a rank computes by itself in a forward and backward pass, before anything is summed over ranks, as one hash."""
+"""Hashes what a rank computes by itself in a forward and backward pass, before anything is reduced over ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Shares of a batch that several ranks have computed, and who of them computed wrongly. Pure: ranks, shares and results are values.
+"""Compares shares of a batch that several ranks computed, and finds the rank that computed wrongly. Pure functions.
 
 In attempt `a` rank `r` computes share `(r + shifts(world_size)[a]) % world_size`, so each share has another witness in each attempt. A
 result stands that two ranks gave. A rank that is wrong in one attempt alone had a passing fault; one that is wrong in two has one that

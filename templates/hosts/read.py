@@ -1,4 +1,4 @@
-"""What a script or a systemd unit really does to each adapter: a `headway-qos`, or one that somebody else wrote.
+"""Reads what a script or a systemd unit configures on each adapter: a `headway-qos`, or one written by hand.
 
 Read are iproute2's `dcb`, NVIDIA's `mlnx_qos` and `cma_roce_tos`, and numbers written into mlx5's files. What a variable holds is not
 followed: such a number is unknown, and such an adapter is `host`.
@@ -60,7 +60,7 @@ def read(text: str) -> Reading:
     ends = _ends(found)
     if not adapters and not ends:
         raise ValueError(
-            "line 1: no command (dcb, mlnx_qos, cma_roce_tos) that sets QoS of an adapter, and no file of mlx5 written"
+            "line 1: neither a command that sets an adapter's QoS (dcb, mlnx_qos, cma_roce_tos) nor a write to an mlx5 file"
         )
     views = {end: _view(state) for end, state in ends.items() if end != _HOST or not adapters}
     views.update({adapter: _our_view(ends.get(_HOST, _End())) for adapter, _ in adapters})

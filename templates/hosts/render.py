@@ -1,4 +1,4 @@
-"""A node's files by their absolute paths: `headway-qos` and the systemd unit that runs it.
+"""Renders a node's files by their absolute paths: `headway-qos` and the systemd unit that runs it.
 
 Which file of the kernel or of mlx5 holds what: torvalds/linux Documentation/ABI/stable/sysfs-class-infiniband,
 ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dcb-pfc (iproute2).

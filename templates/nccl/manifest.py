@@ -1,4 +1,4 @@
-"""The variables of a Kubernetes manifest's containers, in whatever kind of object they stand.
+"""Reads the variables of a Kubernetes manifest's containers, in any kind of object.
 
 The text is read by its events and bounded while it is read: PyYAML's C composer crashes the process on some 100,000 nested brackets.
 """
@@ -64,7 +64,9 @@ def _documents(text: str) -> list[_Node]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or getattr(error, "reason", None)
-        raise ValueError(f"line {mark.line + 1 if mark else 1}: not YAML: {reason or 'a letter that it cannot hold'}") from error
+        raise ValueError(
+            f"line {mark.line + 1 if mark else 1}: not YAML: {reason or 'a character that YAML does not allow'}"
+        ) from error
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""What a job's environment tells NCCL about QoS: `nccl.env`, an nccl.conf, a batch script, a Kubernetes manifest."""
+"""Reads NCCL's QoS settings from a job's environment: `nccl.env`, an nccl.conf, a batch script, a Kubernetes manifest."""
 
 import re
 from collections.abc import Iterator, Mapping

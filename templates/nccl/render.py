@@ -1,4 +1,4 @@
-"""A plan's environment as `nccl.env`, which a shell can source: every variable under its reason and its source."""
+"""Renders a plan's environment as `nccl.env`, which a shell can source: every variable below its reason and its source."""
 
 from pathlib import Path, PurePosixPath
 

@@ -1,4 +1,8 @@
-"""The schedulers that a cluster may have."""
+"""Table of the schedulers that a cluster document may name.
+
+In: the `scheduler` of a cluster document. Out: a `JobKind` (templates/kind.py).
+To add a scheduler, add a folder with `options.py`, `check.py` and `render.py`, and a row below.
+"""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a job asks of its containers, mounts and variables, where no container is started, and in any."""
+"""Checks what a job asks of its containers, mounts and variables, with and without a container runtime."""
 
 import re
 from collections.abc import Iterator
@@ -19,26 +19,26 @@ _PROC = "/proc"
 def check_no_image(plan: JobPlan, why: str, hint: str) -> Iterator[Problem]:
     """Of a scheduler that starts the ranks on the nodes themselves; `why` it does is a clause."""
     if plan.code["image"] is not None:
-        yield Problem("HW422", JOB, IMAGE, f"nothing on `{plan.cluster}` starts the image: {why}", hint)
+        yield Problem("HW422", JOB, IMAGE, f"`{plan.cluster}` cannot start the image: {why}", hint)
 
 
 def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
     """Without a container a directory is where it is, and nothing makes it read-only for the job."""
     for index, mount in enumerate(plan.mounts):
         if PurePosixPath(mount.source) != PurePosixPath(mount.target):
-            message = f"`{mount.source}` is not at `{mount.target}`: the job has no container on `{plan.cluster}`"
-            hint = f"leave `target` out and let the job use `{mount.source}`"
+            message = f"`{mount.source}` cannot appear at `{mount.target}`: the job runs without a container on `{plan.cluster}`"
+            hint = f"leave `target` out and use `{mount.source}` in the job"
             yield Problem("HW423", JOB, ("mounts", index, "target"), message, hint)
         elif mount.read_only:
-            message = f"nothing keeps the job from writing to `{mount.source}`: it has no container on `{plan.cluster}`"
-            hint = "write `read_only: false` where it may, else take the right to write there from its user"
+            message = f"`{mount.source}` cannot be made read-only: the job runs without a container on `{plan.cluster}`"
+            hint = "set `read_only: false`, or revoke write access there from the job's user"
             yield Problem("HW426", JOB, ("mounts", index), message, hint, Severity.WARNING)
 
 
 def check_steps(path: Path, place: str) -> Iterator[Problem]:
     """A path with `..` may mean another one in a container than on the node."""
     if ".." in place.split("/"):
-        yield Problem("HW423", JOB, path, f"`{place}` has a `..`, which no mount may have", "write the path without it")
+        yield Problem("HW423", JOB, path, f"`{place}` has a `..`, which is not allowed in a mount", "write the path without it")
 
 
 def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
@@ -47,7 +47,7 @@ def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
     if places := hidden(target, *taken, *_KERNEL):
         message = f"a mount at `{target}` would hide `{places[0]}`, which every container on `{plan.cluster}` has"
     elif PurePosixPath(target).is_relative_to(_PROC):
-        message = f"`{target}` lies in `{_PROC}`, where containers take no mount"
+        message = f"`{target}` is in `{_PROC}`, where containers allow no mount"
     else:
         return
     yield Problem("HW423", JOB, ("mounts", index, "target"), message, "mount it elsewhere, with `target`")
@@ -63,5 +63,5 @@ def check_variables(plan: JobPlan) -> Iterator[Problem]:
     for name, value in plan.spec["environment"].items():
         if re.search(r"[\n\r\0]", value):
             message = f"`environment.{name}` has a line break or a NUL character"
-            hint = "write it in one line; a longer text belongs in a file"
+            hint = "write it on one line, or pass a longer text in a file"
             yield Problem("HW424", JOB, ("environment", name), message, hint)

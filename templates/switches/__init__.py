@@ -1,4 +1,8 @@
-"""The operating systems that a fabric's switches may have."""
+"""Table of the operating systems that a fabric's switches may have.
+
+In: `switches.os` of a fabric. Out: a `SwitchKind` (templates/kind.py).
+To add one, add a folder with `options.py`, `check.py`, `render.py` and `read.py`, and a row below.
+"""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,8 @@
-"""The trainers that a job may name."""
+"""Table of the trainers that a job may name.
+
+In: the `trainer` of a job document. Out: a `JobKind` (templates/kind.py).
+To add a trainer, add a folder with `options.py`, `check.py` and `render.py`, and a row below.
+"""
 
 import types
 from collections.abc import Mapping

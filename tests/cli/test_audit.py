@@ -137,7 +137,7 @@ def test_check_reads_the_committed_files_beside_the_documents(tmp_path: Path, ca
     assert main(["check", str(story)]) == 1
     out = capsys.readouterr().out
     ports = "Ethernet0, Ethernet8, Ethernet256, Ethernet264"
-    assert f"error[HW602]: {ports}: the queue of DSCP 26 is 0, and 3 in the cluster file\n  --> {leaf}\n" in out
+    assert f"error[HW602]: {ports}: the queue of DSCP 26 is 0, but 3 in the cluster file\n  --> {leaf}\n" in out
     assert main(["check", str(story / "job.yaml")]) == 0
 
 
@@ -145,7 +145,7 @@ def test_a_kind_can_be_told_where_the_name_does_not(rendered: Path, capsys: pyte
     odd = rendered / "running"
     (rendered / ARTIFACTS["sonic"]).rename(odd)
     assert audit(odd) == 1
-    assert "error[HW604]: its name does not tell what kind of file it is" in capsys.readouterr().out
+    assert "error[HW604]: its kind cannot be told from its name" in capsys.readouterr().out
     assert audit(f"sonic:{odd}") == 0
     assert audit(f"frr:{odd}") == 1
 
@@ -177,7 +177,7 @@ def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pyt
     assert manifest.read_text() != text
     assert main(["check", str(story / "job.yaml")]) == 1
     out = capsys.readouterr().out
-    assert f"the DSCP that marks collectives is 34, and 26 in the cluster file\n  --> {manifest}\n" in out
+    assert f"the DSCP that marks collectives is 34, but 26 in the cluster file\n  --> {manifest}\n" in out
 
 
 def test_the_two_ecn_bits_of_a_traffic_class_are_the_jobs_own(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +193,7 @@ def test_a_file_is_found_by_the_name_of_its_device_and_told_when_it_has_none(
     fetched = tmp_path / "leaf.json"
     fetched.write_text((rendered / ARTIFACTS["sonic"]).read_text().replace('"speed": "400000"', '"speed": "200000"', 1))
     assert audit(f"sonic:{fetched}", "--cluster", CLUSTER) == 1
-    assert "|speed` is 200000, and 400000 by the cluster file" in capsys.readouterr().out
+    assert "|speed` is 200000, but 400000 in the cluster file" in capsys.readouterr().out
     fetched.write_text(fetched.read_text().replace("rails-leaf-1", "tor17"))
     assert audit(f"sonic:{fetched}", "--cluster", CLUSTER) == 1
     assert "error[HW605]: nothing that the cluster file renders to is this file's" in capsys.readouterr().out
@@ -234,4 +234,4 @@ def test_a_job_that_uses_rdma_without_a_dscp_is_found_beside_hosts_that_have_one
     env = tmp_path / "job.env"
     env.write_text("NCCL_NET=IB\nNCCL_IB_HCA==mlx5_0\n")
     assert audit(rendered / TREE, env) == 1
-    assert "its RDMA traffic has no DSCP (`NCCL_IB_TC`), and other senders have 26" in capsys.readouterr().out
+    assert "its RDMA traffic has no DSCP (`NCCL_IB_TC`), but other senders have 26" in capsys.readouterr().out

@@ -111,11 +111,11 @@ def test_what_may_change_is_told_with_its_reason_and_is_no_problem(opened: Opene
     write(("5 steps", "10 steps"), ("nodes: 1", "nodes: 2"))
     code, out = check(capsys)
     assert code == 0
-    reason = "checkpoints load on any number of ranks, and samples follow from their place in the order"
+    reason = "checkpoints load on any number of ranks, and samples depend only on their position in the order"
     assert out.splitlines() == [
         f"run `{NAME}`, step 15, what has changed since its attempt 0:",
         f"  nodes: 1 -> 2 at the next attempt ({reason})",
-        "  checkpoint.tiers[0].every: 5 steps -> 10 steps at the next attempt (what is saved is what was computed anyway)",
+        "  checkpoint.tiers[0].every: 5 steps -> 10 steps at the next attempt (saving does not change what is computed)",
         "",
         "1 document: no problems",
     ]
@@ -134,7 +134,7 @@ def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsy
         " 9 | optimizer: {lr: 0.001}\n"
         "   |                 ^^^^^\n"
         "\n"
-        "hint: put `0.003` back and say it in `history`: `{from_step: 15, set: {optimizer.lr: 0.001}}`; or start a new run\n"
+        "hint: put `0.003` back and record the change in `history`: `{from_step: 15, set: {optimizer.lr: 0.001}}`; or start a new run\n"
         "\n"
         "1 document: 1 error\n"
     )
@@ -163,7 +163,7 @@ def test_a_change_that_history_says_is_nothing_to_refuse(opened: Opened, capsys:
     journal(1, claim(), committed(10), committed(15))
     write(more="history: [{from_step: 15, rollback_to: 10, skip_samples: 8, set: {optimizer.lr: 0.001}}]\n")
     assert codes(check(capsys, "--format", "json")[1]) == []
-    said = "  history[0]: from step 15 on: back to step 10, 8 samples left out, optimizer.lr: 0.001\n"
+    said = "  history[0]: from step 15 on: back to step 10, 8 samples skipped, optimizer.lr: 0.001\n"
     assert said in check(capsys)[1]
     write(more="history: [{from_step: 10, set: {optimizer.lr: 0.001}}]\n")
     assert codes(check(capsys, "--format", "json")[1]) == ["HW421"]
@@ -257,7 +257,7 @@ def test_the_newest_generation_says_which_step_is_committed(
 def test_what_is_no_run_or_kept_no_spec_is_said_and_nothing_is_judged(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     directory = opened(0, keep_spec=False)
     for spoil, reason in (
-        (lambda: None, f"run `{NAME}` kept no spec to compare with: an older headway started it"),
+        (lambda: None, f"run `{NAME}` has no recorded spec to compare with: an older headway started it"),
         (lambda: (directory / "attempts/0/spec.json").write_text("{"), "not the spec of an attempt: "),
         (lambda: (directory / "attempts/0/spec.json").write_text("[]"), "a spec of apiVersion `None` is not known here"),
         (lambda: (directory / "attempts/0/spec.json").write_text('{"apiVersion": "headway/v9"}'), "apiVersion `headway/v9`"),
@@ -289,7 +289,7 @@ def test_a_job_with_errors_or_a_secret_is_not_compared(
     write(edit, ("layers: 1", "layers: 2"))
     code, out = check(capsys)
     assert code == 1
-    assert f"not compared with run `{NAME}`: the job has errors of its own\n" in out
+    assert f"not compared with run `{NAME}`: the job has errors\n" in out
     assert "HW419" not in out
     assert " -> " not in out, "no value of a difference"
 

@@ -79,7 +79,7 @@ def test_a_run_without_checkpoints_says_so(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_damaged_chain_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     print_list([row(10, 0.0, ["newest"]), {"what": "damaged", "reason": "3.json is missing"}])
-    said = "error: the chain is damaged: 3.json is missing; `headway checkpoint adopt` says what can be done\n"
+    said = "error: the chain is damaged: 3.json is missing; run `headway checkpoint adopt` to see what can be done\n"
     assert capsys.readouterr().err == said
 
 
@@ -127,10 +127,10 @@ def test_an_adoption_says_what_it_would_do_and_what_it_did(capsys: pytest.Captur
     ]
     print_adoption(found, "my-run")
     said = ["step-1  verified", "step-2  refused: part-0.json: torn", "the chain is empty; 0 records can be read"]
-    would = "`headway checkpoint adopt my-run --yes` moves the chain aside and founds it anew with 1 checkpoint"
+    would = "`headway checkpoint adopt my-run --yes` moves the chain aside and rebuilds it with 1 checkpoint"
     assert capsys.readouterr().out.splitlines() == [*said, would]
     print_adoption([*found, {"what": "adopted", "moved_to": "aside", "newest": "step-1"}], "my-run")
-    assert capsys.readouterr().out.splitlines() == [*said, "the chain was moved to aside and founded anew; newest: step-1"]
+    assert capsys.readouterr().out.splitlines() == [*said, "the chain was moved to aside and rebuilt; newest: step-1"]
 
 
 def test_an_import_says_what_it_made(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_a_checkpoint_is_verified_and_after_one_flipped_bit_refused_by_its_name(
     path = run / "shared/checkpoints/step-000000020.g000001/data-1-0.bin"
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
     done = headway("verify", run)
-    reason = "data-1-0.bin: tensor `model.w` at [2, 0]+[2, 3]: the bytes are not those that were committed"
+    reason = "data-1-0.bin: tensor `model.w` at [2, 0]+[2, 3]: the bytes differ from those that were committed"
     assert (done.returncode, done.stdout) == (1, f"step-000000020.g000001: refused\n  {reason}\n")
 
 
@@ -221,7 +221,7 @@ def test_a_job_goes_on_from_a_model_of_hugging_face(tmp_path: Path, monkeypatch:
     export_safetensors(Tensors(parameters), tmp_path / "hf", names, config)
     job = Path(__file__).parents[1] / "faults" / "job.yaml"
     done = headway("import", "hf", tmp_path / "hf", "--to", "imported", "--step", "56", "--job", job)
-    assert (done.returncode, done.stderr) == (0, f"to go on: headway run {job} --resume imported\n")
+    assert (done.returncode, done.stderr) == (0, f"to resume: headway run {job} --resume imported\n")
     assert "no difference" in headway("diff", "imported@56", "imported").stdout
     command = [sys.executable, "-m", "headway.cli.main", "run", str(job), "--resume", "imported"]
     assert subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0

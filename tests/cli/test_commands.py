@@ -62,7 +62,7 @@ def test_a_cluster_that_cannot_be_read_is_named(repository: Path, capsys: pytest
     (repository / "cluster.yaml").write_text(CLUSTER + "  - [\n")
     assert main(["plan", "jobs/deep/job.yaml"]) == 1
     found = capsys.readouterr()
-    assert "hint: `cluster.yaml` cannot be read; `headway check` says why" in found.err
+    assert "hint: `cluster.yaml` cannot be read; run `headway check` to see why" in found.err
     assert found.out == ""
 
 
@@ -180,9 +180,9 @@ def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, c
     plan = json.loads(capsys.readouterr().out)
     assert (plan["cluster"], plan["world_size"]) == ("other", 8)
     assert main(["plan", "jobs/deep/job.yaml", "--cluster", "jobs/deep/job.yaml"]) == 1
-    assert "error[HW211]: this is a TrainingJob; a Cluster is wanted here" in capsys.readouterr().err
+    assert "error[HW211]: this is a TrainingJob; expected a Cluster" in capsys.readouterr().err
     assert main(["run", "cluster.yaml"]) == 1
-    assert "error[HW211]: this is a Cluster; a TrainingJob is wanted here" in capsys.readouterr().err
+    assert "error[HW211]: this is a Cluster; expected a TrainingJob" in capsys.readouterr().err
 
 
 FABRIC = """
@@ -493,7 +493,7 @@ def test_a_link_or_a_file_in_the_place_of_a_tree_is_refused_and_nothing_written(
         assert main(words) == 1
         found = capsys.readouterr()
         kind = "a file" if what == "file" else "a symbolic link"
-        assert f"error[HW405]: `{place}` is {kind}, where a folder of rendered files goes" in found.err
+        assert f"error[HW405]: `{place}` is {kind}, where the rendered files belong" in found.err
         assert (found.out, "Traceback" in found.err) == ("", False)
         assert contents(repository.parent) == before
 

@@ -69,7 +69,7 @@ def test_what_is_printed_names_every_cable_once(write: Write, capsys: Capture) -
     found = capsys.readouterr()
     nodes = [node("a-1", 0, 0), node("a-2", 0, 1), node("a-3", 0, 2), node("b-1", 0, 3), node("b-2", 1, 0)]
     assert found.out.partition("\n")[2] == HEAD.replace("NAME", "lab") + "nodes:\n" + "".join(nodes)
-    assert found.err == "5 nodes pinned, 0 in inventories before\n"
+    assert found.err == "5 nodes pinned, 0 already in inventories\n"
 
 
 def test_pinning_changes_no_rendered_byte_and_ends_the_warning(write: Write, tmp_path: Path, capsys: Capture) -> None:
@@ -112,7 +112,7 @@ def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_
     assert file.read_text() == HEAD.replace("NAME", "seen") + "nodes:\n" + node("a-1", 0, 0) + node("b-1", 0, 1)
     assert capsys.readouterr().out == f"{file}\n"
     assert main(["pin", str(write(1, 1)), "-o", str(file)]) == 0
-    assert capsys.readouterr() == ("", "0 nodes pinned, 2 in inventories before\n")
+    assert capsys.readouterr() == ("", "0 nodes pinned, 2 already in inventories\n")
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_
         ),
         (HEAD + "nodes:\n  - {name: b-1}\n...\n", "cannot be appended to"),
         (HEAD.replace("lab", "other"), "is an inventory of `other`"),
-        (CLUSTER.replace("lab", "other").replace("A,", "1,").replace("B,", "1,"), "is there already: it is no inventory"),
-        ("not: [closed", "is there already: the text is not YAML"),
+        (CLUSTER.replace("lab", "other").replace("A,", "1,").replace("B,", "1,"), "already exists: it is not an inventory"),
+        ("not: [closed", "already exists: the text is not YAML"),
         (b"\xff", "cannot be read"),
     ],
 )
@@ -202,7 +202,7 @@ def test_cables_that_an_entry_lacks_are_named_since_only_people_can_add_them(
     found = capsys.readouterr()
     assert found.out.endswith("nodes:\n" + node("b-2", 0, 2))
     assert found.err.splitlines()[1:] == [
-        "error: these nodes stand in an inventory without all of their cables; add there:",
+        "error: the inventories are missing these cables; add them:",
         "  a-1: {name: mlx5_0, switch: rails-leaf-1, port: Ethernet0}",
         "  a-1: {name: mlx5_1, switch: rails-leaf-2, port: Ethernet0}",
         "  b-1: {name: mlx5_1, switch: rails-leaf-2, port: Ethernet8}",
@@ -301,7 +301,7 @@ def test_an_inventory_of_no_cluster_is_warned_of_where_it_would_be_read(
     assert main(["check", str(cluster)]) == 0
     assert STRAY.format(file) in capsys.readouterr().out
     assert main(["pin", str(cluster)]) == 0
-    assert capsys.readouterr().err == STRAY.format(file) + "2 nodes pinned, 0 in inventories before\n"
+    assert capsys.readouterr().err == STRAY.format(file) + "2 nodes pinned, 0 already in inventories\n"
     assert main(["check", str(tmp_path)]) == 1
     found = capsys.readouterr().out
     assert STRAY.format(file).replace("warning", "error") in found
@@ -320,4 +320,4 @@ def test_an_inventory_is_nothing_that_can_be_planned(tmp_path: Path, capsys: Cap
     file = tmp_path / "seen.yaml"
     file.write_text(HEAD.replace("NAME", "seen"))
     assert main(["plan", str(file)]) == 1
-    assert "error[HW211]: this is an Inventory; a TrainingJob or Cluster is wanted here" in capsys.readouterr().err
+    assert "error[HW211]: this is an Inventory; expected a TrainingJob or Cluster" in capsys.readouterr().err

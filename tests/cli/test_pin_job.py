@@ -72,7 +72,7 @@ def test_each_value_is_printed_with_its_reason_in_the_order_of_the_file(job: Pat
     layout, micro, every = found.out.splitlines()
     assert layout.startswith("layout: {dp_shard: ")
     assert "tokens/s, " in layout.partition("  # ")[2]
-    assert micro.partition("  # ")[::2] == (f"batch.micro: {micro.split()[1]}", "found in the same search")
+    assert micro.partition("  # ")[::2] == (f"batch.micro: {micro.split()[1]}", "found by the same search")
     assert every.startswith("checkpoint.tiers[0].every: ")
     assert "expected goodput " in every.partition(" steps  # ")[2]
     assert found.err == f"3 values pinned in {job}, for the cluster `lab`\n"
@@ -221,7 +221,7 @@ def test_a_base_is_not_written_but_named_with_what_to_say_in_the_job(job: Path, 
     assert done == f"1 value pinned in {job}, for the cluster `lab`"
     assert first == f"error: {base}:10:12 leaves `layout` open"
     assert second == f"error: {base}:16:16 leaves `checkpoint.tiers[0].every` open"
-    assert advice == f"other documents may extend it and come to other numbers; say it in {job}:"
+    assert advice == f"other documents that extend it may get other values; set it in {job}:"
     # What it says to write is enough.
     job.write_text(job.read_text() + f"{layout.strip()}\n{checkpoint.strip()}\n")
     assert main(["pin", str(job)]) == 0
@@ -235,7 +235,7 @@ def test_a_layout_that_would_be_merged_with_a_bases_is_refused_and_the_file_stay
     before = HEAD + "extends: base.yaml\n" + OPEN
     job.write_text(before)
     assert main(["pin", str(job)]) == 1
-    assert f"error: {job} would come to something else with `layout: " in capsys.readouterr().err
+    assert f"error: {job} would change in other places too with `layout: " in capsys.readouterr().err
     assert job.read_text() == before
 
 
@@ -263,15 +263,15 @@ def test_a_problem_of_a_decided_value_is_shown_at_its_auto(job: Path, capsys: Ca
     job.write_text(HEAD + OPEN.replace("trainer: {", "resilience: {spares: auto}\ntrainer: {").replace("nodes: 2", "nodes: 64"))
     assert main(["check", str(job)]) == 1
     out = capsys.readouterr().out
-    assert re.search(r"error\[HW403\]: the job wants 64 nodes and \d+ spares, and the group `gpu` of `lab` has 64\n", out)
+    assert re.search(r"error\[HW403\]: the job needs 64 nodes and \d+ spares, but the group `gpu` of `lab` has 64\n", out)
     assert "| resilience: {spares: auto}\n    |                      ^^^^\n" in out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["job.yaml", "-o", "new.yaml"], "job.yaml is a job, and is written where it stands; `-o` is for a cluster"),
-        (["lab.yaml", "--cluster", "lab.yaml"], "lab.yaml is no job; `--cluster` is for one"),
+        (["job.yaml", "-o", "new.yaml"], "job.yaml is a job, which is changed in place; `-o` is for a cluster"),
+        (["lab.yaml", "--cluster", "lab.yaml"], "lab.yaml is not a job; `--cluster` is for a job"),
     ],
 )
 def test_an_option_of_the_other_kind_of_document_is_wrong_usage(

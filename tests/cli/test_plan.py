@@ -78,8 +78,8 @@ def test_a_job_shows_what_is_checked_against_silent_corruption_and_what_it_takes
     assert main(["plan", "job.yaml"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("against silent corruption")]
     assert line.endswith(
-        "a step computed on other ranks too every 400 steps (0.25 % of the time); "
-        "so is one with a gradient norm more than 10 times the usual"
+        "a step recomputed on other ranks every 400 steps (0.25 % of the time); "
+        "and every step with a gradient norm above 10 times the usual"
     )
 
 
@@ -108,4 +108,4 @@ def test_a_cluster_shows_spares_nvlink_domains_storage_and_versions(folder: Path
 
 def test_a_folder_is_no_document(folder: Path, capsys: Capture) -> None:
     assert main(["plan", str(folder)]) == 2
-    assert capsys.readouterr() == ("", f"error: {folder} is a folder; name one document\n")
+    assert capsys.readouterr() == ("", f"error: {folder} is a folder; pass one document\n")

@@ -72,7 +72,7 @@ def test_the_estimate_is_below_the_plan_and_adds_up(job: Path, capsys: Capture) 
     assert "GPU memory    fits: " in out
     assert "host memory   " in out
     assert "layout        tp 2, dp 8; 16 x 1 sequence a rank, recompute full" in out
-    assert "a node, of as much as the cluster file does not say (`host_memory`)" in out
+    assert "a node; the cluster file does not set `host_memory`" in out
     assert "1,000 steps, 1.05 billion tokens: " in out
     found = asked(job, capsys, "--estimate")["estimate"]
     assert isinstance(found, dict)
@@ -118,7 +118,10 @@ def test_a_measured_step_is_the_estimate_of_the_same_job(job: Path, capsys: Capt
 def test_a_step_that_no_gpu_can_be_so_fast_at_is_refused(job: Path, capsys: Capture) -> None:
     measured = step_s(job, capsys) / 10
     assert main(["plan", str(job), "--estimate", "--calibrate", f"{measured:.3f}s"]) == 2
-    assert "of the peak of a H100-SXM-80: is it of this job, with this batch, and in this unit?" in capsys.readouterr().err
+    assert (
+        "of the peak of a H100-SXM-80: check that they are of this job, with this batch, and in this unit"
+        in capsys.readouterr().err
+    )
 
 
 def test_metrics_of_a_run_are_a_measured_step(job: Path, capsys: Capture) -> None:
@@ -141,16 +144,16 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
     [
         (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s` nor a file"),
         (["--calibrate", "/"], "`/` cannot be read: Is a directory"),
-        (["--calibrate", "=8.2s"], "`=8.2s` names no job"),
+        (["--calibrate", "=8.2s"], "`=8.2s` has no job"),
         (["--calibrate", "0s"], "a measured step takes no time"),
         (["--calibrate", "1000d"], "`1000d` is a step of 86,400,000 s, and the estimate is "),
-        (["--calibrate", "1ms"], "more than 100 times apart; is it of this job, and in this unit?"),
+        (["--calibrate", "1ms"], "more than 100 times apart; check that it is of this job and in this unit"),
         (["--scaling", f"1..{'9' * 5000}"], " is no range of GPUs such as `1k..100k`"),
         (["--top", "\N{ARABIC-INDIC DIGIT THREE}"], " is no number from 1 to 1000"),
         (["--scaling", "10..2"], "`10..2` must go up"),
-        (["--scaling", "some"], "`some` is no range of GPUs such as `1k..100k`"),
-        (["--top", "0"], "`0` is no number from 1 to 1000"),
-        (["--calibrate", "job.yaml="], "`job.yaml=` names no step"),
+        (["--scaling", "some"], "`some` is not a range of GPUs such as `1k..100k`"),
+        (["--top", "0"], "`0` is not a number from 1 to 1000"),
+        (["--calibrate", "job.yaml="], "`job.yaml=` has no step"),
     ],
 )
 def test_wrong_options_are_told(options: list[str], told: str, job: Path, capsys: Capture) -> None:
@@ -165,15 +168,15 @@ def test_wrong_options_are_told(options: list[str], told: str, job: Path, capsys
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", " has no more than the 5 first steps of each generation"),
+        (b"", " has only the first 5 steps of each generation"),
         (b'{"generation": 1, "step_s": ', "not a line of metrics.jsonl: "),
         (b"[1, 2]\n", "not a line of metrics.jsonl: [1, 2]"),
         (b'{"generation": 1, "step_s": -1}\n' * 9, "a measured step takes no time"),
         (b'{"generation": 1, "step_s": NaN}\n' * 9, "a measured step takes no time"),
         (b'{"generation": 1, "step_s": 1e400}\n' * 9, "` is a step of inf s, and the estimate is "),
-        (b'{"generation": 1e400, "step_s": 1}\n' * 9, "` is no metrics.jsonl of a run"),
-        (b"[" * 100_000, "` is no metrics.jsonl of a run"),
-        (b"\xff\xfe\x00", "` is no metrics.jsonl of a run"),
+        (b'{"generation": 1e400, "step_s": 1}\n' * 9, "` is not a metrics.jsonl of a run"),
+        (b"[" * 100_000, "` is not a metrics.jsonl of a run"),
+        (b"\xff\xfe\x00", "` is not a metrics.jsonl of a run"),
     ],
 )
 def test_a_file_that_is_no_metrics_of_a_run_is_told(content: bytes, told: str, job: Path, capsys: Capture) -> None:
@@ -214,9 +217,9 @@ def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> Non
 @pytest.mark.parametrize(
     ("gpu", "compute", "told"),
     [
-        ("A100-SXM-80", "fp8", "no rate for fp8 in the catalogue: the time is that of bf16"),
-        ("A100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue: the time is that of bf16"),
-        ("H100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue: the time is that of fp8"),
+        ("A100-SXM-80", "fp8", "no rate for fp8 in the catalogue, so the time is for bf16"),
+        ("A100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue, so the time is for bf16"),
+        ("H100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue, so the time is for fp8"),
         ("H100-SXM-80", "fp8", None),
         ("B200-180", "nvfp4", None),
         ("A100-SXM-80", "bf16", None),
@@ -247,7 +250,7 @@ def test_a_terminal_without_blocks_gets_other_bars(job: Path) -> None:
     [
         (("model: {preset: llama-3.1-8b}\n", ""), "the job has no `model`"),
         (("gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7", "procs: 8"), "have no GPU"),
-        ((", nic: ConnectX-7", ""), "nothing says how fast the adapters of group `gpu` are"),
+        ((", nic: ConnectX-7", ""), "the speed of the adapters of group `gpu` is unknown"),
     ],
 )
 def test_a_plan_without_what_an_estimate_needs_says_so(change: tuple[str, str], told: str, job: Path, capsys: Capture) -> None:
@@ -273,7 +276,7 @@ def test_a_schedule_that_is_not_named_and_does_not_take_the_batch_is_told(job: P
             "framework: megatron", "framework: torchtitan"
         )
     )
-    told = "no step can be estimated: `Interleaved1F1B` goes in rounds of equal size, and 42 microbatches do not make 10 of them"
+    told = "no step can be estimated: `Interleaved1F1B` runs in rounds of equal size, but 42 microbatches do not divide into 10 rounds"
     assert main(["plan", str(job)]) == 0
     assert told in capsys.readouterr().out
     for words in (["plan", str(job), "--search"], ["simulate", str(job)]):
@@ -296,7 +299,7 @@ def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, c
     assert main(["plan", str(job), "--scaling", "8..8"]) == 0
     capsys.readouterr()
     assert main(["plan", str(job), "--scaling", "8..64"]) == 2
-    assert "nothing says how fast the adapters of group `gpu` are; write `nic: ConnectX-7`" in capsys.readouterr().err
+    assert "the speed of the adapters of group `gpu` is unknown; write `nic: ConnectX-7`" in capsys.readouterr().err
 
 
 def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:
@@ -310,4 +313,4 @@ def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, c
 
 def test_a_cluster_has_no_layouts(job: Path, capsys: Capture) -> None:
     assert main(["plan", str(job.parent / "lab.yaml"), "--search"]) == 2
-    assert capsys.readouterr().err == "error: a cluster has no layouts; name a job\n"
+    assert capsys.readouterr().err == "error: a cluster has no layouts; pass a job\n"

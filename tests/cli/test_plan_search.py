@@ -129,7 +129,7 @@ def test_each_number_of_gpus_is_a_row_with_a_bar_and_a_sentence_follows() -> Non
     console, text = printed()
     print_scaling(console, scalings)
     lines = text.getvalue().splitlines()
-    assert "strong scaling: the global batch stays" in lines
+    assert "strong scaling: the global batch stays the same" in lines
     assert "weak scaling: the global batch grows with the GPUs" in lines
     rows = [line for line in lines if line.lstrip().startswith(("32 ", "64 ", "512 "))]
     assert len(rows) == 6

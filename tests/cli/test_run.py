@@ -31,9 +31,9 @@ LOST = {"kind": "lost", "node": 1, "host": "n2", "why": "its connection ended, a
     ("line", "words"),
     [
         (HANG, "hang in data: rank 1 alone waits for a batch"),
-        ({"kind": "straggler", "rank": 3, "ratio": 1.5}, "rank 3 needs 1.50 times the others' time for a step"),
-        (LOST, "node 1 (n2) is left out: its connection ended, and ranks elsewhere have ended"),
-        ({"kind": "rebound", "slot": 1, "from": 1, "to": 2}, "slot 1 goes on at node 2"),
+        ({"kind": "straggler", "rank": 3, "ratio": 1.5}, "rank 3 takes 1.50 times as long per step as the others"),
+        (LOST, "lost node 1 (n2): its connection ended, and ranks elsewhere have ended"),
+        ({"kind": "rebound", "slot": 1, "from": 1, "to": 2}, "slot 1 moved to node 2"),
         ({"kind": "takeover", "node": 1, "term": 2}, "node 1 has taken over as coordinator"),
         ({"kind": "standby", "node": 1}, None),
     ],

@@ -171,7 +171,7 @@ def test_a_picture_has_a_panel_for_each_tier(folder: Path, capsys: Capture) -> N
 
 def test_a_picture_that_cannot_be_written_is_told(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "job.yaml", *OPTIONS, "--svg", "missing/goodput.svg"]) == 3
-    message = "error: `missing/goodput.svg` cannot be written: No such file or directory; name another file with `--svg`\n"
+    message = "error: `missing/goodput.svg` cannot be written: No such file or directory; choose another file with `--svg`\n"
     assert capsys.readouterr().err == message
 
 
@@ -180,7 +180,7 @@ def test_a_picture_that_cannot_be_written_is_told(folder: Path, capsys: Capture)
     [
         (["--every", "memory=0s"], "`--every memory=0s`: the interval must be above 0"),
         (["--block", "peer=1s"], "`--block peer=...`: the job has no such tier; add it with `--every peer=15m`"),
-        (["--gpus", "1025"], "`--gpus 1025`: the job's nodes have 8 GPUs each, and only whole nodes can be added"),
+        (["--gpus", "1025"], "`--gpus 1025`: the job's nodes have 8 GPUs each; use a multiple of that"),
     ],
 )
 def test_options_that_do_not_fit_the_job_are_refused(folder: Path, capsys: Capture, options: list[str], message: str) -> None:
@@ -197,8 +197,8 @@ def test_replicas_can_be_dropped_only_where_there_are_some(folder: Path, capsys:
 def test_without_a_model_the_time_of_a_step_has_to_be_given(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "job.yaml"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: the time of a step is not known: ")
-    assert error.endswith("; give `--step-time 5s`\n")
+    assert error.startswith("error: the time of a step is unknown: ")
+    assert error.endswith("; set `--step-time 5s`\n")
     assert main(["simulate", "job.yaml", "--step-time", "5s"]) == 2
     assert "give `--checkpoint-bytes 1TB`" in capsys.readouterr().err
 
@@ -225,19 +225,19 @@ def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("--step-time", "5", "`5`: a time above 0 such as `30s`, `15m` or `1h30m` is wanted"),
-        ("--repair", "5", "`5`: a time such as `30s`, `15m` or `1h30m` is wanted"),
-        ("--checkpoint-bytes", "1", "`1`: a size such as `80GiB` or `1.5TB` is wanted"),
-        ("--every", "tape=5m", "`tape=5m`: a tier (memory, peer, disk, remote) and a time are wanted, such as `disk=15m`"),
-        ("--step-time", "0s", "`0s`: a time above 0 such as `30s`, `15m` or `1h30m` is wanted"),
-        ("--node-mtbf", "0s", "`0s`: a time above 0 such as `30s`, `15m` or `1h30m` is wanted"),
-        ("--seeds", "0", "`0`: a whole number from 1 to 100,000 is wanted"),
-        ("--first-seed", "-5", "`-5`: a whole number from 0 to 100,000,000 is wanted"),
-        ("--spares", "-1", "`-1`: a whole number from 0 to 1,000,000 is wanted"),
-        ("--pool", "1000000000", "`1000000000`: a whole number from 0 to 1,000,000 is wanted"),
-        ("--days", "nan", "`nan`: a number above 0 and up to 100,000 is wanted"),
-        ("--days", "1e300", "`1e300`: a number above 0 and up to 100,000 is wanted"),
-        ("--shape", "0", "`0`: a number above 0 and up to 100 is wanted"),
+        ("--step-time", "5", "`5`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
+        ("--repair", "5", "`5`: expected a time such as `30s`, `15m` or `1h30m`"),
+        ("--checkpoint-bytes", "1", "`1`: expected a size such as `80GiB` or `1.5TB`"),
+        ("--every", "tape=5m", "`tape=5m`: expected a tier (memory, peer, disk, remote) and a time, such as `disk=15m`"),
+        ("--step-time", "0s", "`0s`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
+        ("--node-mtbf", "0s", "`0s`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
+        ("--seeds", "0", "`0`: expected a whole number from 1 to 100,000"),
+        ("--first-seed", "-5", "`-5`: expected a whole number from 0 to 100,000,000"),
+        ("--spares", "-1", "`-1`: expected a whole number from 0 to 1,000,000"),
+        ("--pool", "1000000000", "`1000000000`: expected a whole number from 0 to 1,000,000"),
+        ("--days", "nan", "`nan`: expected a number above 0, up to 100,000"),
+        ("--days", "1e300", "`1e300`: expected a number above 0, up to 100,000"),
+        ("--shape", "0", "`0`: expected a number above 0, up to 100"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_refused(folder: Path, capsys: Capture, option: str, value: str, wanted: str) -> None:

@@ -53,7 +53,7 @@ def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(a
     assert resumed(run, job(tmp_path, first, "from_step: 40, rollback_to: 25")) == 84
     there = ", ".join(str(step) for step in sorted({int(path.name[5:14]) for path in run.checkpoints()}))
     assert run.verdict(3)["cause"] == (
-        f"`history` goes back to step 25, and no checkpoint of that step counts; there are: {there}"
+        f"`history` goes back to step 25, but there is no valid checkpoint of that step; there are: {there}"
     )
 
 

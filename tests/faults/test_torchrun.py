@@ -104,7 +104,7 @@ def test_ranks_that_wait_in_collectives_that_never_meet_are_restarted_and_told_w
     assert done.returncode == 0, done.stdout + done.stderr
     (hang,) = only_run(tmp_path / "runs").journal("hang")
     assert (hang["ranks"], hang["section"]) == ([], "collective")
-    assert hang["why"].endswith("as number 4 of group default_pg, and 1 other all_reduce of 4 elements: they never meet")
+    assert hang["why"].endswith("as number 4 of group default_pg, and 1 other all_reduce of 4 elements: they will never match")
 
 
 def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path) -> None:

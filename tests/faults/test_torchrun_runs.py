@@ -103,8 +103,8 @@ def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
         assert begins(lr, 0, run) in out
     assert [lines for _, lines in printed] == [
         [],
-        ["run `777-2`: `777` is of another command"],
-        ["run `777-3`: `777` is of another command"],
+        ["run `777-2`: `777` belongs to another command"],
+        ["run `777-3`: `777` belongs to another command"],
     ]
     assert folder.attempts() == {"777": 1, "777-2": 1, "777-3": 1}
     trackers = [re.findall(r"WANDB_RUN_ID (\S+) id (\S+)", out) for out, _ in printed]
@@ -123,9 +123,9 @@ def test_two_trainings_beside_each_other_in_one_job_both_end(folder: Folder) -> 
     folder.mark("hold", there=False)
     (first_out, first_lines), (second_out, second_lines), (third_out, third_lines) = map(said, (first, second, third))
     assert (begins("0.5", 0, "778") in first_out, first_lines) == (True, [])
-    assert (begins("0.25", 0, "778-2") in second_out, second_lines) == (True, ["run `778-2`: `778` is of another command"])
+    assert (begins("0.25", 0, "778-2") in second_out, second_lines) == (True, ["run `778-2`: `778` belongs to another command"])
     assert begins("0.5", 0, "778-3") in third_out
-    assert third_lines == ["run `778-3`: `778` is the same command and goes on at this moment"]
+    assert third_lines == ["run `778-3`: `778` is the same command and is still running"]
     assert folder.attempts() == {"778": 1, "778-2": 1, "778-3": 1}
     assert [len(Run(folder.runs / name).journal("start")) for name in ("778", "778-2", "778-3")] == [1, 1, 1], (
         "nobody was disturbed"
@@ -151,7 +151,7 @@ def test_a_requeued_job_goes_on_each_of_its_commands_by_itself(folder: Folder) -
     assert begins("0.5", 0, "7-3") in again[0][0]
     assert again[0][1] == ["run `7-3`: `7` is the same command and has completed"]
     assert begins("0.25", 10, "7-2") in again[1][0]
-    assert again[1][1] == ["run `7-2` goes on with attempt 1: it is the same command, and attempt 0 did not complete"]
+    assert again[1][1] == ["run `7-2` resumes as attempt 1: it is the same command, and attempt 0 did not complete"]
     assert folder.attempts() == {"7": 1, "7-2": 2, "7-3": 1}
 
 
@@ -168,7 +168,7 @@ def test_what_was_killed_without_a_word_goes_on_once_it_is_gone(folder: Folder) 
     folder.mark("hold", there=False)
     out, lines = folder.torchrun("--rdzv-id", "exp", "train.py", "0.5")
     assert begins("0.5", 10, "exp") in out
-    assert lines == ["run `exp` goes on with attempt 1: it is the same command, and attempt 0 did not complete"]
+    assert lines == ["run `exp` resumes as attempt 1: it is the same command, and attempt 0 did not complete"]
 
 
 def test_an_edited_script_is_another_run_unless_its_name_is_insisted_on(folder: Folder) -> None:
@@ -178,7 +178,7 @@ def test_an_edited_script_is_another_run_unless_its_name_is_insisted_on(folder: 
     (folder.path / "train.py").write_text(TRAINING + "print('mended')\n")
     out, lines = folder.torchrun("--rdzv-id", "exp", "train.py", "0.5")
     assert begins("0.5", 0, "exp-2") in out
-    assert lines == ["run `exp-2`: train.py is not the code that `exp` ran; HEADWAY_RUN=exp goes on with it"]
+    assert lines == ["run `exp-2`: train.py differs from the code that `exp` ran; set HEADWAY_RUN=exp to resume it"]
     out, lines = folder.torchrun("train.py", "0.5", HEADWAY_RUN="exp")
     assert begins("0.5", 10, "exp") in out
     assert (lines, folder.attempts()) == ([], {"exp": 2, "exp-2": 1})
@@ -227,7 +227,7 @@ def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> 
     second = [folder.start(*nodes_at(two), "pair.py", "same") for _ in range(2)]
     wait_until((folder.runs / "100-2/attempts/0/nodes/1.json").exists, "the second pair")
     folder.mark("hold", there=False)
-    for pair, lines in ((first, []), (second, ["run `100-2`: `100` is the same command and goes on at this moment"])):
+    for pair, lines in ((first, []), (second, ["run `100-2`: `100` is the same command and is still running"])):
         printed = [said(process) for process in pair]
         assert sorted(out for out, _ in printed) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
         assert [line for _, found in printed for line in found if "can join" not in line] == lines
@@ -243,7 +243,7 @@ def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None
     refused = folder.start(*nodes_at(port, least=1), "pair.py", "two")
     _, error = refused.communicate(timeout=LIMIT_S)
     assert refused.returncode == 2
-    assert "another command runs there, `pair.py one` as run `100`: this node's has other arguments" in error
+    assert "another command is running there, `pair.py one` as run `100`: this node's differs in arguments" in error
     folder.mark("hold", there=False)
     assert said(first)[0] == "word one rank 0 of 1 id 100\n"
     assert folder.attempts() == {"100": 1}

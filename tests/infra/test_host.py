@@ -92,7 +92,7 @@ def test_right_files_under_an_unfinished_or_a_lost_manifest_are_not_done(manifes
 
 @pytest.mark.parametrize("found", [OTHER, FOLDER, printed("somebody else's\n")])
 def test_what_is_not_ours_is_refused_by_its_path(found: str) -> None:
-    with pytest.raises(ForeignError, match=f"n1 .*{SCRIPT} is there already, and not headway's"):
+    with pytest.raises(ForeignError, match=f"n1 .*{SCRIPT} is already there and not headway's"):
         check_ours(WANTED, replace(view(script=found), manifest=None))
 
 

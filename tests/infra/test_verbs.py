@@ -59,7 +59,7 @@ def test_a_cluster_without_a_provider_has_no_hosts_to_reach(
 ) -> None:
     assert said(tmp_path, capsys, words, provider="") == (
         1,
-        "error: `lab` has no `provider`, so it is not known how its hosts are reached\n",
+        "error: `lab` has no `provider`, so its hosts cannot be reached\n",
     )
 
 

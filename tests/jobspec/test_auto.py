@@ -70,7 +70,7 @@ def test_every_field_of_a_layout_can_be_left_open_by_itself() -> None:
     [
         (OPEN.replace("every: auto", "every: auto, kep: 3"), "`kep` is not a field of `checkpoint.tiers[0]`"),
         (OPEN.replace("sequence: 128", "sequence: 0"), "`batch.sequence` must be at least 1, found `0`"),
-        (OPEN.replace(", sequence: 128", ""), "`batch` lacks `sequence`"),
+        (OPEN.replace(", sequence: 128", ""), "`sequence` is missing from `batch`"),
         (OPEN + "steps: many\n", "`steps` must be an integer, found `many`"),
     ],
 )
@@ -92,7 +92,7 @@ def test_what_is_wrong_beside_an_auto_is_told_and_nothing_is_decided_before_it_i
 def test_what_nobody_decides_is_refused_where_it_stands(text: str, place: str) -> None:
     found, problems = job(text)
     assert [(problem.code, problem.message) for problem in problems] == [
-        ("HW203", f"`{place}`: nothing decides `auto` here; write the value itself")
+        ("HW203", f"`{place}`: `auto` is not supported here; write the value itself")
     ]
     assert found.undecided == ()
 

@@ -308,7 +308,7 @@ def test_an_entry_stays_once_it_has_taken_effect() -> None:
     assert judged(JOB + history(ahead), run) == [("HW421", "history.0")]
     assert judged(JOB + history(done.replace("0.001", "0.002"), ahead), run) == [("HW421", "history.0")]
     (problem,) = check_run(parsed(JOB), run)
-    put_back = "put it back as `{from_step: 40, skip_samples: 0, set: {optimizer.lr: 0.001}}`; a further entry can undo it"
+    put_back = "restore it as `{from_step: 40, skip_samples: 0, set: {optimizer.lr: 0.001}}`; add another entry to undo it"
     assert problem.hint == put_back
 
 

@@ -534,7 +534,7 @@ def test_a_variable_that_follows_from_the_cluster_file_is_refused_with_the_plans
     for name, variable in following.items():
         assert found[name].code == "HW418"
         assert variable.reason in found[name].message
-        assert found[name].hint == f"leave it out: {variable.decided_by} in the cluster file decides it"
+        assert found[name].hint == f"leave it out: {variable.decided_by} in the cluster file determines it"
         assert variable in changed.env
 
 
@@ -547,7 +547,7 @@ def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: Jo
         if variable.name in suggested:
             before = suggested[variable.name]
             assert variable.value == "7"
-            assert variable.reason == f"the job says so, in place of {before.value}: {before.reason}"
+            assert variable.reason == f"set by the job, in place of {before.value}: {before.reason}"
             assert variable.source == before.source
     assert suggested.keys() == {
         "OMP_NUM_THREADS",
@@ -565,11 +565,11 @@ def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: Jo
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("NCCL_IB_DISABLE", "leave it out: `nics` of the group `h100` in the cluster file decides it"),
-        ("NCCL_IB_GID_INDEX", "leave it out: `classes` of the fabric `rails` in the cluster file decides it"),
-        ("NCCL_ASYNC_ERROR_HANDLING", "set `TORCH_NCCL_ASYNC_ERROR_HANDLING` in its place"),
-        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "set `TORCH_FR_BUFFER_SIZE` in its place"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "set `PYTORCH_ALLOC_CONF` in its place"),
+        ("NCCL_IB_DISABLE", "leave it out: `nics` of the group `h100` in the cluster file determines it"),
+        ("NCCL_IB_GID_INDEX", "leave it out: `classes` of the fabric `rails` in the cluster file determines it"),
+        ("NCCL_ASYNC_ERROR_HANDLING", "set `TORCH_NCCL_ASYNC_ERROR_HANDLING` instead"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "set `TORCH_FR_BUFFER_SIZE` instead"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "set `PYTORCH_ALLOC_CONF` instead"),
     ],
 )
 def test_what_goes_against_a_variable_of_the_plan_is_refused(name: str, hint: str, tmp_path: Path) -> None:

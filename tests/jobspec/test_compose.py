@@ -328,7 +328,7 @@ def test_a_base_whose_own_bases_cannot_be_named_is_told_of(text: str) -> None:
 def test_a_base_of_another_version_is_refused() -> None:
     write("base.yaml", "steps: 1\n", HEAD.replace("v1alpha1", "v0"))
     (problem,) = composed(write("job.yaml", "extends: base.yaml\n"))[1]
-    assert problem.message == "`base.yaml` says `apiVersion: headway/v0`, this document `apiVersion: headway/v1alpha1`"
+    assert problem.message == "`base.yaml` has `apiVersion: headway/v0`, this document `apiVersion: headway/v1alpha1`"
 
 
 def test_an_inventory_extends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,7 +346,7 @@ def test_a_partial_document_has_no_plan_and_no_name(capsys: pytest.CaptureFixtur
     write("job.yaml", f"name: case\n{job()}")
     assert main(["check", "cpu-cluster.yaml"]) == 0
     assert main(["plan", "cpu-cluster.yaml"]) == 1
-    assert "error[HW211]: this document is partial: it is there to be extended, and has no plan\n" in capsys.readouterr().err
+    assert "error[HW211]: this document is partial: it is meant to be extended and has no plan\n" in capsys.readouterr().err
     assert main(["check", "job.yaml"]) == 1
     assert [code for code, *_ in shown(capsys.readouterr().out)] == ["HW401", "HW401"]
     assert main(["render", "."]) == 1

@@ -72,7 +72,7 @@ def test_each_form_is_found_wherever_it_stands(kind: str, value: str) -> None:
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_a_value_under_the_name_of_a_secret_is_one(name: str) -> None:
-    assert find_credentials({"environment": {name: "hunter2"}}) == {("environment", name): "its name says so"}
+    assert find_credentials({"environment": {name: "hunter2"}}) == {("environment", name): "by its name"}
     assert set(find_credentials({"argv": [f"--{name}=hunter2", f"export {name}=hunter2", f"run --{name} hunter2"]})) == {
         ("argv", index) for index in range(3)
     }

@@ -264,7 +264,7 @@ def test_a_file_that_is_no_config_is_refused_with_the_reason(content: bytes, mes
         ({"tie_word_embeddings": 1}, "`config.json`: `tie_word_embeddings` must be true or false, found `1`"),
         (
             {"attention_bias": True},
-            "`config.json`: `attention_bias` and `mlp_bias` differ, and a model here has a bias in both or in neither",
+            "`config.json`: `attention_bias` and `mlp_bias` differ; headway's models have a bias in both or in neither",
         ),
     ],
 )
@@ -277,13 +277,13 @@ def test_a_wrong_value_is_named_with_what_was_expected(change: dict[str, Any], m
     [
         (
             {"mlp_only_layers": [1]},
-            "`config.json`: the blocks with experts that follow from `mlp_only_layers` are not each n-th one from some block on",
+            "`config.json`: `mlp_only_layers` does not put experts into every n-th block from some block on",
         ),
         (
             {"mlp_only_layers": [0, 1, 2, 3]},
-            "`config.json`: the blocks with experts that follow from `mlp_only_layers` are not each n-th one from some block on",
+            "`config.json`: `mlp_only_layers` does not put experts into every n-th block from some block on",
         ),
-        ({"mlp_only_layers": "0"}, "`config.json`: `mlp_only_layers` must be a list of indices of blocks"),
+        ({"mlp_only_layers": "0"}, "`config.json`: `mlp_only_layers` must be a list of block indices"),
         ({"num_experts": 1}, "`config.json`: `experts.count` would be `1`, and input should be greater than or equal to 2"),
     ],
 )
@@ -363,7 +363,7 @@ def test_each_contradiction_is_found_at_its_field(values: dict[str, Any], expect
 
 def test_all_missing_sizes_are_named_at_once() -> None:
     (problem,) = check_model(model(hidden=64), NOWHERE)
-    assert problem.message == "the model lacks `vocab_size`, `layers`, `heads`, `ffn_hidden`"
+    assert problem.message == "the model is missing `vocab_size`, `layers`, `heads`, `ffn_hidden`"
 
 
 def test_what_the_checks_refuse_does_not_resolve() -> None:

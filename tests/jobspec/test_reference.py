@@ -117,13 +117,17 @@ def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_writte
 
 
 REFUSED = [
-    ("TrainingJob: `code`", "commit", "**Not yet** (all but `HEAD`): what runs is what lies where the job is submitted."),
+    (
+        "TrainingJob: `code`",
+        "commit",
+        "**Not yet** (all but `HEAD`): a run uses the code in the directory where the job is submitted.",
+    ),
     (
         "TrainingJob: `resilience.corruption`",
         "compare",
-        "`builtin` takes none: it holds each parameter once, so that there is no replica to compare.",
+        "`builtin` takes none: it holds each parameter once, so there is no replica to compare.",
     ),
-    ("Cluster", "health", "**Not yet**: no node is checked or taken out."),
+    ("Cluster", "health", "**Not yet**: nodes are neither checked nor excluded."),
     ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32`: it computes in fp32."),
     ("TrainingJob: `layout`", "tp", "`builtin` takes only `1`: it splits over `dp_shard` alone."),
     ("TrainingJob: `model`", "experts", "`builtin` takes none: it builds no experts."),

@@ -206,7 +206,7 @@ def hang_and_lost_node(path: Path) -> RunDirectory:
     run.spend("hang", 3.0)
     why = "its process is stopped (state T)"
     run.journal("hang", ranks=[1], section="compute", silent_s=3.0, why=why, evidence=["attempts/0/evidence/stacks-1.txt"])
-    run.fail("no sign of life for 3.0 s in compute", back_to=12, kind="hang")
+    run.fail("no heartbeat for 3.0 s in compute", back_to=12, kind="hang")
     run.begin(base=(10, 1), hosts=("n1", "n2"), restart=0.5)
     run.journal("straggler", rank=3, ratio=1.5, own_step_s=0.75, node=1, host="n2")
     run.train(14, again_to=12)

@@ -86,7 +86,7 @@ def test_an_unknown_schema_is_refused_by_name(runs: Path, name: str, schema: str
     build.clean_run(runs / "run")
     path = runs / "run" / name
     path.write_text(path.read_text(encoding="utf-8").replace(schema, "headway.other/9"), encoding="utf-8")
-    assert f"schema `headway.other/9` is not known here; expected `{schema}`" in error_of(runs / "run")
+    assert f"schema `headway.other/9` is unknown; expected `{schema}`" in error_of(runs / "run")
 
 
 def test_a_verdict_of_another_shape_is_refused_with_its_file(runs: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_verdict_of_another_shape_is_refused_with_its_file(runs: Path) -> None
 
 
 def test_a_directory_without_a_handle_is_no_run(runs: Path) -> None:
-    assert error_of(runs) == f"`{runs}` is not a run: it has no handle.json; expected a directory that `headway run` made"
+    assert error_of(runs) == f"`{runs}` is not a run: it has no handle.json; expected a directory created by `headway run`"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "\x00", "[" * 100_000])

@@ -284,10 +284,10 @@ def test_events_stand_in_their_generations_in_words(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     assert [(event.generation, event.kind, event.text) for event in summarize(runs / "run").events] == [
         (1, "hang", "rank 1 hung in compute for 3.0 s: its process is stopped (state T)"),
-        (2, "straggler", "rank 3 on n2 needs 1.50 times the others' time for a step (0.75 s)"),
+        (2, "straggler", "rank 3 on n2 takes 1.50 times as long per step as the others (0.75 s)"),
         (2, "lost", "n2 (node 1) was lost: its connection ended"),
         (2, "rebound", "slot 1 runs on n3 (node 2), in place of node 1"),
-        (3, "unseen", "not seen from outside: no optimizer of torch has stepped"),
+        (3, "unseen", "not observable from outside: no optimizer of torch has stepped"),
     ]
 
 
@@ -295,7 +295,7 @@ def test_wrong_numbers_are_told_with_their_hosts_and_what_they_cost(runs: Path) 
     build.wrong_numbers(runs / "run")
     found = summarize(runs / "run")
     assert [(event.generation, event.kind, event.text) for event in found.events] == [
-        (1, "transient", "step 5: rank 1 computed what no other rank did (on n2); computed again, and right"),
+        (1, "transient", "step 5: rank 1 computed what no other rank did (on n2); recomputed correctly"),
         (1, "spike", "step 8: gradient norm 90, 12.0 times the usual 7.5; the same on all ranks that computed it, and applied"),
         (1, "corruption", "rank 1 computes what no other rank does, again and again (on n2)"),
     ]

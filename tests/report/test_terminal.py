@@ -126,7 +126,7 @@ def test_a_long_list_of_failures_shows_the_newest_and_counts_the_rest(runs: Path
         run.train(3)
         run.fail(rank=rank)
     text = printed(runs / "run")
-    assert "4 earlier ones stand in the HTML report" in text
+    assert "4 earlier ones are in the HTML report" in text
     assert [rank for rank in range(14) if f"rank {rank} on" in text] == list(range(4, 14))
 
 
@@ -156,8 +156,8 @@ def test_events_and_idle_spares_have_their_rows(runs: Path) -> None:
     text = " ".join(printed(runs / "run", width=160).split())
     assert "events rank 1 hung in compute for 3.0 s: its process is stopped (state T)" in text
     assert "n2 (node 1) was lost: its connection ended slot 1 runs on n3 (node 2), in place of node 1" in text
-    assert "; spares stood by for 17.2 s, 26.3 % of all nodes' time" in text
+    assert "; spares were idle for 17.2 s, 26.3 % of all nodes' time" in text
     assert text.endswith(
-        "lost 9.2 s in 2 failures: 1 hang 5.0 s, 1 node lost 4.2 s (no sign of life for 3.0 s in compute, rank 1;"
+        "lost 9.2 s in 2 failures: 1 hang 5.0 s, 1 node lost 4.2 s (no heartbeat for 3.0 s in compute, rank 1;"
         " node lost: its connection ended, rank 2; ETTR 0.472, with queue 0.413)"
     )

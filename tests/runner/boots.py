@@ -16,9 +16,11 @@ from torch._C._distributed_c10d import HashStore
 from headway.runner import worker as workers
 from headway.runner.boot import files, records, signs
 from headway.runner.boot.shares import verify_first
-from headway.runner.contract import SECTIONS, HeartbeatPage
+from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, HeartbeatPage
 from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
+
+VERIFY_S = DEFAULT_TIMEOUTS["verify"].floor_s
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Booted:
 
     def verify(self) -> None:
         """As before a script's first line."""
-        verify_first(self.worker, HashStore())
+        verify_first(self.worker, HashStore(), VERIFY_S)
 
     @property
     def section(self) -> str:

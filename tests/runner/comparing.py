@@ -139,7 +139,7 @@ def parameter(folder: Path) -> None:
         boot, lambda: train(ddp, optimizer, 9, lambda step: flip(ddp.module[0].weight) if (step, RANK) == (4, 1) else None)
     )
     assert found == (
-        "rank 1 and ranks 0, 2 must hold the same parameters and do not at step 6; ranks 0, 2 agree; all were equal at step 4"
+        "rank 1 and ranks 0, 2 must hold the same parameters but differ at step 6; ranks 0, 2 agree; all were equal at step 4"
     )
     assert boot.compared() == ([1, 2, 4] if RANK == 0 else [])
     assert suspects(boot) == [1]
@@ -163,7 +163,7 @@ def moment(folder: Path) -> None:
             optimizer.state[last]["exp_avg_sq"][1] += 1
 
     found = ends(boot, lambda: train(ddp, optimizer, 9, after))
-    assert found.startswith("rank 2 and ranks 0, 1 must hold the same optimizer state exp_avg_sq and do not at step 4;")
+    assert found.startswith("rank 2 and ranks 0, 1 must hold the same optimizer state exp_avg_sq but differ at step 4;")
     assert suspects(boot) == [2]
 
 
@@ -176,7 +176,7 @@ def pair(folder: Path) -> None:
         boot, lambda: train(ddp, optimizer, 9, lambda step: flip(ddp.module[0].bias) if (step, RANK) == (4, 0) else None)
     )
     assert found == (
-        "ranks 0, 1 must hold the same parameters and do not at step 6; which of them is wrong cannot be told; "
+        "ranks 0, 1 must hold the same parameters but differ at step 6; the wrong one cannot be identified; "
         "all were equal at step 3"
     )
     assert suspects(boot) == [0, 1]
@@ -213,7 +213,7 @@ def gan(folder: Path) -> None:
             if (step, RANK) == (3, 1):
                 flip(critic.module[0].weight)
 
-    assert ends(boot, played).startswith("rank 1 and ranks 0, 2 must hold the same parameters and do not at step 4;")
+    assert ends(boot, played).startswith("rank 1 and ranks 0, 2 must hold the same parameters but differ at step 4;")
     assert suspects(boot) == [1]
 
 
@@ -238,7 +238,7 @@ def found_beside(folder: Path, others: Callable[[DistributedDataParallel], Calla
             if (step, RANK) == (3, 1):
                 flip(ddp.module[0].weight)
 
-    assert ends(boot, trained).startswith("rank 1 and ranks 0, 2 must hold the same parameters and do not at step 4;")
+    assert ends(boot, trained).startswith("rank 1 and ranks 0, 2 must hold the same parameters but differ at step 4;")
 
 
 def evaluated(folder: Path) -> None:
@@ -284,7 +284,7 @@ def one_optimizer(folder: Path) -> None:
             if (step, RANK) == (3, 1):
                 flip(second.module.weight)
 
-    assert ends(boot, trained).startswith("rank 1 and ranks 0, 2 must hold the same parameters and do not at step 4;")
+    assert ends(boot, trained).startswith("rank 1 and ranks 0, 2 must hold the same parameters but differ at step 4;")
 
 
 def saves(folder: Path) -> None:
@@ -307,7 +307,7 @@ def saves(folder: Path) -> None:
     atexit._run_exitfuncs()
     assert names(folder / f"of-{RANK}") == kept
     refused = {Path(note["path"]).stem: note["why"] for note in boot.said("note") if note["kind"] == "refused file"}
-    why = "replicas were not equal at step 8 any more, and last at step 4 before it was saved"
+    why = "replicas were no longer equal at step 8, last at step 4 before it was saved"
     assert refused == dict.fromkeys(("step-7", "step-6", "step-5", "last-words"), why)
 
 
@@ -359,7 +359,7 @@ def alone(folder: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
 
 
 def other_alone(folder: Path) -> None:
@@ -376,7 +376,7 @@ def other_alone(folder: Path) -> None:
         with torch.no_grad():
             both[1](batch)
     assert boot.compared() == ([1, 2, 3] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
 
 
 def hooked(folder: Path) -> None:
@@ -390,7 +390,7 @@ def hooked(folder: Path) -> None:
     optimizer.param_groups[0]["lr"] = 0.1
     train(other, optimizer, 2)
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
 
 
 def never(folder: Path) -> None:
@@ -401,7 +401,7 @@ def never(folder: Path) -> None:
         next(ddp.parameters()).add_(RANK)
     train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), 3)
     assert not boot.compared()
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters of their own: these are not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
 
 
 def nothing(folder: Path) -> None:
@@ -411,7 +411,7 @@ def nothing(folder: Path) -> None:
     fully_shard(module[0], mesh=init_device_mesh("cpu", (WORLD,)))
     train(module, torch.optim.AdamW(module.parameters()), 3)
     assert not boot.compared()
-    assert list(unseen._seen) == ["compare: no two ranks hold the same parameters, so nothing can be compared"]
+    assert list(unseen._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
 
 
 def frozen(folder: Path) -> None:
@@ -456,7 +456,7 @@ def made_again(folder: Path) -> None:
     if RANK == 0:
         flip(ddp.module[0].weight)
     found = ends_by(lambda: train(other, optimizer, 2))
-    assert found.startswith("rank 0 and ranks 1, 2 must hold the same parameters and do not at step 6")
+    assert found.startswith("rank 0 and ranks 1, 2 must hold the same parameters but differ at step 6")
 
 
 def ends_by(run: Callable[[], None]) -> str:
@@ -511,7 +511,7 @@ def in_backward(folder: Path) -> None:
     for _, batch in batches(2):
         ddp(batch).square().mean().backward()
     assert not boot.compared()
-    why = "an optimizer steps within the backward pass, or in a CUDA graph"
+    why = "an optimizer steps inside the backward pass or in a CUDA graph"
     assert list(unseen._seen) == [f"compare: replicas are not compared after step 1: {why}"]
 
 

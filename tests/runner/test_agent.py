@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from headway.runner.agent import main, probe
 from headway.runner.agent.main import Agent
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, Exit, HeartbeatPage, Mesh, RunConfig, Timeout, Trainer
+from headway.runner.health.watch import Probe
 from headway.runner.messages import Link, Listener, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
 
@@ -35,8 +37,8 @@ exit $(cat code)
 """
 
 
-def config(**more: Any) -> RunConfig:
-    options = {"argv": ["sh", "-c", SCRIPT], "torchrun": {"python": False, "shown": None}}
+def config(script: str = SCRIPT, **more: Any) -> RunConfig:
+    options = {"argv": ["sh", "-c", script], "torchrun": {"python": False, "shown": None}}
     return RunConfig(slots=1, procs_per_slot=2, mesh=Mesh(dp_shard=2), trainer=Trainer("script", options), spec_hash="", **more)
 
 
@@ -206,6 +208,59 @@ def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_bega
     assert agent._silent_s() == 10.0
     page.write(1, monotonic_ns=4997 * 10**9)
     assert agent._silent_s() == 3.0
+
+
+@pytest.mark.parametrize(
+    ("looks", "looked"),
+    [
+        pytest.param([["collective", "collective"]], 1, id="all wait in collectives"),
+        pytest.param([["save", "collective"], ["collective"]], 2, id="one saves first"),
+        pytest.param([["save", None]] * 6, 6, id="they save until their time is over"),
+        pytest.param([[None], []], 2, id="they end"),
+    ],
+)
+def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
+    looks: list[list[str | None]], looked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, HeartbeatPage(memoryview(bytearray(1024))))
+    now, asked, left = [0.0], list[dict[str, Any]](), list(looks)
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    async def look(*_: object) -> dict[int, Probe]:
+        return {rank: Probe("S", 0.0, 0, (), where) for rank, where in enumerate(left.pop(0))}
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(probe, "look", look)
+    monkeypatch.setattr(agent, "_ask", lambda what, **fields: asked.append({"what": what, **fields}))
+    asyncio.run(agent._end_unheard(4))
+    assert len(looks) - len(left) == looked
+    assert now[0] == looked * main.UNHEARD_S <= DEFAULT_TIMEOUTS["terminate"].floor_s
+    assert asked == [{"what": "kill", "generation": 4, "signal": signal.SIGKILL}]
+
+
+def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> None:
+    script = """
+    if [ "$RANK" = 0 ]; then while [ ! -e ready ]; do sleep 0.05; done; exit 3; fi
+    trap 'while [ ! -e looked ]; do sleep 0.05; done; echo saved > saved; exit 7' TERM
+    touch ready; while :; do sleep 0.05; done
+    """
+
+    async def scenario() -> dict[str, Any]:
+        async with node(tmp_path, script=script) as case:
+            case.start(1, moved=[[0, NODE]])
+            await case.until(lambda: len(case.exits()) == 1, "the failure of rank 0")
+            case.send("stop", 1, {})
+            # Longer than until the first look at what it does.
+            await asyncio.sleep(1.5 * main.UNHEARD_S)
+            (tmp_path / "looked").touch()
+            await case.until(lambda: len(case.exits()) == 2, "the end of rank 1")
+            return case.exits()[1]
+
+    assert asyncio.run(scenario())["code"] == 7
+    assert (tmp_path / "saved").read_text() == "saved\n"
 
 
 @pytest.mark.parametrize("section", [-1, len(SECTIONS), 1 << 40])

@@ -70,12 +70,12 @@ def test_the_minority_is_blamed_and_where_there_is_none_all_are_suspected(differ
 def test_the_line_says_who_differs_in_what_and_since_when() -> None:
     kinds = [held("parameters", (0, 2), (1,)), held("exp_avg", (0, 2), (1,))]
     assert told(kinds, 30, 20) == (
-        "rank 1 and ranks 0, 2 must hold the same parameters, optimizer state exp_avg and do not at step 30; ranks 0, 2 agree; "
+        "rank 1 and ranks 0, 2 must hold the same parameters, optimizer state exp_avg but differ at step 30; ranks 0, 2 agree; "
         "all were equal at step 20"
     )
     sets = [held("parameters", (0,), (2,)), held("parameters", (1,), (3,))]
     assert told(sets, 1, None) == (
-        "ranks 0, 2 must hold the same parameters and do not at step 1; which of them is wrong cannot be told; "
+        "ranks 0, 2 must hold the same parameters but differ at step 1; the wrong one cannot be identified; "
         "other sets of ranks differ too, in all ranks 0, 1, 2, 3; none was compared before"
     )
     many = [held("parameters", tuple(range(1, 2048)), (0,))]
@@ -143,7 +143,7 @@ def test_one_rank_alone_says_once_that_nothing_is_compared(boot: Booted) -> None
     _, optimizer = counting(boot, Every(steps=1))
     for _ in range(3):
         optimizer.step()
-    assert list(unseen._seen) == ["compare: no two ranks hold the same parameters, so nothing can be compared"]
+    assert list(unseen._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
     assert boot.said() == []
 
 
@@ -238,7 +238,7 @@ def test_a_script_on_a_broken_node_goes_back_without_it_and_ends_as_if_nothing_h
     run, found = trained(tmp_path / "faulty", "faulty", ", corruption: {compare: 4 steps}", monkeypatch)
     (failure,) = run.journal("failure")
     assert failure["cause"] == (
-        "rank 1 and ranks 0, 2 must hold the same parameters and do not at step 12; ranks 0, 2 agree; all were equal at step 8"
+        "rank 1 and ranks 0, 2 must hold the same parameters but differ at step 12; ranks 0, 2 agree; all were equal at step 8"
     )
     assert [start["nodes"][1]["node"] for start in run.journal("start")] == [1, 3], "the spare has its slot"
     refused = {Path(note["path"]).name for note in run.journal("refused file")}

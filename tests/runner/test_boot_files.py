@@ -114,7 +114,7 @@ def test_a_file_whose_save_was_killed_is_refused_before_the_script_and_the_one_b
         files.saving(dies, 0, "path")(tmp_path / f"step-20{suffix}")
     boot.verify()
     assert names(tmp_path) == ["run", f"step-10{suffix}"]
-    assert [note["why"] for note in boot.said()] == [f"step-20{suffix} is cut off: its save did not end"]
+    assert [note["why"] for note in boot.said()] == [f"step-20{suffix} is truncated: its save did not finish"]
 
 
 @pytest.mark.parametrize(("write", "suffix"), [(torch_file, ".pt"), (old_torch_file, ".pt"), (safetensors_file, ".safetensors")])
@@ -469,8 +469,12 @@ def touched(path: Path) -> None:
 @pytest.mark.parametrize(
     ("left", "state", "why"),
     [
-        (cut, NEW, "__0_1.distcp is cut off: a save over the checkpoint did not end"),
-        (lambda _: None, {**NEW, "b": OLD["b"]}, "is of another save than the rest: a save over the checkpoint did not end"),
+        (cut, NEW, "__0_1.distcp is truncated: a save over the checkpoint did not finish"),
+        (
+            lambda _: None,
+            {**NEW, "b": OLD["b"]},
+            "is from a different save than the rest: a save over the checkpoint did not finish",
+        ),
         (lambda _: None, NEW, None),
         (lambda _: None, OLD, None),
         (touched, NEW, None),
@@ -538,7 +542,7 @@ def test_a_writer_of_somebody_elses_is_left_alone_and_said(tmp_path: Path, chose
     assert not registry_of(chosen.worker).exists()
     unseen.say_unseen()
     (note,) = chosen.said()
-    assert note["calls"] == ["dcp.save through Own with its own way of writing: not verified"]
+    assert note["calls"] == ["dcp.save through Own with a custom write method: not verified"]
 
 
 # --- headway's format, where it is asked for --------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_where_mappings_leave_no_time_nothing_is_damage_and_it_is_said(
     assert found(path) is Found.UNKNOWN
     unseen.say_unseen()
     (note,) = boot.said()
-    assert note["calls"][0].endswith(f"was saved; {kind} does not say whether somebody wrote it")
+    assert note["calls"][0].endswith(f"was saved; {kind} does not show whether another program wrote it")
 
 
 @pytest.mark.skipif(records.file_system(os.stat("/dev/shm").st_dev) != "tmpfs", reason="/dev/shm is no tmpfs")  # noqa: PTH116

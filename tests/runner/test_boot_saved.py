@@ -129,7 +129,7 @@ def test_a_numbered_directory_in_which_something_runs_is_no_checkpoint(
             "iter2": ["train.py"],
             "epoch3": ["run", "train.py"],
         }
-        with pytest.raises(OSError, match="the script, its working directory or the run lies in it"):
+        with pytest.raises(OSError, match="it contains the script, its working directory or the run"):
             saved.refuse(tmp_path / "step1", "damaged")
 
 

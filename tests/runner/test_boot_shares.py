@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from headway.runner.boot import files, records, saved, shares, unseen
 from headway.runner.boot.dcp import ScriptWriter, saved_by, saving_of
 from headway.runner.boot.records import differ, registry_of
 from headway.runner.boot.shares import Piece, verify_first
-from tests.runner.boots import Booted, booted, flip
+from tests.runner.boots import VERIFY_S, Booted, booted, flip
 from tests.runner.test_boot_saved import names, save
 
 RANKS = 4
@@ -61,7 +62,7 @@ def _fork(boot: Booted, rank: int, store: Path, prepare: Callable[[int], None]) 
         try:
             prepare(rank)
             local = rank % int(os.environ["LOCAL_WORLD_SIZE"])
-            verify_first(dataclasses.replace(boot.worker, rank=rank, local_rank=local), FileStore(str(store), RANKS))
+            verify_first(dataclasses.replace(boot.worker, rank=rank, local_rank=local), FileStore(str(store), RANKS), VERIFY_S)
             os._exit(0)
         finally:
             os._exit(1)
@@ -71,7 +72,7 @@ def _fork(boot: Booted, rank: int, store: Path, prepare: Callable[[int], None]) 
 def verify(boot: Booted, tmp_path: Path, prepare: Callable[[int], None] = lambda _: None) -> None:
     """All ranks come to it."""
     with others(boot, tmp_path / "store", prepare):
-        verify_first(boot.worker, FileStore(str(tmp_path / "store"), RANKS))
+        verify_first(boot.worker, FileStore(str(tmp_path / "store"), RANKS), VERIFY_S)
 
 
 def test_every_block_is_read_once_and_by_all_ranks_alike(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,25 +155,22 @@ def test_a_few_bytes_are_asked_of_nobody_else(tmp_path: Path, boot: Booted, monk
 
 
 def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, boot: Booted, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shares, "VERIFY_S", 0.2)
     save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
-    verify_first(boot.worker, HashStore())
+    verify_first(boot.worker, HashStore(), 0.2)
     said = capfd.readouterr().err
-    assert all(f"rank {rank} has not verified its share of what was saved in time" in said for rank in range(1, RANKS))
+    assert all(f"rank {rank} did not verify its share of the checkpoint in time" in said for rank in range(1, RANKS))
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
 
 
 def test_a_rank_is_told_the_time_that_is_left(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     store, given_s = HashStore(), list[float]()
-    with monkeypatch.context() as patch:
-        patch.setattr(shares, "VERIFY_S", 7.0)
-        lead = shares._Lead(store, 2)
+    lead = shares._Lead(store, 2, 7.0)
     lead._tell({1: [Piece(0, records.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
     store.set("headway/shares/1/1", "null")
     monkeypatch.setattr(shares, "_verify_in_time", lambda _, seconds: given_s.append(seconds))
-    shares._follow(dataclasses.replace(boot.worker, rank=1), store)
+    shares._follow(dataclasses.replace(boot.worker, rank=1), store, timedelta(seconds=60))
     (left_s,) = given_s
     assert 0 < left_s <= 7
 
@@ -184,7 +182,7 @@ def test_a_share_that_was_not_read_in_time_makes_nothing_good(
     store = HashStore()
     for rank in range(1, RANKS):
         store.set(f"headway/shares/{rank}/0/found", "null" if rank == 2 else "[]")
-    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(registry_of(boot.worker), None))
+    (verdict,) = shares._Lead(store, RANKS, VERIFY_S).judged(saved.units(registry_of(boot.worker), None))
     assert verdict.state is saved.State.UNKNOWN
 
 
@@ -193,7 +191,7 @@ def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_pa
     store = HashStore()
     for rank, state in enumerate(("unread", "damaged", "failed"), 1):
         store.set(f"headway/shares/{rank}/0/found", f'[[0, "{state}", "why"]]')
-    (verdict,) = shares._Lead(store, RANKS).judged(saved.units(registry_of(boot.worker), None))
+    (verdict,) = shares._Lead(store, RANKS, VERIFY_S).judged(saved.units(registry_of(boot.worker), None))
     assert verdict.state is saved.State.DAMAGED
 
 

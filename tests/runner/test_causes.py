@@ -83,7 +83,7 @@ def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
     gone = [ended(rank, -9, how="node lost: silent for 3.1 s") for rank in (2, 3)]
     found = cause(ended(0, 1), ended(1, -6), *gone, r0=CLOSED)
     assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.NODE_LOST, 1, "n1", "node lost")
-    assert cause(ended(2, -9, how="its node started anew"), ended(0, 1)).kind is Kind.NODE_LOST
+    assert cause(ended(2, -9, how="its node restarted"), ended(0, 1)).kind is Kind.NODE_LOST
     assert lost(1, "n1", "it never joined", 3).fingerprint == "node lost"
 
 
@@ -160,7 +160,7 @@ def test_a_fingerprint_has_no_numbers_paths_and_quotes_in_it() -> None:
 def test_a_hang_names_its_culprit_and_without_one_no_node() -> None:
     named = hung(Hang((3, 2), "compute", 2.25, "rank 2 is stopped"), {2: 1, 3: 1}, HOSTS, 9)
     assert (named.kind, named.rank, named.host, named.fingerprint) == (Kind.HANG, 2, "n1", "hang: compute")
-    assert named.text == "no sign of life for 2.2 s in compute: rank 2 is stopped"
+    assert named.text == "no heartbeat for 2.2 s in compute: rank 2 is stopped"
     nobody = hung(Hang((), "collective", 600.0, "nobody differs"), {}, HOSTS, 9)
     assert (nobody.rank, nobody.node, nobody.host) == (None, None, None)
 
@@ -170,7 +170,7 @@ ends = st.builds(
     st.integers(0, 7),
     st.integers(0, 1),
     st.sampled_from([-11, -9, -15, -6, 0, 1, 2, 80, 82, 83, 84, 85]),
-    st.sampled_from(["exit code 1", "killed by SIGKILL", "node lost", "its node started anew"]),
+    st.sampled_from(["exit code 1", "killed by SIGKILL", "node lost", "its node restarted"]),
     st.booleans(),
     st.integers(0, 50),
     st.booleans(),
@@ -228,7 +228,7 @@ def test_what_a_program_may_have_caused_on_its_device_is_told_and_stays_a_crash(
 def test_an_error_of_the_users_elsewhere_is_no_devices_and_neither_is_a_lost_node() -> None:
     """The device may have been dead for a while without anybody using it."""
     assert cause(ended(0, 1), with_xids(ended(2, -9, asked=True), LOST_GPU), r0=BAD_SAMPLE).kind is Kind.USER_ERROR
-    gone = ended(0, -9, how="node lost: it fell silent")
+    gone = ended(0, -9, how="node lost: it stopped sending heartbeats")
     assert cause(gone, with_xids(ended(2, -9), LOST_GPU)).kind is Kind.NODE_LOST
 
 
@@ -237,7 +237,7 @@ def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
     exits = [ended(0, -9, asked=True), with_xids(ended(2, -9, asked=True), LOST_GPU)]
     found = hung(hang, nodes, HOSTS, 9, exits)
     assert (found.kind, found.node, found.step) == (Kind.HARDWARE, 1, 9)
-    assert found.text.endswith("rank 2: no sign of life for 600.0 s in collective: nobody goes on")
+    assert found.text.endswith("rank 2: no heartbeat for 600.0 s in collective: nobody goes on")
     assert hung(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is Kind.HANG
 
 

@@ -135,7 +135,7 @@ def test_a_claim_does_not_roll_back_what_was_committed_after_its_base_was_chosen
     claim(worker)
     base = newest_base(claimer.read())
     late = commit(worker, 10, 1)
-    with pytest.raises(MovedError, match="generation 2 was to start from what counted at record 1"):
+    with pytest.raises(MovedError, match="generation 2 was to start from the state at record 1"):
         claimer.claim(base, 0, "claimer")
     assert claimer.claim(newest_base(claimer.read()), 0, "claimer").entry == Claim(late)
 
@@ -273,7 +273,7 @@ def refusal(directory: Path) -> str:
 
 def test_a_gap_is_named(long_chain: Path) -> None:
     (long_chain / "000000002.json").unlink()
-    assert refusal(long_chain) == f"{long_chain}/000000002.json is missing, and 000000004.json exists"
+    assert refusal(long_chain) == f"{long_chain}/000000002.json is missing, but 000000004.json exists"
 
 
 def test_a_chain_without_its_beginning_is_named(long_chain: Path) -> None:
@@ -293,7 +293,7 @@ def test_every_changed_byte_is_noticed_at_the_latest_by_the_next_record(long_cha
 
 
 def test_a_record_of_another_run_is_named(long_chain: Path, tmp_path: Path) -> None:
-    message = f"{long_chain}/000000001.json says record 1 of run 'run-1'; expected 1 of 'run-2'"
+    message = f"{long_chain}/000000001.json is record 1 of run 'run-1'; expected 1 of 'run-2'"
     with pytest.raises(ChainError) as refused:
         Chain(PosixStore(long_chain), "run-2").read()
     assert str(refused.value) == message
@@ -304,7 +304,7 @@ def test_swapped_records_are_named(long_chain: Path) -> None:
     a, b = first.read_bytes(), second.read_bytes()
     first.write_bytes(b)
     second.write_bytes(a)
-    assert refusal(long_chain) == f"{first} says record 3 of run 'run-1'; expected 2 of 'run-1'"
+    assert refusal(long_chain) == f"{first} is record 3 of run 'run-1'; expected 2 of 'run-1'"
 
 
 def test_a_record_that_follows_another_one_is_named(long_chain: Path) -> None:

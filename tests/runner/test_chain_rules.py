@@ -118,7 +118,7 @@ def test_a_commit_that_stands_is_not_appended_again(chain: Chain) -> None:
 
 def test_a_step_is_not_committed_as_two_checkpoints(chain: Chain, store: Store) -> None:
     commit(chain, 10)
-    with pytest.raises(CommittedError, match=r"step-000000010.g000001 is committed with manifest 10.1; other is another one"):
+    with pytest.raises(CommittedError, match=r"step-000000010.g000001 is committed with manifest 10.1, not other"):
         Chain(store, RUN).append(Commit(10, "other"), 1, 0, "another writer")
     assert len(chain.read()) == 2
 
@@ -134,11 +134,11 @@ def test_the_next_generation_commits_a_step_that_was_rolled_back_anew(chain: Cha
 def test_neither_the_newest_commit_nor_the_base_of_the_newest_claim_is_retired(chain: Chain) -> None:
     for step in (10, 20, 30):
         commit(chain, step)
-    with pytest.raises(ValueError, match=r"step-000000030.g000001 is the newest commit and must stay"):
+    with pytest.raises(ValueError, match=r"step-000000030.g000001 is the newest commit and must be kept"):
         retire(chain, 30, DISK)
     chain.claim(base(20), 0, "tester")
     commit(chain, 40, generation=2)
-    with pytest.raises(ValueError, match=r"step-000000020.g000001 is the base of the newest claim and must stay"):
+    with pytest.raises(ValueError, match=r"step-000000020.g000001 is the base of the newest claim and must be kept"):
         retire(chain, 20, REMOTE, generation=2)
     retire(chain, 30, DISK, generation=2)  # rolled back
     retire(chain, 10, DISK, generation=2)
@@ -208,7 +208,7 @@ def groups(store: Store) -> Chain:
 def test_a_group_that_was_started_again_commits_with_its_new_counter_only(groups: Chain) -> None:
     commit(groups, 10, group=1)
     assert groups.restart(1, 0, 1, 0, "coordinator").entry == Claim(None, (0, 1, 0))
-    with pytest.raises(SupersededError, match="group 1 of generation 1 was started again: its counter is 1, not 0"):
+    with pytest.raises(SupersededError, match="group 1 of generation 1 was restarted: its counter is 1, not 0"):
         commit(groups, 20, group=1)
     commit(groups, 20, group=1, counter=1)
     commit(groups, 30, group=2)
@@ -234,7 +234,7 @@ def test_a_group_is_started_again_once_from_each_counter(groups: Chain, store: S
     other = Chain(store, RUN)
     other.read()
     groups.restart(1, 0, 1, 0, "quick")
-    with pytest.raises(SupersededError, match="quick started group 1 of generation 1 again first"):
+    with pytest.raises(SupersededError, match="quick restarted group 1 of generation 1 first"):
         other.restart(1, 0, 1, 0, "slow")
 
 
@@ -343,9 +343,9 @@ FORBIDDEN = [
     ([(1, Commit(10, "a"))], "is of generation 1, and nobody was in charge"),
     ([(1, CLAIM), (2, Commit(10, "a"))], "is of generation 2, and 1 was in charge"),
     ([(2, CLAIM), (1, CLAIM)], "claims generation 1 after 2"),
-    ([(1, CLAIM), (1, CLAIM)], "claims generation 1 again and starts no replica group again"),
-    ([(1, CLAIM), (1, Claim(None, (2,)))], "claims generation 1 again and starts no replica group again"),
-    ([(1, CLAIM), (1, Claim(None, (0, 1)))], "claims generation 1 again and starts no replica group again"),
+    ([(1, CLAIM), (1, CLAIM)], "claims generation 1 again without restarting a replica group"),
+    ([(1, CLAIM), (1, Claim(None, (2,)))], "claims generation 1 again without restarting a replica group"),
+    ([(1, CLAIM), (1, Claim(None, (0, 1)))], "claims generation 1 again without restarting a replica group"),
     ([(1, Claim(Base(10, 1, "a")))], "starts generation 1 from a checkpoint of generation 1"),
     ([(1, CLAIM), (1, Commit(10, "a")), (1, Commit(10, "b"))], "commits step 10 again, as another checkpoint"),
     ([(1, CLAIM), (1, Commit(10, "a", counter=1))], "is of group 0 as counted 1, which is not its counter"),
@@ -465,7 +465,7 @@ def test_without_any_checkpoint_an_adopted_chain_starts_from_scratch(tmp_path: P
 
 
 def test_no_chain_is_founded_where_there_is_one(chain: Chain, store: Store) -> None:
-    with pytest.raises(ChainError, match="holds a chain already"):
+    with pytest.raises(ChainError, match="already holds a chain"):
         Chain(store, RUN).begin(adoption([], found_on_disk((10, 1))), 3, "tester")
 
 

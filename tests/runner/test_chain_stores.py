@@ -49,9 +49,7 @@ def test_buckets_of_other_clouds_open_too(kind: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_store_of_another_kind_is_refused() -> None:
-    message = (
-        "ftp://host/chain: no chain can lie in a store of kind `ftp`; it can in a path, s3://, gs://, az:// or kubernetes://"
-    )
+    message = "ftp://host/chain: a store of kind `ftp` cannot hold a chain; use a path, s3://, gs://, az:// or kubernetes://"
     with pytest.raises(StoreError) as refused:
         open_store("ftp://host/chain")
     assert str(refused.value) == message
@@ -95,7 +93,7 @@ class Overwriting:
 
 
 def test_a_store_that_creates_a_name_twice_is_refused_by_name() -> None:
-    with pytest.raises(StoreError, match=f"s3://clone/chain has created the name `{PROBE}` twice"):
+    with pytest.raises(StoreError, match=f"s3://clone/chain created the name `{PROBE}` twice"):
         verify_store(Overwriting())
 
 

@@ -76,7 +76,7 @@ def test_who_waits_in_another_operation_than_most_is_named_with_both() -> None:
     assert found is not None
     assert found[0].ranks == (1,)
     assert found[0].why == (
-        "rank 1 has entered barrier as number 7 of group default_pg, and 2 others all_reduce of 4 elements: they never meet"
+        "rank 1 has entered barrier as number 7 of group default_pg, and 2 others all_reduce of 4 elements: they will never match"
     )
     assert found[1] == {0, 1, 2}
 
@@ -85,7 +85,9 @@ def test_of_two_ranks_that_wait_in_two_operations_neither_is_the_culprit() -> No
     found = at_odds({0: [waits("barrier")], 1: [waits("broadcast")], 2: [at(6, done=True)]})
     assert found is not None
     assert found[0].ranks == ()
-    assert found[0].why == "rank 1 has entered broadcast as number 7 of group default_pg, and 1 other barrier: they never meet"
+    assert (
+        found[0].why == "rank 1 has entered broadcast as number 7 of group default_pg, and 1 other barrier: they will never match"
+    )
     assert found[1] == {0, 1}, "rank 2 waits for nobody"
 
 

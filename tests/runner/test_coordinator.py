@@ -13,7 +13,6 @@ from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
-    KILL_AFTER_S,
     Checkpoint,
     Domain,
     Exit,
@@ -60,8 +59,8 @@ from headway.runner.coordinator.state import (
 from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
 
 JOIN_S, AGENT_S = 60.0, 5.0
-LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, KILL_S, STORE_S = (
-    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "kill", "store")
+LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, TERMINATE_S, KILL_S, STORE_S = (
+    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "terminate", "kill", "store")
 )
 BASE = Base(20, 1, "ab")
 
@@ -435,7 +434,7 @@ def test_a_node_whose_connection_ended_is_lost_once_the_others_stand_still_for_l
     bench.do(Lost(1))
     assert not told(bench.pass_time(ENDED_S, 0), "stop")
     bench.pass_time(3.0, 0)
-    assert bench.note("lost")["why"] == "its connection ended, and no rank anywhere goes on"
+    assert bench.note("lost")["why"] == "its connection ended, and no rank anywhere makes progress"
     for rank in (0, 1):
         bench.end(rank, -9, asked=True)
     failure = bench.note("failure")
@@ -467,7 +466,7 @@ def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended(sp
     assert Drop(1) not in bench.pass_time(silent_s, *hearing)
     bench.pass_time(QUIET_S, *hearing)
     assert Drop(1) in bench.actions
-    assert bench.note("lost")["why"] == "it fell silent, and no rank anywhere goes on"
+    assert bench.note("lost")["why"] == "it stopped sending heartbeats, and no rank anywhere makes progress"
 
 
 @pytest.mark.parametrize("spare", [False, True])
@@ -519,7 +518,7 @@ def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
     assert bench.notes().count("lost") == 0
     bench.now_s += 0.5
     bench.do(bench.beat(0, section="restore"), Tick())
-    assert bench.note("lost")["why"] == "its connection ended, and it has not come back for 5 s"
+    assert bench.note("lost")["why"] == "its connection ended, and it has not joined back for 5 s"
 
 
 def test_a_coordinator_that_hears_nobody_gives_up_nobody() -> None:
@@ -602,7 +601,7 @@ def test_a_hang_ends_the_generation_and_names_the_culprits_node() -> None:
     failure = bench.finish().failure
     assert failure is not None
     assert (failure.kind, failure.rank, failure.node) == (Kind.HANG, 3, 1)
-    assert bench.finish().cause.endswith("no sign of life for 4.0 s in compute: its process is stopped")
+    assert bench.finish().cause.endswith("no heartbeat for 4.0 s in compute: its process is stopped")
 
 
 def test_a_straggler_is_noted_and_nothing_else() -> None:
@@ -1107,7 +1106,7 @@ def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> Non
     assert len(told(bench.do(joined(1)), "stop")) == 1
     actions = [*bench.end(0, -15, asked=True), *bench.end(1, -15, asked=True)]
     assert claims(actions) == 1
-    assert (bench.note("failure")["node"], bench.note("failure")["cause"]) == (1, "its node started anew")
+    assert (bench.note("failure")["node"], bench.note("failure")["cause"]) == (1, "its node restarted")
 
 
 def test_workers_of_another_generation_are_stopped() -> None:
@@ -1277,7 +1276,7 @@ def test_a_rank_that_sigkill_does_not_end_costs_its_node_and_a_spare_takes_the_s
     assert claims(bench.actions) == 2
     lost = bench.note("lost")
     assert (lost["node"], lost["undying"]) == (1, [3])
-    assert lost["why"].startswith(f"rank 3 (state D) does not end by SIGKILL, for {KILL_S:.0f} s")
+    assert lost["why"].startswith(f"rank 3 (state D) does not exit on SIGKILL, for {KILL_S:.0f} s")
     assert "HEADWAY_TIMEOUT_KILL" in lost["why"]
     assert bench.notes().count("undead") == 1
     assert (bench.note("failure")["rank"], bench.note("failure")["node"]) == (0, 0), "what began it is the cause"
@@ -1297,14 +1296,14 @@ def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(
 def test_a_rank_of_the_only_node_that_sigkill_does_not_end_ends_the_attempt() -> None:
     bench = Bench(config("script", slots=1)).started()
     bench.end(0, 1)
-    bench.pass_time(KILL_S + KILL_AFTER_S + 0.5, 0)
+    bench.pass_time(KILL_S + TERMINATE_S + 0.5, 0)
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0,))
 
 
-def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bound_can_be_set() -> None:
-    bench = Bench(replace(config("script"), timeouts={"kill": Timeout(200.0)})).started()
+def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bounds_can_be_set() -> None:
+    bench = Bench(replace(config("script"), timeouts={"terminate": Timeout(100.0), "kill": Timeout(200.0)})).started()
     bench.end(0, 1)
-    bench.pass_time(KILL_AFTER_S + 200.0, 0, 1)
+    bench.pass_time(300.0, 0, 1)
     assert bench.notes() == ["claim", "start"]
     bench.pass_time(1.0, 0, 1)
     assert "lost" in bench.notes()

@@ -17,7 +17,7 @@ from headway.runner.rundir import RunDirectory
 
 from .test_coordinator import AGENT_S, BASE, Bench, config, joined
 
-FOUND = "rank 3 computes what no other rank does, again and again: step 40 was not applied; all was sound up to step 20"
+FOUND = "rank 3 computes what no other rank does, again and again: step 40 was not applied; steps up to 20 are verified"
 
 
 def with_spare() -> Bench:
@@ -48,7 +48,7 @@ def test_a_spare_takes_the_place_of_the_node_and_what_was_saved_since_does_not_c
     }
     failure = bench.note("failure")
     assert (failure["cause_kind"], failure["cause"], failure["rank"], failure["host"]) == ("corruption", FOUND, 3, "host-1")
-    assert bench.note("excluded")["why"] == "host-1 has a device that computes wrongly: a spare takes its place"
+    assert bench.note("excluded")["why"] == "host-1 has a device that computes wrong values: a spare takes its place"
     assert wanted(actions).sound_step == 20
     bench.do(Claimed(bench.generation + 1, BASE, 1))
     assert bench.machine.roster.slots == {0: 0, 1: 2}
@@ -210,13 +210,13 @@ def test_a_run_that_had_saved_nothing_while_it_was_sound_begins_anew(
 def test_where_what_was_sound_is_gone_a_person_must_look(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
     chain.append(Retire((CheckpointId(10, 1),)), 1, 0, "test")
     why = claimed(chain, settings, directory, 15)
-    assert why == "no checkpoint of step 15 or before is left, and all later ones are of a run that was computed wrongly"
+    assert why == "no checkpoint of step 15 or earlier is left, and all later ones are from a corrupted run"
 
 
 def test_a_history_goes_back_to_nothing_that_is_not_sound(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
     back = replace(settings, history=(Change(30, rollback_to=30),))
     assert claimed(chain, back, directory, 20) == (
-        "`history` goes back to step 30, and all after step 20 is of a run that was computed wrongly"
+        "`history` goes back to step 30, but everything after step 20 is from a corrupted run"
     )
     back = replace(settings, history=(Change(30, rollback_to=10),))
     assert claimed(chain, back, directory, 20) == Base(10, 1, "ab")

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
-    KILL_AFTER_S,
     Checkpoint,
     Exit,
     Mesh,
@@ -51,7 +50,7 @@ pytestmark = pytest.mark.slow
 STEPS = 100
 ROUNDS, ROUND_S = 600, 0.5  # far more than any run here takes from wherever it stands, its timeouts included
 AGENT_S, JOIN_S, REPLACE_S = 5.0, 50.0, 20.0
-KILL_S, LISTEN_S, STORE_S = 8.0, 8.0, 30.0
+TERMINATE_S, KILL_S, LISTEN_S, STORE_S = 5.0, 8.0, 8.0, 30.0
 GRACE_S = 10.0
 SILENT_S = DEFAULT_TIMEOUTS["node"].floor_s
 rarely = st.integers(0, 7).map(lambda n: n == 7)  # for what ends most runs
@@ -187,6 +186,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 "join": Timeout(JOIN_S),
                 "agent": Timeout(AGENT_S),
                 "replace": Timeout(REPLACE_S if replaces else 0.0),
+                "terminate": Timeout(TERMINATE_S),
                 "kill": Timeout(KILL_S),
                 "listen": Timeout(LISTEN_S),
                 "store": Timeout(STORE_S),
@@ -286,7 +286,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             case Phase.RUNNING if not machine.generation.started and hears:
                 bound_s = max(LISTEN_S, SILENT_S) + AGENT_S
             case Phase.STOPPING if hears:
-                bound_s = max(KILL_AFTER_S, GRACE_S) + KILL_S + max(AGENT_S, SILENT_S)
+                bound_s = max(TERMINATE_S, GRACE_S) + KILL_S + max(AGENT_S, SILENT_S)
         assert self.now_s - machine._phase_s <= bound_s, f"{machine.phase} lasts"
 
     def act(self, seat: Seat, action: Action, notes: set[str]) -> None:

@@ -372,7 +372,7 @@ def test_nodes_that_enter_get_indexes_that_nobody_had_and_a_proof_of_the_store(t
         assert found == [1, 2, 7, 3]
         refused = await Agent(config, directory, -1).meet()
         refused.send("enter", host="h", domain=None, node=None, procs=8)
-        assert (await refused.until("entered")).body == {"refused": "it has 8 processes a node; the run has 1"}
+        assert (await refused.until("entered")).body == {"refused": "it has 8 processes per node; the run has 1"}
         await stopped(task)
 
     run(story)

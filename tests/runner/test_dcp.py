@@ -143,7 +143,7 @@ def test_a_value_that_only_code_can_load_fails_the_save_by_name_and_leaves_what_
     save(tmp_path, {"step": 1})
     error = failure(lambda: save(tmp_path, {"deep": {"odd": Strange()}, "step": 2}))
     assert isinstance(error, ObjectError)
-    assert str(error).startswith("`deep.odd` could not be loaded again without running its code: ")
+    assert str(error).startswith("`deep.odd` could not be reloaded without running its code: ")
     assert load(tmp_path, {"step": 0}) == {"step": 1}
 
 
@@ -315,7 +315,7 @@ def test_a_part_of_the_save_before_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_without_a_checkpoint_is_named_and_one_of_plain_dcp_says_what_to_do(tmp_path: Path) -> None:
     assert "there is no such directory" in str(refused(tmp_path / "nowhere", blank()))
-    assert "expected what headway's StorageWriter wrote" in str(refused(tmp_path, blank()))
+    assert "expected the output of headway's StorageWriter" in str(refused(tmp_path, blank()))
     dcp_save({"step": 1}, storage_writer=FileSystemWriter(tmp_path), no_dist=True)
     assert "`headway checkpoint import dcp`" in str(refused(tmp_path, blank()))
 

@@ -68,7 +68,7 @@ def test_a_port_that_cannot_be_had_costs_a_line_and_no_run(exporter: Exporter, c
     told = capsys.readouterr().err.splitlines()
     assert told[:2] == [
         "exporter: metrics cannot be served: Address already in use",
-        "exporter: HEADWAY_METRICS_PORT: `http` is no port",
+        "exporter: HEADWAY_METRICS_PORT: `http` is not a port",
     ]
     assert len(told) == 3
 

@@ -103,18 +103,18 @@ def test_an_entry_that_only_sets_values_sends_no_claim_back_and_may_be_replaced_
 
 
 def test_an_entry_that_was_carried_out_cannot_be_lost() -> None:
-    with pytest.raises(ValueError, match="claims have gone back by the first 2 entries"):
+    with pytest.raises(ValueError, match="claims rolled back by the first 2 entries"):
         limit((LOWER,), 2)
     assert (
         refusal((LOWER,), 2, [10])
-        == "claims have gone back by the first 2 entries of `history`, and run.json has not all of them"
+        == "claims rolled back by the first 2 entries of `history`, but run.json does not have all of them"
     )
 
 
 def test_a_claim_goes_back_to_exactly_the_step_or_names_those_that_are_there() -> None:
     assert refusal((BACK,), 0, [10, 30, 50]) is None
     assert refusal((BACK,), 1, []) is None
-    expected = "`history` goes back to step 30, and no checkpoint of that step counts; there are: 10, 20, 50"
+    expected = "`history` goes back to step 30, but there is no valid checkpoint of that step; there are: 10, 20, 50"
     assert refusal((BACK,), 0, [50, 20, 10]) == expected
     assert refusal((BACK,), 0, []) == expected.replace("10, 20, 50", "none")
 

@@ -117,13 +117,13 @@ def test_nothing_is_under_the_name_when_an_export_fails(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_there_is_not_written_into(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match="give a directory that is not there yet"):
+    with pytest.raises(FileExistsError, match="pass a directory that does not exist yet"):
         export_safetensors(Tensors(MIXED), tmp_path, as_they_are(MIXED))
 
 
 def test_a_dtype_that_safetensors_does_not_know_is_named(tmp_path: Path) -> None:
     odd = {"z": torch.ones(2, dtype=torch.complex128)}
-    with pytest.raises(SafetensorsError, match="`z` is complex128, for which safetensors has no name"):
+    with pytest.raises(SafetensorsError, match="`z` is complex128, a type that safetensors does not have"):
         export_safetensors(Tensors(odd), tmp_path / "out", as_they_are(odd))
 
 
@@ -253,7 +253,7 @@ def test_a_tensor_that_is_missing_or_has_another_shape_is_named(tmp_path: Path) 
     safetensors.torch.save_file({"w": torch.ones(2)}, tmp_path / ONE)
     with pytest.raises(SafetensorsError, match="has no tensor `a` and 1 more"):
         load_safetensors(tmp_path, {"a": torch.ones(2), "b": torch.ones(2)})
-    with pytest.raises(SafetensorsError, match=r"tensor `w` is \[2\], and \[3\] is expected"):
+    with pytest.raises(SafetensorsError, match=r"tensor `w` is \[2\]; expected \[3\]"):
         load_safetensors(tmp_path, {"w": torch.ones(3)})
 
 

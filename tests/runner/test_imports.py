@@ -79,7 +79,7 @@ def without(name: str) -> dict[str, torch.Tensor]:
     [
         (OWN | {"model.more": torch.ones(1)}, r"no place in the job's state for `model\.more`"),
         (without("model.norm.weight"), r"no tensor for the job's `model\.norm\.weight`"),
-        (OWN | {"model.norm.weight": torch.ones(3)}, r"tensor `model\.norm\.weight` is \[3\], and the job's is \[16\]"),
+        (OWN | {"model.norm.weight": torch.ones(3)}, r"tensor `model\.norm\.weight` is \[3\], but the job's is \[16\]"),
         (OWN | {"optimizer.norm.weight.exp_avg": torch.ones(16)}, r"no tensor for the optimizer's `.*` and 61 more"),
     ],
 )

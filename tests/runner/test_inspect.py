@@ -191,7 +191,7 @@ def test_damage_in_two_places_is_said_twice(rolled_back: Run) -> None:
 def test_elements_that_are_in_nobodys_part_are_counted(run: Run) -> None:
     claim(run)
     base = save(run, 1, state(1)[:1])
-    assert findings(run, base) == [Refused(MANIFEST, "tensor `w`: 20 of 40 elements are there")]
+    assert findings(run, base) == [Refused(MANIFEST, "tensor `w`: 20 of 40 elements are present")]
 
 
 def test_an_object_that_cannot_be_read_is_named(run: Run) -> None:
@@ -269,7 +269,7 @@ def test_a_tensor_is_put_together_from_all_ranks_and_refused_where_one_is_missin
     assert torch.equal(whole.tensor("w"), FULL + 1)
     assert whole.objects() == {"0": {"rank": 0, "step": 1}, "1": {"rank": 1, "step": 1}}
     half = Verified(run.reader(save(run, 2, state(2)[:1])))
-    with pytest.raises(RefusedError, match="tensor `w`: 20 of 40 elements are there"):
+    with pytest.raises(RefusedError, match="tensor `w`: 20 of 40 elements are present"):
         half.tensor("w")
 
 
@@ -281,7 +281,7 @@ def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: Run,
     archive = Verified(rolled_back.reader(chosen(rolled_back, records(rolled_back), None)))
     export_dcp(archive, tmp_path / "plain")
     assert list(compare(archive, read_dcp(tmp_path / "plain"))) == []
-    with pytest.raises(FileExistsError, match="give a directory that is not there yet"):
+    with pytest.raises(FileExistsError, match="pass a directory that does not exist yet"):
         export_dcp(archive, tmp_path / "plain")
 
 
@@ -412,12 +412,12 @@ def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(rolled_back: 
     assert main(["ls", str(rolled_back.directory)]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
         "what": "damaged",
-        "reason": "it is empty, and 4 checkpoints lie beside it",
+        "reason": "it is empty, but there are 4 checkpoints beside it",
     }
     for words in (["verify"], ["verify", "--all"], ["diff", str(rolled_back.directory)]):
         assert main([words[0], str(rolled_back.directory), *words[1:]]) == 2
         said = json.loads(capsys.readouterr().out)["reason"]
-        assert said.startswith("the chain of run `run-1` is lost: it is empty, and 4 checkpoints lie beside it")
+        assert said.startswith("the chain of run `run-1` is lost: it is empty, but there are 4 checkpoints beside it")
 
 
 def test_a_step_that_stands_behind_the_run_is_verified(rolled_back: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_all_that_a_node_may_take_is_counted_together(node: Node) -> None:
     with Rank(node, node.hello(local_ranks=2, host_memory_bytes=10 * ALIGN)):
         with Link(node.name, node.hello(1, 2, host_memory_bytes=10 * ALIGN)) as link, pytest.raises(KeeperError) as refused:
             link.reserve(layout().bytes, 2)
-        numbers = f"needs {4 * ALIGN} bytes, host_memory_bytes is {10 * ALIGN}, {8 * ALIGN} are taken"
+        numbers = f"needs {4 * ALIGN} bytes, but {8 * ALIGN} of host_memory_bytes {10 * ALIGN} are in use"
         assert str(refused.value) == f"2 buffers of {layout().bytes} bytes for rank 1: {numbers}"
 
 
@@ -208,9 +208,9 @@ def test_a_rank_that_dies_before_it_seals_fails_the_others(node: Node) -> None:
             survivor.seal(5, "disk")
             survivor.outcome(5)
             process.kill()
-        failed = Failed(5, "disk", "rank 0 left before it had sealed step 5")
+        failed = Failed(5, "disk", "rank 0 left before it sealed step 5")
         assert survivor.outcome(5, "disk")["disk"] == failed
-        assert survivor.save(6, "disk")["disk"] == Failed(6, "disk", "rank 0 left before it had sealed step 6")
+        assert survivor.save(6, "disk")["disk"] == Failed(6, "disk", "rank 0 left before it sealed step 6")
         assert not node.checkpoints.exists()
 
 
@@ -273,7 +273,7 @@ def s3_environment(endpoint: str) -> dict[str, str]:
 def test_a_tier_without_a_place_fails_by_name(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         found = rank.save(5, "remote", "disk")
-        assert found["remote"] == Failed(5, "remote", "nobody has said where tier `remote` lies")
+        assert found["remote"] == Failed(5, "remote", "the location of tier `remote` was never set")
         assert isinstance(found["disk"], Done)
 
 
@@ -395,7 +395,7 @@ def test_a_name_taken_by_another_user_is_not_talked_to(tmp_path: Path) -> None:
             squatter.listen()
         finally:
             os.seteuid(0)
-        with pytest.raises(KeeperError, match="belongs to user 65534, and this is 0"):
+        with pytest.raises(KeeperError, match="belongs to user 65534, but this process to 0"):
             Link(node.name, node.hello())
 
 

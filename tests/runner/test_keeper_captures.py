@@ -73,11 +73,11 @@ def test_more_than_the_limit_is_refused_with_the_numbers() -> None:
     node.captures.reserve(0, 1, SIZE, 2)
     with pytest.raises(NoMemoryError) as refused:
         node.captures.reserve(1, 1, SIZE, 2)
-    assert str(refused.value) == f"needs {SIZE} bytes, host_memory_bytes is {3 * SIZE}, {3 * SIZE} are taken"
+    assert str(refused.value) == f"needs {SIZE} bytes, but {3 * SIZE} of host_memory_bytes {3 * SIZE} are in use"
 
 
 def test_more_than_the_node_has_is_refused_before_the_kernel_runs_out() -> None:
-    with pytest.raises(NoMemoryError, match=rf"needs {1 << 50} bytes, and the node has \d+ free"):
+    with pytest.raises(NoMemoryError, match=rf"needs {1 << 50} bytes, but the node has \d+ free"):
         Node().captures.reserve(0, 1, 1 << 50, 1)
 
 

@@ -45,7 +45,7 @@ def test_what_was_given_back_can_be_taken_again() -> None:
     memory = Memory()
     memory.limit_bytes = 2 * MIB
     region = memory.region(2 * MIB)
-    with pytest.raises(NoMemoryError, match=f"needs {ALIGN} bytes, host_memory_bytes is {2 * MIB}, {2 * MIB} are taken"):
+    with pytest.raises(NoMemoryError, match=f"needs {ALIGN} bytes, but {2 * MIB} of host_memory_bytes {2 * MIB} are in use"):
         memory.region(1)
     memory.give_back(region)
     assert memory.taken_bytes == 0
@@ -96,7 +96,7 @@ def test_a_control_group_bounds_what_may_be_taken(group: Path) -> None:
     before, after = map(int, numbers.split())
     assert before <= 64 * MIB < free_bytes()
     assert before - after > 15 * MIB
-    assert refused.startswith(f"needs {60 * MIB} bytes, and the node has ")
+    assert refused.startswith(f"needs {60 * MIB} bytes, but the node has ")
 
 
 def test_the_tightest_of_nested_groups_counts_and_unused_file_pages_are_free(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_copy_counts_against_the_memory_of_the_node_that_holds_it(nodes: tuple
     size = layout().bytes
     with Rank(other, other.hello(rank=1, host_memory_bytes=10 * ALIGN)), Rank(node, node.hello()) as rank:
         failed = rank.save(5, "peer")["peer"]
-    numbers = f"needs {4 * ALIGN} bytes, host_memory_bytes is {10 * ALIGN}, {8 * ALIGN} are taken"
+    numbers = f"needs {4 * ALIGN} bytes, but {8 * ALIGN} of host_memory_bytes {10 * ALIGN} are in use"
     assert (size, failed) == (3 * ALIGN + 100, Failed(5, "peer", f"the partner refused: a copy of rank 0: {numbers}"))
 
 
@@ -156,7 +156,9 @@ def test_a_copy_comes_back_as_it_went(nodes: tuple[Node, Node]) -> None:
 def test_a_byte_that_changed_after_it_was_sealed_is_refused_by_name(nodes: tuple[Node, Node]) -> None:
     with captured(3, [100, 100]) as node:
         node.ranks[1].view[7] ^= 1
-        with pytest.raises(PeerError, match=r"refused: tensor `w.1` at \[0\]\+\[100\]: the bytes are not those that were sealed"):
+        with pytest.raises(
+            PeerError, match=r"refused: tensor `w.1` at \[0\]\+\[100\]: the bytes differ from those that were sealed"
+        ):
             partner(nodes[0]).store(node)
     assert held(nodes[0]) == [(0, 3, 1)]
 

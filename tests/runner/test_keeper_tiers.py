@@ -47,7 +47,7 @@ def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: li
 def test_ranks_must_ask_for_the_same_tiers(buffers: list[Buffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("disk",), buffers[0])
-    with pytest.raises(TiersDifferError, match=r"rank 1 brings step 5 to \('disk', 'peer'\), and others to \('disk',\)"):
+    with pytest.raises(TiersDifferError, match=r"rank 1 saves step 5 to \('disk', 'peer'\), but others to \('disk',\)"):
         gathering.add(at(5), ("disk", "peer"), buffers[1])
 
 

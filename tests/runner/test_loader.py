@@ -149,7 +149,7 @@ def test_a_state_of_other_samples_or_another_seed_is_refused() -> None:
 
 @pytest.mark.parametrize(("size", "batch", "world_size"), [(0, 4, 1), (8, 0, 1), (8, 6, 4)])
 def test_a_batch_that_cannot_be_shared_is_refused(size: int, batch: int, world_size: int) -> None:
-    with pytest.raises(ValueError, match=f"{batch} of {size} samples cannot be shared evenly by {world_size} ranks"):
+    with pytest.raises(ValueError, match=f"{batch} of {size} samples cannot be split evenly over {world_size} ranks"):
         Samples(size, batch=batch, rank=0, world_size=world_size)
 
 
@@ -216,7 +216,7 @@ def test_a_ranks_own_state_comes_back_on_it_with_tensors_and_all() -> None:
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 2), (1, 4)])
 def test_a_ranks_own_state_is_no_other_ranks(rank: int, world_size: int) -> None:
     saved = PerRank(Counting(), 1, 2).state_dict()
-    with pytest.raises(ValueError, match=f"a Counting of rank 1 of 2 cannot go on as rank {rank} of {world_size}"):
+    with pytest.raises(ValueError, match=f"a Counting of rank 1 of 2 cannot resume as rank {rank} of {world_size}"):
         PerRank(Counting(), rank, world_size).load_state_dict(saved)
 
 

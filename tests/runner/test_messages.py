@@ -501,7 +501,7 @@ def test_of_too_many_connections_that_prove_nothing_the_oldest_goes(monkeypatch:
                 await reader.readline()
                 writers.append((reader, writer))
             for reader, _ in writers[:2]:
-                assert await coordinator.refusal() == "3 newer connections have proven nothing either"
+                assert await coordinator.refusal() == "3 newer connections have not authenticated either"
                 assert await asyncio.wait_for(reader.read(), 20) == b""
             async with agent(coordinator.port) as honest:
                 honest.send("join", 0, 0, {})

@@ -367,7 +367,7 @@ def test_other_data_has_another_fingerprint(texts: str) -> None:
 def test_a_corpus_without_a_single_sample_is_refused(texts: str) -> None:
     corpus = open_corpus(Data("files", {"paths": [f"{texts}/*.txt"]}))
     assert corpus.windows(13) == 1
-    with pytest.raises(DataError, match="14 tokens hold no sample of 14 and the token that follows"):
+    with pytest.raises(DataError, match="14 tokens are too few for one sample of 14 and the token that follows"):
         corpus.windows(14)
 
 

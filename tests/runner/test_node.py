@@ -26,7 +26,7 @@ def test_an_own_name_is_found_at_once(host: str) -> None:
 
 def test_a_name_that_leads_elsewhere_is_waited_for_and_then_named() -> None:
     wrong = await_own_name(ELSEWHERE, 0.3)
-    assert wrong.startswith(f"after 0 s `{ELSEWHERE}` is no name of this machine: ")
+    assert wrong.startswith(f"after 0 s `{ELSEWHERE}` does not resolve to this machine: ")
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_a_node_that_comes_when_all_is_decided_starts_nothing(directory: RunDire
         (0, {}, ("127.0.0.1", "")),
         (2, {"HEADWAY_NODES": "a,b,spare"}, ("spare", "")),
         (7, {"HEADWAY_HOST": "late"}, ("late", "")),
-        (0, {"HEADWAY_NODES": "a"}, ("", "2 nodes are needed, and HEADWAY_NODES names 1")),
-        (3, {"HEADWAY_NODES": "a,b,c"}, ("", "this is node 3, and HEADWAY_NODES names 3, from 0 on")),
+        (0, {"HEADWAY_NODES": "a"}, ("", "2 nodes are needed, but HEADWAY_NODES lists 1")),
+        (3, {"HEADWAY_NODES": "a,b,c"}, ("", "this is node 3, but HEADWAY_NODES lists 3, counted from 0")),
     ],
 )
 def test_a_node_finds_its_host_in_what_the_scheduler_says(

@@ -24,7 +24,7 @@ def test_a_passing_fault_leaves_no_trace_and_one_that_stays_is_not_applied(tmp_p
     assert passing[0]["hashes"] == sound[0]["hashes"]
     (note,) = [event for event in passing[0]["said"] if event["what"] == "note"]
     assert note == {"what": "note", "rank": 0, "kind": "transient", "step": 3, "sample": 8, "found": "loss nan on rank 1"}
-    text = "loss nan on rank 1 in step 3, as at the first try (loss nan on rank 1); the step was not applied"
+    text = "loss nan on rank 1 in step 3, as on the first attempt (loss nan on rank 1); the step was not applied"
     assert [(rank["error"], rank["step"]) for rank in lasting] == [(text, 2)] * 2
     (raised,) = [event for event in lasting[1]["said"] if event["what"] == "exception"]
     assert raised["type"] == "headway.runner.train.gradients.NonFiniteError"

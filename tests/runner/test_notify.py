@@ -119,7 +119,7 @@ def test_a_verdict_says_cause_suspect_evidence_what_was_done_and_what_to_do(webh
         "step": 25,
         "evidence": ["logs/1/3.log"],
         "done": "the attempt has ended with exit code 83; step 20 is committed",
-        "to_do": "correct what the cause names; a further start would end the same way",
+        "to_do": "fix the cause; another start would end the same way",
         "report": "/runs/r-1",
     }
     assert text.startswith("headway run r-1: stop on n1: the same failure 3 times at step 25. Done: the attempt has ended")
@@ -141,7 +141,7 @@ def test_a_hang_is_said_with_its_culprit_and_evidence(webhook: Webhook) -> None:
     said.close()
     (notice,) = webhook.received
     assert (notice["kind"], notice["rank"], notice["host"], notice["evidence"]) == ("hang", 3, "n1", HANG["evidence"])
-    assert notice["cause"] == "no sign of life for 3 s in compute: rank 3 is stopped (state T)"
+    assert notice["cause"] == "no heartbeat for 3 s in compute: rank 3 is stopped (state T)"
 
 
 def test_a_lost_node_is_said_once_it_is_replaced_and_only_once(webhook: Webhook) -> None:
@@ -198,7 +198,7 @@ def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(cap
     hook.close()
     assert [notice["kind"] for notice in hook.received] == ["hang"] * TRIES + ["stop"]
     told = capsys.readouterr().err
-    assert told.splitlines()[0] == "notify: the webhook was not reached (HTTP status 500), try 1 of 3"
+    assert told.splitlines()[0] == "notify: the webhook could not be reached (HTTP status 500), attempt 1 of 3"
     assert told.count("\n") == TRIES
     assert "s3cr3t" not in told
     assert "127.0.0.1" not in told
@@ -208,7 +208,7 @@ def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(cap
     ("address", "why"),
     [
         ("http://127.0.0.1:1/s3cr3t", "URLError"),
-        ("file:///etc/s3cr3t", "the address begins neither with http:// nor with https://"),
+        ("file:///etc/s3cr3t", "the address starts neither with http:// nor with https://"),
         ("s3cr3t", "ValueError"),
         ("http://s3cr3t bad host/", "InvalidURL"),
     ],
@@ -220,7 +220,9 @@ def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(
     said.verdict(STOPPED)
     said.close()
     told = capsys.readouterr().err
-    assert told.splitlines() == [f"notify: the webhook was not reached ({why}), try {n} of {TRIES}" for n in range(1, TRIES + 1)]
+    assert told.splitlines() == [
+        f"notify: the webhook could not be reached ({why}), attempt {n} of {TRIES}" for n in range(1, TRIES + 1)
+    ]
     assert "s3cr3t" not in told
 
 
@@ -253,5 +255,5 @@ def test_wrong_numbers_are_said_with_whose_they_are_and_how_far_the_run_goes_bac
     said.close()
     (notice,) = webhook.received
     assert (notice["kind"], notice["rank"], notice["node"], notice["host"], notice["cause"]) == ("corruption", 3, 1, "n1", found)
-    assert notice["done"] == "the run goes back to a checkpoint of step 40 or before"
-    assert notice["to_do"] == "test the devices of n1 before they compute again"
+    assert notice["done"] == "the run goes back to a checkpoint of step 40 or earlier"
+    assert notice["to_do"] == "test the devices of n1 before they are used again"

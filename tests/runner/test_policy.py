@@ -83,8 +83,9 @@ def test_a_poison_batch_on_two_nodes_stops_the_run_and_names_step_sample_and_the
     decision = judge.failed(on(BAD_BATCH, 3), spare_nodes=0)
     assert decision.verdict is Exit.STOP
     assert decision.why == (
-        "the same failure 2 times on 2 nodes (n0, n3) at step 25: exit code 1: empty sample; it is the batch (from sample 400) or the code;"
-        " to leave the batch out, add to `history`: {from_step: 25, skip_samples: 16}"
+        "the same failure 2 times on 2 nodes (n0, n3) at step 25: exit code 1: empty sample; the "
+        "batch (from sample 400) or the code is at fault;"
+        " to skip the batch, add to `history`: {from_step: 25, skip_samples: 16}"
     )
 
 
@@ -97,7 +98,9 @@ def test_a_spare_shows_whether_it_is_the_node_or_the_batch() -> None:
     judge = policy(budget=9, no_progress=9)
     assert failing(judge, FAULT, spare_nodes=1) == [None]
     second = judge.failed(FAULT, spare_nodes=1)
-    assert second == Decision(None, "n0 has failed twice at step 25: a spare shows whether it is the node or the batch", (0,))
+    assert second == Decision(
+        None, "n0 has failed twice at step 25: a spare will show whether the node or the batch is at fault", (0,)
+    )
     assert judge.budget == 8
     assert judge.failed(on(FAULT, 2), spare_nodes=0).verdict is Exit.STOP
 
@@ -121,7 +124,7 @@ def test_an_error_before_the_first_step_is_tried_again_once() -> None:
     assert decision.verdict is Exit.STOP
     assert decision.why == (
         "the same failure 2 times before the first step: exit code 1: empty sample;"
-        " the same would happen again: correct the script or its data"
+        " it would happen again: fix the script or its data"
     )
 
 

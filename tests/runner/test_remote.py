@@ -133,7 +133,7 @@ def head_with(size: int, etag: str) -> Callable[[str, bytes], Answer]:
 
 def test_an_object_of_another_size_than_was_sent_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     smaller = store_that_answers(monkeypatch, head_with(2, '"900150983cd24fb0d6963f7d28e17f72"'))
-    with smaller, pytest.raises(OSError, match="2 bytes lie there, and 3 were sent: 's3://b/p/x'"):
+    with smaller, pytest.raises(OSError, match="2 bytes are there, but 3 were sent: 's3://b/p/x'"):
         Bucket("s3://b/p").put("x", b"abc")
 
 

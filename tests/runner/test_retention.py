@@ -450,7 +450,7 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
     why = (
         f"[Errno 5] HTTP error: error sending request: Connection refused: '{bucket}/{RUN}/step-000000020.g000001/manifest.json'"
     )
-    assert failure == f"remote: older checkpoints stay, since the newest is not seen to stand: {why}"
+    assert failure == f"remote: older checkpoints are kept, since the newest could not be confirmed: {why}"
     assert run.names() == ["step-000000020.g000001"]
     assert remote.names() == [CheckpointId(step, 1).directory for step in (10, 15, 20)]
     assert run.retire(roots={"remote": remote}) == ()

@@ -203,7 +203,7 @@ def test_an_attempt_that_somebody_has_opened_is_refused_unless_every_node_opens_
     assert codes == [0, ATTEMPT_TAKEN, 0]
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [str(tmp_path / NAME / "attempts/0/run.json")] * 2
-    assert printed.err == f"attempt 0 of run `{NAME}` has been opened before\n"
+    assert printed.err == f"attempt 0 of run `{NAME}` has already been opened\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["close"], ["exit-code", "run.json"], ["open", "runs", "name"]])

@@ -90,7 +90,7 @@ def test_when_none_verifies_nothing_is_loaded(tmp_path: Path) -> None:
     Loop(tmp_path).train(4).ended()
     for step in (2, 4):
         (files(tmp_path, step) / "manifest.json").unlink()
-    with pytest.raises(checkpoint.NothingVerifiesError, match="checkpoints were committed, and none that counts verifies"):
+    with pytest.raises(checkpoint.NothingVerifiesError, match="checkpoints were committed, but no valid one passes verification"):
         Loop(tmp_path)
 
 
@@ -301,8 +301,8 @@ def test_a_step_that_is_saved_again_stands_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tiers": {"dsk": 1}}, "'dsk' is no tier of a loop of one's own: expected memory, disk, remote"),
-        ({"tiers": {"disk": 0}}, "'disk' is to be saved every 0 steps: expected a whole number, at least 1"),
+        ({"tiers": {"dsk": 1}}, "'dsk' is not a tier of a custom training loop: expected memory, disk, remote"),
+        ({"tiers": {"disk": 0}}, "'disk' has the interval 0: expected a whole number of steps, at least 1"),
         ({"tiers": {"remote": 1}}, "'remote' needs a bucket"),
         ({"keep": 0}, "keep is 0"),
     ],
@@ -337,7 +337,7 @@ def test_a_chain_that_is_lost_beside_checkpoints_is_not_begun_anew(tmp_path: Pat
     for record in (tmp_path / "shared/chain").iterdir():
         record.unlink()
     with pytest.raises(
-        checkpoint.NothingVerifiesError, match="holds checkpoints and the chain is empty; `headway checkpoint adopt`"
+        checkpoint.NothingVerifiesError, match="holds checkpoints but the chain is empty; run `headway checkpoint adopt`"
     ):
         Loop(tmp_path)
     assert files(tmp_path, 2).is_dir()

@@ -66,7 +66,7 @@ def test_a_rank_that_is_wrong_once_is_named_and_leaves_no_trace(three: Records, 
 
 
 def test_a_rank_that_stays_wrong_ends_the_generation_before_the_step_is_applied(three: Records) -> None:
-    text = "rank 1 computes what no other rank does, again and again: step 4 was not applied; all was sound up to step 2"
+    text = "rank 1 computes what no other rank does, again and again: step 4 was not applied; steps up to 2 are verified"
     assert [(rank["error"], rank["step"]) for rank in three["lasting"]] == [(f"CorruptionError: {text}", 3)] * 3
     said = {"what": "corrupted", "ranks": [1], "found": text, "sound_step": 2}
     assert [rank["told"] for rank in three["lasting"]] == [[{**said, "rank": rank}] for rank in range(3)]
@@ -108,7 +108,7 @@ def test_what_is_found_in_a_step_that_is_due_is_told_once(three: Records) -> Non
 def test_without_replay_nobody_claims_to_know_since_when_a_device_was_wrong(three: Records) -> None:
     (told,) = three["broken"][0]["told"]
     assert (told["ranks"], told["sound_step"], three["broken"][0]["step"]) == ([1], 2, 2)
-    assert told["found"].endswith("step 3 was not applied; steps before it were not computed again")
+    assert told["found"].endswith("step 3 was not applied; earlier steps were not recomputed")
 
 
 def test_of_two_ranks_that_stay_with_their_results_both_are_suspected(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, mon
     assert node._look() == supervisor.STEPLESS_S
     now[0] += supervisor.STEPLESS_S
     assert node._look() is None
-    text = "no optimizer of torch has stepped within 60 s: steps are not counted"
+    text = "no torch optimizer has stepped within 60 s: steps are not counted"
     note = {"what": "note", "rank": 0, "kind": "unseen", "calls": [text]}
     assert [each["event"] for each in heard(agent)] == ([] if step else [note])
 

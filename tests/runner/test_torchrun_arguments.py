@@ -135,7 +135,7 @@ def test_without_an_id_the_schedulers_job_is_the_name(monkeypatch: pytest.Monkey
         (["--logs-specs", "mine", SCRIPT], "--logs-specs mine"),
         (["--no-python", "--module", "x"], "--no-python and --module"),
         (["--no-python", "no-such-program"], "`no-such-program` is no program"),
-        (["--signals-to-handle", "SIGNONE", SCRIPT], "'SIGNONE' is no signal"),
+        (["--signals-to-handle", "SIGNONE", SCRIPT], "'SIGNONE' is not a signal"),
         (["--run-path", "train.py"], "an absolute path is expected"),
         (["no-such-script.py"], "there is no file `no-such-script.py`"),
     ],
@@ -163,7 +163,7 @@ def test_values_that_mean_nothing_are_refused(words: list[str], named: str) -> N
 
 def test_too_few_devices_for_virtual_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(UsageError, match="2 ranks, and CUDA_VISIBLE_DEVICES=0"):
+    with pytest.raises(UsageError, match="2 ranks, but CUDA_VISIBLE_DEVICES=0"):
         configured("--virtual-local-rank", "--nproc-per-node", "2")
 
 

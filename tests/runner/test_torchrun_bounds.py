@@ -44,7 +44,7 @@ def test_what_a_rank_does_may_be_without_a_bound(monkeypatch: pytest.MonkeyPatch
         ("HEADWAY_TIMEOUT_COMPUTE", "", "HEADWAY_TIMEOUT_COMPUTE=: expected seconds"),
         ("HEADWAY_TIMEOUT_COMPUTE", "9" * 40, "expected seconds"),
         ("HEADWAY_TIMEOUT_JOIN", "off", "HEADWAY_TIMEOUT_JOIN=off: expected seconds"),
-        ("HEADWAY_TIMEOUT_COMPUT", "5", "HEADWAY_TIMEOUT_COMPUT: there is no such bound; there are HEADWAY_TIMEOUT_JOIN, "),
+        ("HEADWAY_TIMEOUT_COMPUT", "5", "HEADWAY_TIMEOUT_COMPUT: there is no such timeout; there are HEADWAY_TIMEOUT_JOIN, "),
         ("HEADWAY_TIMEOUT_compute", "5", "HEADWAY_TIMEOUT_compute: there is no such bound"),
         ("HEADWAY_GRACE", "long", "HEADWAY_GRACE=long: expected seconds"),
     ],

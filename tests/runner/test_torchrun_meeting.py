@@ -218,7 +218,7 @@ def test_each_that_enters_gets_an_index_of_its_own(tmp_path: Path) -> None:
 
 def test_a_node_with_other_processes_is_refused_with_the_reason(tmp_path: Path) -> None:
     config, directory = opened(tmp_path, procs=2)
-    with coordinator(config, directory) as port, pytest.raises(MeetingError, match="it has 1 processes a node; the run has 2"):
+    with coordinator(config, directory) as port, pytest.raises(MeetingError, match="it has 1 processes per node; the run has 2"):
         ask(port, directory.root, {"host": "h", "node": None, "procs": 1})
 
 
@@ -231,7 +231,7 @@ def test_who_has_another_secret_does_not_enter_and_is_told_what_may_be_wrong(tmp
 
 def test_where_nobody_is_the_wait_ends_and_says_where_it_was(tmp_path: Path) -> None:
     port = free_port()
-    with pytest.raises(MeetingError, match=rf"after 0 s the run `job` has let this node in nowhere; 127.0.0.1:{port}: "):
+    with pytest.raises(MeetingError, match=rf"after 0 s this node could not join run `job`; 127.0.0.1:{port}: "):
         ask(port, tmp_path / "job", {})
 
 
@@ -273,7 +273,7 @@ def test_a_node_with_another_command_is_refused_and_told_which_one_runs(
     assert command.words[0] == script
     with coordinator(config, directory) as port, pytest.raises(MeetingError) as refused:
         enter(dataclasses.replace(wanted(tmp_path, port), command=command), SECRET, {"node": None, "procs": 1}, 0.0)
-    assert f"another command runs there, `{SCRIPT}` as run `job`: this node's has other {what}" in str(refused.value)
+    assert f"another command is running there, `{SCRIPT}` as run `job`: this node's differs in {what}" in str(refused.value)
     assert not (directory.attempt_directory / "entered").exists()
 
 
@@ -288,7 +288,7 @@ def test_the_script_elsewhere_is_the_same_command_to_a_node_and_an_edited_one_is
         found = enter(dataclasses.replace(wanted(tmp_path, port), command=command), SECRET, {"node": None, "procs": 1}, 0.0)
     assert found.node == 1
     launcher._settle(found, config, SECRET, "here", command)
-    assert ("train.py is not the code that run `job` began with" in capsys.readouterr().err) == edited
+    assert ("train.py differs from the code that run `job` started with" in capsys.readouterr().err) == edited
 
 
 def test_the_port_of_a_run_that_has_ended_is_waited_for(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def skip(directory: Path, tiers: dict[str, int], rank: int) -> None:
         except AbsentError as error:
             said.add(str(error))
     (text,) = said
-    assert text.startswith("step 2 is not saved: rank 1 has not come"), text
+    assert text.startswith("step 2 is not saved: rank 1 has not joined"), text
     run.close()
     (directory / f"seen-{rank}").touch()
 

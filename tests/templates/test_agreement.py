@@ -60,7 +60,7 @@ def test_nothing_to_compare_is_no_disagreement() -> None:
 def test_the_file_that_stands_alone_is_told_once_for_all_its_ends() -> None:
     (alone,) = found(one=host(cnp=50), two=host(), three=host())
     assert (alone.file, alone.end) == ("one", "mlx5_0, mlx5_1")
-    assert alone.message == "the DSCP that marks cnp is 50, and 48 in most of the files"
+    assert alone.message == "the DSCP that marks cnp is 50, but 48 in most of the files"
 
 
 def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
@@ -75,10 +75,10 @@ def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
         ((nccl(), leaf(queue=5)), "in queue 5, which PFC does not pause"),
         ((nccl(), leaf(pauses=4)), "in queue 3, which PFC does not pause"),
         ((nccl(), host(), leaf(marking=dict.fromkeys(range(8)))), "no packet there is marked"),
-        ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, and no queue is given to it"),
-        ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, and no priority is given to it"),
+        ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, but is not mapped to a queue"),
+        ((nccl(30), host(), leaf()), "DSCP 30 carries the collectives, but is not mapped to a priority"),
         ((nccl(), host(priority=4), leaf()), "the priority of DSCP 26 is"),
-        ((nccl(), host(), leaf(cnp_queue=3)), "wait in queue 3 behind what they are to slow down"),
+        ((nccl(), host(), leaf(cnp_queue=3)), "wait in queue 3 behind the traffic that they should slow down"),
     ],
 )
 def test_an_open_link_of_the_chain_is_found_without_any_plan(readings: tuple[Reading, ...], message: str) -> None:
@@ -98,7 +98,7 @@ def test_priorities_that_nobody_uses_may_differ() -> None:
 
 def test_two_files_that_differ_are_told_by_name_and_one_of_three_by_number() -> None:
     (tied,) = found(one=nccl(26), two=nccl(34))
-    assert (tied.file, tied.message) == ("two", "the DSCP that marks collectives is 34, and 26 in one")
+    assert (tied.file, tied.message) == ("two", "the DSCP that marks collectives is 34, but 26 in one")
 
 
 def test_a_port_that_differs_from_the_others_of_its_file_is_the_one_that_is_told() -> None:
@@ -106,7 +106,7 @@ def test_a_port_that_differs_from_the_others_of_its_file_is_the_one_that_is_told
     same = QosView(queues={26: 3})
     reading = Reading({}, {"Ethernet0": odd, "Ethernet8": same, "Ethernet16": same})
     assert {(each.end, each.message) for each in found(leaf=reading)} == {
-        ("Ethernet0", "the queue of DSCP 26 is 4, and 3 in most of the ends")
+        ("Ethernet0", "the queue of DSCP 26 is 4, but 3 in most of the ends")
     }
 
 
@@ -119,7 +119,7 @@ def test_senders_that_do_not_slow_down_are_found_where_others_do() -> None:
     problems = found(env=nccl(), one=host(), two=host(reacts=False), leaf=leaf())
     assert [(each.file, each.message.partition(",")[0]) for each in problems] == [
         ("two", "the congestion control of priority 3 is off"),
-        ("two", "senders of DSCP 26 do not slow down when they are told to"),
+        ("two", "senders of DSCP 26 do not react to congestion notifications"),
     ]
 
 
@@ -130,10 +130,10 @@ def test_two_files_of_one_switch_have_one_routing() -> None:
     problems = list(disagreements(readings))
     assert {problem.file for problem in problems} == {"leaf/frr.conf"}
     assert [problem.message for problem in problems] == [
-        "the AS number is 4200000002, and 4200000001 in leaf/config_db.json",
-        "the router id is 10.255.128.1, and 10.255.128.0 in leaf/config_db.json",
-        "the neighbors are Ethernet256, and Ethernet256, Ethernet264 in leaf/config_db.json",
-        "the number of equal paths is 2, and 64 in leaf/config_db.json",
+        "the AS number is 4200000002, but 4200000001 in leaf/config_db.json",
+        "the router id is 10.255.128.1, but 10.255.128.0 in leaf/config_db.json",
+        "the neighbors are Ethernet256, but Ethernet256, Ethernet264 in leaf/config_db.json",
+        "the number of equal paths is 2, but 64 in leaf/config_db.json",
     ]
     unsaid = {"leaf/config_db.json": Reading({}, routing=RoutingView()), "leaf/frr.conf": Reading({}, routing=one)}
     assert list(disagreements(unsaid)) == []

@@ -230,7 +230,7 @@ def test_the_jobs_variables_stand_beside_the_plans_with_their_reason(tmp_path: P
     text = manifest(tmp_path, LEAST, job=JOB + 'environment: {GREETING: "it\'s $HOME"}\n')
     environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
     assert (environment["OMP_NUM_THREADS"], environment["GREETING"]) == ("2", "it's $$HOME")
-    assert "# the job says so\n                    #   `environment` of the job\n" in text
+    assert "# set by the job\n                    #   `environment` of the job\n" in text
 
 
 def test_where_and_as_whom_pods_run_is_optional(tmp_path: Path) -> None:

@@ -145,13 +145,13 @@ def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
         ("{tp}", "did you mean `{layout.tp}`?"),
         ("{optimizer.lrr}", "did you mean `{optimizer.lr}`?"),
         ("{precision.optimizer_state}", "known names: `precision.parameters`, `precision.compute`, `precision.reduce`"),
-        ("{gpus_per_rack}", "docs/script.md has all names"),
+        ("{gpus_per_rack}", "docs/script.md lists all names"),
         (
             "{model.config}",
-            "write the path itself, from where the job is submitted, or hand over the sizes, for example `{model.layers}`",
+            "write the path itself, relative to where the job is submitted, or pass the sizes, for example `{model.layers}`",
         ),
-        ("{}", "write `{{` and `}}` for the braces themselves"),
-        ("seed}", "write `}}` for the brace itself"),
+        ("{}", "write `{{` and `}}` for literal braces"),
+        ("seed}", "write `}}` for a literal brace"),
     ],
 )
 def test_a_name_that_nothing_fills_is_told_what_was_meant(argument: str, hint: str, tmp_path: Path) -> None:
@@ -191,11 +191,8 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
     others = ["model", "seed", "steps", "layout.pp", "layout.tp", "layout.sequence_parallel", "layout.schedule"]
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
     others += ["optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"]
-    assert found.message == (
-        f"no argument of the script holds `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more, "
-        "and nothing else carries that out"
-    )
-    assert found.hint == "hand it over, for example as `{model.layers}`, or leave out what the script does not read"
+    assert found.message == (f"not passed to the script: `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more")
+    assert found.hint == "pass it, for example as `{model.layers}`, or leave out what the script does not read"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +234,7 @@ def test_data_is_left_to_the_script(tmp_path: Path) -> None:
     plans, findings = planned(tmp_path, "train.py", more="data: {kind: files, options: {paths: [a.txt]}}\n")
     (found,) = findings.problems
     assert (found.code, found.path, found.hint) == ("HW208", ("data",), "leave `data` out")
-    assert found.message == "the job's trainer takes no `data`: it reads its own"
+    assert found.message == "the job's trainer takes no `data`: it reads its data itself"
     assert plans == []
 
 
@@ -256,7 +253,7 @@ def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Pat
     findings = Findings()
     read_job(job, findings)
     assert [problem.message for problem in findings.problems] == [
-        f"a TrainingJob lacks `{name}`" for name in TRAINERS["builtin"].needs
+        f"`{name}` is missing from a TrainingJob" for name in TRAINERS["builtin"].needs
     ]
     assert TRAINERS["builtin"].needs == ("model", "data", "batch", "optimizer", "steps", "checkpoint")
     assert TRAINERS["script"].needs == ()

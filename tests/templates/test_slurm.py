@@ -236,7 +236,7 @@ def test_a_retry_elsewhere_still_leaves_out_what_the_cluster_does(tmp_path: Path
 )
 def test_an_option_that_the_batch_script_sets_itself_is_refused(directive: str, own: str, tmp_path: Path) -> None:
     assert problems(tmp_path, options=f"directives: [{directive}], ") == [
-        ("HW210", f"`--{own}` is the batch script's own, and of two the last would count")
+        ("HW210", f"`--{own}` is set by the batch script itself, and Slurm would use the last of two")
     ]
 
 
@@ -341,11 +341,11 @@ def test_an_image_file_counts_from_where_the_job_was_submitted(image: str, word:
         ("{source: /scratch/runs/old, target: /old}", None),
         ("{source: /proc}", "a mount at `/proc` would hide `/proc`, which every container on `lab` has"),
         ("{source: /sys}", "a mount at `/sys` would hide `/sys`, which every container on `lab` has"),
-        ("{source: /a, target: /proc/fs}", "`/proc/fs` lies in `/proc`, where containers take no mount"),
+        ("{source: /a, target: /proc/fs}", "`/proc/fs` is in `/proc`, where containers allow no mount"),
         ("{source: /dev}", "a mount at `/dev` would hide `/dev`, which every container on `lab` has"),
         ("{source: /dev/infiniband}", None),
-        ("{source: /a/../b, target: /b}", "`/a/../b` has a `..`, which no mount may have"),
-        ("{source: /a, target: /b/..}", "`/b/..` has a `..`, which no mount may have"),
+        ("{source: /a/../b, target: /b}", "`/a/../b` has a `..`, which is not allowed in a mount"),
+        ("{source: /a, target: /b/..}", "`/b/..` has a `..`, which is not allowed in a mount"),
         ("{source: /a..b}", None),
     ],
 )
@@ -356,13 +356,13 @@ def test_a_mount_leaves_the_container_what_it_needs(mount: str, expected: str | 
 
 def test_a_mount_without_a_container_is_not_read_only(tmp_path: Path) -> None:
     assert problems(tmp_path, "mounts: [{source: /data}, {source: /cache, read_only: false}]\n") == [
-        ("HW426", "nothing keeps the job from writing to `/data`: it has no container on `lab`")
+        ("HW426", "`/data` cannot be made read-only: the job runs without a container on `lab`")
     ]
 
 
 def test_an_image_of_apptainer_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "code: {image: /images/train.sif}\n", PYXIS, "/scratch/runs") == [
-        ("HW422", "`/images/train.sif` is an image of Apptainer, and pyxis starts enroot's (`.sqsh`) and those of registries")
+        ("HW422", "`/images/train.sif` is an Apptainer image, but pyxis starts enroot images (`.sqsh`) and images of registries")
     ]
 
 

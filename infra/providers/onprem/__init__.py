@@ -1,4 +1,10 @@
-"""Machines that are there already, with sshd and root: headway's own files and systemd units are put on them, nothing else."""
+"""Provider `onprem`: existing machines, reached by SSH as root or by sudo.
+
+In: a cluster's plan and its rendered host files.
+Out: headway's own files and systemd units on each host, and nothing else.
+Start reading: `hosts.py` (what each host should hold), `converge.py` (how a host gets there),
+`provider.py` (the same as a Pulumi resource).
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

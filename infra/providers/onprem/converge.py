@@ -1,4 +1,4 @@
-"""A host brought to what it is to hold, or rid of it. Every step can be cut off: the next run goes on from what it finds."""
+"""Brings a host to its wanted state, or removes it. Every step may be interrupted: the next run continues from what it finds."""
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath

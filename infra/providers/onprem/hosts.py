@@ -1,4 +1,4 @@
-"""A cluster's rendered files as what each of its hosts is to hold."""
+"""Turns a cluster's rendered files into the wanted state of each of its hosts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -43,7 +43,7 @@ def _absolute(folder: Path, path: str | None) -> str | None:
 
 def _reach_of(node: NodePlan, to_all: Reach) -> Reach:
     if node.host is None:
-        said = f"neither `hosts` of the group `{node.group}` nor an inventory says where it is"
+        said = f"neither `hosts` of the group `{node.group}` nor an inventory has its address"
         raise ValueError(f"there are files for `{node.name}`, and {said}")
     return replace(to_all, name=node.name, address=node.host, port=node.port)
 
@@ -53,7 +53,7 @@ def _below(folder: PurePosixPath, files: Files) -> Iterator[tuple[str, HostFile]
         if path.is_relative_to(folder):
             on_host = f"/{path.relative_to(folder)}"
             if on_host == MANIFEST or any(ord(char) < 32 for char in on_host):
-                raise ValueError(f"`{path}`: nothing may be put at {on_host!r}")
+                raise ValueError(f"`{path}`: a file must not be installed at {on_host!r}")
             yield on_host, HostFile(text, _SCRIPT if text.startswith("#!") else _TEXT)
 
 

@@ -1,4 +1,4 @@
-"""Options of the provider `onprem`."""
+"""Defines the options of the provider `onprem`."""
 
 from pydantic import Field
 
@@ -9,8 +9,8 @@ class OnpremOptions(Section):
     """How every machine of the cluster is reached over SSH. There are no passwords."""
 
     user: str = Field("root", pattern=r"^[a-z_][-a-z0-9_]*$", examples=["headway"])
-    """Who logs in; another user than root needs `sudo` without a password."""
+    """User to log in as; any but root needs `sudo` without a password."""
     identity: str | None = Field(None, min_length=1, examples=["~/.ssh/id_ed25519"])
     """File of the private key, without a passphrase; the keys of the agent when left out. Relative to the cluster's file."""
     known_hosts: str | None = Field(None, min_length=1, examples=["known_hosts"])
-    """File with the hosts' keys, in the format of ssh; ssh's own files when left out. Relative to the cluster's file."""
+    """File with the hosts' keys, in ssh's format; ssh's default files when left out. Relative to the cluster's file."""

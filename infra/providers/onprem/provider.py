@@ -1,4 +1,4 @@
-"""A host as a resource of Pulumi: one for a host, because each call to the provider takes its time, whatever it changes.
+"""Defines a Pulumi resource per host: one only, since each call to the provider takes time, whatever it changes.
 
 The engine starts this module in a process of its own. How hosts are reached now is not in the state, which says how they were
 reached last: it comes in the file that $HEADWAY_REACHES names, and who has other keys or another address changes no state.

@@ -1,4 +1,4 @@
-"""Failures of a run as a stream in time: of single nodes, of racks, and of the job as a whole, drawn from one random generator."""
+"""Draws the failures of a run over time from one random generator: of single nodes, of racks, and of the whole job."""
 
 import heapq
 import math

@@ -1,4 +1,4 @@
-"""What is known of failures, repairs and recoveries from publications: failures.yaml as records."""
+"""Reads failures.yaml: published numbers on failures, repairs and recoveries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

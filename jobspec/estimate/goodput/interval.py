@@ -1,4 +1,4 @@
-"""How often to write checkpoints: the published optima as formulas, and the best interval of a run with several tiers by search."""
+"""Computes checkpoint intervals: published optima as formulas, and the best interval of a run with several tiers by search."""
 
 import math
 from collections.abc import Callable

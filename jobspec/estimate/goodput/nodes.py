@@ -1,4 +1,4 @@
-"""The nodes of a run: which one computes in which slot, which stand by, and when those in repair come back."""
+"""Tracks the nodes of a run: which one computes in which slot, which are spares, and when those in repair come back."""
 
 import heapq
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""A job's plan on a cluster as the run that is simulated: what the documents say, and published numbers where they say nothing."""
+"""Turns a job's plan on a cluster into the run to simulate, with published numbers where the documents set none."""
 
 import math
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes:
     Raises EstimateError for a job without `steps` when there is no `wall_s` either.
     """
     if plan.run.steps is None and wall_s is None:
-        raise EstimateError("the job has no `steps`", "write `steps: 100000`, or say how long it runs")
+        raise EstimateError("the job has no `steps`", "set `steps: 100000`, or the length of the run")
     group, known, restart = cluster.group(plan.group), defaults(), plan.run.restart
     recovery = known.recovery
     return Run(
@@ -117,7 +117,7 @@ def _assumed(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defau
         days, rate = known.node_mtbf_s(group.gpu, group.gpus) / 86400, known.rate(group.gpu)
         yield f"a node fails every {days:.0f} days ({rate.source})"
     if seen.repair_s is None:
-        yield f"a replaced node is back after {known.repair['seconds'] / 86400:.0f} days ({known.repair['source']})"
+        yield f"a replaced node is repaired after {known.repair['seconds'] / 86400:.0f} days ({known.repair['source']})"
     for name in ("warm", "cold"):
         yield f"a {name} restart takes {known.recovery[f'{name}_s']} s ({known.recovery[f'{name}_source']})"
     if storage is None or storage.write_bytes_s is None:

@@ -1,4 +1,4 @@
-"""A run as the simulation takes it: nodes, work, failures, checkpoint tiers, recovery and spares, each time in seconds."""
+"""Describes a run for the simulation: nodes, work, failures, checkpoint tiers, recovery and spares, all times in seconds."""
 
 import math
 from collections.abc import Mapping
@@ -88,7 +88,7 @@ class Failures:
         if not self.causes or sum(cause.weight for cause in self.causes) <= 0:
             raise ValueError("failures need at least one cause with a weight above 0")
         if self.shape != 1 and self.lemons:
-            raise ValueError("lemon nodes are simulated with exponential times only; leave out one of shape and lemons")
+            raise ValueError("lemon nodes are simulated with exponential times only; leave out either shape or lemons")
 
     @property
     def replaced(self) -> float:

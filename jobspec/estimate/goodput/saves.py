@@ -1,4 +1,4 @@
-"""Checkpoints along a run: how far training gets in a time with their pauses, and which of them a restart can use."""
+"""Places checkpoints along a run: how far training gets despite their pauses, and which of them a restart can use."""
 
 import math
 from collections.abc import Sequence

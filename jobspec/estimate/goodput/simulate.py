@@ -1,4 +1,4 @@
-"""One run from its start to its end, failure by failure: where its time goes."""
+"""Simulates one run from start to end, failure by failure, and counts where its time goes."""
 
 import math
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""How many nodes should stand by, so that the job hardly ever waits for one."""
+"""Computes how many spare nodes a job needs so that it hardly ever waits for one."""
 
 import math
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def best_spares(run: Run) -> int:
         within += share
         if 1 - within < WAITING_SHARE:
             return max(0, number - run.pool)
-    raise AssertionError("the shares of all numbers add up to less than 1")
+    raise AssertionError("the shares add up to less than 1")
 
 
 def _in_repair(single: float, racks: float, size: int) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Many runs of one plan as figures with their spread, and goodput over the checkpoint interval."""
+"""Summarizes many simulated runs of one plan with their spread, and goodput over the checkpoint interval."""
 
 import math
 from collections import Counter

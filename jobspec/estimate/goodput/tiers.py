@@ -1,4 +1,4 @@
-"""Checkpoint tiers by their kind: what a save costs there, when it can be loaded, and which failures it survives."""
+"""Describes checkpoint tiers by kind: the cost of a save, when it can be loaded, and which failures it survives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

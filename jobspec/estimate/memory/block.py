@@ -1,4 +1,4 @@
-"""One block's tensors: what its forward pass leaves for the backward pass, by name, and what the backward pass makes beside them.
+"""Lists one block's tensors by name: those kept from the forward for the backward pass, and those made in the backward pass.
 
 Widths follow arXiv 2205.05198, section 4, carried over to gated MLPs, grouped-query and latent attention, and experts.
 """

@@ -1,4 +1,4 @@
-"""Captures of checkpoints as what they take of a node's memory: those of its own ranks, and copies that it holds for another node."""
+"""Computes the node memory of checkpoint captures: those of its own ranks, and copies held for another node."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What to change in a job that does not fit, in words; each change was tried on the ledger before it is told."""
+"""Suggests changes to a job that does not fit; each was tried on the ledger first."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace

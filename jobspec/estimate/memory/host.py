@@ -1,4 +1,4 @@
-"""Host memory of a node during training: the ranks' processes, data loading, and copies of checkpoints on their way."""
+"""Computes a node's host memory during training: rank processes, data loading, and checkpoints in flight."""
 
 from dataclasses import dataclass
 

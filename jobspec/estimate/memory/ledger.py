@@ -1,4 +1,4 @@
-"""GPU memory of a training step as a ledger: named tensors at named instants, and the largest sum over instants and pipeline ranks.
+"""Computes the GPU memory of a training step: named tensors at named instants, and the peak over instants and pipeline ranks.
 
 A peak is never a sum of peaks: what one instant holds, another may have let go.
 """

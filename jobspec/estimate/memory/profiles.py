@@ -1,4 +1,4 @@
-"""What frameworks keep in GPU memory: memory.yaml as records."""
+"""Reads memory.yaml: what frameworks keep in GPU memory."""
 
 import dataclasses
 import types

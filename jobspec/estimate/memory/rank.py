@@ -1,4 +1,4 @@
-"""What one pipeline rank holds of a model: its blocks, its parameters, and how many microbatches are in flight through it."""
+"""Describes what one pipeline rank holds of a model: blocks, parameters, and microbatches in flight."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

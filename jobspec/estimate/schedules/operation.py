@@ -1,4 +1,4 @@
-"""What a pipeline rank does at a time: one pass of one microbatch through one stage."""
+"""Defines an operation of a pipeline rank: one pass of one microbatch through one stage."""
 
 from typing import Literal, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Pipeline schedules as the operations of each rank, in the order in which it runs them.
+"""Builds pipeline schedules: the operations of each rank, in the order in which it runs them.
 
 The orders are those of torch 2.13 (torch/distributed/pipelining/schedules.py). With microbatches a multiple of the ranks,
 Interleaved1F1B is Megatron-LM's too (megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving).
@@ -45,7 +45,7 @@ def rank_orders(name: str, shape: Shape) -> list[Order]:
     Raises ScheduleError where torch refuses the shape; 1F1B alone also takes fewer microbatches than ranks, as Megatron-LM does.
     """
     if name not in _ORDERS:
-        raise ScheduleError(f"`{name}` is no pipeline schedule; there are {', '.join(_ORDERS)}")
+        raise ScheduleError(f"`{name}` is not a pipeline schedule; there are {', '.join(_ORDERS)}")
     _check(name, shape)
     return [_ORDERS[name](shape, rank) for rank in range(shape.ranks)]
 
@@ -67,10 +67,10 @@ def _check(name: str, shape: Shape) -> None:
     if name in _IN_ROUNDS and shape.microbatches % shape.in_round:
         rounds = shape.microbatches // shape.ranks
         raise ScheduleError(
-            f"`{name}` goes in rounds of equal size, and {shape.microbatches} microbatches do not make {rounds} of them"
+            f"`{name}` runs in rounds of equal size, but {shape.microbatches} microbatches do not divide into {rounds} rounds"
         )
     if name == "DualPipeV" and shape.microbatches < shape.stages:
-        raise ScheduleError(f"`{name}` wants a microbatch for each of {shape.stages} stages, not {shape.microbatches}")
+        raise ScheduleError(f"`{name}` needs a microbatch for each of {shape.stages} stages, not {shape.microbatches}")
 
 
 def _gpipe(shape: Shape, rank: int) -> Order:

@@ -1,4 +1,4 @@
-"""A pipeline schedule made ready to be timed many times: its operations, what each waits for, and what its ranks hold."""
+"""Prepares a pipeline schedule to be timed many times: its operations, their dependencies, and what its ranks hold."""
 
 from array import array
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The operations of all ranks in an order in which they can run, as numbers: what a simulation goes through once."""
+"""Orders the operations of all ranks so that each can run, as arrays that a simulation walks once."""
 
 from array import array
 from collections import Counter
@@ -71,7 +71,7 @@ class _Execution:
             self._run(self._runnable.pop())
         for rank, order in enumerate(self._orders):
             if self._next[rank] < len(order):
-                raise DeadlockError(f"rank {rank} waits for ever before {order[self._next[rank]]}")
+                raise DeadlockError(f"rank {rank} waits forever before {order[self._next[rank]]}")
 
     def _run(self, rank: int) -> None:
         """Runs the rank as far as it goes."""

@@ -1,4 +1,4 @@
-"""A pipeline schedule run over the times of its stages."""
+"""Times a pipeline schedule, given the times of its stages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

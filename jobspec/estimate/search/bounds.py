@@ -1,4 +1,4 @@
-"""Lower bounds of a layout's time and memory that cost a fraction of an exact score, so that most layouts need none."""
+"""Computes cheap lower bounds of a layout's time and memory, so that few layouts need an exact score."""
 
 from dataclasses import dataclass
 from math import gcd, inf

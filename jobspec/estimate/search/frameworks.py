@@ -1,4 +1,4 @@
-"""Frameworks as what of a layout they can run: axes, pipeline schedules, how layers fall on stages.
+"""Describes what each framework can run of a layout: axes, pipeline schedules, and how layers are assigned to stages.
 
 What a framework refuses is left out of a search. What this table does not know of one is allowed.
 """

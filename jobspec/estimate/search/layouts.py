@@ -1,4 +1,4 @@
-"""All legal layouts of a request: degrees first, then what can vary between them without moving a rank.
+"""Enumerates all legal layouts of a request: degrees first, then everything that varies without moving a rank.
 
 The rules are those of `headway check`; this file asks them for every choice once, and keeps what they say against it.
 """
@@ -112,7 +112,10 @@ class Layouts:
         common = gcd(cp, micro)
         if common == 1 or not _is_in(cp // common, self._allowed.cp) or not _is_in(micro // common, self._allowed.micro):
             return False
-        reason = f"cp {cp} with micro {micro} exchanges more than cp {cp // common} with micro {micro // common}, for as many tokens a rank"
+        reason = (
+            f"cp {cp} with micro {micro} exchanges more than cp {cp // common} with micro "
+            f"{micro // common}, for the same tokens per rank"
+        )
         return self._refuse("dominated", (cp, micro), reason)
 
     def orders(self, pp: int, accumulation: int) -> tuple[tuple[Schedule, int], ...]:
@@ -234,7 +237,7 @@ class Layouts:
         return self._micros[share]
 
     def _fills(self, micro: int, share: int) -> bool:
-        reason = f"micro {micro} does not divide the {share} sequences that a rank reads a step" if share % micro else None
+        reason = f"micro {micro} does not divide the {share} sequences that a rank reads per step" if share % micro else None
         return not self._refuse("micro", (micro, share), reason)
 
     def _splits_of(self, tp: int, cp: int, ep: int) -> tuple[bool, ...]:
@@ -285,7 +288,7 @@ class Layouts:
             return None
         if split != "any":
             ends = "" if split == "even" else ", with embedding and output layer counted or not"
-            return f"{layers} layers do not divide over {pp} x {chunks} stages{ends}, which {self._request.framework} wants"
+            return f"{layers} layers do not divide over {pp} x {chunks} stages{ends}, which {self._request.framework} requires"
         if chunks > 1 and self._allowed.chunks is None:
             return f"{layers} layers over {pp} x {chunks} stages: each round of an interleaved schedule waits for the largest"
         return None

@@ -1,4 +1,4 @@
-"""The memory of a request's layouts, computed only where nothing that was computed before answers for it."""
+"""Computes the memory of a request's layouts, reusing earlier results."""
 
 from collections import Counter
 from collections.abc import Iterator

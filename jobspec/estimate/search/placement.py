@@ -1,4 +1,4 @@
-"""A layout's groups of ranks as what carries their traffic: NVLink, rails, or the network between far nodes."""
+"""Maps a layout's groups of ranks to the links that carry their traffic: NVLink, rails, or the network between far nodes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a search is asked: a model on GPUs, and of its layout what the caller has fixed."""
+"""Defines the request of a search: a model on GPUs, and the parts of its layout that the caller has fixed."""
 
 from dataclasses import dataclass, field, replace
 

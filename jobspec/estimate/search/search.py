@@ -1,4 +1,4 @@
-"""A search for the fastest layouts: every legal one is counted, those that can be fast enough are scored exactly."""
+"""Searches for the fastest layouts: counts every legal one, and scores exactly those that can be fast enough."""
 
 import heapq
 from collections import Counter
@@ -247,7 +247,7 @@ class _Search:
         for each in self._open:
             slow[each.computing > self._limit] += self._number_of(each)
         if slow[True]:
-            reason = f"computing and what each microbatch waits for take longer alone than the {ranked} fastest"
+            reason = f"computation and the waits of each microbatch alone take longer than the {ranked} fastest"
             yield Rejection(reason, layouts=slow[True])
         if slow[False]:
             yield Rejection(f"the bubble alone makes it slower than the {ranked} fastest", layouts=slow[False])

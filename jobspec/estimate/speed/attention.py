@@ -1,4 +1,4 @@
-"""Attention itself as seconds on one rank, by the kernel that computes it, and the matrices around it."""
+"""Computes the time of attention on one rank, by the kernel that computes it, and of the matrices around it."""
 
 from headway.jobspec.estimate.speed.cost import Cost
 from headway.jobspec.estimate.speed.rates import Rates

@@ -1,4 +1,4 @@
-"""Measured steps as a correction of estimated ones: what the same cluster, model and framework make different from the constants."""
+"""Corrects estimated steps by measured ones of the same cluster, model and framework."""
 
 import json
 import math
@@ -96,7 +96,7 @@ def measured_step(metrics: Path) -> float:
         if seen[generation] > WARM_UP:
             seconds.append(step_s)
     if not seconds:
-        raise MeasurementError(f"{metrics} has no more than the {WARM_UP} first steps of each generation")
+        raise MeasurementError(f"{metrics} has only the first {WARM_UP} steps of each generation")
     return statistics.median(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Collective operations as seconds: a latency that grows with the ranks, and bytes over the bandwidth that NCCL reaches on their links."""
+"""Computes the time of collectives: a latency that grows with the ranks, and bytes over the bandwidth that NCCL reaches."""
 
 import math
 from dataclasses import dataclass

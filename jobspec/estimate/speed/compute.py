@@ -1,4 +1,4 @@
-"""A block's passes as seconds on one rank: matrix products, attention, element-wise work, and the collectives between them.
+"""Computes the time of a block's passes on one rank: matrix products, attention, element-wise work, and collectives between them.
 
 A block is its attention, and its MLP or its experts. Each of these is a `PartCost`; experts.py makes one for experts, in the same terms.
 """

@@ -1,4 +1,4 @@
-"""What one pass through something costs a rank: seconds, by what they are spent on."""
+"""Defines the cost of one pass on a rank: seconds, by what they are spent on."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What data-parallel ranks exchange of one pipeline stage: parameters that are gathered, gradients that are added up."""
+"""Computes what data-parallel ranks exchange for one pipeline stage: gathered parameters and reduced gradients."""
 
 from dataclasses import dataclass
 

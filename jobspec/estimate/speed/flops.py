@@ -1,4 +1,4 @@
-"""Operations of a training step, as model FLOPs utilization counts them."""
+"""Counts the operations of a training step, as model FLOPs utilization does."""
 
 from headway.jobspec.estimate.speed.attention import attended
 from headway.jobspec.estimate.training import Training

@@ -1,4 +1,4 @@
-"""The embedding, the output layer and the loss as seconds on one rank, for one microbatch."""
+"""Computes the time of the embedding, the output layer and the loss on one rank, for one microbatch."""
 
 from headway.jobspec.estimate.speed.cost import ACTIVATION
 from headway.jobspec.estimate.speed.rates import Rates

@@ -1,4 +1,4 @@
-"""A pipelined step's length: its schedule run over the times of its stages, as far as it must be run."""
+"""Computes the length of a pipelined step by running its schedule over the times of its stages, as far as necessary."""
 
 from functools import lru_cache
 

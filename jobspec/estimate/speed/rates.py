@@ -1,4 +1,4 @@
-"""How fast one rank computes and communicates: the constants of its accelerator and framework, made into rates."""
+"""Turns the constants of an accelerator and a framework into rates of computation and communication of one rank."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The constants of the time model: speed.yaml as records."""
+"""Reads speed.yaml: the constants of the time model."""
 
 import types
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The pipeline stages of a training: which blocks and ends each holds, and how many parameters that makes."""
+"""Assigns blocks, embedding and output layer to pipeline stages, and counts the parameters of each."""
 
 from dataclasses import dataclass
 from functools import lru_cache

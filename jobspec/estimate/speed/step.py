@@ -1,4 +1,4 @@
-"""An optimizer step as seconds, part by part: the passes of the blocks, the pipeline they run in, and what the ranks exchange after it."""
+"""Computes the time of an optimizer step, part by part: block passes, pipeline, and the exchanges after it."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What one rank sends in a step, by mesh dimension."""
+"""Counts what one rank sends in a step, by mesh dimension."""
 
 from collections.abc import Mapping
 

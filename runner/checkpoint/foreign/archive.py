@@ -1,4 +1,4 @@
-"""A checkpoint of any origin as named tensors and objects, read one tensor at a time."""
+"""Reads a checkpoint of any origin as named tensors and objects, one tensor at a time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Verified:
         stored = self._tensors[name]
         dtype, chunks = dtype_named(stored.dtype), distinct(stored.chunks)
         if (covered := sum(prod(chunk.box.shape) for chunk in chunks)) != prod(stored.shape):
-            raise self.reader.refuse(MANIFEST, f"tensor `{name}`: {covered} of {prod(stored.shape)} elements are there")
+            raise self.reader.refuse(MANIFEST, f"tensor `{name}`: {covered} of {prod(stored.shape)} elements are present")
         found = torch.empty(stored.shape, dtype=dtype)
         for chunk in chunks:
             raw = torch.frombuffer(self.reader.chunk(name, chunk), dtype=torch.uint8)

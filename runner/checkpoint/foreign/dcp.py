@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint's storage classes over headway's format: every byte verified, nothing pickled, nothing half-replaced.
+"""Implements torch.distributed.checkpoint's storage classes over headway's format: verified bytes, no pickle, atomic replacement.
 
     dcp.save(state, storage_writer=StorageWriter(path))
     dcp.load(state, storage_reader=StorageReader(path))
@@ -110,7 +110,7 @@ class StorageWriter(_AtPath, storage.StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
             raise ValueError(
-                "use_collectives=False leaves each rank a checkpoint of its own; leave it out with headway's StorageWriter"
+                "use_collectives=False makes a separate checkpoint for each rank; leave it out with headway's StorageWriter"
             )
         # torch says it since 2.9. Before, ranks that save are those of the job: which of a group of their own they are nobody tells.
         self._rank = kwargs.get("rank", dist.get_rank() if dist.is_initialized() else 0) or 0
@@ -178,7 +178,7 @@ def _hold(writer: PartWriter, planner: SavePlanner, item: WriteItem) -> bool:
         raise ObjectError(f"the planner gave a {type(stream).__name__} for the value `{name}`")
     raw = stream.getvalue()
     if reason := _unloadable(raw):
-        raise ObjectError(f"`{name}` could not be loaded again without running its code: {reason}")
+        raise ObjectError(f"`{name}` could not be reloaded without running its code: {reason}")
     writer.add(name, torch.frombuffer(bytearray(raw), dtype=torch.uint8))
     return False
 

@@ -1,4 +1,4 @@
-"""Safetensors as Hugging Face lays them out, from a checkpoint and into a state; the builtin model under the names of its Llama.
+"""Writes and reads safetensors in Hugging Face's layout; the builtin model under the names of LlamaForCausalLM.
 
 The layout of a file: https://huggingface.co/docs/safetensors (8 bytes little-endian length, a JSON header, the elements row-major).
 """
@@ -73,7 +73,7 @@ def llama_name(name: str) -> str:
         return _OTHER_NAMES[name]
     match = _LAYER.fullmatch(name)
     if match is None or match[2] not in _LAYER_NAMES:
-        raise SafetensorsError(f"`{name}` is no parameter of the builtin model, so it has no name in LlamaForCausalLM")
+        raise SafetensorsError(f"`{name}` is not a parameter of the builtin model, so it has no name in LlamaForCausalLM")
     return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.weight"
 
 
@@ -118,7 +118,7 @@ def llama_differences(config: Mapping[str, Any], model: Model) -> Iterator[str]:
     )
     for name in f"{names} hidden_act rms_norm_eps rope_theta tie_word_embeddings attention_bias mlp_bias".split():
         if found.get(name) != expected[name]:
-            yield f"`{name}` is {found.get(name)!r}, and the job's model has {expected[name]!r}"
+            yield f"`{name}` is {found.get(name)!r}, but the job's model has {expected[name]!r}"
     if config.get("rope_scaling") or rope.get("rope_type", "default") != "default":
         yield "it scales its rotary positions, which the builtin model does not"
 
@@ -128,7 +128,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     try:
         found = json.loads((directory / CONFIG).read_text())
     except (OSError, ValueError) as error:
-        raise SafetensorsError(f"{directory / CONFIG}: {error}; it says what the tensors beside it are") from None
+        raise SafetensorsError(f"{directory / CONFIG}: {error}; it describes the tensors beside it") from None
     if not isinstance(found, dict):
         raise SafetensorsError(f"{directory / CONFIG}: expected an object, found a {type(found).__name__}")
     return found
@@ -145,7 +145,7 @@ def export_safetensors(
     `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError, SafetensorsError.
     """
     if directory.exists():
-        raise FileExistsError(f"{directory} exists; give a directory that is not there yet")
+        raise FileExistsError(f"{directory} exists; pass a directory that does not exist yet")
     described = archive.tensors()
     shards = list(_shards({name: described[name] for name in names}))
     with appearing(directory) as temporary:
@@ -197,7 +197,7 @@ def _header(shard: Mapping[str, Described], names: Mapping[str, str], order: lis
     for name in order:
         described = shard[name]
         if described.dtype not in _DTYPES:
-            raise SafetensorsError(f"`{name}` is {described.dtype}, for which safetensors has no name")
+            raise SafetensorsError(f"`{name}` is {described.dtype}, a type that safetensors does not have")
         ends = [offset, offset := offset + described.bytes]
         entries[names[name]] = {"dtype": _DTYPES[described.dtype], "shape": list(described.shape), "data_offsets": ends}
     text = json.dumps(entries, separators=(",", ":")).encode()
@@ -215,10 +215,10 @@ def safetensors_files(directory: Path) -> dict[str, Path]:
         if index.exists():
             return {name: directory / file for name, file in json.loads(index.read_text())["weight_map"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SafetensorsError(f"{index} is no index of safetensors: {error}") from None
+        raise SafetensorsError(f"{index} is not a safetensors index: {error}") from None
     files = sorted(directory.glob("*.safetensors"))
     if len(files) != 1:
-        raise SafetensorsError(f"{directory} has {len(files)} files *.safetensors and no {INDEX}; expected one of both")
+        raise SafetensorsError(f"{directory} has {len(files)} *.safetensors files and no {INDEX}; expected one file or an index")
     with _opened(files[0]) as file:
         return dict.fromkeys(file.keys(), files[0])
 
@@ -244,7 +244,7 @@ def load_safetensors(directory: Path, tensors: Mapping[str, torch.Tensor]) -> No
 def _fill(file: Any, path: Path, name: str, tensor: torch.Tensor) -> None:
     stored, local = file.get_slice(name), local_tensor(tensor)
     if (shape := tuple(stored.get_shape())) != local.shape:
-        raise SafetensorsError(f"{path}: tensor `{name}` is {list(shape)}, and {list(local.shape)} is expected")
+        raise SafetensorsError(f"{path}: tensor `{name}` is {list(shape)}; expected {list(local.shape)}")
     if 0 in local.box.shape:
         return
     place = tuple(slice(offset, offset + length) for offset, length in zip(local.box.offset, local.box.shape, strict=True))
@@ -256,7 +256,7 @@ def _opened(path: Path) -> Any:
     try:
         from safetensors import SafetensorError, safe_open  # noqa: PLC0415  an extra that only imports need
     except ImportError:
-        raise SafetensorsError("reading safetensors needs the package; install headway with its extra `huggingface`") from None
+        raise SafetensorsError("reading safetensors needs its package; install headway with its extra `huggingface`") from None
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -1,4 +1,4 @@
-"""One part of a checkpoint as files: tensors cut into chunks in one data file, then the part that names and hashes them."""
+"""Writes one part of a checkpoint: tensors cut into chunks in one data file, then the part that names and hashes them."""
 
 import os
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class PartWriter:
         """
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise ObjectError(
-                f"tensor `{name}` is {tensor.layout}, quantized: {tensor.is_quantized}; only plain elements can be held"
+                f"tensor `{name}` is {tensor.layout}, quantized: {tensor.is_quantized}; only plain elements can be stored"
             )
         place = Box(offset or (0,) * tensor.dim(), tuple(tensor.shape))
         entry = self._tensors.get(name, TensorEntry(dtype_name(tensor.dtype), shape or place.shape, place, ()))

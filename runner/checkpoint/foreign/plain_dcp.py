@@ -1,4 +1,4 @@
-"""A directory of plain torch.distributed.checkpoint as tensors and values, without running anything that stands in its pickles.
+"""Reads a plain torch.distributed.checkpoint directory as tensors and values, without running code from its pickles.
 
 The format carries no checksum, so what is read here may be anything: it is for bringing checkpoints in, once.
 """
@@ -52,7 +52,9 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint's metadata needs; nothing of it was run")
+        raise pickle.UnpicklingError(
+            f"it refers to {module}.{name}, which no checkpoint's metadata needs; none of its code was run"
+        )
 
 
 class PlainDcp:
@@ -126,7 +128,7 @@ def _metadata(file: Path) -> Metadata:
         with file.open("rb") as stream:
             found = _Unpickler(stream).load()
     except OSError as error:
-        raise PlainDcpError(f"{file}: {error.strerror}; expected what dcp.save writes last") from None
+        raise PlainDcpError(f"{file}: {error.strerror}; expected the file that dcp.save writes last") from None
     except Exception as error:  # the bytes are anybody's, and so are the errors
         raise PlainDcpError(f"{file}: {error}") from None
     if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
@@ -157,7 +159,7 @@ def export_dcp(archive: Archive, directory: Path) -> None:
     `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError, and what the archive raises.
     """
     if directory.exists():
-        raise FileExistsError(f"{directory} exists; give a directory that is not there yet")
+        raise FileExistsError(f"{directory} exists; pass a directory that does not exist yet")
     state: dict[str, Any] = {
         name: torch.empty(d.shape, dtype=dtype_named(d.dtype), device="meta") for name, d in archive.tensors().items()
     }

@@ -1,4 +1,4 @@
-""".headway.json of a directory that headway's storage classes wrote, and the checkpoint that it names, as a reader of verified bytes."""
+"""Reads .headway.json of a directory written by headway's storage classes, and the checkpoint that it names, verified."""
 
 import json
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ def read_root(path: Path) -> Root:
         raise RefusedError(place, ROOT, error.strerror or str(error), error.errno) from None
     line, newline, rest = raw.partition(b"\n")
     if not newline or rest != to_json_hash(line):
-        raise RefusedError(place, ROOT, "the first line has not the hash that the second line says")
+        raise RefusedError(place, ROOT, "the first line does not have the hash on the second line")
     try:
         return from_json(Root, line.decode())
     except (RecordError, UnicodeDecodeError) as error:
@@ -119,10 +119,10 @@ def _absent(path: Path) -> str:
         return "there is no such directory"
     if (path / ".metadata").exists():
         return (
-            "there is none, but the .metadata of a plain torch.distributed.checkpoint, which nothing can verify: load it once with"
-            " torch's FileSystemReader, or bring it in by `headway checkpoint import dcp`"
+            "not found, but there is the .metadata of a plain torch.distributed.checkpoint, which cannot be verified: "
+            "load it once with torch's FileSystemReader, or import it with `headway checkpoint import dcp`"
         )
-    return "there is none; expected what headway's StorageWriter wrote"
+    return "not found; expected the output of headway's StorageWriter"
 
 
 class RootedSource:

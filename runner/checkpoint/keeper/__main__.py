@@ -1,4 +1,4 @@
-"""The keeper's process: `python -m headway.runner.checkpoint.keeper --socket NAME --parent-fd FD`."""
+"""Runs the keeper's process: `python -m headway.runner.checkpoint.keeper --socket NAME --parent-fd FD`."""
 
 import argparse
 import os
@@ -24,12 +24,17 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     description = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python -m headway.runner.checkpoint.keeper", description=description)
     parser.add_argument("--socket", required=True, metavar="NAME", help="the abstract Unix socket to listen on")
-    parser.add_argument("--parent-fd", type=int, required=True, help="a socket: says `ready` there, and its end is the parent's")
-    parser.add_argument("--standalone", action="store_true", help="in the background; ends with the last worker")
-    parser.add_argument("--secret-file", type=Path, help="the run's secret; without it there is no tier `peer`")
-    parser.add_argument("--address-file", type=Path, help="where to say the address that other nodes' keepers connect to")
-    parser.add_argument("--host", default="127.0.0.1", help="the name under which other nodes know this one")
-    parser.add_argument("--dscp", type=int, help="marks packets to other nodes")
+    parser.add_argument(
+        "--parent-fd",
+        type=int,
+        required=True,
+        help="a socket to the parent: the keeper writes `ready` to it, and ends when the parent closes it",
+    )
+    parser.add_argument("--standalone", action="store_true", help="run in the background and end with the last worker")
+    parser.add_argument("--secret-file", type=Path, help="file with the run's secret; without it the tier `peer` is unavailable")
+    parser.add_argument("--address-file", type=Path, help="write the address that other nodes' keepers connect to into this file")
+    parser.add_argument("--host", default="127.0.0.1", help="name of this node on the other nodes")
+    parser.add_argument("--dscp", type=int, help="DSCP of packets to other nodes")
     arguments = parser.parse_args(argv)
     if arguments.standalone:
         _leave_parent()

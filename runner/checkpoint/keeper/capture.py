@@ -1,4 +1,4 @@
-"""A rank's state as bytes in one buffer: what lies where, and what a keeper knows of it."""
+"""Describes a rank's state as bytes in one buffer: the layout, and what a keeper knows about it."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""The buffers of a node's ranks, the captures in them, and for how long each is wanted."""
+"""Manages the buffers of a node's ranks and the captures in them, for as long as each is needed."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -89,7 +89,7 @@ class Captures:
                 if buffer.index == index and buffer.free:
                     buffer.readers += 1
                     return buffer
-            raise BufferTakenError(f"buffer {index} of rank {rank} was not given out, or is not free")
+            raise BufferTakenError(f"buffer {index} of rank {rank} was not handed out, or is not free")
 
     def keep(self, buffer: Buffer, sealed: Sealed) -> None:
         """The buffer holds `sealed` from now on, in place of what the rank sealed under the same name before."""

@@ -1,4 +1,4 @@
-"""One authenticated connection between two keepers, over TCP.
+"""Implements an authenticated connection between two keepers, over TCP.
 
     <mac, 32 bytes> <a record as JSON, padded to RECORD_BYTES>        or        <mac, 32 bytes> <as many bytes as both sides know to follow>
 
@@ -61,7 +61,7 @@ class Channel:
         self.receive_into(memoryview(raw))
         record = json.loads(raw)
         if not isinstance(record, dict):
-            raise ChannelError(f"{type(record).__name__} is no record")
+            raise ChannelError(f"{type(record).__name__} is not a record")
         return record
 
     def receive_if_any(self) -> dict[str, Any] | None:

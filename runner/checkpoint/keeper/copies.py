@@ -1,4 +1,4 @@
-"""Copies of other nodes' captures, in this node's memory."""
+"""Holds copies of other nodes' captures in this node's memory."""
 
 import threading
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From captures that all ranks of a node have sealed to the tiers that they asked for."""
+"""Delivers captures that all ranks of a node have sealed to the requested tiers."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class Delivery:
 
     def _storage(self, name: str, place: str | None) -> Storage:
         if place is None:
-            raise LookupError(f"nobody has said where tier `{name}` lies")
+            raise LookupError(f"the location of tier `{name}` was never set")
         if (name, place) not in self._storages:  # only the tier's own thread asks for its storages
             self._storages[name, place] = self._open(name, place)
         return self._storages[name, place]

@@ -1,4 +1,4 @@
-"""A node's captures as files of a checkpoint that is not committed yet: one data file for all its ranks, and a part of each."""
+"""Writes a node's captures as files of an uncommitted checkpoint: one data file for all its ranks, and a part for each."""
 
 import ctypes
 import errno

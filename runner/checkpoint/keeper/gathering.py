@@ -1,4 +1,4 @@
-"""Which ranks of a node have sealed a checkpoint: it is stored once all have, and not at all when one of them leaves before."""
+"""Tracks which ranks of a node have sealed a checkpoint: it is stored once all have, and discarded if one leaves before."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Gathering:
         """What has gathered so far, with this one. Raises TiersDifferError."""
         gathered = self._waiting.setdefault(checkpoint, Gathered(checkpoint, tiers))
         if gathered.tiers != tiers:
-            raise TiersDifferError(f"rank {buffer.rank} brings step {checkpoint.step} to {tiers}, and others to {gathered.tiers}")
+            raise TiersDifferError(f"rank {buffer.rank} saves step {checkpoint.step} to {tiers}, but others to {gathered.tiers}")
         gathered.buffers[buffer.rank] = buffer
         return gathered
 

@@ -1,4 +1,4 @@
-"""A worker's side of its node's keeper: buffers to copy the state into, and word of what becomes of them."""
+"""Connects a worker to its node's keeper: buffers to copy the state into, and reports of their fate."""
 
 import asyncio
 import mmap
@@ -171,7 +171,7 @@ class Link:
         if isinstance(received.message, Failed):
             raise KeeperError(received.message.reason)
         if not isinstance(received.message, expected):
-            raise KeeperError(f"{type(received.message).__name__} came as answer to {type(request).__name__}")
+            raise KeeperError(f"{type(received.message).__name__} came as the answer to {type(request).__name__}")
         return received
 
     def _send(self, request: Request) -> None:
@@ -247,7 +247,7 @@ def start_keeper(name: str | None = None) -> str:
             ours.detach()  # stays open as long as this process lives
             return name
     ours.close()
-    raise KeeperError("the keeper did not start; its output says why")
+    raise KeeperError("the keeper did not start; see its output")
 
 
 async def held_by(socket_name: str) -> list[Holding]:

@@ -1,4 +1,4 @@
-"""Where other nodes' keepers copy their captures to, and fetch them from."""
+"""Accepts captures from other nodes' keepers, and serves them back."""
 
 import json
 import socket
@@ -95,7 +95,7 @@ class Listener:
             case "fetch":
                 self._give(channel, Name.of(request))
             case what:
-                raise PeerError(f"a keeper does not ask for {what!r}")
+                raise PeerError(f"a keeper never requests {what!r}")
 
     def _take(self, channel: Channel, name: Name, size: int, part_bytes: int) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A node's memory for captures: nameless shared files, their pages there from the start, within one limit."""
+"""Allocates a node's memory for captures: unnamed shared files, populated from the start, within one limit."""
 
 import fcntl
 import mmap
@@ -60,10 +60,12 @@ class Memory:
         size = pages(size)
         with self._lock:  # until the pages are there: what is free for one is not free for the next
             if self.limit_bytes is not None and self.taken_bytes + size > self.limit_bytes:
-                raise NoMemoryError(f"needs {size} bytes, host_memory_bytes is {self.limit_bytes}, {self.taken_bytes} are taken")
+                raise NoMemoryError(
+                    f"needs {size} bytes, but {self.taken_bytes} of host_memory_bytes {self.limit_bytes} are in use"
+                )
             # Asked first: taking pages that are not there wakes the kernel's out-of-memory killer instead of failing.
             if size > (free := free_bytes()):
-                raise NoMemoryError(f"needs {size} bytes, and the node has {free} free")
+                raise NoMemoryError(f"needs {size} bytes, but the node has {free} free")
             try:
                 region = Region(size)
             except OSError as error:

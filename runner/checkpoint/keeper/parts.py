@@ -1,4 +1,4 @@
-"""A sealed capture as the part that describes it: in memory all pieces, in storage those that the rank owns."""
+"""Turns a sealed capture into the part that describes it: in memory all pieces, in storage those that the rank owns."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -24,9 +24,9 @@ def verify_layout(layout: Layout) -> None:
     for piece in layout.pieces:
         end = layout.owned_bytes if piece.owned else layout.bytes
         if piece.offset < 0 or piece.length < 0 or piece.offset + piece.length > end:
-            raise LayoutError(f"a piece of `{piece.name}` at {piece.offset}+{piece.length} ends behind {end}")
+            raise LayoutError(f"a piece of `{piece.name}` at {piece.offset}+{piece.length} ends after {end}")
         if piece.name not in layout.tensors:
-            raise LayoutError(f"a piece of `{piece.name}`, which is no tensor of the layout")
+            raise LayoutError(f"a piece of `{piece.name}`, which is not a tensor of the layout")
 
 
 def hash_pieces(run: str, checkpoint: CheckpointId, layout: Layout, view: memoryview, threads: Executor) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The partner of a node: the other node's keeper, to which captures are copied and from which they come back."""
+"""Copies captures to the partner, another node's keeper, and fetches them back."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What a worker and the keeper of its node say to each other: JSON lines over a Unix socket; buffers come beside them as descriptors."""
+"""Defines the messages between a worker and its node's keeper: JSON lines over a Unix socket, with buffers as descriptors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

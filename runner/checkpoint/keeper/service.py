@@ -1,4 +1,4 @@
-"""The keeper of a node: who its workers are, and what it does for each of their requests."""
+"""Implements the keeper of a node: its workers, and the handling of each of their requests."""
 
 import os
 import threading
@@ -255,7 +255,7 @@ class Keeper:
     def _give_up_hopeless(self) -> None:
         """A node stores the state of all its ranks or of none."""
         for gathered, missing in self._gathering.take_hopeless():
-            self._refuse(gathered, f"rank {missing} left before it had sealed step {gathered.checkpoint.step}")
+            self._refuse(gathered, f"rank {missing} left before it sealed step {gathered.checkpoint.step}")
 
     def _refuse(self, gathered: Gathered, reason: str) -> None:
         step, generation = gathered.checkpoint.step, gathered.checkpoint.generation
@@ -288,7 +288,7 @@ class Keeper:
                 from headway.runner.checkpoint.remote import RemoteStorage  # noqa: PLC0415  its library takes 50 ms to import
 
                 return RemoteStorage(place)
-        raise LookupError(f"`{tier}` is no tier that a keeper knows")
+        raise LookupError(f"`{tier}` is not a tier of a keeper")
 
     def _wake(self) -> None:
         with self._changed:

@@ -1,4 +1,4 @@
-"""One connection to the keeper: a thread that reads requests, and one that writes answers and events, so that nobody waits for a reader."""
+"""Serves one connection to the keeper: one thread reads requests, another writes, so that no slow reader blocks others."""
 
 import os
 import sys

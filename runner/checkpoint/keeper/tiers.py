@@ -1,4 +1,4 @@
-"""A tier's own thread: brings one node's capture after the other to storage, and says what became of each."""
+"""Runs a tier's own thread: stores one node's captures after another, and reports the result of each."""
 
 import threading
 from collections import deque

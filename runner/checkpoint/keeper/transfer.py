@@ -1,4 +1,4 @@
-"""A capture on its way from one keeper to another: its name, its part, then its data in frames that both sides know from the part."""
+"""Transfers a capture between keepers: its name, its part, then its data in frames that follow from the part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,11 +70,11 @@ def receive_data(channel: Channel, name: Name, part: Part, view: memoryview) -> 
     for tensor, entry in part.tensors.items():
         for chunk in entry.chunks:
             if chunk.offset < 0 or chunk.length < 0 or chunk.offset + chunk.length > len(view):
-                raise PeerError(f"tensor `{tensor}` at {chunk.box} lies outside of the capture's {len(view)} bytes")
+                raise PeerError(f"tensor `{tensor}` at {chunk.box} is outside the capture's {len(view)} bytes")
             piece = view[chunk.offset : chunk.offset + chunk.length]
             for begin in range(0, chunk.length, FRAME_BYTES):
                 channel.receive_into(piece[begin : begin + FRAME_BYTES])
             if chunk_hash(piece, chunk_seed(name.run, name.checkpoint, tensor, chunk.box)) != chunk.xxh3_128:
-                wrong = wrong or f"tensor `{tensor}` at {chunk.box}: the bytes are not those that were sealed"
+                wrong = wrong or f"tensor `{tensor}` at {chunk.box}: the bytes differ from those that were sealed"
     if wrong:  # said once all has been read, so that the sender hears it
         raise PeerError(wrong)

@@ -1,4 +1,4 @@
-"""The keeper's messages as lines on a Unix socket, with the descriptors that belong to them.
+"""Sends the keeper's messages as lines on a Unix socket, with the descriptors that belong to them.
 
 <kind> <1 if it answers a request, 0 if not> <the record as JSON>
 """
@@ -48,7 +48,9 @@ def connect(name: str) -> socket.socket:
     try:
         connection.connect(address(name))
         if peer_uid(connection) != os.getuid():
-            raise PermissionError(f"the keeper's name {name} belongs to user {peer_uid(connection)}, and this is {os.getuid()}")
+            raise PermissionError(
+                f"the keeper's name {name} belongs to user {peer_uid(connection)}, but this process to {os.getuid()}"
+            )
     except OSError:
         connection.close()
         raise
@@ -134,7 +136,7 @@ class Wire:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self._descriptors.extend(number for (number,) in _DESCRIPTOR.iter_unpack(raw))
         if len(self._descriptors) > _MAX_DESCRIPTORS:
-            raise WireError(f"more than {_MAX_DESCRIPTORS} descriptors that no message has named")
+            raise WireError(f"more than {_MAX_DESCRIPTORS} descriptors that no message announced")
         if not data:
             raise LostError("connection lost: the other side has closed it")
         self._bytes += data

@@ -1,4 +1,8 @@
-"""Where a chain lies: any store that can create a name once."""
+"""Stores that can hold a chain: anything that creates a name exactly once.
+
+In: a URL (a path, s3://, gs://, az://, kubernetes://). Out: a `Store`.
+Start reading: the protocol `Store` below, then `posix.py`.
+"""
 
 import secrets
 from pathlib import Path
@@ -49,9 +53,7 @@ def open_store(url: str) -> Store:
 
         namespace, _, name = rest.partition("/")
         return KubernetesStore(namespace, name)
-    raise StoreError(
-        f"{url}: no chain can lie in a store of kind `{kind}`; it can in a path, s3://, gs://, az:// or kubernetes://"
-    )
+    raise StoreError(f"{url}: a store of kind `{kind}` cannot hold a chain; use a path, s3://, gs://, az:// or kubernetes://")
 
 
 def verify_store(store: Store) -> None:
@@ -62,6 +64,6 @@ def verify_store(store: Store) -> None:
     store.create(PROBE, b"This name was made to see that it cannot be made twice.\n")
     if store.create(PROBE, secrets.token_bytes(16)):
         raise StoreError(
-            f"{store} has created the name `{PROBE}` twice, so two generations could hold one run; a store is needed that creates a "
-            "name once (POSIX link(), If-None-Match of S3, generation match of GCS, objects of Kubernetes)"
+            f"{store} created the name `{PROBE}` twice, so two generations could own one run; use a store that "
+            f"creates a name only once (POSIX link(), If-None-Match of S3, generation match of GCS, objects of Kubernetes)"
         )

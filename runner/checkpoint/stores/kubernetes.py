@@ -1,4 +1,4 @@
-"""A Kubernetes namespace as a store: a name is an immutable ConfigMap, and etcd creates each once.
+"""Implements the store in a Kubernetes namespace: a name is an immutable ConfigMap, which etcd creates once.
 
 They have no owner: a run's chain must outlive its JobSet, and the garbage collector deletes what has lost its owner
 (kubernetes.io/docs/concepts/architecture/garbage-collection).
@@ -32,7 +32,9 @@ class KubernetesStore:
         self._namespace, self._chain = namespace, chain
         for name in (namespace, chain):
             if not _NAME.fullmatch(name):
-                raise StoreError(f"{self}: `{name}` is no name here; expected at most 63 lower-case letters, digits, `-` and `.`")
+                raise StoreError(
+                    f"{self}: `{name}` is not a valid name; expected at most 63 lower-case letters, digits, `-` and `.`"
+                )
         try:
             # only runs that keep their chain there have it, and it has no types
             from kubernetes import client, config  # type: ignore[import-untyped]  # noqa: PLC0415

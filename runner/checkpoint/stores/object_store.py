@@ -1,4 +1,4 @@
-"""An object store as a store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+"""Implements the store on object stores: S3 and compatible ones, Google Cloud Storage, Azure Blob Storage.
 
 A name is taken by a conditional put: If-None-Match on S3 and Azure, x-goog-if-generation-match: 0 on Google's, which obstore's mode
 `create` sends (docs.rs/object_store, PutMode::Create). Where they are and who asks comes from the environment (AWS_*, GOOGLE_*, AZURE_*).

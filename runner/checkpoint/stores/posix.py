@@ -1,4 +1,4 @@
-"""A directory as a store: a name is taken by link(), which one writer alone succeeds with, over NFS too."""
+"""Implements the store in a directory: a name is taken by link(), with which only one writer succeeds, over NFS too."""
 
 from pathlib import Path
 

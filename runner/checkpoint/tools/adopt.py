@@ -1,4 +1,4 @@
-"""A chain founded anew beside checkpoints that outlived theirs. Needs no torch."""
+"""Rebuilds a lost chain from the checkpoints that survived it. Needs no torch."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ class _Beginning:
         self._store, self._end, self.asked = store, end, ""
 
     def create(self, name: str, data: bytes) -> bool:
-        raise NotImplementedError("nothing is written to a chain that is only read")
+        raise NotImplementedError("the chain is open read-only")
 
     def read(self, name: str) -> bytes | None:
         self.asked = name

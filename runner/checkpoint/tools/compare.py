@@ -1,4 +1,4 @@
-"""Two checkpoints of any origin as what is not the same in them."""
+"""Lists the differences between two checkpoints of any origin."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Runs that begin with a checkpoint from elsewhere."""
+"""Creates runs that start from a checkpoint of another origin."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> 
     Raises PlaceError when there is something already.
     """
     if directory.exists():
-        raise PlaceError(f"`{directory}` exists; an import makes a new run, so give a directory that is not there yet")
+        raise PlaceError(f"`{directory}` exists; an import creates a new run, so pass a directory that does not exist yet")
     if config is not None:
         made = open_run(directory.parent, directory.name, config, 0, spec=spec)
     else:

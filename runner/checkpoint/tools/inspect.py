@@ -1,4 +1,4 @@
-"""A run's checkpoints as rows, and one checkpoint as verified bytes. Needs no torch."""
+"""Lists a run's checkpoints as rows, and reads one checkpoint as verified bytes. Needs no torch."""
 
 import json
 import os
@@ -73,9 +73,7 @@ class Run:
         config = self.config()
         urls = [tier.url for tier in config.checkpoint.tiers if tier.kind == base.tier and tier.url] if config else []
         if not urls:
-            raise PlaceError(
-                f"{base.checkpoint.directory} is on `{base.tier}` only, and no run.json of the run says where that is"
-            )
+            raise PlaceError(f"{base.checkpoint.directory} is on `{base.tier}` only, and no run.json of the run has its location")
         return ObjectSource(urls[-1], self.name, base.checkpoint)
 
 
@@ -83,7 +81,7 @@ def open_run(path: Path) -> Run:
     """The run at `path`. Raises PlaceError."""
     directory = RunDirectory(path, 0)
     if not directory.chain.is_dir():
-        raise PlaceError(f"`{path}` is not a run: it has no shared/chain; expected a directory that `headway run` made")
+        raise PlaceError(f"`{path}` is not a run: it has no shared/chain; expected a directory created by `headway run`")
     return Run(path, _name(directory))
 
 
@@ -179,7 +177,7 @@ def run_and_step(name: str) -> tuple[Path, int | None]:
     if not at or Path(name).exists():
         return Path(name), None
     if not step.isdecimal():
-        raise PlaceError(f"`{name}` is not RUN@STEP: `{step}` is no number")
+        raise PlaceError(f"`{name}` is not RUN@STEP: `{step}` is not a number")
     return Path(place), int(step)
 
 
@@ -188,13 +186,15 @@ def lost_chain(run: Run, records: Sequence[Record]) -> str | None:
     if records or not run.checkpoints.is_dir():
         return None
     left = sum(1 for path in run.checkpoints.iterdir() if DIRECTORY.fullmatch(path.name))
-    return f"it is empty, and {left} checkpoints lie beside it" if left else None
+    return f"it is empty, but there are {left} checkpoints beside it" if left else None
 
 
 def chosen(run: Run, records: Sequence[Record], step: int | None) -> Base:
     """The newest checkpoint that counts and is somewhere, or the one of `step`. Raises PlaceError naming those that are there."""
     if reason := lost_chain(run, records):
-        raise PlaceError(f"the chain of run `{run.name}` is lost: {reason}; `headway checkpoint adopt` says what can be done")
+        raise PlaceError(
+            f"the chain of run `{run.name}` is lost: {reason}; run `headway checkpoint adopt` to see what can be done"
+        )
     there = standing(records)
     for base in there:
         if step is None or base.step == step:
@@ -278,7 +278,7 @@ def _uncovered(reader: Reader) -> Iterator[Refused]:
     for name, tensor in tensors.items():
         there = sum(prod(chunk.box.shape) for chunk in distinct(tensor.chunks))
         if there != prod(tensor.shape):
-            yield Refused(MANIFEST, f"tensor `{name}`: {there} of {prod(tensor.shape)} elements are there")
+            yield Refused(MANIFEST, f"tensor `{name}`: {there} of {prod(tensor.shape)} elements are present")
 
 
 def distinct(chunks: tuple[Chunk, ...]) -> list[Chunk]:

@@ -1,4 +1,4 @@
-"""The verbs that read checkpoints where they lie: ls, verify, adopt. They need no torch, so they answer at once."""
+"""Implements the verbs that read checkpoints in place: ls, verify, adopt. They need no torch, so they answer at once."""
 
 import argparse
 import dataclasses
@@ -90,7 +90,7 @@ def adopt(args: argparse.Namespace) -> int:
     run = open_run(args.run)
     records, damaged = readable(run)
     if damaged is None and records:
-        say_error(f"the chain of run `{run.name}` is whole, with {len(records)} records: there is nothing to adopt")
+        say_error(f"the chain of run `{run.name}` is intact, with {len(records)} records: there is nothing to adopt")
         return USAGE
     found = [_judged(records, seen) for seen in survey(run) if isinstance(seen, Found)]
     for seen in found:

@@ -1,4 +1,4 @@
-"""What the checkpoint verbs say: one JSON object a line on stdout, told apart by `what`."""
+"""Prints the output of the checkpoint verbs: one JSON object per line on stdout, tagged by `what`."""
 
 import json
 from typing import Any

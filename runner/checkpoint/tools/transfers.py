@@ -1,4 +1,4 @@
-"""The verbs that look into tensors: diff, export, import."""
+"""Implements the verbs that read tensors: diff, export, import."""
 
 import argparse
 import dataclasses
@@ -102,7 +102,7 @@ def _plain(place: Path) -> PlainDcp:
     """Raises PlaceError for a directory that is in headway's format already."""
     if is_rooted(place) and not (place / METADATA).exists():
         how = f"`headway checkpoint export {place} --format dcp --to DIR` makes one"
-        raise PlaceError(f"`{place}` is what headway's StorageWriter wrote, and no plain checkpoint; {how}")
+        raise PlaceError(f"`{place}` was written by headway's StorageWriter and is not a plain checkpoint; {how}")
     return read_dcp(place)
 
 

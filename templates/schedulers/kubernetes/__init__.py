@@ -1,4 +1,8 @@
-"""Kubernetes as a scheduler: one manifest with a JobSet, whose controller also starts a failed job's next attempt."""
+"""Scheduler `kubernetes`: one manifest with a JobSet, whose controller also starts the next attempt.
+
+In: a `JobPlan` and `KubernetesOptions`. Out: `kubernetes/job.yaml`.
+Start reading: `render.py`, `job.yaml.j2`, `pod.sh.j2` (what each pod runs).
+"""
 
 from headway.templates.kind import JobKind
 from headway.templates.schedulers.kubernetes.check import check

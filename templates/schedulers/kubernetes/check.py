@@ -1,4 +1,4 @@
-"""What Kubernetes cannot do with a plan."""
+"""Reports what Kubernetes cannot do with a plan."""
 
 import re
 from collections.abc import Iterator
@@ -37,22 +37,24 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
 
 def _check_name(plan: JobPlan) -> Iterator[Problem]:
     if not re.match(r"[a-z]", plan.name):
-        message = f"`{plan.name}` begins with a digit, and the names of a JobSet's pods must not (RFC 1035)"
-        yield Problem("HW407", JOB, ("name",), message, "begin it with a letter")
+        message = f"`{plan.name}` starts with a digit, which the names of a JobSet's pods must not (RFC 1035)"
+        yield Problem("HW407", JOB, ("name",), message, "start it with a letter")
     over = len(host_name(plan, plan.nodes - 1) + _RANDOM) - _LABEL_CHARACTERS
     if over > 0:
-        message = f"the names of its pods would have {_LABEL_CHARACTERS + over} characters, and {_LABEL_CHARACTERS} are possible"
+        message = (
+            f"the names of its pods would have {_LABEL_CHARACTERS + over} characters, but at most {_LABEL_CHARACTERS} are allowed"
+        )
         yield Problem("HW407", JOB, ("name",), message, f"use at most {len(plan.name) - over} characters")
 
 
 def _check_image(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
     image = plan.code["image"]
     if image is not None and is_image_file(image):
-        message = f"a pod's image comes from a registry, and `{image}` is a file"
-        yield Problem("HW422", JOB, IMAGE, message, "push the image to a registry, and name it by its digest there")
+        message = f"a pod's image comes from a registry, but `{image}` is a file"
+        yield Problem("HW422", JOB, IMAGE, message, "push the image to a registry and set its digest there")
     if image is None and options.image is None:
-        message = f"a pod needs an image, and neither the job nor `{plan.cluster}` names one"
-        hint = "name one as `code.image` of the job, or for all jobs as `image` under `scheduler.options` of the cluster"
+        message = f"a pod needs an image, but neither the job nor `{plan.cluster}` sets one"
+        hint = "set `code.image` in the job, or `image` under `scheduler.options` of the cluster for all jobs"
         yield Problem("HW422", JOB, IMAGE, message, hint)
 
 
@@ -74,7 +76,7 @@ def _check_job_mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[Pro
         yield from _check_form((*path, "source"), mount.source)
         yield from _check_form((*path, "target"), mount.target)
         if PurePosixPath(mount.target) in [PurePosixPath(own.path) for own in options.mounts]:
-            message = f"`{mount.target}` is a mount of all pods on `{plan.cluster}` already"
+            message = f"`{mount.target}` is already a mount of all pods on `{plan.cluster}`"
             yield Problem("HW423", JOB, (*path, "target"), message, "leave this one out, or mount it elsewhere with `target`")
             continue
         yield from check_hidden(plan, index, CONFIG_PATH, SHM_PATH, plan.runs)
@@ -84,14 +86,14 @@ def _check_form(path: Path, place: str) -> Iterator[Problem]:
     """What Kubernetes refuses in paths (validatePathNoBacksteps in pkg/apis/core/validation; VolumeMount.mountPath in its API)."""
     yield from check_steps(path, place)
     if ":" in place:
-        yield Problem("HW423", JOB, path, f"`{place}` has a `:`, which no pod's mount may have", "use a path without it")
+        yield Problem("HW423", JOB, path, f"`{place}` has a `:`, which is not allowed in a pod's mount", "use a path without it")
 
 
 def _check_tolerations(options: KubernetesOptions) -> Iterator[Problem]:
     for index, toleration in enumerate(options.tolerations):
         if toleration.seconds is not None and toleration.effect != "NoExecute":
             path = (*_OPTIONS, "tolerations", index, "seconds")
-            message = f"`seconds` for the taint `{toleration.key}`, and only the effect `NoExecute` makes a pod leave"
+            message = f"`seconds` for the taint `{toleration.key}` has no effect: only `NoExecute` evicts a pod"
             yield Problem("HW210", CLUSTER, path, message, "add `effect: NoExecute`, or leave `seconds` out")
 
 
@@ -99,16 +101,16 @@ def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
     place = ("storage", [storage.path for storage in cluster.storage].index(plan.runs), "path")
     runs = PurePosixPath(plan.runs)
     if not runs.is_absolute():
-        message = f"`{plan.runs}` is relative, and a pod is not started from a directory of yours"
-        yield Problem("HW406", CLUSTER, place, message, "write the path that the pods have it at")
+        message = f"`{plan.runs}` is relative, but a pod does not start in your directory"
+        yield Problem("HW406", CLUSTER, place, message, "set the path at which the pods see it")
         return
     mount = _holder(runs, options.mounts)
     if mount is None:
-        message = f"`{plan.runs}` lies on no mount of the pods, so the runs would go with them"
+        message = f"`{plan.runs}` is not on any mount of the pods, so the runs would be lost with them"
         yield Problem("HW406", CLUSTER, place, message, "add it to `scheduler.options.mounts`, with a `claim` or a `host_path`")
     elif mount.read_only:
-        message = f"`{plan.runs}` lies on the mount of `{mount.path}`, which is read-only"
-        yield Problem("HW406", CLUSTER, place, message, "leave `read_only` out there")
+        message = f"`{plan.runs}` is on the mount of `{mount.path}`, which is read-only"
+        yield Problem("HW406", CLUSTER, place, message, "remove `read_only` there")
 
 
 def _holder(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
@@ -121,15 +123,15 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
     if needs_rdma(plan, cluster) and options.rdma is None:
         fabric = cluster.scale_out
         name = fabric.name if fabric else ""
-        message = f"the pods get no RDMA device, and the scale-out fabric `{name}` is RDMA"
-        hint = "name what the device plugin offers, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
+        message = f"the pods get no RDMA device, but the scale-out fabric `{name}` is RDMA"
+        hint = "set the resource of the device plugin, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
 
 
 def _check_user(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     if options.user and locks_memory(options, plan, cluster):
-        message = f"the user {options.user} may not lock memory, as RDMA must: of a container's users IPC_LOCK reaches root only"
-        hint = "start the nodes' container runtime with `LimitMEMLOCK=infinity`, or leave `user` out where the image's is root"
+        message = f"the user {options.user} may not lock memory, which RDMA requires: in a container, only root gets IPC_LOCK"
+        hint = "start the nodes' container runtime with `LimitMEMLOCK=infinity`, or leave `user` out if the image's user is root"
         yield Problem("HW410", CLUSTER, (*_OPTIONS, "user"), message, hint, Severity.WARNING)
 
 
@@ -139,6 +141,6 @@ def _check_interfaces(options: KubernetesOptions, plan: JobPlan, cluster: Cluste
     used = {variable.value.removeprefix("=") for variable in plan.env if variable.name.endswith("_SOCKET_IFNAME")}
     for index, fabric in enumerate(cluster.fabrics):
         if fabric.interface in used - {_POD_INTERFACE}:
-            message = f"pods have no interface `{fabric.interface}`: theirs to the pod network is `{_POD_INTERFACE}`"
+            message = f"pods have no interface `{fabric.interface}`: their interface to the pod network is `{_POD_INTERFACE}`"
             hint = f"write `{_POD_INTERFACE}`, or set `host_network: true` under `scheduler.options`"
             yield Problem("HW409", CLUSTER, ("fabrics", index, "interface"), message, hint, Severity.WARNING)

@@ -1,4 +1,4 @@
-"""Options of Kubernetes on a cluster."""
+"""Defines the options of Kubernetes on a cluster."""
 
 from typing import Annotated, Literal
 
@@ -23,7 +23,7 @@ class Mount(Section):
     """A directory that the pods get from outside: either a claim's or the node's own."""
 
     path: Absolute = Field(examples=["/scratch"])
-    """Where it lies in the pods."""
+    """Path in the pods."""
     claim: Subdomain | None = Field(None, examples=["scratch"])
     """PersistentVolumeClaim in the job's namespace that holds it."""
     host_path: Absolute | None = Field(None, examples=["/mnt/scratch"])
@@ -42,7 +42,7 @@ class Toleration(Section):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, examples=["NoSchedule"])
     """Effect of the taint; any when left out."""
     seconds: int | None = Field(None, ge=0, le=2**31 - 1, examples=[30])
-    """How long a pod stays on a node that gets the taint, where the effect is `NoExecute`; for ever when left out."""
+    """How long a pod stays on a node that gets the taint, where the effect is `NoExecute`; forever when left out."""
 
 
 class Rdma(Section):
@@ -55,33 +55,33 @@ class Rdma(Section):
 
 
 class KubernetesOptions(Section):
-    """What every job of the cluster is submitted with."""
+    """Options of every job of the cluster."""
 
     namespace: Name = Field("default", examples=["research"])
     """Namespace of all objects."""
     image: str | None = Field(None, pattern=r"^[^\s]+$", examples=["registry.example.com/headway:1"])
-    """Container image of jobs that name none: it holds headway and what the training needs; a digest runs the same everywhere."""
+    """Container image of jobs that set none, with headway and what the training needs; a digest is the same everywhere."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])
-    """When nodes fetch the image; Kubernetes' own rule when left out."""
+    """When nodes pull the image; Kubernetes' default when left out."""
     service_account: Subdomain | None = Field(None, examples=["training"])
-    """ServiceAccount of the pods; when left out each job brings its own, which may do nothing."""
+    """ServiceAccount of the pods; when left out each job creates one without permissions."""
     setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
     """Lines of POSIX shell that run first in every pod, for example to find `python3`."""
     mounts: tuple[Mount, ...] = Field((), examples=[[{"path": "/scratch", "claim": "scratch"}]])
     """Directories from outside; one of them must hold the runs."""
     memory: str | None = Field(None, pattern=r"^[1-9][0-9]*([KMGT]i|[kMGT])?$", examples=["1536Gi"])
-    """Memory of one pod, /dev/shm included; without it a pod is among the first to go when its node runs short."""
+    """Memory of one pod, including /dev/shm; without it a pod is among the first to be evicted when its node runs short."""
     rdma: Rdma | None = Field(None, examples=[{"resource": "rdma/hca_shared_devices_a"}])
     """RDMA devices of one pod."""
     host_network: bool = Field(False, examples=[True])
-    """Whether pods use their node's network, as RoCE needs where no CNI hands adapters to pods."""
+    """Whether pods use their node's network, as RoCE needs unless a CNI plugin gives adapters to pods."""
     node_selector: dict[Key, Value] = Field(default_factory=dict, examples=[{"pool": "training"}])
     """Labels that a node must have."""
     tolerations: tuple[Toleration, ...] = Field((), examples=[[{"key": "nvidia.com/gpu"}]])
-    """Taints of nodes that do not keep the pods away."""
+    """Taints of nodes that the pods tolerate."""
     user: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])
     """User id of the processes; the image's when left out."""
     group: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])
     """Group id of the processes; the image's when left out."""
     max_restarts: int = Field(100, ge=0, le=2**31 - 1, examples=[100])
-    """Attempts after the first; one that its time limit ends does not count."""
+    """Attempts after the first, not counting those that end at their time limit."""

@@ -1,4 +1,4 @@
-"""A plan as `kubernetes/job.yaml`."""
+"""Renders a plan as `kubernetes/job.yaml`."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A Jinja template as YAML text in which every value is quoted, whatever it holds."""
+"""Renders a Jinja template as YAML in which every value is quoted, whatever it contains."""
 
 import json
 import re

@@ -1,4 +1,8 @@
-"""The machine at hand as a scheduler: one shell script that starts a runner for every slot."""
+"""Scheduler `local`: this machine, by one shell script that starts a supervisor per node.
+
+In: a `JobPlan` and `LocalOptions`. Out: `local/run.sh`.
+Start reading: `render.py`, `run.sh.j2`.
+"""
 
 from headway.templates.kind import JobKind
 from headway.templates.schedulers.local.check import check

@@ -1,4 +1,4 @@
-"""What the local scheduler cannot do."""
+"""Reports what the local scheduler cannot do."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from headway.templates.schedulers.local.options import LocalOptions
 def check(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """A time limit has nobody to keep it, an image nobody to start it."""
     if plan.time_limit is not None:
-        message = f"nothing ends the job after `{plan.time_limit}`: the scheduler of `{cluster.name}` is `local`"
-        yield Problem("HW404", JOB, ("limits", "time"), message, "leave `time` out here", Severity.WARNING)
-    yield from check_no_image(plan, "its scheduler is `local`", "leave `image` out here: ranks use the Python that starts them")
+        message = f"`{plan.time_limit}` is not enforced: the scheduler of `{cluster.name}` is `local`"
+        yield Problem("HW404", JOB, ("limits", "time"), message, "leave `time` out", Severity.WARNING)
+    yield from check_no_image(plan, "its scheduler is `local`", "leave `image` out: ranks use the Python that starts them")
     yield from check_mounts_in_place(plan)
     yield from check_variables(plan)

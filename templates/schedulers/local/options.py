@@ -1,4 +1,4 @@
-"""Options of the local scheduler."""
+"""Defines the options of the local scheduler."""
 
 from headway.jobspec.spec.section import Section
 

@@ -1,4 +1,4 @@
-"""A plan as `local/run.sh`."""
+"""Renders a plan as `local/run.sh`."""
 
 from pathlib import Path, PurePosixPath
 

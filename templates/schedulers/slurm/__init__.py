@@ -1,4 +1,8 @@
-"""Slurm as a scheduler: one self-contained batch script, which also puts a failed job back into the queue."""
+"""Scheduler `slurm`: one self-contained batch script, which also requeues the job after a failure.
+
+In: a `JobPlan` and `SlurmOptions`. Out: `slurm/job.sbatch`.
+Start reading: `render.py`, `job.sbatch.j2`.
+"""
 
 from headway.templates.kind import JobKind
 from headway.templates.schedulers.slurm.check import check

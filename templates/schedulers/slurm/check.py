@@ -1,4 +1,4 @@
-"""What Slurm cannot do with a plan."""
+"""Reports what Slurm cannot do with a plan."""
 
 from collections.abc import Iterator
 
@@ -49,8 +49,8 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     yield from _check_directives(options)
     yield from _check_segment(options, plan, cluster)
     if options.containers is None:
-        hint = "where pyxis is installed, add `containers: pyxis` to the cluster's `scheduler.options`; else leave `image` out"
-        yield from check_no_image(plan, "the options of its Slurm say nothing of `containers`", hint)
+        hint = "if pyxis is installed, add `containers: pyxis` to the cluster's `scheduler.options`; else leave `image` out"
+        yield from check_no_image(plan, "its Slurm options do not set `containers`", hint)
     elif plan.code["image"] is not None:
         yield from _check_image(plan)
         yield from _check_paths(plan, cluster)
@@ -66,8 +66,8 @@ def _check_directives(options: SlurmOptions) -> Iterator[Problem]:
         name = directive.removeprefix("--").partition("=")[0]
         own = next((each for each in _OWN if each.startswith(name)), None)
         if own is not None:
-            message = f"`--{own}` is the batch script's own, and of two the last would count"
-            hint = "leave it out; what a job asks for stands in the job, and the rest in the other options of its cluster"
+            message = f"`--{own}` is set by the batch script itself, and Slurm would use the last of two"
+            hint = "leave it out; set what a job asks for in the job, and the rest in the other options of its cluster"
             yield Problem("HW210", CLUSTER, ("scheduler", "options", "directives", index), message, hint)
 
 
@@ -79,10 +79,12 @@ def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -
         return
     layout = plan.spec["layout"]
     axis = "tp" if layout["tp"] > cluster.group(plan.group).gpus else "ep"
-    message = f"groups of {layout[axis]} ranks need {plan.segment_nodes} nodes of one NVLink domain, and nothing tells Slurm so"
+    message = (
+        f"groups of {layout[axis]} ranks need {plan.segment_nodes} nodes of one NVLink domain, but Slurm is not asked for them"
+    )
     hint = (
-        "where Slurm 24.05 or newer has topology/block with a block for each domain, add `topology: block` to the cluster's "
-        "`scheduler.options`: the job then asks for segments"
+        "if Slurm 24.05 or newer has topology/block with a block per domain, add `topology: block` to the cluster's "
+        "`scheduler.options`: jobs then request segments"
     )
     yield Problem("HW425", JOB, ("layout", axis), message, hint, Severity.WARNING)
 
@@ -91,20 +93,18 @@ def _check_whole_segments(plan: JobPlan, segment: int) -> Iterator[Problem]:
     """The job's own nodes are whole segments, since they hold whole groups of ranks; spares need not be."""
     if plan.nodes % segment:
         message = (
-            f"{plan.slots} nodes and {plan.spares} spares are no multiple of the {segment} nodes that come from one NVLink domain "
-            "together, and Slurm takes `--segment` only where it divides the nodes"
+            f"{plan.slots} nodes and {plan.spares} spares are not a multiple of the {segment} nodes that come from "
+            f"one NVLink domain together, and Slurm accepts `--segment` only if it divides the nodes"
         )
         nearest = listed_numbers([count - plan.slots for count in nearest_multiples(plan.nodes, segment)])
-        yield Problem("HW428", JOB, ("resilience", "spares"), message, f"the nearest numbers of spares are {nearest}")
+        yield Problem("HW428", JOB, ("resilience", "spares"), message, f"set the spares to one of {nearest}")
 
 
 def _check_image(plan: JobPlan) -> Iterator[Problem]:
     image = plan.code["image"]
     if image is not None and image.endswith(".sif"):
-        message = f"`{image}` is an image of Apptainer, and pyxis starts enroot's (`.sqsh`) and those of registries"
-        yield Problem(
-            "HW422", JOB, IMAGE, message, "make one with `enroot import`, or name the image in its registry by its digest"
-        )
+        message = f"`{image}` is an Apptainer image, but pyxis starts enroot images (`.sqsh`) and images of registries"
+        yield Problem("HW422", JOB, IMAGE, message, "make one with `enroot import`, or set the image's digest in its registry")
 
 
 def _check_mounts(plan: JobPlan) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Options of Slurm on a cluster."""
+"""Defines the options of Slurm on a cluster."""
 
 from typing import Annotated, Literal
 
@@ -15,12 +15,12 @@ Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*
 
 
 class SlurmOptions(Section):
-    """What every job of the cluster is submitted with."""
+    """Options of every job of the cluster."""
 
     partition: Word | None = Field(None, examples=["main"])
     """Partition; Slurm's default when left out."""
     account: Word | None = Field(None, examples=["research"])
-    """Account that is charged."""
+    """Account to charge."""
     qos: Word | None = Field(None, examples=["high"])
     """Quality of service."""
     constraint: Constraint | None = Field(None, examples=["nvme&ib"])
@@ -33,11 +33,11 @@ class SlurmOptions(Section):
     # job's nodes or is larger (SchedMD/slurm CHANGELOG/slurm-24.05.md, https://slurm.schedmd.com/topology.html).
     topology: Literal["block"] | None = Field(None, examples=["block"])
     """Slurm's plugin for the network: `block` is topology/block of Slurm 24.05 or newer, with a block for each NVLink domain whose nodes
-    follow one another in name, as ranks do; jobs whose groups of ranks span nodes then ask for segments."""
+    follow one another in name, as ranks do; jobs whose groups of ranks span nodes then request segments."""
     exclusive: bool = Field(False, examples=[True])
-    """Whether a job gets whole nodes for itself."""
+    """Whether a job gets nodes exclusively."""
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
-    """What starts the image that a job names: NVIDIA's plugin pyxis, 0.15 or newer; nothing when left out."""
+    """What starts a job's image: NVIDIA's plugin pyxis, 0.15 or newer; nothing when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])

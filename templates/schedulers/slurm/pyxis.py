@@ -1,4 +1,4 @@
-"""A job's container as options of srun that pyxis adds (NVIDIA/pyxis args.c), and its image as enroot reads it."""
+"""Turns a job's container into the srun options that pyxis adds (NVIDIA/pyxis args.c), and its image into enroot's notation."""
 
 import re
 from collections.abc import Iterator

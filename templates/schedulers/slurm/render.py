@@ -1,4 +1,4 @@
-"""A plan as `slurm/job.sbatch`."""
+"""Renders a plan as `slurm/job.sbatch`."""
 
 import math
 from pathlib import Path, PurePosixPath

@@ -1,4 +1,8 @@
-"""FRR as a switch's routing: BGP on unnumbered links, in one integrated `frr.conf`."""
+"""Switch OS `frr`: BGP on unnumbered links in one integrated `frr.conf`.
+
+In: a `SwitchPlan` of a cluster's plan. Out: `frr.conf`; `read.py` reads one back.
+Start reading: `render.py`, `frr.conf.j2`.
+"""
 
 from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading

@@ -1,4 +1,4 @@
-"""What FRR cannot do with a plan."""
+"""Reports what FRR cannot do with a plan."""
 
 from collections.abc import Iterator
 
@@ -14,9 +14,9 @@ def check(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iter
     fabric = cluster.fabric(switch.fabric)
     at: Path = ("fabrics", cluster.fabrics.index(fabric), "switches")
     if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:
-        message = f"FRR spreads traffic over {MAX_PATHS} paths at most, and a leaf has {len(switch.uplinks)} uplinks"
-        yield Problem("HW513", CLUSTER, (*at, "spines"), message, "take fewer spines or uplinks")
+        message = f"FRR spreads traffic over at most {MAX_PATHS} paths, but a leaf has {len(switch.uplinks)} uplinks"
+        yield Problem("HW513", CLUSTER, (*at, "spines"), message, "use fewer spines or uplinks")
     if fabric.qos is not None and fabric.os == ("frr",):
-        message = "FRR sets no queue, PFC or ECN, so nothing on these switches makes the classes of traffic true"
-        hint = "name the system that configures the queues too, for example `{kind: sonic}`"
+        message = "FRR sets no queue, PFC or ECN, so nothing on these switches implements the traffic classes"
+        hint = "add the system that configures the queues, for example `{kind: sonic}`"
         yield Problem("HW513", CLUSTER, (*at, "os", 0, "kind"), message, hint, Severity.WARNING)

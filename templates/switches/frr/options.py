@@ -1,4 +1,4 @@
-"""Options of FRR on a fabric's switches."""
+"""Defines the options of FRR on a fabric's switches."""
 
 from pydantic import Field
 
@@ -6,11 +6,11 @@ from headway.jobspec.spec.section import Section
 
 
 class FrrOptions(Section):
-    """How soon a switch takes a neighbour for dead that it can no longer hear."""
+    """How soon a switch declares a silent neighbour dead."""
 
     bfd_ms: int | None = Field(300, ge=10, le=60000, examples=[300])
     """Milliseconds between two BFD packets; no BFD when null."""
     bfd_multiplier: int = Field(3, ge=2, le=255, examples=[3])
-    """BFD packets in a row whose absence ends a link."""
+    """Missing BFD packets in a row that end a link."""
     hold_s: int = Field(9, ge=3, le=3600, examples=[9])
     """Seconds without a BGP message that end a session; keepalives are sent three times as often."""

@@ -1,4 +1,4 @@
-"""What an `frr.conf` really configures, also one that somebody else wrote.
+"""Reads what an `frr.conf` configures, including one written by hand.
 
 How vtysh reads: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for what leaves a block.
 """
@@ -38,7 +38,7 @@ def read(text: str) -> Reading:
     lines = [(number, " ".join(line.split()), line) for number, line in enumerate(text.splitlines(), 1)]
     commands = [(number, words, _indent(line)) for number, words, line in lines if words and words[0] not in "!#"]
     if not any(_FRR.fullmatch(words) for _, words, _ in commands):
-        raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is no frr.conf")
+        raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is not an frr.conf")
     settings = dict(_settings(commands))
     return Reading(settings, routing=_routing({key: setting.value for key, setting in settings.items()}))
 

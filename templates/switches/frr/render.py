@@ -1,4 +1,4 @@
-"""A switch's plan as `frr.conf`."""
+"""Renders a switch's plan as `frr.conf`."""
 
 from pathlib import Path, PurePosixPath
 from typing import Any

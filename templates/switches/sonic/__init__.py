@@ -1,4 +1,8 @@
-"""SONiC as a switch's operating system: ports, queues, PFC, ECN and BGP in one `config_db.json`."""
+"""Switch OS `sonic`: ports, queues, PFC, ECN and BGP in one `config_db.json`.
+
+In: a `SwitchPlan` of a cluster's plan. Out: `config_db.json`; `read.py` reads one back.
+Start reading: `render.py`.
+"""
 
 from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading

@@ -1,4 +1,4 @@
-"""What a `config_db.json` really configures, also one that somebody else wrote: SONiC's own references followed from port to number.
+"""Reads what a `config_db.json` configures, including one written by hand, by following SONiC's references from port to number.
 
 What it does not follow is absent from the views, never an error: maps that are not there, texts that are no numbers.
 """
@@ -69,7 +69,7 @@ def _read(text: str) -> Reading:
     document = json.loads(text, parse_int=str, parse_float=str)
     tables = _tables(document)
     if not _TABLES & tables.keys():
-        raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is no config_db.json")
+        raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is not a config_db.json")
     queues, groups = _by_port(tables, "QUEUE"), _by_port(tables, "BUFFER_PG")
     maps = _maps(tables)
     views = {

@@ -1,4 +1,4 @@
-"""A switch's plan as `config_db.json`: tables of rows of texts, by the names of SONiC's YANG models."""
+"""Renders a switch's plan as `config_db.json`: tables of rows of text, by the names of SONiC's YANG models."""
 
 import json
 import re

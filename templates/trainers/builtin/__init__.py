@@ -1,4 +1,8 @@
-"""The trainer inside the runner: a Llama-family model under FSDP2."""
+"""Trainer `builtin`: the Llama-family trainer of runner/train.
+
+In: a `JobPlan` and `BuiltinOptions`. Out: no file; run.json holds all that the trainer needs.
+Start reading: `check.py` (what it cannot run), `options.py`.
+"""
 
 from headway.templates.kind import JobKind
 from headway.templates.trainers.builtin.check import ONLY, check

@@ -1,4 +1,4 @@
-"""What the builtin trainer cannot do with a plan."""
+"""Reports what the builtin trainer cannot do with a plan."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -28,15 +28,15 @@ _ONLY: Limited = {
     ("precision", "parameters"): (("fp32",), "keeps parameters in fp32"),
     ("precision", "compute"): (("fp32",), "computes in fp32"),
     ("precision", "reduce"): (("fp32",), "sums gradients in fp32"),
-    ("recompute",): (("none",), "computes no activation twice"),
-    ("compile",): ((False,), "compiles nothing"),
+    ("recompute",): (("none",), "does not recompute activations"),
+    ("compile",): ((False,), "does not compile"),
     ("overlap", "parameters"): ((), "leaves the order of communication to FSDP2"),
     ("overlap", "gradients"): ((), "leaves the order of communication to FSDP2"),
-    ("overlap", "tensor"): ((False,), "splits no matrix"),
+    ("overlap", "tensor"): ((False,), "does not split matrices"),
     ("overlap", "pipeline"): ((False,), "has no pipeline"),
     ("overlap", "experts"): ((False,), "builds no experts"),
     ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
-    ("resilience", "corruption", "compare"): ((), "holds each parameter once, so that there is no replica to compare"),
+    ("resilience", "corruption", "compare"): ((), "holds each parameter once, so there is no replica to compare"),
 }  # What `history` may change from a step on (runner/train/history.py).
 _CHANGED = ("steps", "batch.global", *(f"optimizer.{field.name}" for field in fields(contract.Optimizer)))
 ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}
@@ -47,13 +47,13 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
     for axis in _AXES:
         degree = getattr(plan.mesh, axis)
         if degree > 1:
-            message = f"the trainer `builtin` does not split over `{axis}`, and the layout has {degree}"
-            yield Problem("HW306", JOB, ("layout", axis), message, f"leave `{axis}` out: all ranks then go to `dp_shard`")
+            message = f"the trainer `builtin` does not split over `{axis}`, but the layout has {degree}"
+            yield Problem("HW306", JOB, ("layout", axis), message, f"leave `{axis}` out, so that all ranks go to `dp_shard`")
     for path, (values, deed) in _ONLY.items():
         found = _value(plan.spec, path)
         if found is not None and found not in values:
             message = f"the trainer `builtin` {deed}, whatever `{'.'.join(path)}` says"
-            hint = f"leave `{path[-1]}` out, or take the trainer `script` with a training script that does it"
+            hint = f"leave `{path[-1]}` out, or use the trainer `script` with a training script that does it"
             yield Problem("HW306", JOB, path, message, hint)
     yield from _check_model(plan)
     yield from _check_history(plan)
@@ -64,8 +64,8 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
     for index, entry in enumerate(plan.spec["history"]):
         for name in entry["set"]:
             if is_for_history(name) and name not in _CHANGED:
-                message = f"the trainer `builtin` does not change `{name}` in a run"
-                hint = "it changes `steps`, `batch.global`, and of `optimizer` all but its schedule; for others, start a new run"
+                message = f"the trainer `builtin` does not change `{name}` during a run"
+                hint = "start a new run; only `steps`, `batch.global`, and all of `optimizer` but its schedule can change"
                 yield Problem("HW306", JOB, ("history", index, "set", name), message, hint, at_key=True)
 
 
@@ -78,8 +78,8 @@ def _check_model(plan: JobPlan) -> Iterator[Problem]:
         yield Problem("HW307", JOB, ("model", "vocab_size"), message, f"use at least {_BYTE_TOKENS}")
     decoder, source = as_decoder(plan.model), _source(plan.spec["model"])
     if isinstance(decoder, str) and source is not None and _is_taken(plan.spec, "model"):
-        message = f"the trainer `builtin` builds decoders of the Llama family, and this model has {decoder}"
-        yield Problem("HW306", JOB, source, message, "take the trainer `script` with a training script that builds it")
+        message = f"the trainer `builtin` builds decoders of the Llama family, but this model has {decoder}"
+        yield Problem("HW306", JOB, source, message, "use the trainer `script` with a training script that builds it")
 
 
 def _is_taken(spec: Mapping[str, Any], section: str) -> bool:

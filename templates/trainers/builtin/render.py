@@ -1,4 +1,4 @@
-"""The builtin trainer needs no file: run.json tells it everything."""
+"""Renders no file: the builtin trainer reads everything from run.json."""
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files

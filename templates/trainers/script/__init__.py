@@ -1,4 +1,9 @@
-"""Somebody's own training script as a trainer: started as torchrun starts it, with the plan's values in its arguments."""
+"""Trainer `script`: an unmodified training script, started as torchrun starts it.
+
+In: a `JobPlan` and `ScriptOptions`. Out: the script's arguments with the plan's values filled in,
+as settings in run.json.
+Start reading: `arguments.py`, `settings.py`, `check.py`.
+"""
 
 from headway.templates.kind import JobKind
 from headway.templates.trainers.script.check import check

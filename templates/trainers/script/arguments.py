@@ -1,4 +1,4 @@
-"""An argument such as `--tp={layout.tp}` as the words that the script gets: the plan's values by the names that the spec has for them."""
+"""Fills arguments such as `--tp={layout.tp}` with the plan's values, by their names in the spec."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -122,12 +122,12 @@ def mistakes(argument: str, known: Mapping[str, Value | None]) -> Iterator[tuple
     for found in _BRACES.finditer(argument):
         name, alone = found["name"], found["alone"]
         if alone is not None:
-            yield f"a `{alone}` without the other brace", f"write `{alone}{alone}` for the brace itself"
+            yield f"a `{alone}` without the other brace", f"write `{alone}{alone}` for a literal brace"
         elif name is not None and name not in known:
-            yield f"`{{{name}}}` is no value of the plan", _hint(name, known)
+            yield f"`{{{name}}}` is not a value of the plan", _hint(name, known)
         elif name is not None and known[name] is None:
-            hint = f"say it in the job's `{section_of(name)}`, or leave the argument out"
-            yield f"`{{{name}}}` has no value: the job does not say it", hint
+            hint = f"set it in the job's `{section_of(name)}`, or leave the argument out"
+            yield f"`{{{name}}}` has no value: the job does not set it", hint
 
 
 def _text(value: Value | None) -> str:
@@ -136,13 +136,13 @@ def _text(value: Value | None) -> str:
 
 def _hint(name: str, known: Mapping[str, Value | None]) -> str:
     if name == "model.config":
-        return "write the path itself, from where the job is submitted, or hand over the sizes, for example `{model.layers}`"
+        return "write the path itself, relative to where the job is submitted, or pass the sizes, for example `{model.layers}`"
     if not re.fullmatch(r"[\w.]+", name):
-        return "write `{{` and `}}` for the braces themselves"
+        return "write `{{` and `}}` for literal braces"
     section, _, field = name.rpartition(".")
     fields = {each.removeprefix(f"{section}."): each for each in known if each.startswith(f"{section}.")}
     if fields:
         near = nearest(field, fields)
         return f"did you mean `{{{fields[near]}}}`?" if near else f"known names: {listed(fields.values())}"
     near = next((each for each in known if each.endswith(f".{name}")), None) or nearest(name, known)
-    return f"did you mean `{{{near}}}`?" if near else "docs/script.md has all names"
+    return f"did you mean `{{{near}}}`?" if near else "docs/script.md lists all names"

@@ -1,4 +1,4 @@
-"""What a script's arguments cannot be filled with, and what of the job no argument hands to it."""
+"""Reports arguments of a script that cannot be filled, and values of the job that no argument passes to it."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
@@ -42,7 +42,7 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
         for message, hint in mistakes(argument, known):
             yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
     if options.argv[0] == "-m":
-        yield Problem("HW210", JOB, (*_ARGV, 0), "`-m` in place of the script", "write `module: true`, and the module first")
+        yield Problem("HW210", JOB, (*_ARGV, 0), "`-m` in place of the script", "set `module: true` and put the module first")
     yield from _check_history(plan)
     yield from _check_corruption(plan)
     untold = list(_untold(options, plan, known))
@@ -54,13 +54,13 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
     """It is told of its values once, when it starts, and reads its samples itself; a rollback is the claim's business."""
     for index, entry in enumerate(plan.spec["history"]):
         for name in filter(is_for_history, entry["set"]):
-            message = f"a script is told of its values when it starts: nothing changes `{name}` at a step of the run"
-            hint = "let the script do it, by its own count of steps, or start a new run"
+            message = f"a script gets its values when it starts: `{name}` cannot change at a step of the run"
+            hint = "change it in the script, by its own step count, or start a new run"
             yield Problem("HW306", JOB, ("history", index, "set", name), message, hint, at_key=True)
         if entry["skip_samples"]:
-            message = "a script reads its samples itself, and nothing leaves any of them out"
+            message = "a script reads its samples itself, so none can be skipped"
             path = ("history", index, "skip_samples")
-            yield Problem("HW306", JOB, path, message, "let the script do it: take the line out", at_key=True)
+            yield Problem("HW306", JOB, path, message, "skip them in the script and remove this line", at_key=True)
 
 
 def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
@@ -68,8 +68,8 @@ def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
     checks = plan.spec["resilience"]["corruption"] or {}
     for name in ("replay", "grad_norm_factor"):
         if checks.get(name) is not None:
-            message = f"a script's step cannot be computed again from outside, which `{name}` asks for"
-            hint = "use `compare`, which looks at what replicas hold alike, or let the script do it"
+            message = f"a script's step cannot be recomputed from outside, which `{name}` requires"
+            hint = "use `compare`, which compares replicas, or check it in the script"
             yield Problem("HW306", JOB, ("resilience", "corruption", name), message, hint, at_key=True)
 
 
@@ -96,7 +96,7 @@ def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
 
 def _not_handed_over(names: list[str], known: Mapping[str, Value | None]) -> Problem:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    message = f"no argument of the script holds {listed(names[:_SHOWN])}{more}, and nothing else carries that out"
+    message = f"not passed to the script: {listed(names[:_SHOWN])}{more}"
     example = names[0] if names[0] in known else next(name for name in ("model.preset", "model.layers") if known[name])
-    hint = f"hand it over, for example as `{{{example}}}`, or leave out what the script does not read"
+    hint = f"pass it, for example as `{{{example}}}`, or leave out what the script does not read"
     return Problem("HW313", JOB, _ARGV, message, hint, Severity.WARNING)

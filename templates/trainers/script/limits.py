@@ -1,4 +1,4 @@
-"""What of a layout a script can carry out: what its arguments hold."""
+"""Determines which parts of a layout a script supports: those that its arguments contain."""
 
 from headway.templates.kind import Limited
 from headway.templates.trainers.script.arguments import names_in
@@ -6,7 +6,7 @@ from headway.templates.trainers.script.options import ScriptOptions
 
 _DEGREES = ("pp", "dp_replicate", "cp", "tp", "ep", "virtual_stages")
 _CHOICES = (("layout", "sequence_parallel"), ("layout", "schedule"), ("recompute",))
-_WHY = "is not told of it"
+_WHY = "is not given it"
 
 # Fields that a script does not carry out without being told: degrees of 1, and what is left out.
 _UNTOLD: Limited = {**{("layout", degree): ((1,), _WHY) for degree in _DEGREES}, **dict.fromkeys(_CHOICES, ((), _WHY))}

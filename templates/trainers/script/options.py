@@ -1,4 +1,4 @@
-"""Options of a training script."""
+"""Defines the options of a training script."""
 
 from typing import Annotated
 
@@ -12,12 +12,12 @@ Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 
 
 class ScriptOptions(Section):
-    """A training script that torchrun could start too."""
+    """A training script that torchrun could start as well."""
 
     argv: tuple[Argument, ...] = Field(min_length=1, examples=[["train.py", "--epochs=3"]])
-    """The script and its arguments, each of them text; a relative path counts from where the job is submitted, and `{layout.tp}` and
+    """The script and its arguments, each of them text; a relative path starts where the job is submitted, and `{layout.tp}` and
     the like stand for values of the plan (docs/script.md)."""
     module: bool = Field(False, examples=[True])
-    """Whether the first item is a module, as after `python -m`, and no file."""
+    """Whether the first item is a module, as after `python -m`, instead of a file."""
     framework: Framework | None = Field(None, examples=["megatron"])
-    """Whose code the script runs the steps with, for estimates of memory and time; torchtitan's when left out."""
+    """Framework whose code runs the script's steps, for estimates of memory and time; torchtitan when left out."""

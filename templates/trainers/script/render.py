@@ -1,4 +1,4 @@
-"""A script needs no file of ours: run.json holds its arguments."""
+"""Renders no file: run.json holds a script's arguments."""
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files

@@ -1,4 +1,4 @@
-"""The options of a script as run.json tells them to the runner: its arguments with every value filled in."""
+"""Builds a script's settings for run.json: its arguments with every value filled in."""
 
 from collections.abc import Mapping
 from typing import Any

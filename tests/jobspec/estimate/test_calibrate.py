@@ -71,7 +71,7 @@ def test_a_run_s_step_is_the_median_of_those_that_do_not_warm_up(tmp_path: Path)
 def test_a_run_that_only_warmed_up_and_a_line_that_is_none_say_so(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(line(1, step, 1.0) for step in range(WARM_UP)))
-    with pytest.raises(MeasurementError, match="no more than the 5 first steps of each generation"):
+    with pytest.raises(MeasurementError, match="only the first 5 steps of each generation"):
         measured_step(metrics)
     metrics.write_text('{"step": 1}\n')
     with pytest.raises(MeasurementError, match=r"not a line of metrics.jsonl: \{\"step\": 1\}"):

@@ -291,9 +291,9 @@ def test_spares_are_the_fewest_with_which_the_job_hardly_waits_for_a_node() -> N
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (JOB + "group: cpu\n", "the nodes of group `cpu` have no GPU, and the planner knows the speed and memory of GPUs only"),
+        (JOB + "group: cpu\n", "the nodes of group `cpu` have no GPU, and the planner only models GPUs"),
         (JOB + "group: other\n", "the catalogue does not have the GPU `H9000`"),
-        (JOB + "group: slow\nnodes: 2\n", "nothing says how fast the adapters of group `slow` are"),
+        (JOB + "group: slow\nnodes: 2\n", "the speed of the adapters of group `slow` is unknown"),
         (JOB.replace(SMALL, ""), "the job has no `model`"),
         (JOB.replace(BATCH, ""), "the job has no `batch`"),
         (JOB.replace("64 sequences", "63 sequences").replace("auto,", "2,"), "no layout of its 8 GPUs can be used"),

@@ -82,7 +82,7 @@ def test_what_was_observed_on_the_cluster_replaces_what_was_published(planned: P
     assert failures.causes == published.failures.causes
     assert [line.partition(" (")[0] for line in published.assumed] == [
         "a node fails every 264 days",
-        "a replaced node is back after 3 days",
+        "a replaced node is repaired after 3 days",
         "a warm restart takes 150 s",
         "a cold restart takes 600 s",
     ]

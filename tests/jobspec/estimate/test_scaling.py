@@ -87,7 +87,7 @@ def test_gpus_pay_up_to_where_an_added_one_gives_half_of_what_one_gave(strong: S
     assert strong.marginal == pytest.approx(added / (before.tokens_s / before.gpus))
     assert strong.marginal < PAYS
     assert weak.pays_to is None
-    assert weak.words == "more GPUs pay up to 16,384: each that is added gives at least 50% of what one gave before"
+    assert weak.words == "more GPUs pay up to 16,384: each added GPU gives at least 50% of what one gave before"
 
 
 def test_the_words_name_the_cost_that_grows_most(strong: Scaling) -> None:
@@ -96,16 +96,14 @@ def test_the_words_name_the_cost_that_grows_most(strong: Scaling) -> None:
     after = next(point.costs for point in strong.points if point.gpus > strong.pays_to)
     growth = {name: cost - before.get(name, 0.0) for name, cost in after.items()}
     assert growth[strong.cost] == max(growth.values())
-    assert strong.words.startswith(
-        f"more than {strong.pays_to:,} GPUs do not pay: each that is added gives {strong.marginal:.0%} of"
-    )
+    assert strong.words.startswith(f"more than {strong.pays_to:,} GPUs do not pay: each added GPU gives {strong.marginal:.0%} of")
 
 
 def test_gpus_that_no_layout_uses_are_a_gap(request_: Request) -> None:
     alone = replace(request_, allowed=Allowed(tp=(1,), cp=(1,), pp=(1,)))
     found = scaling(alone, (64, 512), "strong")
     assert found.points[1] == ScalingPoint(512, 256, None)
-    assert found.words == "nothing is said of more GPUs: a layout fits on 64 only"
+    assert found.words == "a layout fits on 64 GPUs only, so there is nothing to compare"
     assert scaling(alone, (512,), "strong").words == "no layout fits on any of these numbers of GPUs"
 
 

@@ -155,11 +155,17 @@ def test_fewer_microbatches_than_ranks_run_under_1f1b_as_under_gpipe() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "microbatches", "chunks", "said"),
     [
-        ("2F2B", 2, 2, 1, "`2F2B` is no pipeline schedule; there are GPipe, 1F1B, Interleaved1F1B, LoopedBFS, "),
+        ("2F2B", 2, 2, 1, "`2F2B` is not a pipeline schedule; there are GPipe, 1F1B, Interleaved1F1B, LoopedBFS, "),
         ("1F1B", 2, 2, 2, "`1F1B` works with 1 stage a rank, not 2"),
         ("DualPipeV", 2, 4, 1, "`DualPipeV` works with 2 stages a rank, not 1"),
-        ("DualPipeV", 2, 3, 2, "`DualPipeV` wants a microbatch for each of 4 stages, not 3"),
-        ("Interleaved1F1B", 2, 5, 2, "`Interleaved1F1B` goes in rounds of equal size, and 5 microbatches do not make 2 of them"),
+        ("DualPipeV", 2, 3, 2, "`DualPipeV` needs a microbatch for each of 4 stages, not 3"),
+        (
+            "Interleaved1F1B",
+            2,
+            5,
+            2,
+            "`Interleaved1F1B` runs in rounds of equal size, but 5 microbatches do not divide into 2 rounds",
+        ),
         (
             "GPipe",
             2,
@@ -178,13 +184,13 @@ def test_what_a_schedule_does_not_take_is_said(name: str, ranks: int, microbatch
 def test_ranks_that_wait_for_each_other_are_an_error() -> None:
     first = [Operation("F", 0, 0), Operation("B", 0, 0), Operation("F", 0, 1), Operation("B", 0, 1)]
     second = [Operation("F", 1, 0), Operation("F", 1, 1), Operation("B", 1, 0), Operation("B", 1, 1)]
-    with pytest.raises(DeadlockError, match=r"^rank 0 waits for ever before B of microbatch 0 on stage 0$"):
+    with pytest.raises(DeadlockError, match=r"^rank 0 waits forever before B of microbatch 0 on stage 0$"):
         steps_of([first, second], 2, 2)
 
 
 def test_a_weight_gradient_before_its_input_gradient_is_an_error() -> None:
     order = [Operation("F", 0, 0), Operation("W", 0, 0), Operation("I", 0, 0)]
-    with pytest.raises(DeadlockError, match=r"^rank 0 waits for ever before W of microbatch 0 on stage 0$"):
+    with pytest.raises(DeadlockError, match=r"^rank 0 waits forever before W of microbatch 0 on stage 0$"):
         steps_of([order], 1, 1)
 
 

@@ -290,13 +290,13 @@ RULES: dict[str, tuple[Request, str]] = {
     "heads": (small(ODD, allowed=Allowed(tp=(8,))), "tp 8 does not divide heads 12, kv_heads 6"),
     "widths on a rack": (small(WIDE, network=RACK), "tp 16 does not divide ffn_hidden 6152"),
     "sequences": (small(sequences=8), "8 sequences do not divide over 16 data-parallel ranks"),
-    "tokens": (small(sequence=2056), "a sequence of 2056 tokens does not divide by 16, for 2 x 8 parts over cp"),
+    "tokens": (small(sequence=2056), "a sequence of 2056 tokens is not a multiple of 16, for 2 x 8 parts over cp"),
     "positions": (small(LEARNED), "a sequence of 2048 tokens, and the model has learned positions for 1024"),
     "stages": (small(), "16 stages (pp 16) are more than the model's 6 layers"),
     "uneven stages": (small(DEEP), "10 layers over 2 x 4 stages: each round of an interleaved schedule waits for the largest"),
     "stages with ends": (
         small(DEEP, framework="megatron"),
-        "10 layers do not divide over 2 x 4 stages, with embedding and output layer counted or not, which megatron wants",
+        "10 layers do not divide over 2 x 4 stages, with embedding and output layer counted or not, which megatron requires",
     ),
     "even stages": (
         small(framework="aleph", sharding="optimizer"),
@@ -315,13 +315,16 @@ RULES: dict[str, tuple[Request, str]] = {
         "1F1B works with one stage a rank, and virtual_stages is 2",
     ),
     "a leaner schedule": (small(), "GPipe waits as long as 1F1B and holds every microbatch"),
-    "fewer ranks for a sequence": (small(), "cp 2 with micro 2 exchanges more than cp 1 with micro 1, for as many tokens a rank"),
+    "fewer ranks for a sequence": (
+        small(),
+        "cp 2 with micro 2 exchanges more than cp 1 with micro 1, for the same tokens per rank",
+    ),
     "experts": (small(SPARSE, allowed=Allowed(ep=(3,))), "8 experts do not spread evenly over 3 ranks of ep"),
     "experts fold": (
         small(SPARSE, allowed=Allowed(tp=(1,), cp=(1,), pp=(1,), dp_replicate=(4,), ep=(8,))),
         "ep 8 does not divide the ranks that it folds over: dp_shard 4 x cp 1 x tp 1 = 4",
     ),
-    "no experts": (small(allowed=Allowed(ep=(2,))), "ep spreads experts over 2 ranks, and the model has none"),
+    "no experts": (small(allowed=Allowed(ep=(2,))), "ep spreads experts over 2 ranks, but the model has none"),
     "DeepEP": (
         small(
             DENSE.model_copy(update={"experts": Experts(count=256, top_k=8, ffn_hidden=256)}),
@@ -334,7 +337,7 @@ RULES: dict[str, tuple[Request, str]] = {
     "a degree that does not divide": (small(allowed=Allowed(tp=(3,))), "tp 3 does not divide 16 ranks"),
     "a microbatch that does not divide": (
         small(allowed=Allowed(micro=(3,), cp=(1,), pp=(1,), tp=(8,))),
-        "micro 3 does not divide the 16 sequences that a rank reads a step",
+        "micro 3 does not divide the 16 sequences that a rank reads per step",
     ),
 }
 
@@ -356,7 +359,7 @@ def test_layouts_that_are_too_slow_say_which_bound_says_so() -> None:
     slow = {each.reason for each in found.rejections if each.layouts and not each.reason.startswith("does not fit")}
     assert slow == {
         "at best as fast as another with the same tp, cp, pp and ep",
-        "computing and what each microbatch waits for take longer alone than the 2 fastest",
+        "computation and the waits of each microbatch alone take longer than the 2 fastest",
         "the bubble alone makes it slower than the 2 fastest",
     }
 

@@ -81,5 +81,5 @@ def test_a_server_that_is_away_is_an_os_error(
     ("url", "name"), [("kubernetes://ns", ""), ("kubernetes://NS/run", "NS"), ("kubernetes://ns/" + "a" * 64, "a" * 64)]
 )
 def test_a_name_that_kubernetes_would_not_take_is_refused(url: str, name: str) -> None:
-    with pytest.raises(StoreError, match=f"`{name}` is no name here; expected at most 63"):
+    with pytest.raises(StoreError, match=f"`{name}` is not a valid name; expected at most 63"):
         open_store(url)

@@ -160,7 +160,7 @@ def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -
         for words in (("preview",), ("up", "--yes")):
             refused = lab.headway(*words)
             assert ended(refused, 1) == []
-            assert f"{UNIT_FILE} is there already, and not headway's" in refused.stderr
+            assert f"{UNIT_FILE} is already there and not headway's" in refused.stderr
             assert "nothing was changed" in refused.stderr
         assert lab.listings() == before
     finally:
@@ -174,7 +174,9 @@ def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> 
     )
     refused = lab.headway("up", "--yes")
     assert ended(refused, 3) == []
-    assert re.search(r"error: n-2 .*the host showed ssh-ed25519 SHA256:\S+, and \S+known_hosts has ssh-ed25519", refused.stderr)
+    assert re.search(
+        r"error: n-2 .*the host presented ssh-ed25519 SHA256:\S+, but \S+known_hosts has ssh-ed25519", refused.stderr
+    )
     assert lab.listings() == before
 
 
@@ -217,7 +219,7 @@ def test_a_host_that_is_off_stops_it_is_left_out_by_name_and_forgotten_when_it_i
         failed = lab.headway("up", "--yes")
         assert ended(failed, 1) == []
         assert "error: n-2 (root@127.0.0.1:" in failed.stderr
-        assert f"if it is gone for good: `--forget 127.0.0.1:{lab.hosts.hosts['n2'].port}`" in failed.stderr
+        assert f"use `--forget 127.0.0.1:{lab.hosts.hosts['n2'].port}` if it is gone for good" in failed.stderr
         assert ended(lab.headway("up", "--yes", "--forget", "n-2"), 0) == []
         assert ended(lab.headway("up", "--yes"), 0) == []
     finally:
@@ -294,7 +296,7 @@ def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_b
     failed = lab.headway("up", "--yes")
     assert ended(failed, 1) == made("n-1")
     assert re.search(
-        r"error: n-2 .*`systemctl reload-or-restart -- headway-qos\.service` ended with 1: Job for headway-qos", failed.stderr
+        r"error: n-2 .*`systemctl reload-or-restart -- headway-qos\.service` exited with 1: Job for headway-qos", failed.stderr
     )
     assert failed.stderr.endswith("2 hosts: 1 changed, 1 failed\n")
     assert ended(lab.headway("preview"), 1) == [f"! n-2:{UNIT} (failed)"]
@@ -328,7 +330,7 @@ def test_on_a_terminal_it_shows_what_it_would_do_and_asks(lab: Lab) -> None:
     assert (code, shown.endswith("2 hosts: no changes"), "[y/N]" in shown) == (0, True, False), shown
     code, shown = answered(lab, "y\n", "down")
     assert (code, lab.listings()) == (0, before)
-    assert "take headway's files from 2 hosts, `n-1`, `n-2`? [y/N]" in shown
+    assert "remove headway's files from 2 hosts, `n-1`, `n-2`? [y/N]" in shown
 
 
 def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
@@ -355,8 +357,8 @@ def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("up",), 2, "nobody can be asked here; say `--yes`"),
-        (("down",), 2, "nobody can be asked here; say `--yes`"),
+        (("up",), 2, "cannot ask for confirmation without a terminal; pass `--yes`"),
+        (("down",), 2, "cannot ask for confirmation without a terminal; pass `--yes`"),
         (("up", "--yes", "--without", "n-9"), 2, "`--without n-9`: there is no such node; there are `n-1`, `n-2`"),
         (("up", "--yes", "--forget", "n-9"), 2, "`--forget n-9`: there is no such node"),
     ],

@@ -145,7 +145,7 @@ def test_a_hand_at_a_file_its_mode_its_unit_and_the_manifest_is_seen_and_mended(
 def test_a_file_of_somebody_else_is_refused_before_anything_is_written(ssh_hosts: SshHosts, host: SshHost) -> None:
     host.run("sh", "-c", f"mkdir /usr/local/sbin; echo mine >{SCRIPT}")
     before = host.listing()
-    with pytest.raises(ForeignError, match=f"^{host.name} .*{SCRIPT} is there already"):
+    with pytest.raises(ForeignError, match=f"^{host.name} .*{SCRIPT} is already there"):
         brought(wanted(ssh_hosts, host))
     assert host.listing() == before
     host.run("rm", "-r", "/usr/local/sbin")
@@ -223,10 +223,10 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
 
 def test_a_unit_that_fails_is_told_and_started_again_by_the_next_run(ssh_hosts: SshHosts, live_host: SshHost) -> None:
     state = wanted(ssh_hosts, live_host, script=f"echo tried >>{RAN}; exit 1")
-    with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` ended with 1"):
+    with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` exited with 1"):
         brought(state)
     assert found(state) == [Change(UNIT, "failed")]
-    with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` ended with 1"):
+    with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` exited with 1"):
         brought(state)
     assert runs(live_host) == 2
     brought(wanted(ssh_hosts, live_host))

@@ -50,7 +50,7 @@ def test_a_megabyte_goes_both_ways(ssh_hosts: SshHosts) -> None:
 
 
 def test_a_failing_command_is_told_with_host_command_code_and_reason(ssh_hosts: SshHosts) -> None:
-    expected = r"n1 \(root@127\.0\.0\.1:\d+\): `ls /never/was` ended with 2: .*No such file or directory"
+    expected = r"n1 \(root@127\.0\.0\.1:\d+\): `ls /never/was` exited with 2: .*No such file or directory"
     with connect(reach(ssh_hosts)) as ssh, pytest.raises(SshError, match=expected):
         ssh.run(["ls", "/never/was"])
 
@@ -69,7 +69,7 @@ def test_a_text_that_comes_through_in_part_changes_nothing(ssh_hosts: SshHosts, 
         ssh.put("/etc/put/file", "old\n", 0o644)
         run = ssh.run
         monkeypatch.setattr(ssh, "run", lambda argv, stdin=b"": run(argv, stdin=stdin[:-1]))
-        with pytest.raises(SshError, match="did not come through whole"):
+        with pytest.raises(SshError, match="was not transferred completely"):
             ssh.put("/etc/put/file", "a new text\n", 0o644)
         assert {path.name: path.read_text() for path in folder.iterdir()} == {"file": "old\n"}
         run(["rm", "-r", "/etc/put"])
@@ -92,7 +92,7 @@ def test_a_host_that_nobody_knows_is_refused_with_the_line_to_add(ssh_hosts: Ssh
     known = tmp_path / "known_hosts"
     known.touch()
     stranger = replace(reach(ssh_hosts), known_hosts=str(known))
-    with pytest.raises(ConnectError, match=r"no key of this host is known; it showed ssh-ed25519 SHA256:") as refused:
+    with pytest.raises(ConnectError, match=r"the host key is unknown; the host presented ssh-ed25519 SHA256:") as refused:
         connect(stranger)
     assert str(refused.value).endswith(f"add this line to {known}: {ssh_hosts.hosts['n1'].known_hosts_line}")
     known.write_text(str(refused.value).rpartition(f"{known}: ")[2] + "\n")
@@ -110,8 +110,8 @@ def test_a_host_with_another_key_is_refused_with_both(ssh_hosts: SshHosts, tmp_p
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"identity": "/never/was"}, "the file /never/was is not there"),
-        ({"known_hosts": "/never/was"}, "the file /never/was is not there"),
+        ({"identity": "/never/was"}, "the file /never/was does not exist"),
+        ({"known_hosts": "/never/was"}, "the file /never/was does not exist"),
         ({"identity": None}, "no agent offers a key"),
         ({"user": "nobody-here"}, "sshd does not accept the key .* for `nobody-here`"),
         ({"port": 1}, "no connection: Connection refused"),

@@ -1,4 +1,4 @@
-"""A block with experts as seconds on one rank: routing, dispatch, the experts' matrix products, and the way back."""
+"""Computes the time of a block with experts on one rank: routing, dispatch, the experts' matrix products, and combining."""
 
 import math
 from dataclasses import dataclass, replace

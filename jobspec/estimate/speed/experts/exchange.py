@@ -1,4 +1,4 @@
-"""What ranks exchange so that each token reaches its experts and comes back, by dispatcher, as seconds on their links."""
+"""Computes the time in which ranks exchange tokens with their experts and back, by dispatcher."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The host's part in blocks with experts: how long it takes to launch their operations, and what waits for it."""
+"""Computes the host's time to launch the operations of blocks with experts, and what waits for it."""
 
 from dataclasses import replace
 

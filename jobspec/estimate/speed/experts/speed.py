@@ -1,4 +1,4 @@
-"""The constants of blocks with experts: experts.yaml as records."""
+"""Reads experts.yaml: the constants of blocks with experts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

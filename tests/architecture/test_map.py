@@ -1,0 +1,83 @@
+"""The pages for newcomers name files and functions that are there, and each package introduces itself."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from headway.jobspec.markdown import anchor
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP = {"headway", "infra", "jobspec", "runner", "templates", "tests", "docs", "examples", "benchmarks", ".ci"}
+PAGES = ("docs/architecture.md", "docs/records.md", "docs/glossary.md", "CONTRIBUTING.md")
+PACKAGES = sorted(
+    path.relative_to(ROOT)
+    for top in ("headway", "headway/cli", "headway/report", "infra", "jobspec", "runner", "templates")
+    for path in ((ROOT / top).glob("__init__.py") if top.startswith("headway") else (ROOT / top).rglob("__init__.py"))
+)
+FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)`")
+DEFINED = re.compile(r"`([\w/]+\.py)` \(((?:`[\w.]+`(?:, )?)+)\)")
+
+
+def _text(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def _definitions(file: str) -> set[str]:
+    """Functions, classes, methods and constants of a module; a method with its class."""
+    found: set[str] = set()
+    for node in ast.parse((ROOT / file).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+        if isinstance(node, ast.Assign):
+            found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_file_that_a_page_names_exists(page: str) -> None:
+    named = {path for path in FILE.findall(_text(page)) if path.split("/")[0] in TOP}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_definition_that_a_page_names_is_in_its_file(page: str) -> None:
+    named = {(file, name) for file, names in DEFINED.findall(_text(page)) for name in re.findall(r"`([^`]+)`", names)}
+    assert {(file, name) for file, name in named if name not in _definitions(file)} == set()
+
+
+def test_ways_through_the_code_name_functions() -> None:
+    assert len(DEFINED.findall(_text("docs/architecture.md"))) > 40
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_link_of_a_page_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^):]+)\)", _text(page)):
+        path, _, heading = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        assert not heading or heading in {anchor(title) for title in re.findall(r"^##+ (.*)", file.read_text(), re.MULTILINE)}, (
+            target
+        )
+
+
+def test_glossary_names_the_file_of_every_word() -> None:
+    entries = re.findall(r"^\* \*\*(.+?)\*\*(.*)$", _text("docs/glossary.md"), re.MULTILINE)
+    assert [word for word, text in entries if not DEFINED.search(text)] == []
+    assert [word for word, _ in entries] == sorted((word for word, _ in entries), key=str.casefold)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.parent.as_posix())
+def test_package_introduces_itself(package: Path) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / package).read_text())) or ""
+    assert text.count("\n") >= 2, f"{package}: say what enters, what leaves and where to start reading"
+    assert re.search(r"^(Start reading|To add)", text, re.MULTILINE)
+
+
+def test_all_top_packages_are_looked_at() -> None:
+    assert {path.parts[0] for path in PACKAGES} == {"headway", "infra", "jobspec", "runner", "templates"}

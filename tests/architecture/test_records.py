@@ -1,0 +1,400 @@
+"""docs/records.md lists the records, exit codes, journal kinds and variables that the code has, no more and no fewer."""
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+
+from headway.cli import main as command
+from headway.report.records import JOURNAL_KINDS, Handle, LedgerLine
+from headway.runner import contract, messages
+from headway.runner.checkpoint import chain
+from headway.runner.checkpoint import format as on_disk
+from headway.runner.coordinator import reading, state
+from headway.runner.goodput.ledger import Account
+from headway.runner.launches import Launch
+from headway.runner.rundir import RunDirectory
+from headway.runner.torchrun import bounds
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "records.md").read_text()
+PRODUCT = ("headway", "infra", "jobspec", "runner", "templates")
+NAME = re.compile(r"HEADWAY_[A-Z][A-Z_]*[A-Z]")
+FAMILY = f"{bounds.PREFIX}*"
+ATTEMPT, NUMBER, OTHER = 7, 3, 5
+
+
+def _sources() -> list[Path]:
+    """The product's files in the order of their paths; links to top-level folders are not followed."""
+    found = [ROOT / "headway" / name for name in ("runs.py", "checkpoint.py")]
+    found += [path for name in ("cli", "report") for path in (ROOT / "headway" / name).rglob("*.py")]
+    found += [path for name in PRODUCT[1:] for path in (ROOT / name).rglob("*") if path.suffix in {".py", ".j2"}]
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+SOURCES = {_named(path): path.read_text() for path in _sources()}
+TREES = {name: ast.parse(text) for name, text in SOURCES.items() if name.endswith(".py")}
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one."""
+    found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/records.md has no section `{title}`"
+    return found[1]
+
+
+def tables(title: str) -> list[list[list[str]]]:
+    """The tables below a heading, each as its rows without head and rule."""
+    found: list[list[list[str]]] = []
+    for block in re.findall(r"(?:^\|.*\n)+", section(title), re.MULTILINE):
+        found.append([[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in block.splitlines()[2:]])
+    return found
+
+
+def names(title: str, number: int = 0) -> list[str]:
+    """The first cells of a table, without their backticks."""
+    return [row[0].strip("` ") for row in tables(title)[number]]
+
+
+def code(cell: str) -> list[str]:
+    """What a cell has in backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def _fields(*records: Any) -> set[str]:
+    return {field.name for record in records for field in dataclasses.fields(record)}
+
+
+CHAIN = _fields(chain.Record, *get_args(chain.Entry)) - {"entry"} | {"schema", "kind"}
+FIELDS: Mapping[str, set[str]] = {
+    "run.json": _fields(contract.RunConfig),
+    "handle.json": {*Handle.model_fields, "schema"},
+    "launch.json": _fields(Launch),
+    "verdict.json": _fields(contract.Verdict),
+    "metrics.jsonl": _fields(contract.MetricsLine),
+    "ledger.jsonl": {*LedgerLine.model_fields, "schema"},
+    "A record of the chain": CHAIN,
+    "manifest.json": _fields(on_disk.Manifest),
+    "part-RANK.json": _fields(on_disk.Part),
+    "Heartbeat page": set(contract.HEARTBEAT),
+}
+
+
+@pytest.mark.parametrize("title", FIELDS)
+def test_record_lists_its_fields(title: str) -> None:
+    listed = names(title)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == FIELDS[title]
+
+
+def test_ledger_lines_have_one_set_of_fields() -> None:
+    assert _fields(Account) | {"attempt", "generation"} == set(LedgerLine.model_fields)
+
+
+def test_ledger_lists_its_buckets() -> None:
+    assert names("ledger.jsonl", 1) == list(contract.LEDGER_BUCKETS)
+
+
+def test_heartbeat_sections_are_listed_in_their_order() -> None:
+    (line,) = re.findall(r"^Sections, .*$", section("Heartbeat page"), re.MULTILINE)
+    assert tuple(code(line)) == contract.SECTIONS
+
+
+# --- schemas and files ------------------------------------------------------------------------------------------------
+
+
+def _constants(tree: ast.AST) -> Iterator[str]:
+    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def test_schemas_are_those_of_the_code() -> None:
+    schema = re.compile(r"headway\.[a-z.-]+/[0-9]+")
+    defined = {(text, name) for name, tree in TREES.items() for text in _constants(tree) if schema.fullmatch(text)}
+    (rows,) = tables("Schemas")
+    assert {(row[0].strip("`"), name) for row in rows for name in code(row[2])} == defined
+
+
+def _paths() -> Iterator[str]:
+    """What RunDirectory has, relative to the run directory, for one attempt and other numbers."""
+    directory = RunDirectory(Path("/run"), ATTEMPT)
+    for name, member in vars(RunDirectory).items():
+        if isinstance(member, property):
+            found = getattr(directory, name)
+        elif inspect.isfunction(member) and inspect.signature(member).return_annotation is Path:
+            numbers = (NUMBER, OTHER)[: len(inspect.signature(member).parameters) - 1]
+            found = member(directory, *numbers)
+        else:
+            continue
+        if isinstance(found, Path):
+            yield found.relative_to("/run").as_posix()
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """What a path of the table stands for; a placeholder is any text without a slash."""
+    return re.compile(re.sub(r"<[^>]+>", "[^/]+", re.escape(path)))
+
+
+def test_run_directory_lists_every_file_of_the_layout() -> None:
+    (rows,) = tables("Run directory")
+    listed = [code(row[0])[0] for row in rows]
+    patterns = [_pattern(path) for path in listed]
+    folders = {part.as_posix() for path in _filled(listed) for part in Path(path).parents}
+    missing = [path for path in _paths() if path not in folders and not any(each.fullmatch(path) for each in patterns)]
+    assert missing == []
+
+
+def _filled(listed: list[str]) -> Iterator[str]:
+    return (path.replace("<k>", str(ATTEMPT)) for path in listed)
+
+
+def test_layout_has_more_than_twenty_files() -> None:
+    """RunDirectory is found as it is meant to be: else the test above would pass on an empty list."""
+    assert len(list(_paths())) > 20
+
+
+@pytest.mark.parametrize("title", ["Run directory", "Files outside the run directory"])
+def test_file_is_named_in_the_sources_of_its_row(title: str) -> None:
+    """A file that RunDirectory does not have: the fixed part of its name is in a source that the row says writes or reads it."""
+    (rows,) = tables(title)
+    for row in rows:
+        path = code(row[0])[0]
+        if any(_pattern(path).fullmatch(known) for known in _paths()):
+            continue
+        named = [SOURCES[name] for name in (*code(row[1]), *code(row[2])) if name in SOURCES]
+        texts = [*named, SOURCES["runner/checkpoint/format.py"]]
+        assert any(all(part in text for part in _fixed(path)) for text in texts), path
+
+
+def _fixed(path: str) -> list[str]:
+    """What is no placeholder of the last component that has such text."""
+    components = [[part.strip("._-") for part in re.split(r"<[^>]+>", each)] for each in path.split("/")]
+    return next([part for part in parts if part] for parts in reversed(components) if any(parts))
+
+
+@pytest.mark.parametrize("title", ["Run directory", "Files outside the run directory"])
+def test_source_that_a_row_names_exists(title: str) -> None:
+    (rows,) = tables(title)
+    cited = {name for row in rows for cell in row[1:3] for name in code(cell) if re.fullmatch(r"[\w/]+\.py", name)}
+    assert {name for name in cited if name not in SOURCES} == set()
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+def _module_tree(module: ModuleType) -> ast.Module:
+    return TREES[_named(Path(inspect.getfile(module)).resolve())]
+
+
+def _kinds_noted() -> Iterator[str]:
+    """The kinds of journal lines that the coordinator writes: first arguments of `_note` in its decisions, and of `Note` around them."""
+    yield from reading.NOTES
+    for node in ast.walk(_module_tree(state)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_note":
+            first = node.args[0]
+            if isinstance(first, ast.Constant):
+                yield first.value
+            else:
+                assert ast.unparse(first) in {"what", "event.body['kind']"}, f"a kind that cannot be read: {ast.unparse(first)}"
+        elif isinstance(node, ast.match_case) and "self._note(what" in ast.unparse(node.body[0]):
+            yield from (each.value for each in ast.walk(node.pattern) if isinstance(each, ast.Constant))
+    for name, tree in TREES.items():
+        if name.startswith("runner/coordinator/"):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note" and isinstance(node.args[0], ast.Constant):
+                    yield node.args[0].value
+
+
+def test_journal_lists_the_kinds_that_the_coordinator_writes() -> None:
+    listed = names("Journal")
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(_kinds_noted())
+
+
+def test_journal_says_which_kinds_a_report_has_a_type_for() -> None:
+    (rows,) = tables("Journal")
+    listed = {row[0].strip("`"): row[1].strip("`") for row in rows if row[1] != "-"}
+    assert listed == {kind: entry.__name__ for kind, entry in JOURNAL_KINDS.items()}
+
+
+def test_journal_facts_are_those_of_the_reports_types() -> None:
+    """A field that the report reads is among the facts of its kind."""
+    (rows,) = tables("Journal")
+    for row in rows:
+        if (entry := JOURNAL_KINDS.get(row[0].strip("`"))) is None:
+            continue
+        fields = {info.alias or name for name, info in entry.model_fields.items()} - {"wall", "attempt"}
+        assert fields <= set(code(row[3])), row[0]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_those_of_both_sides() -> None:
+    (rows,) = tables("Messages")
+    listed: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        listed[row[1]].add(row[0].strip("`"))
+    assert listed == messages.KINDS
+
+
+# --- exit codes -------------------------------------------------------------------------------------------------------
+
+
+def test_exit_codes_are_those_of_the_runner() -> None:
+    listed = [(int(row[0]), row[1].strip("`"), row[2]) for row in tables("Exit codes")[0]]
+    assert listed == [(int(each), each.name, contract.VERDICTS[each]) for each in contract.Exit]
+
+
+def test_other_exit_codes_are_where_the_page_says() -> None:
+    rows = tables("Exit codes")[1]
+    for number, name, place, _ in rows:
+        values = {
+            ast.unparse(target): value
+            for node in ast.walk(TREES[place.strip("`")])
+            if isinstance(node, ast.Assign)
+            for target, value in _assigned(node)
+        }
+        assert values[name.strip("`")] == int(number)
+    listed = {row[1].strip("`") for row in rows if row[2] == "`headway/cli/main.py`"}
+    assert listed == {name for name in vars(command) if name.isupper() and isinstance(getattr(command, name), int)}
+
+
+def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, Any]]:
+    """Targets with their values where these are plain numbers, also of `A, B = 1, 2`."""
+    for target in node.targets:
+        pairs = (
+            zip(target.elts, node.value.elts, strict=False)
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            else [(target, node.value)]
+        )
+        yield from ((each, value.value) for each, value in pairs if isinstance(value, ast.Constant))
+
+
+# --- variables --------------------------------------------------------------------------------------------------------
+
+OF_PRODUCT = ("Set by users", "Set by launchers and batch scripts", "Set by the supervisor and the agent")
+
+
+def _nodes(node: ast.AST, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
+    """Every node with those that it is in, the outermost first."""
+    yield node, above
+    for child in ast.iter_child_nodes(node):
+        yield from _nodes(child, (*above, node))
+
+
+def variables(tree: ast.AST) -> set[str]:
+    """The HEADWAY_ variables that a module names: as a whole text, or as a text with a name that a comprehension fills in.
+
+    A text that only mentions one, as a message does, does not count.
+    """
+    found: set[str] = set()
+    for node, above in _nodes(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value == bounds.PREFIX:
+                found.add(FAMILY)
+            elif NAME.fullmatch(node.value):
+                found.add(node.value)
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            begin, *rest = node.values
+            if re.fullmatch(r"HEADWAY_[A-Z_]*", str(begin.value)):
+                filled = [part for part in rest if isinstance(part, ast.FormattedValue)]
+                ends = "".join(str(part.value) for part in rest if isinstance(part, ast.Constant))
+                assert len(filled) == 1, ast.unparse(node)
+                found |= {f"{begin.value}{name}{ends}" for name in _values_of(ast.unparse(filled[0].value), above)}
+    return found
+
+
+def _values_of(name: str, above: tuple[ast.AST, ...]) -> set[str]:
+    """What a name stands for in the innermost comprehension that binds it."""
+    for node in reversed(above):
+        for generator in getattr(node, "generators", ()):
+            if name in {each.id for each in ast.walk(generator.target) if isinstance(each, ast.Name)}:
+                return _keys(generator.iter, above)
+    raise AssertionError(
+        f"HEADWAY_{{{name}}}: this test cannot read what fills it in, which must be a comprehension over plain names"
+    )
+
+
+def _keys(source: ast.expr, above: tuple[ast.AST, ...]) -> set[str]:
+    """The texts of a tuple, or the keys of a dict that the function has as a literal."""
+    if isinstance(source, ast.Tuple):
+        return set(_constants(source))
+    variable = ast.unparse(source).removesuffix(".items()")
+    function = next(node for node in reversed(above) if isinstance(node, ast.FunctionDef))
+    literals = [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable and isinstance(node.value, ast.Dict)
+    ]
+    assert literals, f"`{ast.unparse(source)}` is not a literal in `{function.name}`"
+    return {str(key.value) for each in literals for key in each.keys if isinstance(key, ast.Constant)}
+
+
+def _spelled() -> dict[str, set[str]]:
+    """The files of the product that name each variable."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, text in SOURCES.items():
+        for variable in variables(TREES[name]) if name in TREES else NAME.findall(text):
+            found[variable].add(name)
+    return found
+
+
+def _listed(title: str) -> dict[str, set[str]]:
+    (rows,) = tables(title)
+    return {row[0].strip("`"): set(code(row[1])) for row in rows}
+
+
+def test_variables_are_those_that_the_code_names() -> None:
+    listed = [name for title in OF_PRODUCT for name in _listed(title)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(_spelled())
+
+
+@pytest.mark.parametrize("title", OF_PRODUCT)
+def test_variables_are_named_in_the_files_of_their_row(title: str) -> None:
+    spelled = _spelled()
+    listed = _listed(title)
+    assert listed == {name: spelled[name] for name in listed}
+
+
+def test_timeouts_are_those_of_the_contract() -> None:
+    (row,) = (row for row in tables("Set by users")[0] if row[0] == f"`{FAMILY}`")
+    assert code(row[2]) == [name.upper() for name in contract.DEFAULT_TIMEOUTS]
+
+
+def test_variables_of_tests_are_those_of_makefile_and_ci() -> None:
+    files = {_named(path): path.read_text() for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir())}
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, text in files.items():
+        for variable in NAME.findall(text):
+            found[variable].add(name)
+    assert _listed("Set by tests and CI") == found
+
+
+def test_no_text_speaks_of_a_variable_that_is_not_there() -> None:
+    known = {name for title in (*OF_PRODUCT, "Set by tests and CI") for name in _listed(title)}
+    known |= {bounds.variable_of(name) for name in contract.DEFAULT_TIMEOUTS}
+    pages = {_named(path): path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    spoken = {(word, name) for name, text in {**SOURCES, **pages}.items() for word in NAME.findall(text)}
+    assert {(word, name) for word, name in spoken if word not in known and f"{word}_" != bounds.PREFIX} == set()
+
+
+def test_a_variable_that_is_added_is_found() -> None:
+    added = "import os\nos.environ.get('HEADWAY_NEW')\n{f'HEADWAY_{name}_FD': 1 for name in ('ONE', 'TWO')}\n"
+    assert variables(ast.parse(added)) == {"HEADWAY_NEW", "HEADWAY_ONE_FD", "HEADWAY_TWO_FD"}
+    with pytest.raises(AssertionError, match="cannot read"):
+        variables(ast.parse("def f(name):\n    return f'HEADWAY_{name}'\n"))

@@ -1,0 +1,15 @@
+"""The benchmark of detection watches real ranks: each hang that is proven live is named."""
+
+import pytest
+
+from benchmarks.detection.__main__ import PROVEN
+from benchmarks.detection.live import observe
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("what", PROVEN)
+def test_a_hang_of_real_ranks_is_named(what: str) -> None:
+    seen = observe(what, 20, 0.0, 60.0)
+    assert seen.hang is not None
+    assert seen.hang.ranks == PROVEN[what][0]
