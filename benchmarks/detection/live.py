@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from benchmarks.claim import MeasureError
 from benchmarks.detection.trace import Heard, Trace

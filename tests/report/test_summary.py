@@ -287,7 +287,7 @@ def test_events_stand_in_their_generations_in_words(runs: Path) -> None:
         (2, "straggler", "rank 3 on n2 takes 1.50 times as long per step as the others (0.75 s)"),
         (2, "lost", "n2 (node 1) was lost: its connection ended"),
         (2, "rebound", "slot 1 runs on n3 (node 2), in place of node 1"),
-        (3, "unseen", "not observable from outside: no optimizer of torch has stepped"),
+        (3, "unseen", "not observable from outside: no torch optimizer has stepped"),
     ]
 
 

@@ -167,7 +167,7 @@ def test_what_was_not_saved_is_refused_by_tensor(run: Run) -> None:
 @pytest.mark.parametrize("other", [torch.zeros(4), torch.zeros(1, 3), torch.zeros(3, dtype=torch.float64)])
 def test_another_shape_or_dtype_is_refused_by_tensor(run: Run, other: torch.Tensor) -> None:
     run.save(run.claim(), 1, State({"w": torch.ones(3)}, {}))
-    with pytest.raises(UnfitError, match=r"tensor `w` is float32\[3\] there"):
+    with pytest.raises(UnfitError, match=r"tensor `w` is float32\[3\] in the checkpoint"):
         load(run.reader(), {"w": other})
 
 

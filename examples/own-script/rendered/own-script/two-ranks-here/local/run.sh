@@ -1,6 +1,6 @@
 #!/bin/bash
 # own-script on two-ranks-here: 1 x 2 ranks on this machine.
-# Rendered by headway from spec d5356702aac00b57b2ea656b2462392e1cea7c94213a31110aac19d39a7c342f; edit the spec, not this file.
+# Rendered by headway from spec 819db61e439941b7d032e954846c62e6d6c6da1de3c90c7077f39298b7fd1220; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" own-script-d5356702-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" own-script-819db61e-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -56,7 +56,7 @@ run_json=$(
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "d5356702aac00b57b2ea656b2462392e1cea7c94213a31110aac19d39a7c342f",
+  "spec_hash": "819db61e439941b7d032e954846c62e6d6c6da1de3c90c7077f39298b7fd1220",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -76,7 +76,9 @@ run_json=$(
     "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
     "start": {"factor": 1.0, "floor_s": 1800.0},
-    "store": {"factor": 1.0, "floor_s": 600.0}
+    "store": {"factor": 1.0, "floor_s": 600.0},
+    "terminate": {"factor": 1.0, "floor_s": 30.0},
+    "verify": {"factor": 1.0, "floor_s": 300.0}
   },
   "trainer": {
     "kind": "script",
@@ -169,7 +171,9 @@ RUN_JSON
       "node_spare": 3.0,
       "replace": 0.0,
       "start": 1800.0,
-      "store": 600.0
+      "store": 600.0,
+      "terminate": 30.0,
+      "verify": 300.0
     }
   },
   "seed": 1,

@@ -1,6 +1,6 @@
 #!/bin/bash
 # quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec 3237d9c118c97d60a28e31f9843b79f176edcb56860e874a032aee39b3d314a1; edit the spec, not this file.
+# Rendered by headway from spec abbe1ce04d4db7f922ed005136c2df861d4b648477dcda5756ce95939ad97c2e; edit the spec, not this file.
 set -euo pipefail
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED=1
 runs=${HEADWAY_RUNS:-runs}
 export HEADWAY_NODES=127.0.0.1
 run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-3237d9c1-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
+  python3 -m headway.runner.rundir open "$runs" quickstart-abbe1ce0-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
     --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
@@ -67,7 +67,7 @@ run_json=$(
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "3237d9c118c97d60a28e31f9843b79f176edcb56860e874a032aee39b3d314a1",
+  "spec_hash": "abbe1ce04d4db7f922ed005136c2df861d4b648477dcda5756ce95939ad97c2e",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -87,7 +87,9 @@ run_json=$(
     "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
     "start": {"factor": 1.0, "floor_s": 1800.0},
-    "store": {"factor": 1.0, "floor_s": 600.0}
+    "store": {"factor": 1.0, "floor_s": 600.0},
+    "terminate": {"factor": 1.0, "floor_s": 30.0},
+    "verify": {"factor": 1.0, "floor_s": 300.0}
   },
   "trainer": {"kind": "builtin", "options": {}}
 }
@@ -186,7 +188,9 @@ RUN_JSON
       "node_spare": 3.0,
       "replace": 0.0,
       "start": 1800.0,
-      "store": 600.0
+      "store": 600.0,
+      "terminate": 30.0,
+      "verify": 300.0
     }
   },
   "seed": 1,
