@@ -13,9 +13,10 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, Verdict, from_json, settled, to_json
@@ -123,6 +124,19 @@ class RunDirectory:
         return bytes.fromhex(self.secret_file.read_text().strip())
 
 
+def create_handle(directory: RunDirectory, name: str, job: str, facts: Mapping[str, Any]) -> None:
+    """handle.json, which says which run this is (docs/records.md), unless there is one."""
+    handle = {"schema": HANDLE_SCHEMA, "run": name, "job": job, "submitted_at": time.time(), **facts}
+    create_exclusive(directory.handle, json.dumps(handle, indent=2).encode() + b"\n")
+
+
+def create_handle_of_loop(directory: RunDirectory, world_size: int) -> None:
+    """The handle of a run that no job describes: a loop that saves by headway.checkpoint, or an import."""
+    name = directory.root.name
+    facts = {"spec_hash": "", "slots": 1, "procs_per_slot": world_size, "world_size": world_size, "steps": None}
+    create_handle(directory, name, name, {**facts, "trainer": "headway.checkpoint"})
+
+
 def open_run(
     runs: Path,
     name: str,
@@ -155,10 +169,9 @@ def open_run(
         config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.root / "shared"))
     )
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
-    handle = {"schema": HANDLE_SCHEMA, "run": name, "job": job or name.rsplit("-", 2)[0], "submitted_at": time.time()}
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
-    more = {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
-    create_exclusive(directory.handle, json.dumps({**handle, **facts, **more}, indent=2).encode() + b"\n")
+    facts |= {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
+    create_handle(directory, name, job or name.rsplit("-", 2)[0], facts)
     if spec is not None:
         create_exclusive(directory.spec, spec)
     text = to_json(config, indent=2).encode() + b"\n"

@@ -28,11 +28,10 @@ from headway.runner.checkpoint.chain import (
 from headway.runner.checkpoint.engine import Outcome
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.place import Place
-from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Checkpoint, Mesh, RunConfig, from_json
-from headway.runner.rundir import HANDLE_SCHEMA, RunDirectory
+from headway.runner.rundir import RunDirectory, create_handle_of_loop
 
 
 class NothingVerifiesError(Exception):
@@ -253,13 +252,7 @@ def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
     def make() -> None:
         for folder in (directory.chain, directory.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        facts = {
-            "run": root.resolve().name,
-            "job": root.resolve().name,
-            "submitted_at": time.time(),
-            "world_size": ranks.world_size,
-        }
-        create_exclusive(directory.handle, json.dumps({"schema": HANDLE_SCHEMA, **facts}, indent=2).encode() + b"\n")
+        create_handle_of_loop(directory, ranks.world_size)
 
     ranks.together(make, only=0)
     run = _same_run(directory.handle, ranks)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from headway.cli import report
+from headway.runner import rundir as runner
+from headway.runner.rundir import create_handle_of_loop
 
 from . import run_directory as build
 from .run_directory import RunDirectory
@@ -24,6 +26,13 @@ def test_a_run_under_headway_runs_gets_its_page_and_the_block(runs: Path, capsys
     assert out.splitlines()[-1] == "lost 6.5 s in 1 failure: 1 crash 6.5 s (killed by SIGKILL, rank 1; ETTR 0.690)"
     assert err == f"report: {runs / 'run' / 'report.html'}\n"
     assert (runs / "run" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
+
+
+def test_a_loop_that_saves_by_the_library_can_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").mkdir()
+    create_handle_of_loop(runner.RunDirectory(tmp_path / "loop", 0), world_size=4)
+    assert headway_report(str(tmp_path / "loop")) == 0
+    assert "4 ranks (1 slot x 4)" in capsys.readouterr().out
 
 
 def test_without_headway_runs_a_name_is_looked_for_under_runs_here(

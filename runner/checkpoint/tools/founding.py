@@ -1,8 +1,6 @@
 """Creates runs that start from a checkpoint of another origin."""
 
-import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,12 @@ from headway.runner.checkpoint.foreign.archive import Archive
 from headway.runner.checkpoint.foreign.part import PartWriter
 from headway.runner.checkpoint.foreign.plain_dcp import PlainDcp
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, part_name, record_bytes
-from headway.runner.checkpoint.posix import create_exclusive, fsync_directory, write_atomic, write_durable
+from headway.runner.checkpoint.posix import fsync_directory, write_atomic, write_durable
 from headway.runner.checkpoint.stateful import flatten
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.checkpoint.tools.inspect import PlaceError, Run
-from headway.runner.contract import VERDICTS, Exit, RunConfig, Verdict, to_json
-from headway.runner.rundir import HANDLE_SCHEMA, RunDirectory, open_run
+from headway.runner.contract import Exit, RunConfig, Verdict, to_json
+from headway.runner.rundir import RunDirectory, create_handle_of_loop, open_run
 
 HOLDER = "headway checkpoint import"
 
@@ -47,15 +45,14 @@ def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> 
         made = RunDirectory(directory.resolve(), 0)
         for folder in (made.chain, made.checkpoints):
             folder.mkdir(parents=True)
-        facts = {"run": directory.name, "job": directory.name, "submitted_at": time.time(), "world_size": 1}
-        create_exclusive(made.handle, json.dumps({"schema": HANDLE_SCHEMA, **facts}, indent=2).encode() + b"\n")
+        create_handle_of_loop(made, 1)
     return Run(made.root, directory.name)
 
 
 def settle_import(run: Run, origin: Path, step: int) -> None:
     """Says how the attempt that the import was has ended: as one that resumes from its commit."""
     code, cause = Exit.PREEMPTED, f"imported from {origin}"
-    verdict = Verdict(run.name, 0, 1, VERDICTS[code], cause, int(code), step=step, committed_step=step)
+    verdict = Verdict(run.name, 0, 1, code.name.lower(), cause, int(code), step=step, committed_step=step)
     write_atomic(RunDirectory(run.directory, 0).verdict, to_json(verdict, indent=2).encode() + b"\n")
 
 
