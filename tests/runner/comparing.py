@@ -359,7 +359,7 @@ def alone(folder: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def other_alone(folder: Path) -> None:
@@ -376,7 +376,7 @@ def other_alone(folder: Path) -> None:
         with torch.no_grad():
             both[1](batch)
     assert boot.compared() == ([1, 2, 3] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def hooked(folder: Path) -> None:
@@ -390,7 +390,7 @@ def hooked(folder: Path) -> None:
     optimizer.param_groups[0]["lr"] = 0.1
     train(other, optimizer, 2)
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def never(folder: Path) -> None:
@@ -401,7 +401,7 @@ def never(folder: Path) -> None:
         next(ddp.parameters()).add_(RANK)
     train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), 3)
     assert not boot.compared()
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep parameters that differs by rank: not compared"]
+    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def nothing(folder: Path) -> None:

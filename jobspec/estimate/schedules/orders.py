@@ -63,7 +63,7 @@ def _check(name: str, shape: Shape) -> None:
         )
     wanted = 1 if name in _ONE_STAGE else 2 if name in _FOLDED else shape.chunks
     if shape.chunks != wanted:
-        raise ScheduleError(f"`{name}` works with {wanted} stage{'s' * (wanted > 1)} a rank, not {shape.chunks}")
+        raise ScheduleError(f"`{name}` needs {wanted} stage{'s' * (wanted > 1)} per rank, not {shape.chunks}")
     if name in _IN_ROUNDS and shape.microbatches % shape.in_round:
         rounds = shape.microbatches // shape.ranks
         raise ScheduleError(

@@ -156,8 +156,8 @@ def test_fewer_microbatches_than_ranks_run_under_1f1b_as_under_gpipe() -> None:
     ("name", "ranks", "microbatches", "chunks", "said"),
     [
         ("2F2B", 2, 2, 1, "`2F2B` is not a pipeline schedule; there are GPipe, 1F1B, Interleaved1F1B, LoopedBFS, "),
-        ("1F1B", 2, 2, 2, "`1F1B` works with 1 stage a rank, not 2"),
-        ("DualPipeV", 2, 4, 1, "`DualPipeV` works with 2 stages a rank, not 1"),
+        ("1F1B", 2, 2, 2, "`1F1B` needs 1 stage per rank, not 2"),
+        ("DualPipeV", 2, 4, 1, "`DualPipeV` needs 2 stages per rank, not 1"),
         ("DualPipeV", 2, 3, 2, "`DualPipeV` needs a microbatch for each of 4 stages, not 3"),
         (
             "Interleaved1F1B",

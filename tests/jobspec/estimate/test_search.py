@@ -300,7 +300,7 @@ RULES: dict[str, tuple[Request, str]] = {
     ),
     "even stages": (
         small(framework="aleph", sharding="optimizer"),
-        "6 layers do not divide over 4 x 1 stages, which aleph wants",
+        "6 layers do not divide over 4 x 1 stages, which aleph requires",
     ),
     "microbatches": (
         small(allowed=Allowed(pp=(4,), schedule=("1F1B",))),
@@ -312,7 +312,7 @@ RULES: dict[str, tuple[Request, str]] = {
     ),
     "a schedule for others": (
         small(allowed=Allowed(pp=(2,), chunks=(2,), schedule=("1F1B",))),
-        "1F1B works with one stage a rank, and virtual_stages is 2",
+        "1F1B needs one stage per rank, but virtual_stages is 2",
     ),
     "a leaner schedule": (small(), "GPipe waits as long as 1F1B and holds every microbatch"),
     "fewer ranks for a sequence": (
