@@ -58,6 +58,8 @@ class Node:
         # An agent's, as the workers' environment says.
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.workers = [self._start(rank, command, descriptors, self._store.port) for rank in range(RANKS)]
+        os.close(memory)
+        theirs.close()
 
     def _start(self, rank: int, command: list[str], descriptors: Mapping[str, int], port: int) -> subprocess.Popen[bytes]:
         torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1"}
@@ -124,6 +126,7 @@ class Node:
             if worker.poll() is None:
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
+        self._events.close()
 
 
 def observe(what: str, at: int, seconds: float, limit_s: float) -> Observed:
