@@ -210,6 +210,9 @@ def test_what_a_rank_that_was_through_has_left_survives_another_ranks_crash(tmp_
     assert done.returncode == 0, done.stderr
     (tmp_path / "a00-go").touch()
     wait_until(lambda: (tmp_path / "a00-plain").exists() and (tmp_path / "a00-session").exists(), "both uploads")
+    # Those that the second generation has left end too.
+    for rank in (0, 1):
+        (tmp_path / f"a{rank}1-go").touch()
 
 
 STAGED = """

@@ -103,7 +103,7 @@ def test_a_host_that_nobody_knows_is_refused_with_the_line_to_add(ssh_hosts: Ssh
 def test_a_host_with_another_key_is_refused_with_both(ssh_hosts: SshHosts, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{ssh_hosts.hosts['n1'].port} {ssh_hosts.hosts['n2'].host_key}\n")
-    with pytest.raises(ConnectError, match=r"showed ssh-ed25519 SHA256:\S+, and \S+ has ssh-ed25519 SHA256:.*ssh-keygen -R"):
+    with pytest.raises(ConnectError, match=r"presented ssh-ed25519 SHA256:\S+, but \S+ has ssh-ed25519 SHA256:.*ssh-keygen -R"):
         connect(replace(reach(ssh_hosts), known_hosts=str(known)))
 
 
