@@ -18,7 +18,7 @@ from pathlib import Path
 from .harness import HEADWAY, TORCHRUN, File, Observation, Sandbox, Scenario, differences, of_headway, of_torchrun, why_not
 
 # Of a number, a time or a name that is drawn by lot: any word with a digit in it, and six capitals.
-NUMBER = re.compile(r"\b(\w*\d\w*(\.\d+)?(e[+-]\d+)?|[A-Z]{6})\b")
+NUMBER = re.compile(r"-?\b(\w*\d\w*(\.\d+)?(e[+-]\d+)?|[A-Z]{6})\b")
 
 
 def observe(scenario: Scenario, launcher: Sequence[str], data: Path | None) -> Observation:
