@@ -219,13 +219,13 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
         # Until the node of slot 0 can listen for the rendezvous store's clients, once its generation is claimed.
         "listen": Timeout(60.0),
         # For a script's ranks between SIGTERM and SIGKILL where another rank has failed: torchrun's own (multiprocessing/api.py, close).
-        # Where all that live wait in collectives it is over sooner.
+        # It ends sooner if all remaining ranks wait in collectives.
         "terminate": Timeout(30.0),
         # For ranks that were told to end, beyond the grace that they are given: a process may be where SIGKILL does not reach it.
         "kill": Timeout(60.0),
         # A store that does not answer at all, where a claim, a start or a verdict waits for it.
         "store": Timeout(600.0),
-        # For the ranks to verify what a script has saved, before it begins again; what is loaded later is compared then.
+        # For the ranks to verify what a script has saved before it restarts; files loaded later are verified when they are loaded.
         "verify": Timeout(300.0),
         # Sections of a worker: this long without a sign of life ends the generation even where nothing corroborates a hang. `factor`
         # times the 99th percentile of what was seen in that section counts where it is longer. What is corroborated ends much earlier.
@@ -329,6 +329,10 @@ class RunConfig:
     @property
     def world_size(self) -> int:
         return self.slots * self.procs_per_slot
+
+    def timeout_s(self, name: str) -> float:
+        """A timeout in seconds. An older run.json may not have it; then its default applies."""
+        return self.timeouts.get(name, DEFAULT_TIMEOUTS[name]).floor_s
 
     @property
     def last_step(self) -> int | None:

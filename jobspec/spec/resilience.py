@@ -76,7 +76,7 @@ class Timeouts(Section):
     store: Seconds = Field(contract.DEFAULT_TIMEOUTS["store"].floor_s, ge=1, le=86400, examples=["10m"])
     """A store that does not answer when the run starts, restarts or ends."""
     verify: Seconds = Field(contract.DEFAULT_TIMEOUTS["verify"].floor_s, gt=0, le=86400, examples=["5m"])
-    """The ranks of a restarted script, verifying what it has saved; what is loaded later is verified at that time."""
+    """Until the ranks of a restarted script have verified its saved files; files loaded later are verified when they are loaded."""
     start: Seconds = Field(contract.DEFAULT_TIMEOUTS["start"].floor_s, gt=0, le=86400, examples=["30m"])
     """A rank before its first step without a heartbeat. This and those below end what nothing else shows to hang, and all but
     `start` and `collective` are longer where ten times the usual is."""

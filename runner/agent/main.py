@@ -42,7 +42,7 @@ TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0
 STARTING_S = 5.0  # for a coordinator from its term until it can be found
 # Of the grace that a scheduler gives: kept for ending by ourselves when no coordinator has decided.
 LEAVING_S = 1.0
-UNHEARD_S = 5.0  # after SIGTERM, until it is looked at what a rank does that has not ended
+UNHEARD_S = 5.0  # from SIGTERM to the first look at the ranks that still run, and between two looks
 STANDBY_BYTES = 1 << 30
 STANDBY_AFTER_S = 20.0  # of a script that completes no steps
 DEVICES_FREE_S = 10.0
@@ -244,7 +244,7 @@ class Agent:
     def _patience_s(self) -> float:
         """A node that computes is missed by the others; one that does not is not."""
         bound = self._met and self.slot is not None
-        return self.config.timeouts["agent" if bound else "join"].floor_s
+        return self.config.timeout_s("agent" if bound else "join")
 
     def _silent_s(self) -> float:
         """Since the last sign of life of a worker here, of which their start is the first; of a node without workers there is none."""
@@ -512,13 +512,18 @@ class Agent:
             self._exit(code)
 
     async def _end_unheard(self, generation: int) -> None:
-        """SIGKILL for ranks that outlive SIGTERM behind a failure: a script may save at that signal, and has as long as under torchrun.
-        Where all of them wait in collectives it is over sooner: Python hears no signal there, and the rank that failed will not come."""
-        until = time.monotonic() + self.config.timeouts["terminate"].floor_s
+        """Sends SIGKILL to ranks that still run after SIGTERM because another rank has failed. A script may save at that signal, so it has
+        as long as under torchrun. If all of them wait in collectives, SIGKILL comes sooner: Python runs no signal handler there, and the
+        rank that failed will not join."""
+        until = time.monotonic() + self.config.timeout_s("terminate")
         while (left_s := until - time.monotonic()) > 0:
             await asyncio.sleep(min(UNHEARD_S, left_s))
             pids = {each["rank"]: each["pid"] for each in self._running() if each["generation"] <= generation and each.get("pid")}
-            found = await probe.look(pids, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+            try:
+                found = await probe.look(pids, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+            except Exception as error:  # a look that fails must not keep SIGKILL from them
+                _say(f"cannot inspect the ranks that still run: {error}")
+                continue
             if all(seen.where == "collective" for seen in found.values()):
                 break
         self._kill(generation)

@@ -169,7 +169,7 @@ class Supervisor:
     def _hear(self, patience_s: float | None) -> None:
         """Deals with what comes next, from whomever it comes."""
         for key, _ in self._selector.select(patience_s):
-            # What was heard before may have closed this one: a standby ends while its node is told to make workers.
+            # An event handled before it may have closed this one: a standby exits while the supervisor replaces the standbys by workers.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
 

@@ -167,7 +167,7 @@ def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
     if config.corruption is not None and config.corruption.compare is not None:
         from headway.runner.boot.compare import prepare as prepare_comparison  # noqa: PLC0415  imports torch
 
-        counter.then = prepare_comparison(worker, config.corruption.compare, config.timeouts["collective"].floor_s)
+        counter.then = prepare_comparison(worker, config.corruption.compare, config.timeout_s("collective"))
 
 
 def verify_saved(worker: Worker) -> None:
@@ -179,7 +179,7 @@ def verify_saved(worker: Worker) -> None:
     with under(changes), uncollected():
         importlib.import_module("torch.distributed")
     config = from_json(RunConfig, Path(worker.run_json).read_text())
-    verify_first(worker, None, config.timeouts["verify"].floor_s)
+    verify_first(worker, None, config.timeout_s("verify"))
 
 
 def main() -> None:

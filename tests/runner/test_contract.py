@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.runner.contract import (
+    DEFAULT_TIMEOUTS,
     SECTIONS,
     VERDICTS,
     Batch,
@@ -25,6 +26,7 @@ from headway.runner.contract import (
     RunConfig,
     Store,
     Tier,
+    Timeout,
     Trainer,
     Verdict,
     bind,
@@ -351,3 +353,11 @@ def test_a_run_is_as_long_as_the_last_change_that_counts_says() -> None:
     assert replace(FULL, history=()).last_step == 300
     assert replace(FULL, history=(longer,)).last_step == 400
     assert replace(FULL, history=(longer, Change(350, rollback_to=200))).last_step == 300
+
+
+def test_a_run_json_from_before_a_timeout_existed_gets_its_default() -> None:
+    older = replace(FULL, timeouts={"join": Timeout(7.0)})
+    assert older.timeout_s("join") == 7.0
+    for name, timeout in DEFAULT_TIMEOUTS.items():
+        if name != "join":
+            assert older.timeout_s(name) == timeout.floor_s
