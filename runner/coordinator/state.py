@@ -557,6 +557,9 @@ class Coordinator:
         ranks, nodes = self._named(sorted(new))
         if ranks:
             self._note("undead", {"ranks": ranks, "states": [new[rank] for rank in ranks], "nodes": nodes})
+        # A coordinator before this one told them to end, and did not live to see them go.
+        if ranks and self.phase is Phase.RUNNING and self.generation.started:
+            self._stop_workers()
 
     def _died_after_all(self, node: int, ranks: Iterable[int]) -> None:
         """What held the ranks has let go of them: the node can compute again."""

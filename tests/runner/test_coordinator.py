@@ -1333,6 +1333,20 @@ def test_a_coordinator_that_follows_knows_of_undying_ranks() -> None:
     assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
 
 
+def test_a_coordinator_that_follows_ends_what_the_one_before_has_told_to_end() -> None:
+    """The stop was sent, and every rank that is left ignores it: nothing else would say that this generation is over."""
+    bench = Bench(newest=1)
+    bench.do(joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
+    assert bench.machine.phase is Phase.RUNNING
+    assert told(bench.do(undead()), "stop")
+    for rank in (0, 1, 2):
+        bench.end(rank, -9, step=5, asked=True)
+    undying(bench)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert "rank 3 (state D) does not exit on SIGKILL" in finish.cause
+
+
 def test_what_a_supervisor_says_of_ranks_that_it_never_had_changes_nothing() -> None:
     bench = stopping()
     bench.do(undead(rank=7), Said(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))

@@ -442,6 +442,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def beat(self, agent: Agent) -> None:
         seen = {rank: RankBeat(w.step, "compute", w.step, self.now_s - w.moved_s) for rank, w in agent.workers.items() if w.runs}
         agent.say(Beat(agent.node, agent.generation, agent.open_port, seen))
+        if stay := [{"rank": rank, "state": "D"} for rank, w in agent.workers.items() if w.runs and w.killed and w.undying]:
+            agent.say(Said(agent.node, agent.generation, {"what": "undead", "workers": stay}))
 
     # --- the workers --------------------------------------------------------------------------------------------------
 
@@ -610,10 +612,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         workers = [(agent, rank, worker) for agent in self.agents for rank, worker in agent.workers.items() if worker.runs]
         if not workers:
             return
-        agent, rank, worker = workers[at % len(workers)]
+        agent, _, worker = workers[at % len(workers)]
         worker.undying = not lets_go
         if not lets_go:
-            agent.say(Said(agent.node, agent.generation, {"what": "undead", "workers": [{"rank": rank, "state": "D"}]}))
             for other in [rank for rank, each in self.gang().items() if each is not worker][:1]:  # as one that has lost it
                 self.end(other, 1)
 
