@@ -612,7 +612,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         workers = [(agent, rank, worker) for agent in self.agents for rank, worker in agent.workers.items() if worker.runs]
         if not workers:
             return
-        agent, _, worker = workers[at % len(workers)]
+        _, _, worker = workers[at % len(workers)]
         worker.undying = not lets_go
         if not lets_go:
             for other in [rank for rank, each in self.gang().items() if each is not worker][:1]:  # as one that has lost it
