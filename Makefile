@@ -19,14 +19,15 @@ SOAK_KILLS ?= 40000
 # Moments at which a rank of each script of tests/harmless is killed: an hour each.
 SOAK_MOMENTS ?= 3
 
-.PHONY: help soak compat venv quickstart test-fast test lint peers bench
+.PHONY: help soak test-fixtures compat venv quickstart test-fast test lint peers bench
 
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part'
+	@echo 'make test-fixtures   the tests of the fixtures that start real parts; run it after a change in tests/real'
 	@echo 'make lint         ruff, mypy and the import rules'
-	@echo 'make soak         the random tests of check, chain and checkpoints with many more cases, and the faults of scripts beside plain torchrun; counts go to docs/soak.json'
+	@echo 'make soak         every variant that make test leaves out, and the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
 	@echo 'make compat       what must hold under any torch from 2.6 on, under several: .venv-compat/VERSION each, of gigabytes where pip finds CUDA builds'
 	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
@@ -65,6 +66,10 @@ soak: .venv/dev.stamp
 	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 	HEADWAY_EXAMPLES=$(SOAK_MOMENTS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=1200 tests/harmless
+	$(BIN)/python -m pytest -m variant --ignore=tests/harmless --ignore=tests/faults/test_scripts.py --ignore=tests/faults/test_save_kills.py
+
+test-fixtures: .venv/dev.stamp
+	$(BIN)/python -m pytest -m fixture tests/real
 
 # A torch of each version is there first, as in an image, and headway is installed beside it. numpy 1.26 stands for the older images.
 .venv-compat/%/torch.stamp:

@@ -74,6 +74,7 @@ def test_a_peer_whose_agents_do_not_join_in_time_has_given_up() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_a_peer_that_gave_up_leaves_ours_to_be_measured_alone() -> None:
     gave_up, *told = claims(nodes=16, peers=8, seconds=0.2, patience_s=0.0)
     assert isinstance(gave_up, GaveUp)

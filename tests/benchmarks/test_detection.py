@@ -8,7 +8,7 @@ from benchmarks.detection.live import observe
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("what", PROVEN)
+@pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.variant] * (what != "is_stopped")) for what in PROVEN])
 def test_a_hang_of_real_ranks_is_named(what: str) -> None:
     seen = observe(what, 20, 0.0, 60.0)
     assert seen.hang is not None

@@ -119,6 +119,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_a_killed_script_goes_on_from_what_it_saved_and_ends_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_killed_script_goes_on_from_what_it_saved_and_ends_as_if_nothing_had_b
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_the_builtin_trainer_goes_on_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.read_text())
     (tmp_path / "job.yaml").write_text(JOB.read_text().replace("steps: 60", "steps: 20"))
@@ -179,6 +181,7 @@ resilience: {timeouts: {compute: 5s, collective: 5s, evaluation: 5s}}
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_a_rank_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(HANGS)
@@ -191,5 +194,6 @@ def test_a_rank_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_replicas_are_compared(tmp_path: Path) -> None:
     run_world("tests.runner.comparing", 2, tmp_path, "pair", "sound", "alone")

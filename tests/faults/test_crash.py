@@ -48,6 +48,7 @@ def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier(unin
     assert run.hashes() == uninterrupted.hashes()
 
 
+@pytest.mark.variant
 def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(uninterrupted: Run, tmp_path: Path) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: disk, every: 10 steps}], keep: 3}\n")
     with going("run", job, runs=tmp_path / "runs") as launcher:
@@ -164,6 +165,7 @@ def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
         assert launcher.wait(LIMIT_S) != 0
 
 
+@pytest.mark.variant
 def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> None:
     job, folder = job_of(tmp_path, "checkpoint: {tiers: [{kind: disk, every: 5 steps}], keep: 2}\n"), tmp_path / "runs"
     job.write_text(job.read_text().replace("steps: 60\n", "steps: 5\n"))

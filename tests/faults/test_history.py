@@ -57,6 +57,7 @@ def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(a
     )
 
 
+@pytest.mark.variant
 def test_a_new_run_of_a_spec_with_a_history_takes_the_line_that_counts(at_once: Run, tmp_path: Path) -> None:
     """What was gone back behind is not done first: the whole run can be had again from its spec."""
     done = headway("run", job(tmp_path, f"from_step: 30, rollback_to: 20, {CHANGE}"), runs=tmp_path / "runs")

@@ -58,7 +58,10 @@ def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Job:
     return replace(found, url=server.bucket())
 
 
-@pytest.mark.parametrize(("tier", "job"), [(tier, tier) for tier in TIERS], indirect=["job"], ids=TIERS)
+CASES = [pytest.param(tier, tier, id=tier, marks=[pytest.mark.variant] * (tier in ("memory", "disk"))) for tier in TIERS]
+
+
+@pytest.mark.parametrize(("tier", "job"), CASES, indirect=["job"])
 def test_a_run_killed_while_it_saves_resumes_from_what_was_verified(
     undisturbed: Run, tier: str, job: Job, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(params=SCRIPTS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.variant] * (name != "torch DCP")) for name in SCRIPTS])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

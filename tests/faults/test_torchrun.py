@@ -62,7 +62,11 @@ with checkpoint.open(**eval(sys.argv[1])) as run:
 
 
 @pytest.mark.parametrize(
-    ("given", "steps", "kept"), [({}, 100, [100, 200, 300]), ({"tiers": {"disk": 50}, "keep": 2}, 50, [200, 250, 300])]
+    ("given", "steps", "kept"),
+    [
+        pytest.param({}, 100, [100, 200, 300], marks=pytest.mark.variant),
+        ({"tiers": {"disk": 50}, "keep": 2}, 50, [200, 250, 300]),
+    ],
 )
 def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
     given: dict[str, object], steps: int, kept: list[int], tmp_path: Path

@@ -112,6 +112,7 @@ def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
     assert {given for ((_, given),) in trackers} == {"none"}, "the script is told the id that torchrun would tell"
 
 
+@pytest.mark.variant
 def test_two_trainings_beside_each_other_in_one_job_both_end(folder: Folder) -> None:
     folder.mark("hold")
     first = folder.start("train.py", "0.5", SLURM_JOB_ID="778")
@@ -155,6 +156,7 @@ def test_a_requeued_job_goes_on_each_of_its_commands_by_itself(folder: Folder) -
     assert folder.attempts() == {"7": 1, "7-2": 2, "7-3": 1}
 
 
+@pytest.mark.variant
 def test_what_was_killed_without_a_word_goes_on_once_it_is_gone(folder: Folder) -> None:
     folder.mark("hold")
     process = folder.start("--rdzv-id", "exp", "train.py", "0.5")
@@ -249,6 +251,7 @@ def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None
     assert folder.attempts() == {"100": 1}
 
 
+@pytest.mark.variant
 def test_a_sweep_over_two_nodes_at_one_endpoint_is_as_many_runs(folder: Folder) -> None:
     (folder.path / "pair.py").write_text(PAIR)
     (port,) = ports(1)
@@ -258,6 +261,7 @@ def test_a_sweep_over_two_nodes_at_one_endpoint_is_as_many_runs(folder: Folder) 
     assert folder.attempts() == {"100": 1, "100-2": 1, "100-3": 1}
 
 
+@pytest.mark.variant
 def test_a_pair_that_was_stopped_goes_on_at_another_endpoint(folder: Folder) -> None:
     (folder.path / "pair.py").write_text(PAIR)
     one, two = ports(2)

@@ -1,6 +1,10 @@
 """What is run under both launchers: our own scripts, and modules of installed packages as they are."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from .harness import SCRIPTS, Scenario
 
@@ -39,8 +43,12 @@ FAILING_WAYS = (
 )
 
 
+# `make test` runs these under the launchers; tests/runner/test_boot_ending.py compares the others there, in one process each.
+LAUNCHERS_WAYS = {"closed descriptors", "exec", "exception", "_exit 7"}
+
+
 def _ends(way: str, *, fails: bool) -> Scenario:
-    return Scenario("ends.py", words=(way,), fails=fails, named=f"ends by {way}")
+    return Scenario("ends.py", words=(way,), fails=fails, named=f"ends by {way}", variant=way not in LAUNCHERS_WAYS)
 
 
 ENDS = (
@@ -48,16 +56,16 @@ ENDS = (
     *(_ends(way, fails=True) for way in FAILING_WAYS if way != "exit 256"),
     # The code that the system sees is 0.
     _ends("exit 256", fails=False),
-    Scenario("unflushed.py"),
-    Scenario("excepthook.py", fails=True),
+    Scenario("unflushed.py", variant=True),
+    Scenario("excepthook.py", fails=True, variant=True),
     Scenario("again_by_exec.py", ranks=2),
-    Scenario("early_leavers.py", ranks=2, words=("1",), named="leaves behind a barrier"),
+    Scenario("early_leavers.py", ranks=2, words=("1",), named="leaves behind a barrier", variant=True),
     Scenario("early_leavers.py", ranks=2, words=("at once",), named="leaves at once"),
     Scenario("background.py", words=("a background child",)),
-    Scenario("waits.py"),
-    Scenario("error_lines.py", fails=True),
-    Scenario("recorded.py", fails=True),
-    Scenario("one_rank_raises.py", ranks=2, words=("",), fails=True),
+    Scenario("waits.py", variant=True),
+    Scenario("error_lines.py", fails=True, variant=True),
+    Scenario("recorded.py", fails=True, variant=True),
+    Scenario("one_rank_raises.py", ranks=2, words=("",), fails=True, variant=True),
     Scenario("one_rank_raises.py", ranks=2, words=("early",), fails=True, named="one rank ends early"),
 )
 
@@ -74,23 +82,24 @@ OF_PYTHON = {
 }
 
 SURROUNDINGS = (
-    Scenario("environment.py", ranks=2, words=("--lr", "3e-4", "", "a b")),
-    Scenario("environment.py", environment=OF_PYTHON, named="environment with Python's variables"),
+    Scenario("one_after_another.py", words=("environment.py", "python_state.py", "descriptors.py", "handlers.py", "output.py")),
+    Scenario("environment.py", ranks=2, words=("--lr", "3e-4", "", "a b"), variant=True),
+    Scenario("environment.py", environment=OF_PYTHON, named="environment with Python's variables", variant=True),
     # torchrun runs it in a child of multiprocessing, without its folder on the path of modules: docs/script.md.
-    Scenario("training.py", environment={"PYTHONPATH": str(SCRIPTS)}, flags=("--run-path",), named="run path"),
-    Scenario("python_state.py"),
-    Scenario("descriptors.py"),
+    Scenario("training.py", environment={"PYTHONPATH": str(SCRIPTS)}, flags=("--run-path",), named="run path", variant=True),
+    Scenario("python_state.py", variant=True),
+    Scenario("descriptors.py", variant=True),
     Scenario("main_module.py"),
-    Scenario("main_module.py", relative=True, named="script by a relative path"),
-    Scenario("variables_first.py", ranks=2),
+    Scenario("main_module.py", relative=True, named="script by a relative path", variant=True),
+    Scenario("variables_first.py", ranks=2, variant=True),
     Scenario("stdin.py", stdin=b"one\ntwo\nthree\nfour"),
     Scenario("children.py", stdin=b"for the child"),
-    Scenario("handlers.py"),
-    Scenario("output.py"),
-    Scenario("profiled.py"),
-    Scenario("pools.py"),
-    Scenario("loaders.py"),
-    Scenario("shared_memory.py", ranks=2),
+    Scenario("handlers.py", variant=True),
+    Scenario("output.py", variant=True),
+    Scenario("profiled.py", variant=True),
+    Scenario("pools.py", variant=True),
+    Scenario("loaders.py", variant=True),
+    Scenario("shared_memory.py", ranks=2, variant=True),
     Scenario(
         "shadowed.py", present=("headway", "json", "secrets", "queue", "select", "numpy", "torch", "msgspec", "xxhash", "runner")
     ),
@@ -101,54 +110,64 @@ SURROUNDINGS = (
         stdin=b"piped\n",
         named="program",
     ),
-    Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": f"{ROOT}:{SCRIPTS}"}),
+    Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": f"{ROOT}:{SCRIPTS}"}, variant=True),
     # Of much output torchrun tears lines when it shows what goes to files.
     Scenario(
         "stdin.py", stdin=b"one\ntwo\nthree", flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"
     ),
-    Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure"),
-    Scenario("spawns_ranks.py", several=True),
+    Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure", variant=True),
+    Scenario("spawns_ranks.py", several=True, variant=True),
     Scenario("whole_folder.py", environment={"HEADWAY_RUNS": ""}),
 )
 
 TRAINING = (
-    Scenario("training.py"),
-    Scenario("compiled.py"),
-    Scenario("groups.py", ranks=2),
-    Scenario("collectives.py", ranks=2),
+    Scenario("training.py", variant=True),
+    Scenario("compiled.py", variant=True),
+    Scenario("groups.py", ranks=2, variant=True),
+    Scenario("collectives.py", ranks=2, variant=True),
     Scenario("stores.py", ranks=2),
-    Scenario("remote_calls.py", ranks=2),
+    Scenario("remote_calls.py", ranks=2, variant=True),
     Scenario("data_parallel.py", ranks=2),
-    Scenario("sharded.py", ranks=2),
+    Scenario("sharded.py", ranks=2, variant=True),
 )
 
 # dcp names each save by a number of its own, and keeps the times of what it wrote.
 OF_DCP = (".metadata",)
 
 FILES = (
-    Scenario("small_saves.py"),
+    Scenario("small_saves.py", variant=True),
     Scenario("every_file_is_mine.py", again=True),
-    Scenario("diverged.py", again=True),
+    Scenario("diverged.py", again=True, variant=True),
     Scenario("other_writers.py", again=True),
     Scenario("own_notes.py", again=True, volatile=OF_DCP),
-    Scenario("dcp_read_elsewhere.py", ranks=2, volatile=OF_DCP),
-    Scenario("folders.py"),
-    Scenario("writers.py"),
+    Scenario("dcp_read_elsewhere.py", ranks=2, volatile=OF_DCP, variant=True),
+    Scenario("folders.py", variant=True),
+    Scenario("writers.py", variant=True),
     Scenario("numbered.py", ranks=2, saves=True),
     Scenario("saved_by_dcp.py", ranks=2, volatile=OF_DCP, saves=True),
-    Scenario("saved_one_file.py", saves=True),
-    Scenario("saved_safetensors.py", saves=True),
-    Scenario("saved_by_pickle.py", saves=True),
+    Scenario("saved_one_file.py", saves=True, variant=True),
+    Scenario("saved_safetensors.py", saves=True, variant=True),
+    Scenario("saved_by_pickle.py", saves=True, variant=True),
 )
 
 # Nobody here wrote them.
 ACCELERATE = "accelerate.test_utils.scripts."
 
 
-def _module(name: str) -> Scenario:
-    return Scenario(name, ranks=2, flags=("-m",), environment={"ACCELERATE_USE_CPU": "true"}, named=name.rpartition(".")[2])
+def _module(name: str, *, variant: bool = False) -> Scenario:
+    on_cpus, short = {"ACCELERATE_USE_CPU": "true"}, name.rpartition(".")[2]
+    return Scenario(name, ranks=2, flags=("-m",), environment=on_cpus, named=short, variant=variant)
 
 
-FOREIGN = (_module(ACCELERATE + "test_sync"), _module(ACCELERATE + "test_ops"), _module(ACCELERATE + "test_script"))
+FOREIGN = (
+    _module(ACCELERATE + "test_sync", variant=True),
+    _module(ACCELERATE + "test_ops"),
+    _module(ACCELERATE + "test_script", variant=True),
+)
 
 SCENARIOS = (*ENDS, *SURROUNDINGS, *TRAINING, *FILES, *FOREIGN)
+
+
+def parameters(scenarios: Iterable[Scenario]) -> list[Any]:
+    """The scenarios as parameters of a test, with their names and marks."""
+    return [pytest.param(each, id=each.name, marks=[pytest.mark.variant] * each.variant) for each in scenarios]

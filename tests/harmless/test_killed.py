@@ -2,6 +2,7 @@
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,15 @@ import pytest
 from tests.soak import record
 
 from .harness import HEADWAY, TORCHRUN, Raw, Scenario, alone, why_not
-from .scenarios import SCENARIOS
+from .scenarios import SCENARIOS, parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "sandboxes can be had")]
 
-# How many moments each scenario is killed at; `make soak` sets more, and takes all scenarios.
+# How many moments each scenario is killed at; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "1"))
 # What was read of stdin is gone for whoever starts again, so there a millisecond decides how it ends, under both.
 ENDLESS = [scenario for scenario in SCENARIOS if not scenario.fails and not scenario.stdin]
-FEW = ("data_parallel", "shared_memory")
-CHOSEN = ENDLESS if "HEADWAY_EXAMPLES" in os.environ else [one for one in ENDLESS if one.saves or one.name in FEW]
+CHOSEN = [replace(scenario, variant=scenario.name != "saved_by_dcp") for scenario in ENDLESS]
 
 
 def results(seen: Raw) -> dict[str, str]:
@@ -27,7 +27,7 @@ def results(seen: Raw) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
-@pytest.mark.parametrize("scenario", CHOSEN, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", parameters(CHOSEN))
 def test_a_killed_rank_costs_no_result(scenario: Scenario, seed: int, tmp_path: Path) -> None:
     quiet = alone(scenario, tmp_path / "quiet", TORCHRUN)
     assert quiet.code == 0, quiet.err

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from .harness import Scenario, compare, why_not
-from .scenarios import TRAINING
+from .scenarios import TRAINING, parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "sandboxes can be had")]
 
 
-@pytest.mark.parametrize("scenario", TRAINING, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", parameters(TRAINING))
 def test_a_script_observes_the_same(scenario: Scenario, tmp_path: Path) -> None:
     compare(scenario, tmp_path / "seen")

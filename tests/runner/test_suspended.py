@@ -59,7 +59,13 @@ def steps(place: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("all_nodes", [True, False], ids=["with its coordinator", "one node of two, without a spare"])
+@pytest.mark.parametrize(
+    "all_nodes",
+    [
+        pytest.param(True, id="with its coordinator"),
+        pytest.param(False, id="one node of two, without a spare", marks=pytest.mark.variant),
+    ],
+)
 def test_a_run_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(all_nodes: bool, tmp_path: Path) -> None:
     """The sections' bounds are shorter than the pause; that of a silent node is longer, and holds where only one is paused."""
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -250,7 +250,7 @@ raise SystemExit({code})
 """
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.variant), 3])
 def test_a_process_that_does_not_end_after_its_script_is_ended_with_the_scripts_code(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

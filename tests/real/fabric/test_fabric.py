@@ -65,6 +65,7 @@ def fabric(frr_here: None) -> Iterator[Fabric]:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_switches_learn_routes_and_hosts_reach_each_other(fabric: Fabric) -> None:
     assert fabric.kernel_routes("s1", "10.0.1.0/31") == {"Ethernet0"}
     assert fabric.kernel_routes("s1", "10.0.0.0/16") == set()
@@ -75,6 +76,7 @@ def test_switches_learn_routes_and_hosts_reach_each_other(fabric: Fabric) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_cut_cable_carries_nothing_until_it_is_mended(fabric: Fabric) -> None:
     try:
         fabric.cut(BETWEEN)
@@ -88,6 +90,7 @@ def test_cut_cable_carries_nothing_until_it_is_mended(fabric: Fabric) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_waiting_has_a_bound_and_shows_what_the_switch_knows(fabric: Fabric) -> None:
     with pytest.raises(
         FabricError, match=r"(?s)waited 0.1 s for routes of `s1` to 10.0.2.0/31 by \[\].*Routing entry for 10.0.2.0/31"
@@ -96,6 +99,7 @@ def test_waiting_has_a_bound_and_shows_what_the_switch_knows(fabric: Fabric) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_second_fabric_of_the_same_names_runs_beside_the_first_and_leaves_nothing(fabric: Fabric) -> None:
     with Fabric(SWITCHES, LINKS, HOSTS) as second:
         namespace = pid_namespace(second.machine.pid)
@@ -110,6 +114,7 @@ def test_second_fabric_of_the_same_names_runs_beside_the_first_and_leaves_nothin
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_file_with_an_unknown_command_is_reported_by_its_line_and_leaves_nothing(frr_here: None) -> None:
     wrong = SWITCH.format(index=1).replace("remote-as", "remote-az")
     fabric = Fabric({**SWITCHES, "s1": {"frr.conf": wrong}}, LINKS, HOSTS)
@@ -119,6 +124,7 @@ def test_file_with_an_unknown_command_is_reported_by_its_line_and_leaves_nothing
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda end: end.name)
 def test_interrupted_process_leaves_nothing(frr_here: None, end: signal.Signals) -> None:
     with held_fabric() as (holder, namespace):

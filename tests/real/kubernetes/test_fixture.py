@@ -104,6 +104,7 @@ SLEEPER: Object = {"restartPolicy": "Never", "containers": [{"name": "main", "im
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_manifest_with_an_unknown_field_is_refused(control_plane: ControlPlane) -> None:
     control_plane.dry_run(jobset("right", SLEEPER))
     with pytest.raises(KubectlError, match=r'unknown field "spec\.sucessPolicy"'):
@@ -113,6 +114,7 @@ def test_manifest_with_an_unknown_field_is_refused(control_plane: ControlPlane) 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_webhooks_of_jobset_are_asked(control_plane: ControlPlane) -> None:
     (stored,) = control_plane.dry_run(jobset("defaulted", SLEEPER))
     assert stored["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] == "Indexed"
@@ -121,12 +123,14 @@ def test_webhooks_of_jobset_are_asked(control_plane: ControlPlane) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_dry_run_keeps_nothing(control_plane: ControlPlane) -> None:
     assert len(control_plane.dry_run(jobset("one", SLEEPER) + "\n---\n" + pod("two", SLEEPER))) == 2
     assert control_plane.objects("jobsets,pods") == []
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_pods_are_created_by_the_real_controller_with_its_labels(control_plane: ControlPlane) -> None:
     with control_plane.namespace() as name:
         control_plane.apply(jobset("labelled", SLEEPER), "-n", name)
@@ -141,6 +145,7 @@ def test_pods_are_created_by_the_real_controller_with_its_labels(control_plane: 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_rights_of_a_service_account_are_its_roles(control_plane: ControlPlane) -> None:
     asked = ("auth", "can-i", "list", "pods", "--as=system:serviceaccount:default:default")
     with pytest.raises(KubectlError, match="no"):
@@ -148,6 +153,7 @@ def test_rights_of_a_service_account_are_its_roles(control_plane: ControlPlane) 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_waiting_has_a_bound_and_shows_the_cluster(control_plane: ControlPlane) -> None:
     with pytest.raises(KubernetesError, match=r"(?s)waited 0.1 s for nothing, found 0\n.*"):
         control_plane.wait("nothing", lambda: 0, bool, 0.1)
@@ -157,6 +163,7 @@ def test_waiting_has_a_bound_and_shows_the_cluster(control_plane: ControlPlane) 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_two_pods_on_two_nodes_meet_by_their_jobset_names_and_end(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
     with control_plane.namespace() as name:
         spec = pod_spec(real_nodes, "python3", "-c", MEETING)
@@ -169,6 +176,7 @@ def test_two_pods_on_two_nodes_meet_by_their_jobset_names_and_end(control_plane:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_pod_imports_torch_from_this_environment_and_writes_for_all(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
     written = real_nodes.runs / "torch"
     with control_plane.namespace() as name:
@@ -182,6 +190,7 @@ def test_pod_imports_torch_from_this_environment_and_writes_for_all(control_plan
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_lost_node_says_nothing_to_anybody_and_runs_pods_when_it_is_back(
     control_plane: ControlPlane, real_nodes: RealNodes
 ) -> None:
@@ -229,6 +238,7 @@ def wait_for_end(plane: ControlPlane, namespace: str, count: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_second_cluster_runs_beside_the_first_and_leaves_nothing(real_nodes: RealNodes, tmp_path: Path) -> None:
     with contextlib.ExitStack() as until_looked_at:
         with ControlPlane() as plane, RealNodes(plane, tmp_path, count=1) as nodes:
@@ -246,6 +256,7 @@ def test_second_cluster_runs_beside_the_first_and_leaves_nothing(real_nodes: Rea
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_node_that_cannot_start_is_reported_and_leaves_nothing(real_nodes_here: None, tmp_path: Path) -> None:
     with ControlPlane(controllers=()) as plane:
         nodes = RealNodes(plane, tmp_path / "absent", count=1)
@@ -256,6 +267,7 @@ def test_node_that_cannot_start_is_reported_and_leaves_nothing(real_nodes_here: 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_killed_process_leaves_nothing(real_nodes_here: None, tmp_path: Path) -> None:
     with held_cluster(tmp_path) as (holder, roots, namespaces):
         assert len(left_of(roots, namespaces)) > 3

@@ -200,7 +200,7 @@ def end_pod(plane: ControlPlane, pod: Object, exit_code: int) -> None:
     plane.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
 
 
-@pytest.mark.parametrize("code", [83, 84, 85])
+@pytest.mark.parametrize("code", [83, *(pytest.param(code, marks=pytest.mark.variant) for code in (84, 85))])
 def test_a_verdict_to_stop_ends_the_jobset(control_plane: ControlPlane, tmp_path: Path, code: int) -> None:
     with control_plane.namespace() as namespace:
         control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}))
@@ -209,7 +209,7 @@ def test_a_verdict_to_stop_ends_the_jobset(control_plane: ControlPlane, tmp_path
         assert ended["restarts"] == 0
 
 
-@pytest.mark.parametrize("code", [80, 81, 82, 1, 137])
+@pytest.mark.parametrize("code", [80, 137, *(pytest.param(code, marks=pytest.mark.variant) for code in (81, 82, 1))])
 def test_any_other_failure_starts_the_next_attempt_of_the_same_run(
     control_plane: ControlPlane, tmp_path: Path, code: int
 ) -> None:

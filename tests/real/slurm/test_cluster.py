@@ -64,12 +64,14 @@ def wait_until_gone(root: Path, namespaces: Collection[str]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_nodes_are_idle_and_a_step_reaches_both(slurm: SlurmCluster) -> None:
     assert {name: slurm.node_state(name) for name in slurm.shape.node_names} == {"n1": "idle", "n2": "idle"}
     assert sorted(slurm.run("srun", "-N2", "hostname").stdout.split()) == ["n1", "n2"]
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_batch_job_runs_with_its_variables_and_its_exit_code_is_seen(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, '#!/bin/bash\necho "$GREETING from $(srun hostname | sort | xargs)"\nexit 7\n')
     job = slurm.wait(slurm.submit(script, "--nodes=2", env={"GREETING": "hello"}, cwd=tmp_path), {"FAILED"}, START_S)
@@ -79,6 +81,7 @@ def test_batch_job_runs_with_its_variables_and_its_exit_code_is_seen(slurm: Slur
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_requeued_job_runs_again_and_knows_it(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_id = slurm.submit(write_script(tmp_path, WAITS_IN_FIRST_RUN), "--nodelist=n1", cwd=tmp_path)
     slurm.wait(job_id, {"RUNNING"}, START_S)
@@ -90,6 +93,7 @@ def test_requeued_job_runs_again_and_knows_it(slurm: SlurmCluster, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_waiting_ends_when_the_job_can_no_longer_get_there(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_id = slurm.submit(write_script(tmp_path, "#!/bin/bash\n"), cwd=tmp_path)
     with pytest.raises(ClusterError, match=f"job {job_id} is `COMPLETED`, expected .'FAILED'.") as refused:
@@ -98,6 +102,7 @@ def test_waiting_ends_when_the_job_can_no_longer_get_there(slurm: SlurmCluster, 
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_waiting_has_a_bound(slurm: SlurmCluster) -> None:
     with pytest.raises(
         ClusterError, match=r"(?s)waited 0.2 s for node `n1` in .'down'., found 'idle'; slurmctld:\n.*Running as primary"
@@ -106,6 +111,7 @@ def test_waiting_has_a_bound(slurm: SlurmCluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_failing_client_shows_what_it_said(slurm: SlurmCluster) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         slurm.run("scontrol", "show", "job", "999")
@@ -116,6 +122,7 @@ def test_failing_client_shows_what_it_said(slurm: SlurmCluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_node_has_its_own_name_processes_and_memory(slurm: SlurmCluster) -> None:
     assert slurm.nsenter("n2", ["hostname"]).stdout == "n2\n"
     assert slurm.nsenter("n2", ["cat", "/proc/1/comm"]).stdout == "bash\n"
@@ -127,6 +134,7 @@ def test_node_has_its_own_name_processes_and_memory(slurm: SlurmCluster) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_drained_node_gets_no_job_until_it_is_resumed(slurm: SlurmCluster) -> None:
     slurm.set_node("n1", "drain", "a test")
     assert slurm.wait_node("n1", {"drained"}, START_S) == "drained"
@@ -136,6 +144,7 @@ def test_drained_node_gets_no_job_until_it_is_resumed(slurm: SlurmCluster) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_lost_node_is_found_down_and_its_job_runs_again_when_it_is_back(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_id = slurm.submit(write_script(tmp_path, WAITS_IN_FIRST_RUN), "--nodelist=n2", cwd=tmp_path)
     slurm.wait(job_id, {"RUNNING"}, START_S)
@@ -154,6 +163,7 @@ def test_lost_node_is_found_down_and_its_job_runs_again_when_it_is_back(slurm: S
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_power_loss_ends_every_process_of_the_node_and_forgets_its_memory(slurm: SlurmCluster) -> None:
     namespace = pid_namespace(slurm.node_pid("n1"))
     slurm.nsenter("n1", ["touch", "/dev/shm/of-n1"])
@@ -185,6 +195,7 @@ def wait_for_lines(path: Path, count: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_second_cluster_with_gpus_runs_beside_the_first_and_leaves_nothing(slurm: SlurmCluster) -> None:
     with SlurmCluster(Shape(nodes=1, gpus=2, partition="gpu")) as second:
         root, namespaces = second.root, namespaces_of(second)
@@ -202,6 +213,7 @@ def test_second_cluster_with_gpus_runs_beside_the_first_and_leaves_nothing(slurm
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_failed_test_leaves_nothing(slurm_here: None) -> None:
     cluster = SlurmCluster(Shape(nodes=1))
     namespaces: set[str] = set()
@@ -219,6 +231,7 @@ def test_failed_test_leaves_nothing(slurm_here: None) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_controller_that_cannot_start_is_reported_and_leaves_nothing(slurm_here: None) -> None:
     cluster = SlurmCluster(Shape(settings={"SelectType": "select/nonsense"}))
     with pytest.raises(ClusterError, match=r"(?s)`slurmctld` ended at its start; its logs:\n.*select/nonsense"), cluster:
@@ -227,6 +240,7 @@ def test_controller_that_cannot_start_is_reported_and_leaves_nothing(slurm_here:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda end: end.name)
 def test_interrupted_process_leaves_nothing(slurm_here: None, end: signal.Signals) -> None:
     with held_cluster() as (holder, root, namespaces):

@@ -23,6 +23,7 @@ def _version(slurm: SlurmCluster, *prefix: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_it_runs_its_own_version_beside_the_installed_one(slurm: SlurmCluster, current_slurm: SlurmCluster) -> None:
     assert _version(current_slurm) == _version(current_slurm, "srun")
     assert _version(current_slurm) >= (26, 5)
@@ -32,6 +33,7 @@ def test_it_runs_its_own_version_beside_the_installed_one(slurm: SlurmCluster, c
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_its_clients_jobs_and_nodes_see_the_tree_and_run_the_python_of_the_tests(current_slurm: SlurmCluster) -> None:
     laid_over = f"lowerdir={sid.sid_tree()}/usr:/usr"
     assert laid_over in current_slurm.run("cat", MOUNTS).stdout
@@ -43,6 +45,7 @@ def test_its_clients_jobs_and_nodes_see_the_tree_and_run_the_python_of_the_tests
 
 
 @pytest.mark.slow
+@pytest.mark.fixture
 def test_it_writes_nothing_into_the_tree_and_leaves_nothing(current_slurm: SlurmCluster) -> None:
     tree = sid.sid_tree()
     (plugins,) = tree.glob("usr/lib/*/slurm-wlm")
