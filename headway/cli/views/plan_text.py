@@ -1,30 +1,14 @@
-"""`headway plan`: prints the plan of a job or a cluster."""
+"""Prints the plan of a job or a cluster for people."""
 
-import argparse
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.documents import (
-    PlannedCluster,
-    PlannedJob,
-    is_cluster,
-    is_job,
-    plan_cluster,
-    plan_job,
-    read_document,
-    refuse_partial,
-    wrong_kind,
-)
-from headway.cli.findings import Findings, counted
-from headway.cli.outlook import OutlookError, asks, configure_outlook, look, outlook_json, print_outlook
-from headway.cli.plan_checkpoints import checkpoint_facts
-from headway.cli.terminal import stdout_console
-from headway.jobspec.json_text import json_text
+from headway.cli.terminal import counted
+from headway.cli.views.plan_checkpoints import checkpoint_facts
+from headway.compile import PlannedJob
 from headway.jobspec.notation import write_interval
-from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
+from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
@@ -40,78 +24,8 @@ _Facts = Iterator[tuple[str, str]]
 _ROWS_SHOWN = 32
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
-    parser.add_argument(
-        "--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON: the plan as `headway render` writes it to plan.json, or the result of the other options",
-    )
-    configure_outlook(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
-    if args.document.is_dir():
-        print(f"error: {args.document} is a folder; pass one document", file=sys.stderr)
-        return 2
-    planned = _planned(args.document, args.cluster)
-    if planned is None:
-        return 1
-    try:
-        return _tell_job(planned, args) if isinstance(planned, PlannedJob) else _tell_cluster(planned, args)
-    except OutlookError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def _tell_job(planned: PlannedJob, args: argparse.Namespace) -> int:
-    """Where more than the plan is asked for, only what was asked is shown to people."""
-    if args.json and not asks(args):
-        sys.stdout.write(to_json(planned.plan))
-        return 0
-    outlook = look(planned, args)
-    if args.json:
-        sys.stdout.write(json_text(outlook_json(outlook)))
-        return 0
-    console = stdout_console()
-    if not asks(args):
-        _print_job(console, planned)
-    print_outlook(console, outlook, planned)
-    return 0
-
-
-def _tell_cluster(planned: PlannedCluster, args: argparse.Namespace) -> int:
-    if asks(args):
-        raise OutlookError("a cluster has no layouts; pass a job")
-    if args.json:
-        sys.stdout.write(to_json(planned.plan))
-    else:
-        _print_cluster(stdout_console(), planned.plan)
-    return 0
-
-
-def _planned(document: Path, cluster: Path | None) -> PlannedJob | PlannedCluster | None:
-    """The document's plan; problems go to stderr, and then there is none."""
-    findings = Findings()
-    parsed = read_document(document, findings)
-    planned: list[PlannedJob] | list[PlannedCluster | None] = []
-    if parsed is None or refuse_partial(parsed, findings):
-        pass
-    elif is_job(parsed):
-        planned = plan_job(parsed, cluster, findings, first_only=True)
-    elif is_cluster(parsed):
-        planned = [plan_cluster(parsed, findings)]
-    else:
-        findings.add([wrong_kind(parsed.document, "TrainingJob or Cluster")])
-    findings.print(sys.stderr)
-    return None if findings.errors else planned[0]
-
-
-def _print_job(console: "Console", planned: PlannedJob) -> None:
+def print_job(console: "Console", planned: PlannedJob) -> None:
+    """The job's plan: its mesh, facts, ranks, environment and files."""
     plan = planned.plan
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
@@ -126,7 +40,8 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
         console.print(f"  {path}", soft_wrap=True)
 
 
-def _print_cluster(console: "Console", plan: ClusterPlan) -> None:
+def print_cluster(console: "Console", plan: ClusterPlan) -> None:
+    """The cluster's plan: its nodes, facts, and each fabric with its classes of traffic and switches."""
     console.print(f"[bold]{plan.name}[/] ({plan.scheduler}), {plan.hash[:8]}")
     _section(console, "nodes", _groups(plan))
     _print_facts(console, _cluster_facts(plan))

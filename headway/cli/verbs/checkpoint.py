@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from headway.cli.checkpoint_process import LibraryError, Line, Reading
-from headway.cli.checkpoint_text import (
+from headway.cli.documents import load_job_plan
+from headway.cli.help import HelpFormatter, with_examples
+from headway.cli.views.checkpoint_text import (
     print_adoption,
     print_differences,
     print_exported,
@@ -19,8 +21,6 @@ from headway.cli.checkpoint_text import (
     print_list,
     print_verified,
 )
-from headway.cli.documents import load_job_plan
-from headway.cli.help import HelpFormatter, with_examples
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.report.directory import RunError, find_run

@@ -2,27 +2,24 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from headway.cli.simulation import Simulation
 from headway.cli.terminal import bar, stdout_console
 from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.goodput.simulate import Bucket
 from headway.jobspec.estimate.goodput.summary import IntervalRow, Spread, Summary
 from headway.report import units
 
-if TYPE_CHECKING:
-    from headway.cli.simulate import Simulation
-
 _SAME = 1e-9
 
 _Facts = Iterator[tuple[str, str]]
 
 
-def print_simulation(simulation: "Simulation") -> None:
+def print_simulation(simulation: Simulation) -> None:
     """Prints the account on stdout; it reads without colour."""
     console = stdout_console()
     run, summary = simulation.run, simulation.summary

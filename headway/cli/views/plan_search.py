@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.estimates import estimate_json, step_seconds
 from headway.cli.terminal import print_table
+from headway.cli.views.estimates import estimate_json, step_seconds
 from headway.jobspec.estimate.estimate import Estimate
 from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.search.placement import Placement, placements
