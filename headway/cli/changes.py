@@ -33,7 +33,9 @@ def run_so_far(name: str, folders: Sequence[FilePath]) -> RunSoFar:
     if attempt is None:
         raise RunError(f"run `{records.handle.run}` has no recorded spec to compare with: an older headway started it")
     spec = _spec(kept[attempt])
-    carried_out = _gone_back_by(spec) if attempt in _claimed(records) else 0
+    # A coordinator that got as far as a claim has gone back as the history of its attempt says.
+    claimed = {entry.attempt for entries in records.journal.values() for entry in entries if isinstance(entry, Claim)}
+    carried_out = _gone_back_by(spec) if attempt in claimed else 0
     return RunSoFar(records.handle.run, attempt, spec, _committed_step(records), _standing(records), carried_out)
 
 
@@ -69,11 +71,6 @@ def _committed_step(records: RunRecords) -> int:
         if committed or any(isinstance(entry, Claim) for entry in entries):
             return max(committed, default=base_step(entries) or 0)
     return 0
-
-
-def _claimed(records: RunRecords) -> set[int | None]:
-    """The attempts whose coordinator got as far as a claim: it has gone back as their history says."""
-    return {entry.attempt for entries in records.journal.values() for entry in entries if isinstance(entry, Claim)}
 
 
 def _gone_back_by(spec: dict[str, Any]) -> int:

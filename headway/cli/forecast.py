@@ -18,7 +18,7 @@ from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.scaling import Growth, Scaling, gpu_counts, scaling
 from headway.jobspec.estimate.search.search import Request, SearchResult, in_order, search, with_every_sharding
 from headway.jobspec.estimate.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
-from headway.jobspec.estimate.training import Network, Training
+from headway.jobspec.estimate.training import Training
 from headway.jobspec.units import parse_seconds
 from headway.report import units
 from headway.templates.trainers import TRAINERS
@@ -82,7 +82,12 @@ def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
         found = estimate(training)
         calibration = _calibration(training, args.calibrate, args.cluster)
         request = request_of(spec, plan, cluster, limits, args.top)
-        grown = replace(on_any_nodes(request, limits), network=_network(planned, args.scaling)) if args.scaling else request
+        grown = request
+        if args.scaling:
+            # More nodes than the job's may need what the cluster does not set: an EstimateError.
+            group = cluster.group(plan.group)
+            network = network_of(cluster, group, max(plan.slots, -(-max(args.scaling) // group.gpus)))
+            grown = replace(on_any_nodes(request, limits), network=network)
     except EstimateError as error:
         if asks(args):
             raise ForecastError(f"{error}; {error.hint}") from error
@@ -162,12 +167,6 @@ def _ranked(found: SearchResult, calibration: Calibration | None) -> SearchResul
     ranked = tuple(in_order(_calibrated(each, calibration) for each in found.ranked))
     fastest = {each.training: each for each in ranked}
     return replace(found, ranked=ranked, pareto=tuple(fastest[each.training] for each in found.pareto))
-
-
-def _network(planned: PlannedJob, gpus: Sequence[int]) -> Network:
-    """What joins the most of these GPUs. Raises EstimateError where more nodes than the job's need what the cluster does not say."""
-    group = planned.cluster.group(planned.plan.group)
-    return network_of(planned.cluster, group, max(planned.plan.slots, -(-max(gpus) // group.gpus)))
 
 
 def _scalings(request: Request, gpus: Sequence[int], run: Run | None, calibration: Calibration | None) -> tuple[Scaling, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from headway.cli.in_place import PinError, write_in_place
-from headway.cli.terminal import counted, progress
+from headway.cli.terminal import counted, fail, progress
 from headway.cli.views.problems import print_problems
 from headway.compile import PlannedJob, Sources, compile_documents
 from headway.jobspec.auto import rewritten, with_values
@@ -31,8 +31,7 @@ def pin_job(job_file: FilePath, cluster_file: FilePath | None) -> int:
     try:
         return _pin(compiled.jobs[0], sources)
     except PinError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error), 1)
 
 
 def _pin(planned: PlannedJob, sources: Sources) -> int:

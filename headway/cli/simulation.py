@@ -66,19 +66,16 @@ def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:
 def _run(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> Run:
     wall_s = None if args.days is None else args.days * _DAY_S
     step_s, checkpoint_bytes = _step(plan, cluster, args)
+    # So many checkpoints stay on a tier that an option adds.
+    keep = contract.Tier.keep if plan.spec["checkpoint"] is None else int(plan.spec["checkpoint"]["keep"])
     try:
         found = run_of(plan, cluster, step_s, checkpoint_bytes, wall_s)
-        found = _with_tiers(found, transfer_of(plan, cluster, checkpoint_bytes), _kept(plan), args)
+        found = _with_tiers(found, transfer_of(plan, cluster, checkpoint_bytes), keep, args)
         return _with_replicas(_with_recovery(_with_failures(found, args), args), plan, args)
     except EstimateError as error:
         raise UsageError(f"{error}; {error.hint}: `--days 30`") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _kept(plan: JobPlan) -> int:
-    """How many checkpoints stay on a tier that an option adds."""
-    return contract.Tier.keep if plan.spec["checkpoint"] is None else int(plan.spec["checkpoint"]["keep"])
 
 
 def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tuple[float, int]:

@@ -36,6 +36,12 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def fail(message: str, code: int) -> int:
+    """Print the error on stderr; return `code`, with which the verb exits."""
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
 def progress(text: str) -> None:
     """Says on stderr what takes a while; nothing where nobody watches."""
     if sys.stderr.isatty():

@@ -40,13 +40,16 @@ class PlannedCluster:
         return render_cluster(self.plan, self.switches)
 
 
-def find_clusters(job: Parsed[TrainingJob], first_only: bool, sources: Sources) -> Steps[list[Parsed[Cluster]]]:
-    """The clusters that the job names, or only the first: for each the nearest of that name, in the job's folder or a parent of it."""
-    names = job.spec.cluster if job.has(("cluster",)) else ()
-    files = []
+def find_clusters(
+    job: Parsed[TrainingJob], file: Path | None, first_only: bool, sources: Sources
+) -> Steps[list[Parsed[Cluster]]]:
+    """The cluster in the file. Without one, those that the job names, or only the first: for each the nearest document of that name,
+    in the job's folder or a parent of it."""
+    names = job.spec.cluster if file is None and job.has(("cluster",)) else ()
+    files = [file]
     for index, name in enumerate(names[:1] if first_only else names):
         files.append((yield from _find(job, index, name, sources)))
-    return (yield from read_clusters([file for file in files if file is not None], sources))
+    return (yield from read_clusters([each for each in files if each is not None], sources))
 
 
 def read_clusters(files: Iterable[Path], sources: Sources) -> Steps[list[Parsed[Cluster]]]:

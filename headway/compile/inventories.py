@@ -70,7 +70,8 @@ def clusters_named_by(inventories: Iterable[Parsed[Inventory]], sources: Sources
         if len(of_name) == 1:
             found[of_name[0]] = None
         elif of_name:
-            yield _ambiguous(inventory, of_name)
+            message = f"several Cluster documents are called `{inventory.spec.cluster}`: {listed(map(str, of_name))}"
+            yield Problem("HW402", inventory.document.name, ("cluster",), message, "rename all but one")
         else:
             yield _unknown(inventory.document.name, inventory.spec.cluster, names.values())
     return list(found)
@@ -80,11 +81,6 @@ def _clusters_near(folder: Path, sources: Sources) -> dict[Path, str | None]:
     """Names of the clusters whose inventories may be in the folder."""
     folders = [folder, folder.parent] if folder.resolve().name == FOLDER else [folder]
     return {path: _name(sources.load(path)[0]) for each in folders for path in sources.of_kind(each, "Cluster")}
-
-
-def _ambiguous(inventory: Parsed[Inventory], found: list[Path]) -> Problem:
-    message = f"several Cluster documents are called `{inventory.spec.cluster}`: {listed(map(str, found))}"
-    return Problem("HW402", inventory.document.name, ("cluster",), message, "rename all but one")
 
 
 def _unknown(inventory: str, name: str, names: Iterable[str | None]) -> Problem:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.cli.in_place import PinError, write_in_place
 from headway.cli.pin_job import pin_job
-from headway.cli.terminal import counted
+from headway.cli.terminal import counted, fail
 from headway.cli.views.problems import print_problems
 from headway.compile import Problems, Sources
 from headway.compile.cluster import read_clusters
@@ -86,7 +86,7 @@ def _pin_cluster(file: Path, output: Path | None, sources: Sources) -> int:
     found, problems = collected(_with_inventories(file, sources))
     # What is warned of, cables that can move, is what is written down here.
     print_problems(Problems(tuple(problems), sources.documents), sys.stderr, warnings=False)
-    known = [] if found is None else [inventory.document.name for inventory in found[1]]
+    known = {str(file), *(inventory.document.name for inventory in (found[1] if found else []))}
     for stray in find_strays(file, sources):
         if stray.document not in known:
             print(show(stray, sources.documents.get(stray.document)), end="\n\n", file=sys.stderr)
@@ -100,8 +100,7 @@ def _pin_cluster(file: Path, output: Path | None, sources: Sources) -> int:
     try:
         return _pin(cluster.spec, Observed.of([inventory.spec for inventory in inventories]), output)
     except PinError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error), 1)
 
 
 def _with_inventories(file: Path, sources: Sources) -> Steps[tuple[Parsed[Cluster], list[Parsed[Inventory]]]]:

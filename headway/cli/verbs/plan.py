@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from headway.cli.forecast import ForecastError, asks, configure_forecast, forecast
-from headway.cli.terminal import stdout_console
+from headway.cli.terminal import fail, stdout_console
 from headway.cli.views.forecast import forecast_json, print_forecast
 from headway.cli.views.plan_text import print_cluster, print_job
 from headway.cli.views.problems import print_problems
@@ -30,8 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
     if args.document.is_dir():
-        print(f"error: {args.document} is a folder; pass one document", file=sys.stderr)
-        return 2
+        return fail(f"{args.document} is a folder; pass one document", 2)
     compiled = compile_documents([args.document], args.cluster, kinds=("TrainingJob", "Cluster"), first_only=True)
     print_problems(compiled.problems, sys.stderr)
     if compiled.problems.errors:
@@ -42,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
         for cluster in compiled.clusters:
             _show_cluster(cluster, args)
     except ForecastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return fail(str(error), 2)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from headway.cli.documents import load_job_plan
 from headway.cli.simulation import Simulation, UsageError, simulate_job
+from headway.cli.terminal import fail
 from headway.cli.views.simulate_json import simulation_json
 from headway.jobspec.estimate.goodput.tiers import KINDS
 from headway.jobspec.units import parse_bytes, parse_seconds
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         simulation = simulate_job(planned, args)
     except UsageError as error:
-        return _fail(str(error), 2)
+        return fail(str(error), 2)
     if args.json:
         sys.stdout.write(simulation_json(simulation))
     else:
@@ -122,14 +123,9 @@ def _write_picture(simulation: Simulation, file: Path) -> int:
     try:
         file.write_text(picture(simulation.run, simulation.intervals), encoding="utf-8")
     except OSError as error:
-        return _fail(f"`{file}` cannot be written: {error.strerror}; choose another file with `--svg`", 3)
+        return fail(f"`{file}` cannot be written: {error.strerror}; choose another file with `--svg`", 3)
     print(f"picture: {file}", file=sys.stderr)
     return 0
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code
 
 
 def _option(parse: Callable[[str], T], wanted: str) -> Callable[[str], T]:

@@ -9,7 +9,6 @@ from headway.cli.views.plan_checkpoints import checkpoint_facts
 from headway.compile import PlannedJob
 from headway.jobspec.notation import write_interval
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan
-from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
 from headway.runner.contract import Corruption
@@ -31,7 +30,9 @@ def print_job(console: "Console", planned: PlannedJob) -> None:
     console.print(f"runs in {plan.runs}", markup=False)
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
     spares = f", {counted(plan.spares, 'spare')}" if plan.spares else ""
-    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", _mesh(plan))
+    mesh = _table("axis", *plan.mesh.axes)
+    mesh.add_row("degree", *map(str, plan.mesh.shape))
+    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", mesh)
     _print_facts(console, _facts(planned))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
@@ -81,7 +82,8 @@ def _facts(planned: PlannedJob) -> _Facts:
     if argv := plan.run.trainer.options.get("argv"):
         yield "command", shlex.join(argv)
     if plan.model is not None:
-        yield "model", _parameters(plan.model)
+        active = f", {plan.model.active_parameters:,} of them active for a token" if plan.model.experts is not None else ""
+        yield "model", f"{plan.model.parameters:,} parameters{active}"
     yield from _beside_the_mesh(plan.spec["layout"])
     yield from checkpoint_facts(plan, planned.cluster)
     if plan.run.corruption is not None:
@@ -111,11 +113,6 @@ def _checks(corruption: Corruption) -> Iterator[str]:
         yield f"and every step with a gradient norm above {corruption.grad_norm_factor:g} times the usual"
     if (compare := corruption.compare) is not None:
         yield f"replicas compared every {write_interval(Interval(compare.steps, compare.seconds))}"
-
-
-def _parameters(model: ModelSizes) -> str:
-    active = f", {model.active_parameters:,} of them active for a token" if model.experts is not None else ""
-    return f"{model.parameters:,} parameters{active}"
 
 
 def _print_facts(console: "Console", facts: _Facts) -> None:
@@ -157,12 +154,6 @@ def _table(*columns: str) -> "Table":
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
-    return table
-
-
-def _mesh(plan: JobPlan) -> "Table":
-    table = _table("axis", *plan.mesh.axes)
-    table.add_row("degree", *map(str, plan.mesh.shape))
     return table
 
 
