@@ -2,6 +2,6 @@
 
 In: a command line and the files that it names.
 Out: data on stdout, messages on stderr, an exit code.
-Start reading: `main.py` (the table of verbs), `documents.py` (files to checked documents and plans,
-shared by all verbs that take documents), then the module of a verb, for example `check.py`.
+Start reading: `main.py` (the table of verbs), then the module of a verb in `verbs/`, for example
+`check.py`, and what it prints in `views/`. The modules next to `main.py` are shared by several verbs.
 """

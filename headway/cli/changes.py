@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path as FilePath
 from typing import Any
 
-from headway.cli.findings import Findings
+from headway.compile import Problems
+from headway.compile.problems import located
 from headway.jobspec.change import How, as_written
 from headway.jobspec.check.run import RunSoFar, changes_since, check_run, new_entries
 from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import printable
+from headway.jobspec.problem import Problem, printable
 from headway.jobspec.spec.history import takes_effect_at
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
@@ -32,21 +33,24 @@ def run_so_far(name: str, folders: Sequence[FilePath]) -> RunSoFar:
     if attempt is None:
         raise RunError(f"run `{records.handle.run}` has no recorded spec to compare with: an older headway started it")
     spec = _spec(kept[attempt])
-    carried_out = _gone_back_by(spec) if attempt in _claimed(records) else 0
+    # A coordinator that got as far as a claim has gone back as the history of its attempt says.
+    claimed = {entry.attempt for entries in records.journal.values() for entry in entries if isinstance(entry, Claim)}
+    carried_out = _gone_back_by(spec) if attempt in claimed else 0
     return RunSoFar(records.handle.run, attempt, spec, _committed_step(records), _standing(records), carried_out)
 
 
-def judge(job: Parsed[TrainingJob], run: RunSoFar, findings: Findings) -> list[str]:
-    """Lines about what the run's next attempt takes up; what it cannot, goes to `findings`."""
+def judge(job: Parsed[TrainingJob], run: RunSoFar, known: Problems) -> tuple[list[str], list[Problem]]:
+    """Lines about what the run's next attempt takes up, and problems of what it cannot; `known` are the problems of the documents."""
     # Both sides of a difference are shown, and a secret must not be.
-    if not job.complete or any(problem.code == _SECRET for problem in findings.problems):
-        return [f"not compared with run `{run.name}`: the job has errors"]
-    refused = {problem.path for problem in findings.add(check_run(job, run), job=job.document.name)}
+    if not job.complete or any(problem.code == _SECRET for problem in known):
+        return [f"not compared with run `{run.name}`: the job has errors"], []
+    problems = located(check_run(job, run), job)
+    refused = {problem.path for problem in problems}
     taken = [*_anytime(job, run), *_said(job.spec, run, refused)]
     where = f"run `{run.name}`, step {run.committed_step}"
     if not taken:
-        return [] if refused else [f"{where}: nothing has changed since its attempt {run.attempt}"]
-    return [f"{where}, what has changed since its attempt {run.attempt}:", *(f"  {printable(line)}" for line in taken)]
+        return [] if refused else [f"{where}: nothing has changed since its attempt {run.attempt}"], problems
+    return [f"{where}, what has changed since its attempt {run.attempt}:", *(f"  {printable(line)}" for line in taken)], problems
 
 
 def _spec(file: FilePath) -> dict[str, Any]:
@@ -67,11 +71,6 @@ def _committed_step(records: RunRecords) -> int:
         if committed or any(isinstance(entry, Claim) for entry in entries):
             return max(committed, default=base_step(entries) or 0)
     return 0
-
-
-def _claimed(records: RunRecords) -> set[int | None]:
-    """The attempts whose coordinator got as far as a claim: it has gone back as their history says."""
-    return {entry.attempt for entries in records.journal.values() for entry in entries if isinstance(entry, Claim)}
 
 
 def _gone_back_by(spec: dict[str, Any]) -> int:

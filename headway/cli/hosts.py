@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from headway.cli.documents import plan_cluster, read_cluster
-from headway.cli.findings import Findings, counted
+from headway.cli.terminal import counted
+from headway.cli.views.problems import print_problems
+from headway.compile import compile_documents
 from headway.infra.host import Change, ForeignError, HostState
 from headway.infra.providers import PROVIDERS
 from headway.infra.reach import Reach
@@ -79,12 +80,11 @@ def add_consent(parser: argparse.ArgumentParser) -> None:
 
 def read_hosts(file: Path) -> ClusterHosts:
     """The hosts of the cluster's document. Raises StopError with 1 for mistakes in it, with 3 when a library is missing."""
-    findings = Findings()
-    cluster = read_cluster(file, findings)
-    planned = plan_cluster(cluster, findings) if cluster is not None else None
-    findings.print(sys.stderr)
-    if planned is None or findings.errors:
+    compiled = compile_documents([file], kinds=("Cluster",))
+    print_problems(compiled.problems, sys.stderr)
+    if compiled.problems.errors:
         raise StopError(1)
+    planned = compiled.clusters[0]
     if planned.provider is None or planned.plan.provider is None:
         raise StopError(1, f"`{planned.plan.name}` has no `provider`, so its hosts cannot be reached")
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:

@@ -20,68 +20,55 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb's module, which is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`.
+    """A verb. Its module in `verbs/` is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`.
 
     A `raw` verb has a command line of its own: it has `run(words) -> int`.
     """
 
-    module: str
     summary: str
     example: str = ""
     raw: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
-    "check": Verb(
-        "headway.cli.check", "Check jobs and clusters; report every problem at its line and column", "headway check jobs/"
-    ),
+    "check": Verb("Check jobs and clusters; report every problem at its line and column", "headway check jobs/"),
     "plan": Verb(
-        "headway.cli.plan",
         "Show what a job or a cluster resolves to: ranks, environment, traffic classes, switches, files",
         "headway plan job.yaml --cluster cluster.yaml",
     ),
     "simulate": Verb(
-        "headway.cli.simulate",
         "Simulate a job's goodput under failures over the whole run",
         "headway simulate job.yaml --node-mtbf 300d --every disk=15m",
     ),
     "render": Verb(
-        "headway.cli.render",
         "Write the files of jobs and clusters: batch scripts, manifests, NCCL, host and switch settings",
         "headway render jobs/ --check",
     ),
     "pin": Verb(
-        "headway.cli.pin",
         "Replace each `auto` of a job with its value, or write a cluster's cabling to inventories",
         "headway pin job.yaml",
     ),
     "audit": Verb(
-        "headway.cli.audit",
         "Compare the switch, host and NCCL settings in force with each other and with a cluster",
         "headway audit collected/ --cluster cluster.yaml",
     ),
-    "run": Verb("headway.cli.run", "Run a job on this machine, with the processes of all its nodes", "headway run job.yaml"),
+    "run": Verb("Run a job on this machine, with the processes of all its nodes", "headway run job.yaml"),
     "torchrun": Verb(
-        "headway.cli.torchrun",
         "Run an unmodified script with torchrun's flags and restart it after failures",
         raw=True,
     ),
-    "report": Verb("headway.cli.report", "Summarize a run and write its HTML report", "headway report train-1"),
+    "report": Verb("Summarize a run and write its HTML report", "headway report train-1"),
     "checkpoint": Verb(
-        "headway.cli.checkpoint",
         "List, verify, compare, export and import a run's checkpoints",
         "headway checkpoint verify train-1",
     ),
     "schema": Verb(
-        "headway.cli.schema",
         "Print the JSON Schema of the documents, for editors",
         "headway schema TrainingJob > job.schema.json",
     ),
-    "preview": Verb("headway.cli.preview", "Show what `up` would change on a cluster's hosts", "headway preview cluster.yaml"),
-    "up": Verb(
-        "headway.cli.up", "Configure a cluster's hosts over SSH as its document describes", "headway up cluster.yaml --yes"
-    ),
-    "down": Verb("headway.cli.down", "Remove everything headway installed on a cluster's hosts", "headway down cluster.yaml"),
+    "preview": Verb("Show what `up` would change on a cluster's hosts", "headway preview cluster.yaml"),
+    "up": Verb("Configure a cluster's hosts over SSH as its document describes", "headway up cluster.yaml --yes"),
+    "down": Verb("Remove everything headway installed on a cluster's hosts", "headway down cluster.yaml"),
 }
 
 
@@ -108,10 +95,9 @@ def overview() -> str:
 
 
 def _run(name: str, words: list[str]) -> int:
-    module = _imported(VERBS[name].module)
-    if VERBS[name].raw:
+    module, verb = _imported(f"headway.cli.verbs.{name}"), VERBS[name]
+    if verb.raw:
         return int(module.run(words))
-    verb = VERBS[name]
     parser = argparse.ArgumentParser(
         prog=f"headway {name}", description=f"{verb.summary}.", formatter_class=HelpFormatter, allow_abbrev=False
     )

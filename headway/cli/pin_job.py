@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from headway.cli.documents import PlannedJob, plan_job, read_job
-from headway.cli.findings import Findings, counted
 from headway.cli.in_place import PinError, write_in_place
-from headway.cli.terminal import progress
-from headway.jobspec.auto import Decision, rewritten, with_values
+from headway.cli.terminal import counted, fail, progress
+from headway.cli.views.problems import print_problems
+from headway.compile import PlannedJob, Sources, compile_documents
+from headway.jobspec.auto import rewritten, with_values
 from headway.jobspec.compose import compose
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
@@ -20,38 +20,33 @@ _BOM = "\ufeff"
 
 def pin_job(job_file: FilePath, cluster_file: FilePath | None) -> int:
     """Decides and writes every `auto` of the job. 1, and nothing written, on errors; 1 too where a base says what is left open."""
-    findings = Findings()
-    job = read_job(job_file, findings)
+    sources = Sources()
+    job = sources.read(job_file).parsed
     if job is not None and job.undecided:
         progress(f"deciding {counted(len(job.undecided), 'open value')}")
-    planned = [] if job is None else plan_job(job, cluster_file, findings, first_only=True)
-    findings.print(sys.stderr)
-    if findings.errors:
+    compiled = compile_documents([job_file], cluster_file, kinds=("TrainingJob",), first_only=True, sources=sources)
+    print_problems(compiled.problems, sys.stderr)
+    if compiled.problems.errors:
         return 1
     try:
-        return _pin(planned[0], findings)
+        return _pin(compiled.jobs[0], sources)
     except PinError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error), 1)
 
 
-def _pin(planned: PlannedJob, findings: Findings) -> int:
+def _pin(planned: PlannedJob, sources: Sources) -> int:
     document = planned.job.document
     own = {path: each for path, each in planned.decisions.items() if document.origin(path) is document}
     if own:
-        _write(document, {path: each.value for path, each in own.items()}, findings)
+        _write(document, {path: each.value for path, each in own.items()}, sources)
     for path, decision in own.items():
-        print(_line(path, decision))
+        print(f"{dotted(path)}: {flow(decision.value)}  # {decision.reason}")
     done = f"{counted(len(own), 'value')} pinned in {document.name}, for the cluster `{planned.plan.cluster}`"
     print(done if own else f"nothing is `auto` in {document.name}", file=sys.stderr)
     inherited = [path for path in planned.decisions if path not in own]
     if inherited:
         _report_inherited(inherited, document)
     return 1 if inherited else 0
-
-
-def _line(path: Path, decision: Decision) -> str:
-    return f"{dotted(path)}: {flow(decision.value)}  # {decision.reason}"
 
 
 def _report_inherited(paths: Iterable[Path], document: Document) -> None:
@@ -75,7 +70,7 @@ def _nested(path: Path, value: Any) -> str:
     return f"{path[0]}: {flow(value)}"
 
 
-def _write(document: Document, values: Mapping[Path, Any], findings: Findings) -> None:
+def _write(document: Document, values: Mapping[Path, Any], sources: Sources) -> None:
     """Writes the document with the values. Raises PinError when it would not be read as that, and when it cannot be written."""
     file = FilePath(document.name)
     try:
@@ -87,8 +82,8 @@ def _write(document: Document, values: Mapping[Path, Any], findings: Findings) -
         raise PinError(f"{file} has changed meanwhile; pin it again")
     text = rewritten(document, values)
     after, unreadable = load_bytes(document.name, text.encode())
-    undecided = findings.documents[document.name]
-    if unreadable or compose(after, findings.load).document.data != with_values(undecided, values).data:
+    undecided = sources.read(file).document
+    if unreadable or compose(after, sources.load).document.data != with_values(undecided, values).data:
         shown = ", ".join(f"`{dotted(path)}: {flow(value)}`" for path, value in values.items())
         because = "because of what it extends or how `auto` is written there; edit it by hand"
         raise PinError(f"{file} would change in other places too with {shown}, {because}")

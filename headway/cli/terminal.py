@@ -1,4 +1,4 @@
-"""Formats terminal output of the planner's commands: width, bars, the columns that fit, and progress lines."""
+"""Formats terminal output: counts, bars, tables with the columns that fit, and progress lines."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +29,17 @@ def bar(share: float, console: "Console", cells: int = BAR) -> str:
     """A bar as long as the share of `cells`; of `#` where the console's encoding has no blocks."""
     block = "█" if console.encoding.startswith("utf") else "#"
     return block * round(cells * min(1.0, max(0.0, share)))
+
+
+def counted(number: int, what: str) -> str:
+    """The number with its noun: 1 file, 2 files."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def fail(message: str, code: int) -> int:
+    """Print the error on stderr; return `code`, with which the verb exits."""
+    print(f"error: {message}", file=sys.stderr)
+    return code
 
 
 def progress(text: str) -> None:

@@ -3,5 +3,5 @@
 In: parsed documents or plans. Out: an iterator of `Problem`, empty where all is well.
 Each rule runs only when the sections that it reads are valid.
 Start reading: `job.py` (one document) and `placement.py` (a job against its cluster);
-headway/cli/documents.py calls them.
+headway/compile/ calls them.
 """

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = {"hypothesis", "jinja2", "kubernetes", "numpy", "paramiko", "pulumi", "rich", "torch"}
 # Of headway itself: what is for other verbs, other formats and files that are not there.
 OTHERS = {
-    "headway.cli.formats",
+    "headway.cli.views.formats",
     "headway.cli.pin_job",
     "headway.infra.host",
     "headway.infra.providers.onprem.hosts",

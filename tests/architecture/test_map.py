@@ -11,7 +11,18 @@ TOP = {"headway", "infra", "jobspec", "runner", "templates", "tests", "docs", "e
 PAGES = ("docs/architecture.md", "docs/records.md", "docs/glossary.md", "CONTRIBUTING.md")
 PACKAGES = sorted(
     path.relative_to(ROOT)
-    for top in ("headway", "headway/cli", "headway/report", "infra", "jobspec", "runner", "templates")
+    for top in (
+        "headway",
+        "headway/cli",
+        "headway/cli/verbs",
+        "headway/cli/views",
+        "headway/compile",
+        "headway/report",
+        "infra",
+        "jobspec",
+        "runner",
+        "templates",
+    )
     for path in ((ROOT / top).glob("__init__.py") if top.startswith("headway") else (ROOT / top).rglob("__init__.py"))
 )
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)`")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.main import VERBS
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.trainers import TRAINERS
 
@@ -33,3 +34,8 @@ def test_top_level_folders_import_below_headway_and_not_by_themselves(name: str)
 def test_a_table_of_kinds_lists_every_folder_beside_it(family: str, table: dict[str, object]) -> None:
     folders = {path.parent.name for path in (ROOT / "templates" / family).glob("*/__init__.py")}
     assert folders == set(table)
+
+
+def test_table_of_verbs_lists_every_module_of_a_verb() -> None:
+    modules = {path.stem for path in (ROOT / "headway" / "cli" / "verbs").glob("*.py")}
+    assert modules - {"__init__"} == set(VERBS)

@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from headway.cli.findings import Findings
-from headway.cli.formats import FORMATS, SUBJECTS, as_github
 from headway.cli.main import main
+from headway.cli.views.formats import FORMATS, SUBJECTS, as_github
+from headway.compile import Problems
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Span
 from headway.jobspec.problem import Problem
@@ -250,7 +250,7 @@ def test_without_a_repository_files_are_named_from_the_working_directory(
 
 def annotated(message: str, hint: str | None, span: Span | None) -> str:
     return as_github(
-        Findings([Problem("HW602", "a,b:c.json", (), message, hint, span=span)], {"a,b:c.json": Document("a,b:c.json")}), 1
+        Problems((Problem("HW602", "a,b:c.json", (), message, hint, span=span),), {"a,b:c.json": Document("a,b:c.json")}), 1
     )
 
 

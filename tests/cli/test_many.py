@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.search import Sources
+from headway.compile import Sources
 
 STORY = Path(__file__).parents[2] / "examples" / "two-node-slurm"
 

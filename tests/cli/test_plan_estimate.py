@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.estimates import step_seconds
 from headway.cli.main import main
+from headway.cli.views.estimates import step_seconds
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headway.cli.estimates import layout_words
-from headway.cli.plan_scaling import print_scaling, scaling_json
-from headway.cli.plan_search import print_search, search_json
+from headway.cli.views.estimates import layout_words
+from headway.cli.views.plan_scaling import print_scaling, scaling_json
+from headway.cli.views.plan_search import print_search, search_json
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.estimate.scaling import scaling
 from headway.jobspec.estimate.search.search import Allowed, Request, SearchResult, search

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.cli.run import Tail, _report, _words
+from headway.cli.verbs.run import Tail, _report, _words
 
 
 def test_following_passes_over_half_a_line_and_takes_the_rest_when_it_comes(tmp_path: Path) -> None:

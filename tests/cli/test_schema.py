@@ -17,10 +17,9 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from headway.cli.documents import read_document
-from headway.cli.findings import Findings
 from headway.cli.main import main
-from headway.cli.schema import TABLES
+from headway.cli.verbs.schema import TABLES
+from headway.compile import Problems, Sources
 from headway.jobspec.load import load_file
 from headway.jobspec.parse import MODELS
 from headway.jobspec.schema import document_schema
@@ -116,9 +115,9 @@ def fails(data: Any, kind: str | None = None) -> bool:
 
 
 def codes(path: Path) -> set[str]:
-    findings = Findings()
-    read_document(path, findings)
-    return {problem.code for problem in findings.problems if problem.document == str(path)}
+    sources = Sources()
+    found = sources.read(path).problems
+    return {problem.code for problem in Problems(found, sources.documents) if problem.document == str(path)}
 
 
 def documents_of_examples() -> list[Path]:

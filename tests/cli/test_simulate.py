@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.cli.simulate import configure
+from headway.cli.verbs.simulate import configure
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "simulate.md").read_text()

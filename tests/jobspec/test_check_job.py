@@ -18,8 +18,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from headway.cli.documents import load_job_plan, plan_job, read_job
-from headway.cli.findings import Findings
+from headway.cli.documents import load_job_plan
+from headway.compile import compile_documents
 from headway.jobspec.check.environment import check_environment
 from headway.jobspec.check.job import check_job
 from headway.jobspec.check.layout import check_layout, check_mesh
@@ -519,10 +519,7 @@ def with_environment(folder: Path, environment: Mapping[str, str]) -> tuple[JobP
     shutil.copytree(ROOT / "examples" / "two-node-roce", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("rendered"))
     with (folder / "job.yaml").open("a") as file:
         file.write(f"environment: {json.dumps(environment)}\n")
-    findings = Findings()
-    parsed = read_job(folder / "job.yaml", findings)
-    assert parsed is not None
-    plan = plan_job(parsed, None, findings)[0].plan
+    plan = compile_documents([folder / "job.yaml"]).jobs[0].plan
     return plan, list(check_environment(plan))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from headway.cli.main import main
-from headway.cli.schema import TABLES
+from headway.cli.verbs.schema import TABLES
 from headway.jobspec.compose import MAX_BASES, MAX_FILES, OWN, compose, overlay
 from headway.jobspec.document import Document
 from headway.jobspec.load import MAX_VALUES, load_bytes, load_file

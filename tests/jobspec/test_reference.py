@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pydantic import BaseModel, TypeAdapter
 
-from headway.cli.schema import TABLES
+from headway.cli.verbs.schema import TABLES
 from headway.jobspec.check.pending import PENDING
 from headway.jobspec.choice import Choice
 from headway.jobspec.field_type import field_type

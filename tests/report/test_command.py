@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli import report
+from headway.cli.verbs import report
 from headway.runner import rundir as runner
 from headway.runner.rundir import create_handle_of_loop
 

@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from headway.cli.documents import plan_cluster, read_cluster
-from headway.cli.findings import Findings
+from headway.compile import compile_documents
 from headway.templates.hosts.read import read
 from headway.templates.hosts.render import SCRIPT, UNIT, render_host
 from headway.templates.reading import QosView
@@ -42,10 +41,9 @@ storage:
 def files(tmp_path: Path) -> dict[PurePosixPath, str]:
     """The files of gpu-1."""
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    findings = Findings()
-    parsed = read_cluster(tmp_path / "cluster.yaml", findings)
-    planned = plan_cluster(parsed, findings) if parsed else None
-    assert planned is not None, findings.problems
+    compiled = compile_documents([tmp_path / "cluster.yaml"])
+    assert len(compiled.clusters) == 1, list(compiled.problems)
+    planned = compiled.clusters[0]
     assert render_host(planned.plan.nodes[1], planned.plan) == {}
     return render_host(planned.plan.nodes[0], planned.plan)
 

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headway.cli.documents import PlannedJob, load_job_plan
+from headway.cli.documents import load_job_plan
+from headway.compile import PlannedJob
 from headway.jobspec.plan import EnvVar
 from headway.runner.contract import RunConfig, from_json
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions

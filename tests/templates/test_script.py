@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.cli.documents import PlannedJob, plan_job, read_job
-from headway.cli.findings import Findings
+from headway.compile import PlannedJob, compile_documents
 from headway.jobspec.plan import to_json
+from headway.jobspec.problem import Problem
 from headway.jobspec.spec.job import TrainingJob
 from headway.runner.contract import RunConfig, from_json
 from headway.templates.trainers import TRAINERS
@@ -64,7 +64,7 @@ UNSAID = {
 
 def planned(
     folder: Path, *argv: str, cluster: str = "slurm", more: str = "", module: bool = False
-) -> tuple[list[PlannedJob], Findings]:
+) -> tuple[tuple[PlannedJob, ...], list[Problem]]:
     """The plans of a job with that script, and what was found on the way."""
     head = "apiVersion: headway/v1alpha1\nkind: {}\nname: {}\n"
     for name, scheduler in SCHEDULERS.items():
@@ -72,16 +72,14 @@ def planned(
     trainer = json.dumps({"kind": "script", "options": {"argv": argv, "module": module}})
     job = f"{head.format('TrainingJob', 'case')}cluster: {cluster}\nnodes: 2\ntrainer: {trainer}\n{more}"
     (folder / "job.yaml").write_text(job)
-    findings = Findings()
-    parsed = read_job(folder / "job.yaml", findings)
-    assert parsed is not None
-    return plan_job(parsed, None, findings), findings
+    compiled = compile_documents([folder / "job.yaml"])
+    return compiled.jobs, list(compiled.problems)
 
 
 def argv_of(folder: Path, *argv: str, more: str = "", module: bool = False) -> list[str]:
     """The arguments as run.json has them; a plan without a problem."""
-    (plan,), findings = planned(folder, *argv, more=more, module=module)
-    assert [problem for problem in findings.problems if problem.is_error] == []
+    (plan,), problems = planned(folder, *argv, more=more, module=module)
+    assert [problem for problem in problems if problem.is_error] == []
     run = from_json(RunConfig, to_json(plan.plan.run))
     return list(run.trainer.options["argv"])
 
@@ -155,19 +153,19 @@ def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
     ],
 )
 def test_a_name_that_nothing_fills_is_told_what_was_meant(argument: str, hint: str, tmp_path: Path) -> None:
-    plans, findings = planned(tmp_path, "train.py", argument, more=FULL)
-    (found,) = [problem for problem in findings.problems if problem.is_error]
+    plans, problems = planned(tmp_path, "train.py", argument, more=FULL)
+    (found,) = [problem for problem in problems if problem.is_error]
     assert (found.code, found.hint, found.path) == ("HW312", hint, ("trainer", "options", "argv", 1))
-    assert plans == []
+    assert plans == ()
 
 
 def not_told(folder: Path, *argv: str, more: str) -> list[str]:
     """The names in the one warning about what no argument has; the plan stands all the same."""
-    (_,), findings = planned(folder, "train.py", *argv, more=more)
-    assert {(problem.code, problem.path, problem.is_error) for problem in findings.problems} <= {
+    (_,), problems = planned(folder, "train.py", *argv, more=more)
+    assert {(problem.code, problem.path, problem.is_error) for problem in problems} <= {
         ("HW313", ("trainer", "options", "argv"), False)
     }
-    return [name for problem in findings.problems for name in re.findall("`([^`]+)`", problem.message)]
+    return [name for problem in problems for name in re.findall("`([^`]+)`", problem.message)]
 
 
 def all_of(more: str) -> list[str]:
@@ -185,8 +183,8 @@ def test_a_value_of_the_job_that_no_argument_has_is_named(name: str, tmp_path: P
 
 
 def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted(tmp_path: Path) -> None:
-    (_,), findings = planned(tmp_path, "train.py", more=FULL)
-    (found,) = findings.problems
+    (_,), problems = planned(tmp_path, "train.py", more=FULL)
+    (found,) = problems
     said = len(yaml.safe_load(FULL)["overlap"]) + len(yaml.safe_load(FULL)["precision"])
     others = ["model", "seed", "steps", "layout.pp", "layout.tp", "layout.sequence_parallel", "layout.schedule"]
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
@@ -226,21 +224,21 @@ def test_a_pipeline_whose_schedule_nobody_says_is_not_held_to_the_rules_of_one(t
     more = "layout: {{pp: 8, virtual_stages: 2{}}}\nbatch: {{global: 4 sequences, micro: 1, sequence: 128}}\n"
     told = ["{layout.pp}", "{layout.virtual_stages}", "{batch.global}", "{batch.micro}", "{batch.sequence}"]
     assert not_told(tmp_path, *told, more=more.format("")) == []
-    _, findings = planned(tmp_path, "train.py", *told, more=more.format(", schedule: 1F1B"))
-    assert {problem.code for problem in findings.problems} == {"HW319", "HW320"}
+    _, problems = planned(tmp_path, "train.py", *told, more=more.format(", schedule: 1F1B"))
+    assert {problem.code for problem in problems} == {"HW319", "HW320"}
 
 
 def test_data_is_left_to_the_script(tmp_path: Path) -> None:
-    plans, findings = planned(tmp_path, "train.py", more="data: {kind: files, options: {paths: [a.txt]}}\n")
-    (found,) = findings.problems
+    plans, problems = planned(tmp_path, "train.py", more="data: {kind: files, options: {paths: [a.txt]}}\n")
+    (found,) = problems
     assert (found.code, found.path, found.hint) == ("HW208", ("data",), "leave `data` out")
     assert found.message == "the job's trainer takes no `data`: it reads its data itself"
-    assert plans == []
+    assert plans == ()
 
 
 def test_a_job_that_says_nothing_of_training_is_fine(tmp_path: Path) -> None:
-    (_,), findings = planned(tmp_path, "train.py")
-    assert findings.problems == []
+    (_,), problems = planned(tmp_path, "train.py")
+    assert problems == []
 
 
 # --- what a trainer needs ---------------------------------------------------------------------------------------------
@@ -250,9 +248,7 @@ def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Pat
     planned(tmp_path, "train.py")
     job = tmp_path / "job.yaml"
     job.write_text(re.sub("trainer: .*", "", job.read_text()))
-    findings = Findings()
-    read_job(job, findings)
-    assert [problem.message for problem in findings.problems] == [
+    assert [problem.message for problem in compile_documents([job]).problems] == [
         f"`{name}` is missing from a TrainingJob" for name in TRAINERS["builtin"].needs
     ]
     assert TRAINERS["builtin"].needs == ("model", "data", "batch", "optimizer", "steps", "checkpoint")
@@ -273,14 +269,14 @@ def test_a_script_is_looked_for_here_and_from_the_job_upwards(
     _, missing = planned(tmp_path / "repository/jobs", "train.py", cluster="here")
     script.write_text("")
     _, found = planned(tmp_path / "repository/jobs", "train.py", cluster="here")
-    assert [(problem.code, problem.path) for problem in missing.problems] == [("HW412", ("trainer", "options", "argv", 0))]
-    assert found.problems == []
+    assert [(problem.code, problem.path) for problem in missing] == [("HW412", ("trainer", "options", "argv", 0))]
+    assert found == []
 
 
 def test_a_script_of_another_scheduler_or_a_module_is_not_looked_for(tmp_path: Path) -> None:
     for cluster, module in (("slurm", False), ("pods", False), ("here", True)):
-        _, findings = planned(tmp_path, "no-such.train", cluster=cluster, module=module)
-        assert findings.problems == []
+        _, problems = planned(tmp_path, "no-such.train", cluster=cluster, module=module)
+        assert problems == []
 
 
 def test_a_module_is_started_as_one(tmp_path: Path) -> None:
@@ -296,8 +292,8 @@ def test_a_module_is_started_as_one(tmp_path: Path) -> None:
 def test_what_is_submitted_holds_the_finished_arguments(cluster: str, file: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     awkward = """it's "quoted" $HOME `date` \\ RUN_JSON {{}} é"""
-    (plan,), findings = planned(tmp_path, "train.py", "--tp={layout.tp}", awkward, cluster=cluster, more="layout: {tp: 2}\n")
-    assert findings.problems == []
+    (plan,), problems = planned(tmp_path, "train.py", "--tp={layout.tp}", awkward, cluster=cluster, more="layout: {tp: 2}\n")
+    assert problems == []
     text = {path.relative_to(f"case/{cluster}").as_posix(): text for path, text in plan.files().items()}[file]
     run = from_json(RunConfig, _handed_over(text))
     assert run.trainer.kind == "script"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.documents import load_job_plan, plan_job, read_job
-from headway.cli.findings import Findings
+from headway.cli.documents import load_job_plan
+from headway.compile import compile_documents
 from headway.jobspec.problem import Problem
 from headway.templates.schedulers.slurm.pyxis import image_for_enroot
 
@@ -82,11 +82,7 @@ def problems(folder: Path, more: str = "", options: str = "", runs: str = "runs 
 
 def found(folder: Path) -> list[Problem]:
     """What is told of the folder's job."""
-    findings = Findings()
-    job = read_job(folder / "job.yaml", findings)
-    if job is not None:
-        plan_job(job, None, findings)
-    return findings.problems
+    return list(compile_documents([folder / "job.yaml"]).problems)
 
 
 def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.documents import PlannedJob, load_job_plan
-from headway.cli.plan_checkpoints import checkpoint_facts
+from headway.cli.documents import load_job_plan
+from headway.cli.views.plan_checkpoints import checkpoint_facts
+from headway.compile import PlannedJob
 from headway.jobspec.estimate.memory.captures import Captures, captures_of, host_load
 from headway.jobspec.estimate.memory.host import HostLoad
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.documents import PlannedJob, load_job_plan
+from headway.cli.documents import load_job_plan
+from headway.compile import PlannedJob
 from headway.jobspec.estimate.from_plan import EstimateError
 from headway.jobspec.estimate.goodput.defaults import defaults
 from headway.jobspec.estimate.goodput.of_plan import run_of, with_latent_corruption, with_replicas

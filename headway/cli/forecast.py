@@ -2,16 +2,14 @@
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from headway.cli.documents import PlannedJob, load_job_plan
-from headway.cli.estimates import estimate_json, print_estimate, step_seconds
-from headway.cli.plan_scaling import print_scaling, scaling_json
-from headway.cli.plan_search import print_search, search_json
+from headway.cli.documents import load_job_plan
 from headway.cli.terminal import progress
+from headway.cli.views.estimates import step_seconds
+from headway.compile import PlannedJob
 from headway.jobspec.estimate.decide import on_any_nodes, request_of
 from headway.jobspec.estimate.estimate import Estimate, estimate
 from headway.jobspec.estimate.from_plan import EstimateError, network_of, training_of
@@ -20,13 +18,10 @@ from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.scaling import Growth, Scaling, gpu_counts, scaling
 from headway.jobspec.estimate.search.search import Request, SearchResult, in_order, search, with_every_sharding
 from headway.jobspec.estimate.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
-from headway.jobspec.estimate.training import Network, Training
+from headway.jobspec.estimate.training import Training
 from headway.jobspec.units import parse_seconds
 from headway.report import units
 from headway.templates.trainers import TRAINERS
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _GROWTHS: tuple[Growth, ...] = ("strong", "weak")
 # A step that is this much longer or shorter than its estimate is of another job, or in another unit.
@@ -34,7 +29,7 @@ _PLAUSIBLE = 100
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """`estimate` is None where the plan lacks what one is made from: `lacks` says what. The others are there when asked for."""
 
     estimate: Estimate | None
@@ -44,11 +39,11 @@ class Outlook:
     scaling: tuple[Scaling, ...] = ()
 
 
-class OutlookError(Exception):
+class ForecastError(Exception):
     """What was asked cannot be answered; the text says why."""
 
 
-def configure_outlook(parser: argparse.ArgumentParser) -> None:
+def configure_forecast(parser: argparse.ArgumentParser) -> None:
     """The options of `headway plan` that ask for more than the plan."""
     parser.add_argument("--estimate", action="store_true", help="for a job: show only the estimate of a step's time and memory")
     parser.add_argument(
@@ -78,8 +73,8 @@ def asks(args: argparse.Namespace) -> bool:
     return bool(args.estimate or args.search or args.scaling or args.calibrate)
 
 
-def look(planned: PlannedJob, args: argparse.Namespace) -> Outlook:
-    """What was asked of the job. Raises OutlookError where an option asks for what cannot be said."""
+def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
+    """What was asked of the job. Raises ForecastError where an option asks for what cannot be said."""
     spec, plan, cluster = planned.job.spec, planned.plan, planned.cluster
     limits = {path: values for path, (values, _) in TRAINERS[spec.trainer.kind].only.items()}
     try:
@@ -87,49 +82,30 @@ def look(planned: PlannedJob, args: argparse.Namespace) -> Outlook:
         found = estimate(training)
         calibration = _calibration(training, args.calibrate, args.cluster)
         request = request_of(spec, plan, cluster, limits, args.top)
-        grown = replace(on_any_nodes(request, limits), network=_network(planned, args.scaling)) if args.scaling else request
+        grown = request
+        if args.scaling:
+            # More nodes than the job's may need what the cluster does not set: an EstimateError.
+            group = cluster.group(plan.group)
+            network = network_of(cluster, group, max(plan.slots, -(-max(args.scaling) // group.gpus)))
+            grown = replace(on_any_nodes(request, limits), network=network)
     except EstimateError as error:
         if asks(args):
-            raise OutlookError(f"{error}; {error.hint}") from error
-        return Outlook(None, f"{error}; {error.hint}")
+            raise ForecastError(f"{error}; {error.hint}") from error
+        return Forecast(None, f"{error}; {error.hint}")
     known = _calibrated(found, calibration)
     if not known.is_possible:
-        raise OutlookError(
+        raise ForecastError(
             f"by the measurements a step takes {step_seconds(known.step.seconds)}, {known.mfu_causal:.0%} of the peak of a "
             f"{training.gpu.name}: check that they are of this job, with this batch, and in this unit"
         )
     if args.search:
         progress(f"searching all layouts of {units.count(request.gpus, 'GPU')}")
-    return Outlook(
+    return Forecast(
         estimate=known,
         calibrated=calibration is not None,
         search=_ranked(search(with_every_sharding(request)), calibration) if args.search else None,
         scaling=_scalings(grown, args.scaling, _run(planned, known), calibration) if args.scaling else (),
     )
-
-
-def print_outlook(console: "Console", outlook: Outlook, planned: PlannedJob) -> None:
-    """The answers, one below the other."""
-    if outlook.estimate is None:
-        console.print("\n[bold]estimate[/]: none: ", end="")
-        console.print(outlook.lacks, markup=False, soft_wrap=True)
-        return
-    group = planned.cluster.group(planned.plan.group)
-    print_estimate(console, outlook.estimate, planned.plan, group, outlook.calibrated)
-    if outlook.search is not None:
-        print_search(console, outlook.search)
-    if outlook.scaling:
-        print_scaling(console, outlook.scaling)
-
-
-def outlook_json(outlook: Outlook) -> Mapping[str, Any]:
-    """The answers as JSON."""
-    return {
-        "estimate": None if outlook.estimate is None else estimate_json(outlook.estimate),
-        "calibrated": outlook.calibrated,
-        **({} if outlook.search is None else {"search": search_json(outlook.search)}),
-        **({} if not outlook.scaling else {"scaling": scaling_json(outlook.scaling)}),
-    }
 
 
 def _calibration(training: Training, measured: Sequence[str], cluster: Path | None) -> Calibration | None:
@@ -139,16 +115,16 @@ def _calibration(training: Training, measured: Sequence[str], cluster: Path | No
     try:
         return calibrate(found)
     except MeasurementError as error:
-        raise OutlookError(str(error)) from error
+        raise ForecastError(str(error)) from error
 
 
 def _measurement(training: Training, text: str, cluster: Path | None) -> tuple[Training, float]:
-    """The training that was measured, and the seconds of its step. Raises EstimateError, OutlookError."""
+    """The training that was measured, and the seconds of its step. Raises EstimateError, ForecastError."""
     job, separator, step = text.rpartition("=")
     if separator:
         planned = load_job_plan(Path(job), cluster)
         if planned is None:
-            raise OutlookError(f"`{job}` has errors, so no measurement can be compared with it")
+            raise ForecastError(f"`{job}` has errors, so no measurement can be compared with it")
         training = training_of(planned.plan, planned.cluster)
     try:
         seconds = parse_seconds(step)
@@ -159,22 +135,22 @@ def _measurement(training: Training, text: str, cluster: Path | None) -> tuple[T
 
 
 def _recorded(file: str) -> float:
-    """The step that a metrics.jsonl has. Raises OutlookError."""
+    """The step that a metrics.jsonl has. Raises ForecastError."""
     try:
         return measured_step(Path(file))
     except MeasurementError as error:
-        raise OutlookError(f"{error}; `{file}` should be the metrics.jsonl of a run") from error
+        raise ForecastError(f"{error}; `{file}` should be the metrics.jsonl of a run") from error
     except FileNotFoundError as error:
-        raise OutlookError(f"`{file}` is neither a time such as `8.2s` nor a file") from error
+        raise ForecastError(f"`{file}` is neither a time such as `8.2s` nor a file") from error
     except OSError as error:
-        raise OutlookError(f"`{file}` cannot be read: {error.strerror}") from error
+        raise ForecastError(f"`{file}` cannot be read: {error.strerror}") from error
     except (ValueError, OverflowError, RecursionError) as error:
-        raise OutlookError(f"`{file}` is not a metrics.jsonl of a run") from error
+        raise ForecastError(f"`{file}` is not a metrics.jsonl of a run") from error
 
 
 def _refuse_implausible(seconds: float, estimated: float, told: str) -> None:
     if seconds > 0 and not estimated / _PLAUSIBLE <= seconds <= estimated * _PLAUSIBLE:
-        raise OutlookError(
+        raise ForecastError(
             f"`{told}` is a step of {step_seconds(seconds)}, and the estimate is {step_seconds(estimated)}: more than {_PLAUSIBLE} "
             "times apart; check that it is of this job and in this unit"
         )
@@ -191,12 +167,6 @@ def _ranked(found: SearchResult, calibration: Calibration | None) -> SearchResul
     ranked = tuple(in_order(_calibrated(each, calibration) for each in found.ranked))
     fastest = {each.training: each for each in ranked}
     return replace(found, ranked=ranked, pareto=tuple(fastest[each.training] for each in found.pareto))
-
-
-def _network(planned: PlannedJob, gpus: Sequence[int]) -> Network:
-    """What joins the most of these GPUs. Raises EstimateError where more nodes than the job's need what the cluster does not say."""
-    group = planned.cluster.group(planned.plan.group)
-    return network_of(planned.cluster, group, max(planned.plan.slots, -(-max(gpus) // group.gpus)))
 
 
 def _scalings(request: Request, gpus: Sequence[int], run: Run | None, calibration: Calibration | None) -> tuple[Scaling, ...]:

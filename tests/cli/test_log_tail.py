@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.teed import POLL_S, SELDOM_S, Teed, following, pause_s
+from headway.cli.log_tail import POLL_S, SELDOM_S, LogTail, following, pause_s
 
 
-def teed(logs: Path, ranks: dict[int, int], **filters: list[str]) -> Teed:
-    return Teed(logs, logs.parent / "notes", ranks, "trainer", filters)
+def tail(logs: Path, ranks: dict[int, int], **filters: list[str]) -> LogTail:
+    return LogTail(logs, logs.parent / "notes", ranks, "trainer", filters)
 
 
 def write(logs: Path, attempt: int, rank: int, stream: str, text: str) -> None:
@@ -19,7 +19,7 @@ def write(logs: Path, attempt: int, rank: int, stream: str, text: str) -> None:
 
 
 def test_lines_come_once_each_whole_and_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = teed(tmp_path, {0: 3, 1: 2})
+    shown = tail(tmp_path, {0: 3, 1: 2})
     write(tmp_path, 0, 0, "stdout", "one\n\ntw")
     write(tmp_path, 0, 1, "stdout", "not teed\n")
     write(tmp_path, 0, 1, "stderr", "wrong\n")
@@ -35,7 +35,7 @@ def test_lines_come_once_each_whole_and_in_order(tmp_path: Path, capsys: pytest.
 
 
 def test_a_restart_goes_on_in_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = teed(tmp_path, {0: 1})
+    shown = tail(tmp_path, {0: 1})
     shown.show()
     for attempt in (0, 9, 10):
         write(tmp_path, attempt, 0, "stdout", f"{attempt}\n")
@@ -44,7 +44,7 @@ def test_a_restart_goes_on_in_a_folder_of_its_own(tmp_path: Path, capsys: pytest
 
 
 def test_lines_that_match_a_filter_stand_in_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = teed(tmp_path, {0: 1}, stdout=["loss", "error"])
+    shown = tail(tmp_path, {0: 1}, stdout=["loss", "error"])
     write(tmp_path, 2, 0, "stdout", "loss 1\nother\nan error\n")
     shown.show()
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -56,7 +56,7 @@ def test_a_template_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture
     write(tmp_path, 0, 1, "stdout", "x\n")
     (notes := tmp_path.parent / "notes").mkdir(exist_ok=True)
     (notes / f"{tmp_path.name}-attempt_0-1").write_text("5")
-    teed(tmp_path, {1: 1}).show()
+    tail(tmp_path, {1: 1}).show()
     assert capsys.readouterr().out == "<trainer 5/1> x\n"
 
 
@@ -73,7 +73,7 @@ def test_without_tee_nothing_is_followed(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_silent_file_is_looked_at_once_a_second_and_one_that_grows_ten_times(tmp_path: Path) -> None:
-    shown, looks, next_s, now_s = teed(tmp_path, {0: 1}), 0, POLL_S, 0.0
+    shown, looks, next_s, now_s = tail(tmp_path, {0: 1}), 0, POLL_S, 0.0
     while now_s < 60.0:
         looks, now_s = looks + 1, now_s + next_s
         next_s = pause_s(next_s, shown=shown.show())

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.estimates import estimate_json, step_seconds
 from headway.cli.terminal import print_table
+from headway.cli.views.estimates import estimate_json, step_seconds
 from headway.jobspec.estimate.estimate import Estimate
 from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.estimate.search.placement import Placement, placements
@@ -92,7 +92,7 @@ def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
         "tp": str(degrees.tp),
         "cp": str(degrees.cp),
         "pp": str(degrees.pp),
-        "dp": _data(estimate),
+        "dp": str(degrees.dp) if degrees.dp_replicate == 1 else f"{degrees.dp_replicate} x {degrees.dp_shard}",
         "ep": str(degrees.ep),
         "schedule": "-" if degrees.pp == 1 else degrees.schedule + chunks,
         "micro": f"{training.accumulation} of {training.micro}",
@@ -104,11 +104,6 @@ def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
         "free": f"{headroom(memory) / GIB:.1f} GiB",
         " ": memory.verdict,
     }
-
-
-def _data(estimate: Estimate) -> str:
-    degrees = estimate.training.degrees
-    return str(degrees.dp) if degrees.dp_replicate == 1 else f"{degrees.dp_replicate} x {degrees.dp_shard}"
 
 
 def _placed(placement: Placement) -> str:

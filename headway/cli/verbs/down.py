@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headway.cli.findings import counted
 from headway.cli.hosts import (
     add_cluster,
     add_consent,
@@ -18,6 +17,7 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
+from headway.cli.terminal import counted
 from headway.infra.host import HostState
 from headway.jobspec.suggest import listed
 

@@ -1,31 +1,14 @@
-"""`headway plan`: prints the plan of a job or a cluster."""
+"""Prints the plan of a job or a cluster for people."""
 
-import argparse
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.documents import (
-    PlannedCluster,
-    PlannedJob,
-    is_cluster,
-    is_job,
-    plan_cluster,
-    plan_job,
-    read_document,
-    refuse_partial,
-    wrong_kind,
-)
-from headway.cli.findings import Findings, counted
-from headway.cli.outlook import OutlookError, asks, configure_outlook, look, outlook_json, print_outlook
-from headway.cli.plan_checkpoints import checkpoint_facts
-from headway.cli.terminal import stdout_console
-from headway.jobspec.json_text import json_text
+from headway.cli.terminal import counted
+from headway.cli.views.plan_checkpoints import checkpoint_facts
+from headway.compile import PlannedJob
 from headway.jobspec.notation import write_interval
-from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan, to_json
-from headway.jobspec.resolve.model import ModelSizes
+from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
 from headway.runner.contract import Corruption
@@ -40,84 +23,16 @@ _Facts = Iterator[tuple[str, str]]
 _ROWS_SHOWN = 32
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
-    parser.add_argument(
-        "--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON: the plan as `headway render` writes it to plan.json, or the result of the other options",
-    )
-    configure_outlook(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
-    if args.document.is_dir():
-        print(f"error: {args.document} is a folder; pass one document", file=sys.stderr)
-        return 2
-    planned = _planned(args.document, args.cluster)
-    if planned is None:
-        return 1
-    try:
-        return _tell_job(planned, args) if isinstance(planned, PlannedJob) else _tell_cluster(planned, args)
-    except OutlookError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def _tell_job(planned: PlannedJob, args: argparse.Namespace) -> int:
-    """Where more than the plan is asked for, only what was asked is shown to people."""
-    if args.json and not asks(args):
-        sys.stdout.write(to_json(planned.plan))
-        return 0
-    outlook = look(planned, args)
-    if args.json:
-        sys.stdout.write(json_text(outlook_json(outlook)))
-        return 0
-    console = stdout_console()
-    if not asks(args):
-        _print_job(console, planned)
-    print_outlook(console, outlook, planned)
-    return 0
-
-
-def _tell_cluster(planned: PlannedCluster, args: argparse.Namespace) -> int:
-    if asks(args):
-        raise OutlookError("a cluster has no layouts; pass a job")
-    if args.json:
-        sys.stdout.write(to_json(planned.plan))
-    else:
-        _print_cluster(stdout_console(), planned.plan)
-    return 0
-
-
-def _planned(document: Path, cluster: Path | None) -> PlannedJob | PlannedCluster | None:
-    """The document's plan; problems go to stderr, and then there is none."""
-    findings = Findings()
-    parsed = read_document(document, findings)
-    planned: list[PlannedJob] | list[PlannedCluster | None] = []
-    if parsed is None or refuse_partial(parsed, findings):
-        pass
-    elif is_job(parsed):
-        planned = plan_job(parsed, cluster, findings, first_only=True)
-    elif is_cluster(parsed):
-        planned = [plan_cluster(parsed, findings)]
-    else:
-        findings.add([wrong_kind(parsed.document, "TrainingJob or Cluster")])
-    findings.print(sys.stderr)
-    return None if findings.errors else planned[0]
-
-
-def _print_job(console: "Console", planned: PlannedJob) -> None:
+def print_job(console: "Console", planned: PlannedJob) -> None:
+    """The job's plan: its mesh, facts, ranks, environment and files."""
     plan = planned.plan
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
     spares = f", {counted(plan.spares, 'spare')}" if plan.spares else ""
-    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", _mesh(plan))
+    mesh = _table("axis", *plan.mesh.axes)
+    mesh.add_row("degree", *map(str, plan.mesh.shape))
+    _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", mesh)
     _print_facts(console, _facts(planned))
     _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
@@ -126,7 +41,8 @@ def _print_job(console: "Console", planned: PlannedJob) -> None:
         console.print(f"  {path}", soft_wrap=True)
 
 
-def _print_cluster(console: "Console", plan: ClusterPlan) -> None:
+def print_cluster(console: "Console", plan: ClusterPlan) -> None:
+    """The cluster's plan: its nodes, facts, and each fabric with its classes of traffic and switches."""
     console.print(f"[bold]{plan.name}[/] ({plan.scheduler}), {plan.hash[:8]}")
     _section(console, "nodes", _groups(plan))
     _print_facts(console, _cluster_facts(plan))
@@ -166,7 +82,8 @@ def _facts(planned: PlannedJob) -> _Facts:
     if argv := plan.run.trainer.options.get("argv"):
         yield "command", shlex.join(argv)
     if plan.model is not None:
-        yield "model", _parameters(plan.model)
+        active = f", {plan.model.active_parameters:,} of them active for a token" if plan.model.experts is not None else ""
+        yield "model", f"{plan.model.parameters:,} parameters{active}"
     yield from _beside_the_mesh(plan.spec["layout"])
     yield from checkpoint_facts(plan, planned.cluster)
     if plan.run.corruption is not None:
@@ -196,11 +113,6 @@ def _checks(corruption: Corruption) -> Iterator[str]:
         yield f"and every step with a gradient norm above {corruption.grad_norm_factor:g} times the usual"
     if (compare := corruption.compare) is not None:
         yield f"replicas compared every {write_interval(Interval(compare.steps, compare.seconds))}"
-
-
-def _parameters(model: ModelSizes) -> str:
-    active = f", {model.active_parameters:,} of them active for a token" if model.experts is not None else ""
-    return f"{model.parameters:,} parameters{active}"
 
 
 def _print_facts(console: "Console", facts: _Facts) -> None:
@@ -242,12 +154,6 @@ def _table(*columns: str) -> "Table":
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
-    return table
-
-
-def _mesh(plan: JobPlan) -> "Table":
-    table = _table("axis", *plan.mesh.axes)
-    table.add_row("degree", *map(str, plan.mesh.shape))
     return table
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headway.cli.findings import Findings
+from headway.compile import Problems
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Span
 from headway.jobspec.json_text import json_text
@@ -30,25 +30,25 @@ SUBJECTS: Mapping[str, str] = {
 _WARNING = " (warning)"
 
 
-def as_json(findings: Findings, documents: int) -> str:
+def as_json(problems: Problems, documents: int) -> str:
     """Every problem with its place, lines and columns counted from 1; the end is the first column that is not part of it."""
-    problems = [
+    listed = [
         {
             "code": problem.code,
             "severity": problem.severity.value,
             "file": problem.document,
-            **_position(_span(problem, findings)),
-            "heirs": findings.heirs(problem),
+            **_position(_span(problem, problems)),
+            "heirs": problems.heirs(problem),
             "path": list(problem.path),
             "message": problem.message,
             "hint": problem.hint,
         }
-        for problem in findings.problems
+        for problem in problems
     ]
-    return json_text({"schema": SCHEMA, "documents": documents, "problems": problems})
+    return json_text({"schema": SCHEMA, "documents": documents, "problems": listed})
 
 
-def as_sarif(findings: Findings, documents: int) -> str:
+def as_sarif(problems: Problems, documents: int) -> str:
     """One SARIF run, with every code as a rule. Paths are relative to the repository's root."""
     driver = {"name": "headway", "version": version("headway"), "rules": [_rule(code) for code in CODES]}
     run = {
@@ -56,22 +56,22 @@ def as_sarif(findings: Findings, documents: int) -> str:
         "invocations": [{"executionSuccessful": True}],
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"uri": f"{_root().as_uri().rstrip('/')}/"}},
-        "results": [_result(problem, findings) for problem in findings.problems],
+        "results": [_result(problem, problems) for problem in problems],
     }
     return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def as_github(findings: Findings, documents: int) -> str:
+def as_github(problems: Problems, documents: int) -> str:
     """A workflow command a line, each of which GitHub Actions shows at its place in the pull request."""
-    return "".join(f"{_command(problem, findings)}\n" for problem in findings.problems)
+    return "".join(f"{_command(problem, problems)}\n" for problem in problems)
 
 
-# What is printed of the findings in so many documents, by the name of the format; `text` is what people read.
-FORMATS: Mapping[str, Callable[[Findings, int], str]] = {"json": as_json, "sarif": as_sarif, "github": as_github}
+# What is printed of the problems in so many documents, by the name of the format; `text` is what people read.
+FORMATS: Mapping[str, Callable[[Problems, int], str]] = {"json": as_json, "sarif": as_sarif, "github": as_github}
 
 
-def _span(problem: Problem, findings: Findings) -> Span | None:
-    return span_of(problem, findings.documents.get(problem.document))
+def _span(problem: Problem, problems: Problems) -> Span | None:
+    return span_of(problem, problems.documents.get(problem.document))
 
 
 def _position(span: Span | None) -> dict[str, int | None]:
@@ -85,9 +85,9 @@ def _position(span: Span | None) -> dict[str, int | None]:
     }
 
 
-def _said(problem: Problem, findings: Findings) -> str:
+def _said(problem: Problem, problems: Problems) -> str:
     """The message; on lines of their own, who inherits the problem, and the hint."""
-    heirs = findings.heirs(problem)
+    heirs = problems.heirs(problem)
     found = [inherited(heirs)] if heirs else []
     hint = [f"hint: {problem.hint}"] if problem.hint is not None else []
     return "\n".join([problem.message, *found, *hint])
@@ -117,13 +117,13 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(problem: Problem, findings: Findings) -> dict[str, Any]:
-    location = {"artifactLocation": _artifact(problem.document), "region": _region(_span(problem, findings))}
+def _result(problem: Problem, problems: Problems) -> dict[str, Any]:
+    location = {"artifactLocation": _artifact(problem.document), "region": _region(_span(problem, problems))}
     return {
         "ruleId": problem.code,
         "ruleIndex": list(CODES).index(problem.code),
         "level": problem.severity.value,
-        "message": {"text": _said(problem, findings)},
+        "message": {"text": _said(problem, problems)},
         "locations": [{"physicalLocation": location}],
     }
 
@@ -145,11 +145,11 @@ def _region(span: Span | None) -> dict[str, int]:
     }
 
 
-def _command(problem: Problem, findings: Findings) -> str:
-    span = _span(problem, findings)
+def _command(problem: Problem, problems: Problems) -> str:
+    span = _span(problem, problems)
     properties = {"file": str(_in_repository(problem.document)), **_annotated(span), "title": problem.code}
     written = ",".join(f"{key}={_property(printable(str(value)))}" for key, value in properties.items())
-    said = "\n".join(printable(line) for line in _said(problem, findings).splitlines())
+    said = "\n".join(printable(line) for line in _said(problem, problems).splitlines())
     return f"::{problem.severity} {written}::{_data(said)}"
 
 

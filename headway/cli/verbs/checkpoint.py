@@ -5,13 +5,16 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from headway.cli.checkpoint_process import LibraryError, Line, Reading
-from headway.cli.checkpoint_text import (
+from headway.cli.documents import load_job_plan
+from headway.cli.help import HelpFormatter, with_examples
+from headway.cli.terminal import fail
+from headway.cli.views.checkpoint_text import (
     print_adoption,
     print_differences,
     print_exported,
@@ -19,8 +22,6 @@ from headway.cli.checkpoint_text import (
     print_list,
     print_verified,
 )
-from headway.cli.documents import load_job_plan
-from headway.cli.help import HelpFormatter, with_examples
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.report.directory import RunError, find_run
@@ -115,28 +116,31 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0; 1 where something is refused or differs; 2 where a name names nothing; 3 without the runner's libraries."""
     try:
-        return VERBS[args.verb](args)
+        return _run_verb(args)
     except RunError as error:
-        return _fail(str(error), USAGE)
+        return fail(str(error), USAGE)
     except LibraryError as error:
-        return _fail(str(error), LACKING)
+        return fail(str(error), LACKING)
 
 
-def _list(args: argparse.Namespace) -> int:
-    return _read(["ls", _run(args.run)], print_list, args.json)
-
-
-def _verify(args: argparse.Namespace) -> int:
-    return _read(["verify", _place(args.place), *_step(args), *(["--all"] if args.all else [])], print_verified, args.json)
-
-
-def _diff(args: argparse.Namespace) -> int:
-    return _read(["diff", _place(args.old), _place(args.new)], print_differences, args.json)
-
-
-def _export(args: argparse.Namespace) -> int:
-    words = ["export", _place(args.run), *_step(args), "--to", str(args.to), "--format", args.format]
-    return _read(words, print_exported, args.json)
+def _run_verb(args: argparse.Namespace) -> int:
+    match args.verb:
+        case "ls":
+            return _read(["ls", _run(args.run)], print_list, args.json)
+        case "verify":
+            return _read(
+                ["verify", _place(args.place), *_step(args), *(["--all"] if args.all else [])], print_verified, args.json
+            )
+        case "diff":
+            return _read(["diff", _place(args.old), _place(args.new)], print_differences, args.json)
+        case "export":
+            words = ["export", _place(args.run), *_step(args), "--to", str(args.to), "--format", args.format]
+            return _read(words, print_exported, args.json)
+        case "import":
+            return _import(args)
+        case _:
+            words = ["adopt", _run(args.run), *(["--yes"] if args.yes else [])]
+            return _read(words, partial(print_adoption, name=args.run), args.json)
 
 
 def _import(args: argparse.Namespace) -> int:
@@ -148,7 +152,7 @@ def _import(args: argparse.Namespace) -> int:
         return PROBLEMS
     runs = Path(os.environ.get("HEADWAY_RUNS") or planned.plan.runs)
     if args.to.parent != Path() and args.to.parent.resolve() != runs.resolve():
-        return _fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; pass a name or set HEADWAY_RUNS", USAGE)
+        return fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; pass a name or set HEADWAY_RUNS", USAGE)
     with _told(planned.plan) as more:
         code = _read([*words, "--to", str(runs / args.to.name), *more], print_imported, args.json)
     if code == OK:
@@ -164,21 +168,6 @@ def _told(plan: JobPlan) -> Iterator[list[str]]:
         run_json.write_text(to_json(plan.run))
         spec.write_text(json_text(plan.kept_spec))
         yield ["--run-json", str(run_json), "--spec", str(spec)]
-
-
-def _adopt(args: argparse.Namespace) -> int:
-    show = partial(print_adoption, name=args.run)
-    return _read(["adopt", _run(args.run), *(["--yes"] if args.yes else [])], show, args.json)
-
-
-VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
-    "ls": _list,
-    "verify": _verify,
-    "diff": _diff,
-    "export": _export,
-    "import": _import,
-    "adopt": _adopt,
-}
 
 
 def _read(words: list[str], show: Callable[[Iterable[Line]], None], as_json: bool) -> int:
@@ -206,8 +195,3 @@ def _place(name: str) -> str:
 
 def _step(args: argparse.Namespace) -> list[str]:
     return [] if args.step is None else ["--step", str(args.step)]
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from headway.cli.terminal import fail
 from headway.report.directory import RunError, find_run
 from headway.report.page import write_page
 from headway.report.summary import summarize
@@ -33,17 +34,12 @@ def run(args: argparse.Namespace) -> int:
         directory = find_run(args.run, searched(os.environ))
         summary = summarize(directory)
     except RunError as error:
-        return _fail(str(error), 1)
+        return fail(str(error), 1)
     print_summary(summary)
     page: Path = args.output or directory / "report.html"
     try:
         write_page(summary, page)
     except OSError as error:
-        return _fail(f"`{page}` cannot be written: {error.strerror}; choose another file with `-o`", 3)
+        return fail(f"`{page}` cannot be written: {error.strerror}; choose another file with `-o`", 3)
     print(f"report: {page}", file=sys.stderr)
     return 0
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code

@@ -2,33 +2,33 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from headway.cli.simulation import Simulation
 from headway.cli.terminal import bar, stdout_console
 from headway.jobspec.estimate.goodput.run import Run
 from headway.jobspec.estimate.goodput.simulate import Bucket
 from headway.jobspec.estimate.goodput.summary import IntervalRow, Spread, Summary
 from headway.report import units
 
-if TYPE_CHECKING:
-    from headway.cli.simulate import Simulation
-
 _SAME = 1e-9
 
 _Facts = Iterator[tuple[str, str]]
 
 
-def print_simulation(simulation: "Simulation") -> None:
+def print_simulation(simulation: Simulation) -> None:
     """Prints the account on stdout; it reads without colour."""
     console = stdout_console()
     run, summary = simulation.run, simulation.summary
-    console.print(f"[bold]{simulation.job}[/] on [bold]{simulation.cluster}[/]: {_nodes(run)}")
+    gpus = f" x {run.gpus_per_node} GPUs" if run.gpus_per_node else ""
+    nodes = f"{units.count(run.nodes, 'node')}{gpus}, {units.count(run.spares, 'spare')}, {run.pool:,} in the pool"
+    console.print(f"[bold]{simulation.job}[/] on [bold]{simulation.cluster}[/]: {nodes}")
     console.print(f"{_length(run)}; simulated {units.count(summary.runs, 'time')}", markup=False)
-    console.print(f"\n[bold]goodput {_shares(summary.goodput)}[/]")
+    low, mean, high = (units.share(share) for share in (summary.goodput.low, summary.goodput.mean, summary.goodput.high))
+    console.print(f"\n[bold]goodput {mean} ({low} to {high} in nine runs of ten)[/]")
     for name, value in _facts(run, summary):
         console.print(f"{name}: {value}", markup=False, soft_wrap=True)
     console.print("\n[bold]where the time goes[/]", _buckets(summary.shares, console), sep="\n")
@@ -49,19 +49,11 @@ def _print_tier(console: Console, run: Run, kind: str, rows: tuple[IntervalRow, 
     tier = run.tier(kind)
     cost = f"a save stops training for {units.seconds(tier.block_s)}, can be read after {units.seconds(tier.write_s)}"
     console.print(f"\n[bold]checkpoints on {kind}[/] every {units.seconds(tier.interval_s)}; {cost}")
-    console.print(_best(run, best_s), markup=False)
-    console.print(_intervals(rows, tier.interval_s, console))
-
-
-def _best(run: Run, best_s: float) -> str:
+    best = f"best every {units.seconds(best_s)} of training ({units.count(max(1, round(best_s / run.step_s)), 'step')})"
     if best_s >= run.length_s:
-        return "best only at the end: the work lost without these checkpoints costs less than writing them"
-    return f"best every {units.seconds(best_s)} of training ({units.count(max(1, round(best_s / run.step_s)), 'step')})"
-
-
-def _nodes(run: Run) -> str:
-    gpus = f" x {run.gpus_per_node} GPUs" if run.gpus_per_node else ""
-    return f"{units.count(run.nodes, 'node')}{gpus}, {units.count(run.spares, 'spare')}, {run.pool:,} in the pool"
+        best = "best only at the end: the work lost without these checkpoints costs less than writing them"
+    console.print(best, markup=False)
+    console.print(_intervals(rows, tier.interval_s, console))
 
 
 def _length(run: Run) -> str:
@@ -131,10 +123,6 @@ def _intervals(rows: tuple[IntervalRow, ...], own_s: float, console: Console) ->
         cells = (units.share(row.goodput.mean), spread, units.share(row.expected), bar((1 - row.goodput.mean) / most, console))
         table.add_row(f"{units.seconds(row.interval_s)}{own}", *cells)
     return table
-
-
-def _shares(spread: Spread) -> str:
-    return f"{units.share(spread.mean)} ({units.share(spread.low)} to {units.share(spread.high)} in nine runs of ten)"
 
 
 def _numbers(spread: Spread) -> str:

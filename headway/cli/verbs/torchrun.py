@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headway.cli.teed import following
+from headway.cli.log_tail import following
 from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
 from headway.runner.contract import VERDICTS, Exit

@@ -3,7 +3,6 @@
 import argparse
 import sys
 
-from headway.cli.findings import counted
 from headway.cli.hosts import (
     add_cluster,
     add_without,
@@ -15,6 +14,7 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
+from headway.cli.terminal import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from headway.cli.findings import counted
 from headway.cli.hosts import (
     add_cluster,
     add_consent,
@@ -20,6 +19,7 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
+from headway.cli.terminal import counted
 
 if TYPE_CHECKING:
     from headway.infra.stack import Outcome

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from headway.cli.documents import load_job_plan
+from headway.cli.terminal import fail
 from headway.infra.submit.local import Kill, LocalError, LocalRun, start
 from headway.jobspec.plan import JobPlan
 from headway.report.directory import RunError
@@ -54,13 +55,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     plan = planned.plan
     if reason := _impossible(args.kill, plan):
-        print(f"error: {reason}", file=sys.stderr)
-        return 2
+        return fail(reason, 2)
     try:
         local = start(plan, Path(os.environ.get("HEADWAY_RUNS") or plan.runs), args.resume)
     except LocalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 3
+        return fail(str(error), 3)
     with _saving_on_interrupt(local):
         left = follow(local, plan.run.last_step, args.kill)
     code = local.exit_code()

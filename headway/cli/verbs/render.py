@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 
-from headway.cli.documents import is_cluster, is_job, plan_cluster, plan_job, read_document
-from headway.cli.findings import Findings
 from headway.cli.ownership import is_rendered, occupants, stale_files
-from headway.cli.search import is_folder
+from headway.cli.views.problems import print_problems
+from headway.compile import Compiled, PlannedCluster, PlannedJob, Sources, compile_documents
+from headway.compile.sources import is_folder
 from headway.infra.tree import Difference, compare_tree, remove_files, write_tree
-from headway.jobspec.parse import AnyParsed
 from headway.jobspec.problem import Problem
 from headway.templates.kind import Files
 
@@ -58,17 +57,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes or compares the tree of every job and cluster; with errors nothing is written."""
-    findings = Findings()
-    searched = [file for path in args.paths if is_folder(path) for file in findings.sources.documents_below(path)]
+    sources = Sources()
+    searched = [file for path in args.paths if is_folder(path) for file in sources.documents_below(path)]
     files = _once([*searched, *(path for path in args.paths if not is_folder(path))], args.output)
-    documents = [parsed for file in files if (parsed := read_document(file, findings)) is not None]
-    outputs = _outputs(documents, args, findings)
+    compiled = compile_documents(files, args.cluster, sources=sources)
+    outputs, conflicts = _outputs(compiled, args.output)
     if args.output is None and args.cluster is None:
         _add_stale(outputs, searched)
-    findings.print(sys.stderr)
-    if findings.errors:
+    problems = compiled.problems.plus(conflicts, sources.documents)
+    print_problems(problems, sys.stderr)
+    if problems.errors:
         return 1
-    if not documents:
+    if not compiled.documents:
         print(f"headway: no headway documents below {', '.join(map(str, args.paths))}", file=sys.stderr)
         return 2
     differences = {output.root: _apply(output, args.check) for output in outputs.values()}
@@ -84,34 +84,31 @@ def _once(files: list[Path], output: Path | None) -> list[Path]:
     return list(known.values())
 
 
-def _outputs(documents: list[AnyParsed], args: argparse.Namespace, findings: Findings) -> _Outputs:
-    """What goes into each folder of rendered files."""
+def _outputs(compiled: Compiled, folder: Path | None) -> tuple[_Outputs, list[Problem]]:
+    """What goes into each folder of rendered files, and a problem of each tree whose place is taken."""
     outputs: _Outputs = {}
-    for document in documents:
+    conflicts = []
+    for document in compiled.documents:
         name = document.document.name
-        output = _output(outputs, args.output or Path(name).parent / "rendered")
-        for tree, files in _trees(document, args.cluster, findings):
+        output = _output(outputs, folder or Path(name).parent / "rendered")
+        for tree, files in (_tree(plan) for plan in compiled.plans if plan.document.name == name):
+            if not files:
+                continue
             obstacles = chain(_rivals(tree, output), occupants(tree, files, output.root))
-            findings.add(Problem("HW405", name, ("name",), message, hint) for message, hint in islice(obstacles, 1))
+            conflicts += [Problem("HW405", name, ("name",), message, hint) for message, hint in islice(obstacles, 1)]
             output.trees.append(tree)
             output.files |= files
-    return outputs
+    return outputs, conflicts
 
 
 def _output(outputs: _Outputs, root: Path) -> Output:
     return outputs.setdefault(os.path.realpath(root), Output(root))
 
 
-def _trees(document: AnyParsed, cluster_file: Path | None, findings: Findings) -> Iterator[tuple[PurePosixPath, Files]]:
-    """The document's folders of rendered files."""
-    if is_job(document):
-        for job in plan_job(document, cluster_file, findings):
-            yield PurePosixPath(job.plan.name, job.plan.cluster), job.files()
-    elif is_cluster(document):
-        cluster = plan_cluster(document, findings)
-        files = cluster.files() if cluster else {}
-        if cluster and files:
-            yield PurePosixPath(cluster.plan.name), files
+def _tree(plan: PlannedJob | PlannedCluster) -> tuple[PurePosixPath, Files]:
+    """The plan's folder of rendered files, and the files; a cluster may have none."""
+    parts = (plan.plan.name, plan.plan.cluster) if isinstance(plan, PlannedJob) else (plan.plan.name,)
+    return PurePosixPath(*parts), plan.files()
 
 
 def _add_stale(outputs: _Outputs, searched: list[Path]) -> None:

@@ -17,7 +17,7 @@ NEWEST = 2  # folders of restarts that are read: the one before may still be wri
 
 
 @dataclass
-class Tail:
+class FileTail:
     """The whole lines that a file has grown by, each time it is asked."""
 
     path: Path
@@ -41,7 +41,7 @@ class Tail:
 
 
 @dataclass
-class Teed:
+class LogTail:
     """`logs/attempt_<k>/<local rank>/{stdout,stderr}.log` of the ranks in `ranks` (local rank -> bits of STREAMS), followed.
     `notes`: where the runner notes which rank each one's is (runner/agent/launch.py, rank_note)."""
 
@@ -50,7 +50,7 @@ class Teed:
     ranks: Mapping[int, int]
     role: str
     filters: Mapping[str, Sequence[str]]
-    _tails: dict[tuple[Path, int, str], Tail] = field(default_factory=dict)
+    _tails: dict[tuple[Path, int, str], FileTail] = field(default_factory=dict)
 
     def show(self, *, whole: bool = True) -> bool:
         """Shows what is new; whether anything was."""
@@ -63,7 +63,7 @@ class Teed:
 
     def _show(self, folder: Path, local_rank: int, stream: str, *, whole: bool) -> bool:
         path = folder / str(local_rank) / f"{stream}.log"
-        tail = self._tails.setdefault((folder, local_rank, stream), Tail(path))
+        tail = self._tails.setdefault((folder, local_rank, stream), FileTail(path))
         if not (lines := tail.lines(whole=whole)):
             return False
         prefix = _prefix(self.role, local_rank, self.notes / "-".join(path.parent.parts[-3:]))
@@ -98,18 +98,18 @@ def following(terminal: Mapping[str, Any]) -> Iterator[None]:
         return
     ranks = {int(rank): bits for rank, bits in terminal["teed"].items()}
     notes = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "teed"
-    teed, over = Teed(Path(terminal["logs"]), notes, ranks, terminal["role"], terminal["filters"]), threading.Event()
+    tail, over = LogTail(Path(terminal["logs"]), notes, ranks, terminal["role"], terminal["filters"]), threading.Event()
 
     def follow() -> None:
         next_s = POLL_S
         while not over.wait(next_s):
-            next_s = pause_s(next_s, shown=teed.show())
+            next_s = pause_s(next_s, shown=tail.show())
 
-    thread = threading.Thread(target=follow, name="teed", daemon=True)
+    thread = threading.Thread(target=follow, name="log-tail", daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
-        teed.show(whole=False)
+        tail.show(whole=False)

@@ -9,15 +9,18 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from headway.cli.documents import read_cluster, read_document
-from headway.cli.findings import Findings, counted
 from headway.cli.in_place import PinError, write_in_place
-from headway.cli.inventories import FOLDER, find_strays, read_inventories
 from headway.cli.pin_job import pin_job
-from headway.cli.search import SUFFIXES
+from headway.cli.terminal import counted, fail
+from headway.cli.views.problems import print_problems
+from headway.compile import Problems, Sources
+from headway.compile.cluster import read_clusters
+from headway.compile.inventories import FOLDER, find_strays, read_inventories
+from headway.compile.problems import NoPlanError, Steps, collected
+from headway.compile.sources import SUFFIXES
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes
-from headway.jobspec.parse import kind_of, parse
+from headway.jobspec.parse import Parsed, kind_of, parse
 from headway.jobspec.problem import show
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
 from headway.jobspec.resolve.links import shape_of
@@ -68,35 +71,44 @@ def run(args: argparse.Namespace) -> int:
 
     1 on errors; 2 for a place that nothing is read from, and for an option of the other kind of document.
     """
-    findings = Findings()
-    is_a_job = kind_of(findings.load(args.document)[0]) == "TrainingJob"
+    sources = Sources()
+    is_a_job = kind_of(sources.load(args.document)[0]) == "TrainingJob"
     if is_a_job and args.output is not None:
         print(f"headway: {args.document} is a job, which is changed in place; `-o` is for a cluster", file=sys.stderr)
         return 2
     if not is_a_job and args.cluster is not None:
         print(f"headway: {args.document} is not a job; `--cluster` is for a job", file=sys.stderr)
         return 2
-    return pin_job(args.document, args.cluster) if is_a_job else _pin_cluster(args.document, args.output, findings)
+    return pin_job(args.document, args.cluster) if is_a_job else _pin_cluster(args.document, args.output, sources)
 
 
-def _pin_cluster(file: Path, output: Path | None, findings: Findings) -> int:
-    cluster = read_cluster(file, findings)
-    inventories = read_inventories(cluster, read_document, findings) if cluster is not None and not findings.errors else None
+def _pin_cluster(file: Path, output: Path | None, sources: Sources) -> int:
+    found, problems = collected(_with_inventories(file, sources))
     # What is warned of, cables that can move, is what is written down here.
-    findings.print(sys.stderr, warnings=False)
-    for stray in find_strays(file, findings):
-        print(show(stray, findings.documents.get(stray.document)), end="\n\n", file=sys.stderr)
-    if cluster is None or inventories is None:
+    print_problems(Problems(tuple(problems), sources.documents), sys.stderr, warnings=False)
+    known = {str(file), *(inventory.document.name for inventory in (found[1] if found else []))}
+    for stray in find_strays(file, sources):
+        if stray.document not in known:
+            print(show(stray, sources.documents.get(stray.document)), end="\n\n", file=sys.stderr)
+    if found is None:
         return 1
+    cluster, inventories = found
     if output is not None and not _is_read(output, file.parent):
         folders = f"{file.parent} and {file.parent / FOLDER}"
         print(f"headway: {output} would not be read: inventories are .yaml files in {folders}", file=sys.stderr)
         return 2
     try:
-        return _pin(cluster.spec, Observed.of(inventories), output)
+        return _pin(cluster.spec, Observed.of([inventory.spec for inventory in inventories]), output)
     except PinError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error), 1)
+
+
+def _with_inventories(file: Path, sources: Sources) -> Steps[tuple[Parsed[Cluster], list[Parsed[Inventory]]]]:
+    """The cluster without errors and its inventories."""
+    clusters = yield from read_clusters([file], sources)
+    if not clusters or sources.read(file).has_errors:
+        raise NoPlanError
+    return clusters[0], (yield from read_inventories(clusters[0], sources))
 
 
 def _is_read(output: Path, folder: Path) -> bool:

@@ -4,14 +4,16 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from headway.cli.audit import audit, read_file
-from headway.cli.documents import PlannedJob, clusters_of, is_cluster, is_job, plan_cluster, plan_job, read_document
-from headway.cli.findings import Findings, counted
-from headway.cli.search import is_folder
+from headway.cli.read_back import ReadBack, compare, read_back
+from headway.cli.terminal import counted
+from headway.cli.views.problems import counts, print_problems
+from headway.compile import PlannedCluster, PlannedJob, Problems, Sources, compile_documents
+from headway.compile.document import is_job
+from headway.compile.sources import is_folder
 from headway.jobspec.parse import AnyParsed, Parsed, is_partial
-from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.job import TrainingJob
 from headway.templates.cluster import reader_of
@@ -38,42 +40,48 @@ def run(args: argparse.Namespace) -> int:
 
     1 on errors, or when there is no such run; 2 without a document, or where a run is named and no single job.
     """
-    findings = Findings()
-    files = list(dict.fromkeys(file for path in args.paths for file in _documents(path, findings)))
+    sources = Sources()
+    named = (file for path in args.paths for file in (sources.documents_below(path) if is_folder(path) else [path]))
+    files = list(dict.fromkeys(named))
     if not files:
         print(f"headway: no headway documents below {', '.join(map(str, args.paths))}", file=sys.stderr)
         return 2
-    documents = [document for file in files if (document := read_document(file, findings)) is not None]
-    if args.run is not None and not (len(files) == 1 and all(map(is_job, documents))):
+    compiled = compile_documents(files, of_inventories=True, sources=sources)
+    if args.run is not None and not (len(files) == 1 and all(map(is_job, compiled.documents))):
         print("headway: `--run` compares one job with its run; pass one TrainingJob", file=sys.stderr)
         return 2
-    findings.add(_namesakes(documents))
-    planned = [job for document in (*documents, *clusters_of(documents, findings)) for job in _check_plans(document, findings)]
-    jobs = [each.job for each in planned[:1]] or [document for document in documents if is_job(document)]
-    taken = _since(args.run, jobs, findings)
-    if taken is None:
-        return 1
-    _print(args, findings, len(files), taken)
-    return 1 if findings.errors else 0
+    problems = compiled.problems.plus(_namesakes(compiled.documents), sources.documents)
+    for plan in compiled.plans:
+        found = _read_back(plan)
+        problems = problems.plus(found.problems, found.documents)
+    taken: list[str] = []
+    if args.run is not None:
+        compared = _since(
+            args.run, [each.job for each in compiled.jobs[:1]] or list(filter(is_job, compiled.documents)), problems
+        )
+        if compared is None:
+            return 1
+        taken, refused = compared
+        problems = problems.plus(refused, sources.documents)
+    _print(args, problems, len(files), taken)
+    return 1 if problems.errors else 0
 
 
-def _print(args: argparse.Namespace, findings: Findings, files: int, taken: list[str]) -> None:
+def _print(args: argparse.Namespace, problems: Problems, files: int, taken: list[str]) -> None:
     """The problems of so many files; in text, what the run's next attempt takes up as well."""
     if args.format == "text":
-        findings.print(sys.stdout, args.color)
+        print_problems(problems, sys.stdout, args.color)
         if taken:
             print(*taken, "", sep="\n")
-        print(f"{counted(files, 'document')}: {findings.counts('error')}")
+        print(f"{counted(files, 'document')}: {counts(problems, 'error')}")
     else:
-        from headway.cli.formats import FORMATS  # noqa: PLC0415 (most checks are read by people)
+        from headway.cli.views.formats import FORMATS  # noqa: PLC0415 (most checks are read by people)
 
-        sys.stdout.write(FORMATS[args.format](findings, files))
+        sys.stdout.write(FORMATS[args.format](problems, files))
 
 
-def _since(run: str | None, jobs: list[Parsed[TrainingJob]], findings: Findings) -> list[str] | None:
-    """Lines on what of the one job's changes the run takes up. None, with the reason on stderr, when it cannot be compared."""
-    if run is None:
-        return []
+def _since(run: str, jobs: list[Parsed[TrainingJob]], problems: Problems) -> tuple[list[str], list[Problem]] | None:
+    """Lines on what of the one job's changes the run takes up, and what it cannot. None, with the reason on stderr, without such a run."""
     from headway.cli.changes import judge, run_so_far  # noqa: PLC0415 (few checks are of a run)
     from headway.report.directory import RunError  # noqa: PLC0415
     from headway.runs import searched  # noqa: PLC0415
@@ -83,12 +91,7 @@ def _since(run: str | None, jobs: list[Parsed[TrainingJob]], findings: Findings)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return None
-    return [line for job in jobs for line in judge(job, so_far, findings)]
-
-
-def _documents(path: Path, findings: Findings) -> Iterator[Path]:
-    """The documents that the argument means; a file is one whatever it holds."""
-    return findings.sources.documents_below(path) if is_folder(path) else iter([path])
+    return judge(jobs[0], so_far, problems) if jobs else ([], [])
 
 
 def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
@@ -104,18 +107,9 @@ def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
             yield Problem("HW405", file, ("name",), message, "rename one of them, or move it into a separate folder")
 
 
-def _check_plans(document: AnyParsed, findings: Findings) -> list[PlannedJob]:
-    """The plans that follow from the document, and its rendered files, as far as they are there, against them; those of a job."""
-    rendered = Path(document.document.name).parent / "rendered"
-    jobs = plan_job(document, None, findings) if is_job(document) else []
-    for job in jobs:
-        _read_back(rendered / job.plan.name / job.plan.cluster, job.cluster, findings)
-    if is_cluster(document) and (cluster := plan_cluster(document, findings)) is not None:
-        _read_back(rendered / cluster.plan.name, cluster.plan, findings)
-    return jobs
-
-
-def _read_back(folder: Path, cluster: ClusterPlan, findings: Findings) -> None:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and reader_of(file)]
-    readings = {str(file): read_file(file, None, findings) for file in files}
-    findings.add(audit({file: reading for file, reading in readings.items() if reading is not None}, cluster))
+def _read_back(plan: PlannedJob | PlannedCluster) -> ReadBack:
+    """The files rendered from the plan, as far as they are there, compared with its cluster."""
+    rendered = Path(plan.document.name).parent / "rendered" / plan.plan.name
+    folder, cluster = (rendered / plan.plan.cluster, plan.cluster) if isinstance(plan, PlannedJob) else (rendered, plan.plan)
+    found = read_back((file, None) for file in sorted(folder.rglob("*")) if file.is_file() and reader_of(file))
+    return replace(found, problems=(*found.problems, *compare(found.readings, cluster)))

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.estimates import layout_words
 from headway.cli.terminal import bar, print_table
+from headway.cli.views.estimates import layout_words
 from headway.jobspec.estimate.scaling import Scaling, ScalingPoint
 
 if TYPE_CHECKING:

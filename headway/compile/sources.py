@@ -1,14 +1,17 @@
-"""Finds headway documents in a folder, and the Cluster document of the name that a job refers to."""
+"""Reads documents and finds them in folders: each file is read once, and each folder is searched once."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from headway.compile.document import CheckedDocument, check_document, check_kind
+from headway.compile.problems import NoPlanError, Steps, passed
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes, load_file, read_bytes
-from headway.jobspec.parse import is_partial, kind_of
+from headway.jobspec.parse import AnyParsed, is_partial, kind_of
 from headway.jobspec.problem import Problem
 
 SUFFIXES = (".yaml", ".yml")
@@ -27,6 +30,8 @@ _BRACES = re.compile(rb"""\s*(?:#[^\n]*\n\s*)*\{""")
 _MARK_INSIDE = re.compile(rb"""["']?apiVersion["']?\s*:\s*["']?headway/""")
 _BOM = "\ufeff".encode()
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Clusters:
@@ -37,20 +42,41 @@ class Clusters:
 
 
 class Sources:
-    """The files of one call: each is read once, and each folder is searched once."""
+    """The files of one compile. It only keeps what it has read: every answer depends on the files and on nothing else."""
 
     def __init__(self) -> None:
         self._contents: dict[Path, bytes | None] = {}
         self._loaded: dict[Path, tuple[Document, list[Problem]]] = {}
+        self._checked: dict[Path, CheckedDocument] = {}
         self._of_kind: dict[tuple[Path, str], list[Path]] = {}
         self._clusters: dict[Path, Clusters] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    @property
+    def documents(self) -> Mapping[str, Document]:
+        """Every document that has been read so far, by its name: with its bases if it has been checked."""
+        documents = [document for document, _ in self._loaded.values()] + [each.document for each in self._checked.values()]
+        return {document.name: document for document in documents}
 
     def load(self, path: Path) -> tuple[Document, list[Problem]]:
-        """The document in the file, as `load_file` reads it."""
+        """The document in the file, as `load_file` reads it: without its bases, not parsed."""
         if path not in self._loaded:
             content = self._content(path)
             self._loaded[path] = load_file(path) if content is None else load_bytes(str(path), content)
         return self._loaded[path]
+
+    def read(self, path: Path) -> CheckedDocument:
+        """The document in the file with its bases, parsed, and checked by itself."""
+        if path not in self._checked:
+            self._checked[path] = check_document(path, self.load)
+        return self._checked[path]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of `make`, which depends on files alone; it is made once for each `key`."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
 
     def documents_below(self, folder: Path) -> Iterator[Path]:
         """The headway documents in the folder and below it, in order; hidden folders are left out."""
@@ -108,6 +134,17 @@ class Sources:
             except (OSError, ValueError):
                 self._contents[path] = None
         return self._contents[path]
+
+
+def read_document(path: Path, kinds: Collection[str], sources: Sources) -> Steps[AnyParsed]:
+    """The file's document, checked by itself. Of another kind than `kinds`, if there are any, or only a base for others, it is an error."""
+    checked = sources.read(path)
+    yield from checked.problems
+    if checked.parsed is None:
+        raise NoPlanError
+    if kinds:
+        yield from passed(check_kind(checked.parsed, kinds))
+    return checked.parsed
 
 
 def is_folder(path: Path) -> bool:

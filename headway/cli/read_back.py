@@ -1,66 +1,61 @@
-"""`headway audit`: compares settings read back from switch, host and job files with each other and with a cluster file."""
+"""Reads back what files in force configure, and compares it with each other and with a cluster."""
 
-import argparse
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
-from headway.cli.documents import PlannedCluster, plan_cluster, read_cluster
-from headway.cli.findings import Findings, counted
+from headway.compile import PlannedCluster
 from headway.jobspec.document import Document, Span
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.placement import group_of_job
-from headway.templates.agreement import carries_collectives, disagreements
+from headway.templates.agreement import disagreements
 from headway.templates.cluster import reader_of, readers_by_kind
 from headway.templates.hosts.render import SCRIPT
-from headway.templates.nccl.read import read as read_environment
-from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading, Setting
 
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
+_PASS = "pass a file that a device or a job has in force"
 
 # NCCL's variables that follow from a cluster's fabrics; how much NCCL says, for one, is the job's own business.
 _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "paths",
-        nargs="+",
-        metavar="[KIND:]FILE",
-        help="a file in force, with its KIND where the name does not show it, or a folder of them",
-    )
-    add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
-    add("--color", action="store_true", help="colour each problem's severity")
-    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are only compared with each other."
+@dataclass(frozen=True)
+class ReadBack:
+    """What files configure, their texts, both by the files' names, and what is wrong with files that cannot be read."""
+
+    readings: Mapping[str, Reading]
+    documents: Mapping[str, Document]
+    problems: tuple[Problem, ...]
 
 
-def run(args: argparse.Namespace) -> int:
-    """1 if anything disagrees, 2 where there is nothing to read."""
-    findings = Findings()
-    cluster = _cluster(args.cluster, findings)
-    if args.cluster is not None and cluster is None:
-        findings.print(sys.stderr, args.color)
-        return 1
-    readings = dict(_readings(args.paths, findings))
-    if not readings and not findings.errors:
-        print(f"headway: no file that can be read back in {', '.join(args.paths)}", file=sys.stderr)
-        return 2
-    findings.add(audit(readings, cluster.plan if cluster else None))
-    if cluster is not None:
-        findings.add(_changed_settings(readings, cluster))
-    findings.print(sys.stdout, args.color)
-    print(f"{counted(len(readings), 'file')}: {findings.counts('problem')}")
-    if readings and cluster is None and not carries_collectives(readings.values()):
-        print("No file sets the DSCP of the collectives, so their path was not checked: add a job's environment.")
-    return 1 if findings.errors else 0
+def read_back(files: Iterable[tuple[Path, str | None]]) -> ReadBack:
+    """What the files configure, each by its kind or, if that is None, by its name."""
+    readings: dict[str, Reading] = {}
+    documents: dict[str, Document] = {}
+    problems = []
+    for path, kind in files:
+        reader, name = readers_by_kind()[kind] if kind else reader_of(path), str(path)
+        if not path.exists():
+            problems.append(Problem("HW604", name, (), "there is no such file", _PASS))
+        elif reader is None:
+            hint = f"prefix its kind, for example `{next(iter(readers_by_kind()))}:{path}`"
+            problems.append(Problem("HW604", name, (), "its kind cannot be told from its name", hint))
+        else:
+            try:
+                text = path.read_text(encoding="utf-8")
+                documents[name] = Document(name, text)
+                readings[name] = reader(text)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                problems.append(Problem("HW604", name, (), f"it cannot be read: {reason}", _PASS))
+    return ReadBack(readings, documents, tuple(problems))
 
 
-def audit(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Iterator[Problem]:
+def compare(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Iterator[Problem]:
     """Where the files disagree about the classes of traffic and about routing, and a job's variables with its cluster."""
     for found in disagreements(readings, cluster):
         severity = Severity.WARNING if found.doubtful else Severity.ERROR
@@ -71,67 +66,7 @@ def audit(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Itera
                 yield from _changed_variables(file, reading, cluster)
 
 
-def read_file(path: Path, kind: str | None, findings: Findings) -> Reading | None:
-    """What the file configures, by its kind or its name; None, with a problem, where it cannot be read."""
-    reader = readers_by_kind()[kind] if kind else reader_of(path)
-    if not path.exists():
-        findings.add(
-            [Problem("HW604", str(path), (), "there is no such file", "pass a file that a device or a job has in force")]
-        )
-        return None
-    if reader is None:
-        hint = f"prefix its kind, for example `{next(iter(readers_by_kind()))}:{path}`"
-        findings.add([Problem("HW604", str(path), (), "its kind cannot be told from its name", hint)])
-        return None
-    try:
-        text = path.read_text(encoding="utf-8")
-        findings.documents[str(path)] = Document(str(path), text)
-        return reader(text)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        findings.add(
-            [Problem("HW604", str(path), (), f"it cannot be read: {reason}", "pass a file that a device or a job has in force")]
-        )
-        return None
-
-
-def _cluster(path: Path | None, findings: Findings) -> PlannedCluster | None:
-    parsed = read_cluster(path, findings) if path else None
-    return plan_cluster(parsed, findings) if parsed else None
-
-
-def _readings(words: list[str], findings: Findings) -> Iterator[tuple[str, Reading]]:
-    for word in words:
-        kind, path = _kind_and_path(word)
-        for file in _files(path):
-            reading = read_file(file, kind, findings)
-            if reading is not None:
-                yield str(file), reading
-
-
-def _kind_and_path(word: str) -> tuple[str | None, Path]:
-    kind, colon, rest = word.partition(":")
-    return (kind, Path(rest)) if colon and kind in readers_by_kind() else (None, Path(word))
-
-
-def _files(path: Path) -> list[Path]:
-    """The file, or those below the folder whose names tell their kind and that set anything of it."""
-    if not path.is_dir():
-        return [path]
-    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None and not _is_silent(file)]
-
-
-def _is_silent(file: Path) -> bool:
-    """Whether it is a batch script or some program's environment that sets nothing of NCCL."""
-    if reader_of(file) not in {read_environment, read_manifest}:
-        return False
-    try:
-        return b"NCCL_" not in file.read_bytes()
-    except OSError:
-        return False
-
-
-def _changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:
+def changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:
     """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
     rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
     by_tail = {path.parts[2:]: path for path in rendered}

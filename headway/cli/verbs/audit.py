@@ -1,0 +1,78 @@
+"""`headway audit`: compares settings read back from switch, host and job files with each other and with a cluster file."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headway.cli.read_back import changed_settings, compare, read_back
+from headway.cli.terminal import counted
+from headway.cli.views.problems import counts, print_problems
+from headway.compile import Problems, compile_documents
+from headway.templates.agreement import carries_collectives
+from headway.templates.cluster import reader_of, readers_by_kind
+from headway.templates.nccl.read import read as read_environment
+from headway.templates.nccl.read import read_manifest
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "paths",
+        nargs="+",
+        metavar="[KIND:]FILE",
+        help="a file in force, with its KIND where the name does not show it, or a folder of them",
+    )
+    add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
+    add("--color", action="store_true", help="colour each problem's severity")
+    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are only compared with each other."
+
+
+def run(args: argparse.Namespace) -> int:
+    """1 if anything disagrees, 2 where there is nothing to read."""
+    problems, cluster = Problems(), None
+    if args.cluster is not None:
+        compiled = compile_documents([args.cluster], kinds=("Cluster",))
+        if not compiled.clusters:
+            print_problems(compiled.problems, sys.stderr, args.color)
+            return 1
+        problems, cluster = compiled.problems, compiled.clusters[0]
+    found = read_back(_named_files(args.paths))
+    problems = problems.plus(found.problems, found.documents)
+    if not found.readings and not problems.errors:
+        print(f"headway: no file that can be read back in {', '.join(args.paths)}", file=sys.stderr)
+        return 2
+    problems = problems.plus(compare(found.readings, cluster.plan if cluster else None))
+    if cluster is not None:
+        problems = problems.plus(changed_settings(found.readings, cluster))
+    print_problems(problems, sys.stdout, args.color)
+    print(f"{counted(len(found.readings), 'file')}: {counts(problems, 'problem')}")
+    if found.readings and cluster is None and not carries_collectives(found.readings.values()):
+        print("No file sets the DSCP of the collectives, so their path was not checked: add a job's environment.")
+    return 1 if problems.errors else 0
+
+
+def _named_files(words: list[str]) -> Iterator[tuple[Path, str | None]]:
+    """The files that the arguments mean, with the kind that is prefixed to one."""
+    for word in words:
+        kind, colon, rest = word.partition(":")
+        named = bool(colon) and kind in readers_by_kind()
+        for file in _files(Path(rest if named else word)):
+            yield file, kind if named else None
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or those below the folder whose names tell their kind and that set anything of it."""
+    if not path.is_dir():
+        return [path]
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None and not _is_silent(file)]
+
+
+def _is_silent(file: Path) -> bool:
+    """Whether it is a batch script or some program's environment that sets nothing of NCCL."""
+    if reader_of(file) not in {read_environment, read_manifest}:
+        return False
+    try:
+        return b"NCCL_" not in file.read_bytes()
+    except OSError:
+        return False

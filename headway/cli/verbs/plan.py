@@ -1,0 +1,69 @@
+"""`headway plan`: prints the plan of a job or a cluster."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from headway.cli.forecast import ForecastError, asks, configure_forecast, forecast
+from headway.cli.terminal import fail, stdout_console
+from headway.cli.views.forecast import forecast_json, print_forecast
+from headway.cli.views.plan_text import print_cluster, print_job
+from headway.cli.views.problems import print_problems
+from headway.compile import PlannedCluster, PlannedJob, compile_documents
+from headway.jobspec.json_text import json_text
+from headway.jobspec.plan import to_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
+    parser.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: the plan as `headway render` writes it to plan.json, or the result of the other options",
+    )
+    configure_forecast(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
+    if args.document.is_dir():
+        return fail(f"{args.document} is a folder; pass one document", 2)
+    compiled = compile_documents([args.document], args.cluster, kinds=("TrainingJob", "Cluster"), first_only=True)
+    print_problems(compiled.problems, sys.stderr)
+    if compiled.problems.errors:
+        return 1
+    try:
+        for job in compiled.jobs:
+            _show_job(job, args)
+        for cluster in compiled.clusters:
+            _show_cluster(cluster, args)
+    except ForecastError as error:
+        return fail(str(error), 2)
+    return 0
+
+
+def _show_job(planned: PlannedJob, args: argparse.Namespace) -> None:
+    """Where more than the plan is asked for, only what was asked is shown to people."""
+    if args.json and not asks(args):
+        sys.stdout.write(to_json(planned.plan))
+        return
+    found = forecast(planned, args)
+    if args.json:
+        sys.stdout.write(json_text(forecast_json(found)))
+        return
+    console = stdout_console()
+    if not asks(args):
+        print_job(console, planned)
+    print_forecast(console, found, planned)
+
+
+def _show_cluster(planned: PlannedCluster, args: argparse.Namespace) -> None:
+    if asks(args):
+        raise ForecastError("a cluster has no layouts; pass a job")
+    if args.json:
+        sys.stdout.write(to_json(planned.plan))
+    else:
+        print_cluster(stdout_console(), planned.plan)

@@ -1,0 +1,37 @@
+"""Prints what `headway plan` answers about a job beyond its plan: the estimate, other layouts, other numbers of GPUs."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.forecast import Forecast
+from headway.cli.views.estimates import estimate_json, print_estimate
+from headway.cli.views.plan_scaling import print_scaling, scaling_json
+from headway.cli.views.plan_search import print_search, search_json
+from headway.compile import PlannedJob
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_forecast(console: "Console", forecast: Forecast, planned: PlannedJob) -> None:
+    """The answers, one below the other."""
+    if forecast.estimate is None:
+        console.print("\n[bold]estimate[/]: none: ", end="")
+        console.print(forecast.lacks, markup=False, soft_wrap=True)
+        return
+    group = planned.cluster.group(planned.plan.group)
+    print_estimate(console, forecast.estimate, planned.plan, group, forecast.calibrated)
+    if forecast.search is not None:
+        print_search(console, forecast.search)
+    if forecast.scaling:
+        print_scaling(console, forecast.scaling)
+
+
+def forecast_json(forecast: Forecast) -> Mapping[str, Any]:
+    """The answers as JSON."""
+    return {
+        "estimate": None if forecast.estimate is None else estimate_json(forecast.estimate),
+        "calibrated": forecast.calibrated,
+        **({} if forecast.search is None else {"search": search_json(forecast.search)}),
+        **({} if not forecast.scaling else {"scaling": scaling_json(forecast.scaling)}),
+    }

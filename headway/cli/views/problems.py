@@ -1,0 +1,21 @@
+"""Prints problems for people: each with its place, the line with a caret, and the hint."""
+
+from typing import TextIO
+
+from headway.cli.terminal import counted
+from headway.compile import Problems
+from headway.jobspec.problem import show
+
+
+def print_problems(problems: Problems, stream: TextIO, colour: bool = False, warnings: bool = True) -> None:
+    """Every problem in order, a blank line after each; only the errors if `warnings` is false."""
+    for problem in (problem for problem in problems if warnings or problem.is_error):
+        text = show(problem, problems.documents.get(problem.document), colour, problems.heirs(problem))
+        print(text, end="\n\n", file=stream)
+
+
+def counts(problems: Problems, what: str) -> str:
+    """How many errors, by the name `what`, and warnings, in words."""
+    errors = [counted(problems.errors, what)] if problems.errors else []
+    warnings = [counted(problems.warnings, "warning")] if problems.warnings else []
+    return ", ".join(errors + warnings) or "no problems"

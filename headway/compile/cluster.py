@@ -1,0 +1,118 @@
+"""Finds the Cluster documents of a job, and plans a cluster with its inventories."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from headway.compile.document import is_cluster, is_inventory
+from headway.compile.inventories import clusters_named_by, read_inventories
+from headway.compile.options import provider_options, switch_options
+from headway.compile.problems import NoPlanError, Steps, attempted, collected, located
+from headway.compile.sources import Sources, read_document
+from headway.jobspec.document import Document
+from headway.jobspec.parse import AnyParsed, Parsed
+from headway.jobspec.plan import ClusterPlan
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.resolve.cluster import resolve_cluster
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.suggest import did_you_mean, listed, nearest
+from headway.templates.cluster import SwitchOptions, check_switches, render_cluster
+from headway.templates.kind import Files
+
+
+@dataclass(frozen=True)
+class PlannedCluster:
+    """A cluster's plan, and what its renderers and its provider need in addition.
+
+    `switches` are the options of the switches, by fabric and operating system; `provider` is None where the cluster has none.
+    """
+
+    plan: ClusterPlan
+    switches: SwitchOptions
+    provider: BaseModel | None
+    document: Document
+
+    def files(self) -> Files:
+        """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""
+        return render_cluster(self.plan, self.switches)
+
+
+def find_clusters(
+    job: Parsed[TrainingJob], file: Path | None, first_only: bool, sources: Sources
+) -> Steps[list[Parsed[Cluster]]]:
+    """The cluster in the file. Without one, those that the job names, or only the first: for each the nearest document of that name,
+    in the job's folder or a parent of it."""
+    names = job.spec.cluster if file is None and job.has(("cluster",)) else ()
+    files = [file]
+    for index, name in enumerate(names[:1] if first_only else names):
+        files.append((yield from _find(job, index, name, sources)))
+    return (yield from read_clusters([each for each in files if each is not None], sources))
+
+
+def read_clusters(files: Iterable[Path], sources: Sources) -> Steps[list[Parsed[Cluster]]]:
+    """The Clusters in the files; another kind of document, or a base for others, is an error."""
+    clusters = []
+    for file in files:
+        parsed = yield from attempted(read_document(file, ("Cluster",), sources))
+        if parsed is not None and is_cluster(parsed):
+            clusters.append(parsed)
+    return clusters
+
+
+def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> Steps[Path | None]:
+    seen: list[str] = []
+    unreadable: list[Path] = []
+    for clusters in sources.clusters_around(Path(job.document.name)):
+        found = clusters.named.get(name, [])
+        if len(found) == 1:
+            return found[0]
+        if found:
+            message = f"several Cluster documents are called `{name}`: {listed(map(str, found))}"
+            yield from located([Problem("HW402", JOB, ("cluster", index), message, "rename all but one")], job)
+            return None
+        seen += clusters.named
+        unreadable += clusters.unreadable
+    for path in unreadable:
+        yield from sources.load(path)[1]
+    message = f"no Cluster document called `{name}` in the job's folder or above it"
+    hint = did_you_mean(name, seen, "clusters") if seen else "put its Cluster document beside the job"
+    if unreadable and nearest(name, seen) is None:
+        hint = f"{listed(map(str, unreadable))} cannot be read; run `headway check` to see why"
+    yield from located([Problem("HW401", JOB, ("cluster", index), message, hint)], job)
+    return None
+
+
+def clusters_of_inventories(documents: Sequence[AnyParsed], sources: Sources) -> Steps[list[Parsed[Cluster]]]:
+    """The clusters that inventories among the documents name, without those that are among the documents themselves."""
+    inventories = [document for document in documents if is_inventory(document) and document.has(("cluster",))]
+    files = yield from clusters_named_by(inventories, sources)
+    given = {document.document.name for document in documents}
+    return (yield from read_clusters([file for file in files if str(file) not in given], sources))
+
+
+def plan_cluster(cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[PlannedCluster]:
+    """The cluster's plan, checked by the operating systems of its switches."""
+    plan = yield from resolve_with_inventories(cluster, broken, sources)
+    options = {place: chosen for place, (chosen, _) in switch_options(cluster.document).items() if chosen is not None}
+    yield from located(check_switches(plan, options), cluster=cluster)
+    return PlannedCluster(plan, options, provider_options(cluster.document)[0], cluster.document)
+
+
+def resolve_with_inventories(cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[ClusterPlan]:
+    """The plan of a cluster with its inventories; none with errors in either, or if the cluster is one of the `broken` documents."""
+    name = cluster.document.name
+    if not cluster.complete or name in broken or sources.read(Path(name)).has_errors:
+        raise NoPlanError
+    plan, problems = sources.once(name, lambda: collected(_resolve(cluster, sources)))
+    yield from problems
+    if plan is None:
+        raise NoPlanError
+    return plan
+
+
+def _resolve(cluster: Parsed[Cluster], sources: Sources) -> Steps[ClusterPlan]:
+    inventories = yield from read_inventories(cluster, sources)
+    return resolve_cluster(cluster.spec, [inventory.spec for inventory in inventories])

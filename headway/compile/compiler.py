@@ -1,0 +1,112 @@
+"""Compiles documents to plans and problems: the steps in their order.
+
+Each step is a generator: it yields the problems that it finds and returns its result, and raises `NoPlanError` where errors leave
+none. Load, parse and check document are in `sources.py` and `document.py`, find cluster in `cluster.py`, the others in `job.py`.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from headway.compile.cluster import (
+    PlannedCluster,
+    clusters_of_inventories,
+    find_clusters,
+    plan_cluster,
+    resolve_with_inventories,
+)
+from headway.compile.document import is_cluster, is_job
+from headway.compile.inventories import is_stray
+from headway.compile.job import PlannedJob, check_fit, check_plan, decide_auto
+from headway.compile.problems import Problems, Steps, collected
+from headway.compile.sources import Sources, read_document
+from headway.jobspec.check.layout import sizes_of
+from headway.jobspec.parse import AnyParsed, Parsed
+from headway.jobspec.problem import Problem
+from headway.jobspec.resolve.job import resolve_job
+from headway.jobspec.resolve.trainer import with_settings
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.job import TrainingJob
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What documents compile to.
+
+    `documents` are those that could be parsed, in the order of their files, and `plans` what is planned of them, in the same order.
+    With errors among the `problems` plans are missing, or are not to be used.
+    """
+
+    documents: tuple[AnyParsed, ...]
+    plans: tuple[PlannedJob | PlannedCluster, ...]
+    problems: Problems
+
+    @property
+    def jobs(self) -> tuple[PlannedJob, ...]:
+        """The plans of jobs, one for each cluster that a job is planned on."""
+        return tuple(plan for plan in self.plans if isinstance(plan, PlannedJob))
+
+    @property
+    def clusters(self) -> tuple[PlannedCluster, ...]:
+        """The plans of the Cluster documents; those of jobs' clusters are in `jobs`."""
+        return tuple(plan for plan in self.plans if isinstance(plan, PlannedCluster))
+
+
+def compile_documents(
+    files: Iterable[Path],
+    cluster: Path | None = None,
+    *,
+    kinds: Collection[str] = (),
+    first_only: bool = False,
+    of_inventories: bool = False,
+    sources: Sources | None = None,
+) -> Compiled:
+    """Compile the documents in the files: jobs on each cluster that they name, and clusters with their inventories.
+
+    * `cluster` is a Cluster document that jobs are planned on instead of those that they name.
+    * `kinds`, if there are any, are the kinds of documents that are accepted; another kind, or a base for others, is an error.
+    * With `first_only` a job is planned only on the first cluster that it names.
+    * With `of_inventories` the clusters that inventories among the files name are planned as well.
+    * `sources` reads the files; pass one to several calls, and each file is read once.
+
+    A file that cannot be read is an error among the problems. Raises nothing for what a document contains.
+    """
+    sources, files, problems = sources or Sources(), list(files), list[Problem]()
+
+    def done(steps: Steps[T]) -> T | None:
+        result, found = collected(steps)
+        problems.extend(found)
+        return result
+
+    # Load, parse, check document.
+    documents = [document for file in files if (document := done(read_document(file, kinds, sources))) is not None]
+    more = done(clusters_of_inventories(documents, sources)) if of_inventories else None
+    plans: list[PlannedJob | PlannedCluster | None] = []
+    for document in (*documents, *(more or [])):
+        if is_cluster(document):
+            plans.append(done(plan_cluster(document, _broken(problems), sources)))
+        elif is_job(document):
+            # Find cluster, then check fit, decide auto, resolve, check plan.
+            for each in done(find_clusters(document, cluster, first_only, sources)) or []:
+                plans.append(done(_plan_job(document, each, _broken(problems), sources)))
+    # An inventory that is compiled itself gets no warning for the cluster that it does not have.
+    given = {str(file) for file in files}
+    kept = tuple(problem for problem in problems if not (is_stray(problem) and problem.document in given))
+    return Compiled(tuple(documents), tuple(plan for plan in plans if plan is not None), Problems(kept, sources.documents))
+
+
+def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[PlannedJob]:
+    options = yield from check_fit(job, cluster)
+    cluster_plan = yield from resolve_with_inventories(cluster, broken, sources)
+    decided, decisions = yield from decide_auto(job, cluster, cluster_plan, options.trainer)
+    plan = resolve_job(decided.spec, cluster_plan, sizes_of(decided), options.data)
+    settings = yield from check_plan(plan, decided, cluster, cluster_plan, options)
+    return PlannedJob(with_settings(plan, settings), cluster_plan, options.scheduler, options.trainer, decided, decisions)
+
+
+def _broken(problems: Iterable[Problem]) -> set[str]:
+    """The documents with errors. Nothing more is planned on such a cluster."""
+    return {problem.heir or problem.document for problem in problems if problem.is_error}

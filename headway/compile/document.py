@@ -1,0 +1,96 @@
+"""Checks a document by itself: loads its file and bases, parses it, and applies the rules that need no other document."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from headway.compile.options import (
+    data_options,
+    fields_needed,
+    provider_options,
+    scheduler_options,
+    switch_options,
+    trainer_options,
+)
+from headway.jobspec.check.cluster import check_cluster
+from headway.jobspec.check.inventory import check_inventory
+from headway.jobspec.check.job import check_job
+from headway.jobspec.check.needs import check_needs
+from headway.jobspec.check.secrets import check_secrets
+from headway.jobspec.compose import Load
+from headway.jobspec.document import Document
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, read, said_only
+from headway.jobspec.problem import CLUSTER, JOB, Problem, capped, locate
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.inventory import Inventory
+from headway.jobspec.spec.job import TrainingJob
+
+
+@dataclass(frozen=True)
+class CheckedDocument:
+    """A document with its bases, its spec, and what is wrong with it by itself.
+
+    `parsed` is None if the document's kind or version is unknown, or if a part of its bases is missing.
+    """
+
+    document: Document
+    parsed: AnyParsed | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        return any(problem.is_error for problem in self.problems)
+
+
+def check_document(path: Path, load: Load) -> CheckedDocument:
+    """The document in the file, parsed and checked by itself; `load` reads the file and its bases."""
+    document, parsed, unreadable = read(path, load)
+    judged = [] if parsed is None else list(check_spec(parsed))
+    judged = capped(said_only(judged) if is_partial(document) else judged, document.name)
+    secrets = capped(check_secrets(document), document.name)
+    return CheckedDocument(
+        document, parsed, (*unreadable, *secrets, *locate(judged, {JOB: document.name, CLUSTER: document.name}))
+    )
+
+
+def check_spec(parsed: AnyParsed) -> Iterator[Problem]:
+    """What is wrong with the spec by itself: rules over several fields, and the options of the kinds that it chooses."""
+    document = parsed.document
+    if is_cluster(parsed):
+        yield from check_cluster(parsed)
+        yield from scheduler_options(document)[1] + provider_options(document)[1]
+        for _, problems in switch_options(document).values():
+            yield from problems
+    elif is_job(parsed):
+        yield from check_job(parsed)
+        yield from trainer_options(document)[1] + data_options(document)[1]
+        yield from check_needs(parsed, fields_needed(document))
+    elif is_inventory(parsed):
+        yield from check_inventory(parsed)
+
+
+def check_kind(parsed: AnyParsed, kinds: Collection[str]) -> Iterator[Problem]:
+    """An error if the document is not of one of the kinds, or if it is only a base for others and so has no plan."""
+    document = parsed.document
+    if is_partial(document):
+        message = "this document is partial: it is meant to be extended and has no plan"
+        yield Problem("HW211", document.name, ("partial",), message, "use a document that extends it")
+    elif (kind := str(kind_of(document))) not in kinds:
+        message = f"this is {'an' if kind == 'Inventory' else 'a'} {kind}; expected a {' or '.join(kinds)}"
+        yield Problem("HW211", document.name, ("kind",), message, "use another file")
+
+
+def is_cluster(parsed: AnyParsed) -> TypeGuard[Parsed[Cluster]]:
+    """Whether the document is a Cluster."""
+    return isinstance(parsed.spec, Cluster)
+
+
+def is_job(parsed: AnyParsed) -> TypeGuard[Parsed[TrainingJob]]:
+    """Whether the document is a TrainingJob."""
+    return isinstance(parsed.spec, TrainingJob)
+
+
+def is_inventory(parsed: AnyParsed) -> TypeGuard[Parsed[Inventory]]:
+    """Whether the document is an Inventory."""
+    return isinstance(parsed.spec, Inventory)

@@ -1,0 +1,117 @@
+"""Plans a job on one cluster: whether it fits, a value for each `auto`, and what scheduler, trainer and memory allow."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from headway.compile.document import check_spec
+from headway.compile.inputs import check_inputs
+from headway.compile.options import data_options, scheduler_options, trainer_options
+from headway.compile.problems import NoPlanError, Steps, located, passed
+from headway.jobspec.auto import Decisions, with_values
+from headway.jobspec.check.environment import check_environment
+from headway.jobspec.check.placement import check_placement
+from headway.jobspec.document import Document
+from headway.jobspec.parse import Parsed, parse_job
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.problem import Problem
+from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.job import TrainingJob
+from headway.templates.kind import Files
+from headway.templates.schedulers import SCHEDULERS
+from headway.templates.trainers import TRAINERS
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job's plan on one cluster, and what its renderers need in addition.
+
+    `job` is the document that was planned: each `auto` has its value there, for the reasons in `decisions`.
+    """
+
+    plan: JobPlan
+    cluster: ClusterPlan
+    scheduler: BaseModel
+    trainer: BaseModel
+    job: Parsed[TrainingJob]
+    decisions: Decisions
+
+    @property
+    def document(self) -> Document:
+        """The document of which this is the plan."""
+        return self.job.document
+
+    def files(self) -> Files:
+        """Every rendered file, below `<job>/<cluster>/`."""
+        from headway.templates.job import render_job  # noqa: PLC0415 (only rendering needs jinja2)
+
+        return render_job(self.plan, self.cluster, self.scheduler, self.trainer)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of the kinds that a job and its cluster choose."""
+
+    scheduler: BaseModel
+    trainer: BaseModel
+    data: BaseModel | None
+
+
+def check_fit(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Steps[JobOptions]:
+    """The options of a job that fits its cluster, and whose document has no errors but perhaps some of values that are `auto`."""
+    yield from passed(located(check_placement(job, cluster), job, cluster))
+    if not (job.complete or job.undecided):
+        raise NoPlanError
+    scheduler, trainer = scheduler_options(cluster.document)[0], trainer_options(job.document)[0]
+    data = data_options(job.document)[0]
+    if scheduler is None or trainer is None or (data is None and job.spec.data is not None):
+        raise NoPlanError
+    return JobOptions(scheduler, trainer, data)
+
+
+def decide_auto(
+    job: Parsed[TrainingJob], cluster: Parsed[Cluster], plan: ClusterPlan, trainer: BaseModel
+) -> Steps[tuple[Parsed[TrainingJob], Decisions]]:
+    """The job with a value for each `auto`, checked like any other, and the reasons for these values."""
+    if job.complete:
+        return job, {}
+    if any(problem.is_error for problem in check_spec(job)):
+        raise NoPlanError
+    from headway.jobspec.estimate.decide import decide  # noqa: PLC0415 (most jobs leave nothing open)
+
+    kind = TRAINERS[job.spec.trainer.kind]
+    limits = {path: values for path, (values, _) in {**kind.only, **kind.limits(trainer)}.items()}
+    decisions, undecided = decide(job, plan, limits)
+    yield from passed(located(undecided, job))
+    decided, invalid = parse_job(with_values(job.document, {path: each.value for path, each in decisions.items()}))
+    problems: Iterable[Problem] = [*invalid, *check_spec(decided), *check_placement(decided, cluster)]
+    yield from passed(located(problems, job, cluster))
+    return decided, decisions
+
+
+def check_plan(
+    plan: JobPlan, job: Parsed[TrainingJob], cluster: Parsed[Cluster], cluster_plan: ClusterPlan, options: JobOptions
+) -> Steps[Mapping[str, Any]]:
+    """The settings of the trainer for a plan that it can carry out; problems of variables, scheduler, memory and files as well."""
+    trainer = TRAINERS[job.spec.trainer.kind]
+    yield from located(check_environment(plan), job)
+    yield from located(SCHEDULERS[plan.scheduler].check(options.scheduler, plan, cluster_plan), job, cluster)
+    yield from passed(located(trainer.check(options.trainer, plan, cluster_plan), job, cluster))
+    yield from located(_check_memory(plan, cluster_plan), job)
+    yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
+    return trainer.settings(options.trainer, plan)
+
+
+def _check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Memory of GPUs for the training, memory of hosts for captures. The ledger is only imported for a job that has one."""
+    if plan.model is not None and plan.gpus_per_slot:
+        from headway.jobspec.check.memory import check_memory  # noqa: PLC0415
+
+        yield from check_memory(plan, cluster)
+    if plan.run.checkpoint.tiers:
+        from headway.jobspec.check.captures import check_captures  # noqa: PLC0415
+
+        yield from check_captures(plan, cluster)

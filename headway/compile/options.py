@@ -1,0 +1,61 @@
+"""Reads the options of what documents choose by kind: scheduler, provider, switches, trainer and data."""
+
+from pydantic import BaseModel
+
+from headway.infra.providers import PROVIDERS
+from headway.jobspec.choice import choose
+from headway.jobspec.document import Document, Path
+from headway.jobspec.problem import Problem
+from headway.jobspec.spec.job import DEFAULT_TRAINER
+from headway.templates.kind import JobKind
+from headway.templates.schedulers import SCHEDULERS
+from headway.templates.switches import SWITCHES
+from headway.templates.trainers import TRAINERS
+
+# The options, None where they cannot be used, and what is wrong with them.
+Options = tuple[BaseModel | None, list[Problem]]
+
+
+def scheduler_options(cluster: Document) -> Options:
+    """The options of the cluster's scheduler."""
+    return choose(cluster, ("scheduler",), SCHEDULERS)
+
+
+def provider_options(cluster: Document) -> Options:
+    """The options of the cluster's provider."""
+    return choose(cluster, ("provider",), PROVIDERS)
+
+
+def switch_options(cluster: Document) -> dict[tuple[str, str], Options]:
+    """The options of the cluster's switches, by fabric and kind of operating system."""
+    fabrics = cluster.value(("fabrics",))
+    found: dict[tuple[str, str], Options] = {}
+    for index in range(len(fabrics) if isinstance(fabrics, list) else 0):
+        systems = cluster.value(("fabrics", index, "switches", "os"))
+        for number in range(len(systems) if isinstance(systems, list) else 0):
+            path: Path = ("fabrics", index, "switches", "os", number)
+            place = (str(cluster.value(("fabrics", index, "name"))), str(cluster.value((*path, "kind"))))
+            found[place] = choose(cluster, path, SWITCHES)
+    return found
+
+
+def trainer_options(job: Document) -> Options:
+    """The options of the job's trainer."""
+    return choose(job, ("trainer",), TRAINERS, DEFAULT_TRAINER)
+
+
+def data_options(job: Document) -> Options:
+    """The options of the job's data; its trainer defines the kinds."""
+    trainer = _trainer(job)
+    return choose(job, ("data",), trainer.data) if trainer else (None, [])
+
+
+def fields_needed(job: Document) -> tuple[str, ...]:
+    """The fields of a job that its trainer requires."""
+    trainer = _trainer(job)
+    return trainer.needs if trainer else ()
+
+
+def _trainer(job: Document) -> JobKind | None:
+    kind = job.value(("trainer", "kind")) if ("trainer",) in job.values else DEFAULT_TRAINER
+    return TRAINERS.get(kind) if isinstance(kind, str) else None

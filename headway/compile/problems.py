@@ -1,0 +1,103 @@
+"""Holds the problems that were found, each once, and the documents that they are in."""
+
+import types
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
+
+from headway.jobspec.document import Document
+from headway.jobspec.parse import AnyParsed
+from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
+
+T = TypeVar("T")
+
+Steps = Generator[Problem, None, T]
+"""Steps of a compile: they yield problems and return a result. They raise NoPlanError where errors leave none."""
+
+
+class NoPlanError(Exception):
+    """There is no plan; the problems that were yielded before say why."""
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Problems at the places where their causes are written, in the order in which people read them; one found twice counts once.
+
+    `found` are the problems as checks yield them, `documents` the texts that they refer to, by name.
+    """
+
+    found: tuple[Problem, ...] = ()
+    documents: Mapping[str, Document] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self._in_order)
+
+    def plus(self, more: Iterable[Problem], documents: Mapping[str, Document] = types.MappingProxyType({})) -> "Problems":
+        """These problems and more of them, in these documents or in others."""
+        return Problems((*self.found, *more), {**self.documents, **documents})
+
+    @property
+    def errors(self) -> int:
+        """The number of errors."""
+        return sum(problem.is_error for problem in self._in_order)
+
+    @property
+    def warnings(self) -> int:
+        """The number of warnings."""
+        return len(self._in_order) - self.errors
+
+    def heirs(self, problem: Problem) -> list[str]:
+        """The documents that inherit the problem from the one that it is in."""
+        return [name for name in self._finders[problem] if name != problem.document]
+
+    @cached_property
+    def _in_order(self) -> list[Problem]:
+        return in_order(self._finders, self.documents)
+
+    @cached_property
+    def _finders(self) -> Mapping[Problem, Mapping[str, None]]:
+        """Each problem with the documents in which it was found."""
+        finders: dict[Problem, dict[str, None]] = {}
+        for problem in locate(self.found, {}):
+            document = self.documents.get(problem.document)
+            placed = problem if document is None else at_origin(_without_secrets(problem, document), document)
+            finders.setdefault(replace(placed, heir=None), {})[placed.heir or placed.document] = None
+        return finders
+
+
+def located(problems: Iterable[Problem], job: AnyParsed | None = None, cluster: AnyParsed | None = None) -> list[Problem]:
+    """The problems with the names of the files in place of the parts by which checks know them."""
+    parts = {JOB: job, CLUSTER: cluster}
+    return locate(problems, {part: parsed.document.name for part, parsed in parts.items() if parsed is not None})
+
+
+def passed(problems: Iterable[Problem]) -> Steps[None]:
+    """Yield the problems. Raises NoPlanError if one of them is an error."""
+    found = list(problems)
+    yield from found
+    if any(problem.is_error for problem in found):
+        raise NoPlanError
+
+
+def attempted(steps: Steps[T]) -> Steps[T | None]:
+    """Yield the problems of the steps; return their result, None if errors leave none."""
+    try:
+        return (yield from steps)
+    except NoPlanError:
+        return None
+
+
+def collected(steps: Steps[T]) -> tuple[T | None, list[Problem]]:
+    """The result of the steps, None if errors leave none, and their problems."""
+    problems, attempt = list[Problem](), attempted(steps)
+    while True:
+        try:
+            problems.append(next(attempt))
+        except StopIteration as end:
+            return end.value, problems
+
+
+def _without_secrets(problem: Problem, document: Document) -> Problem:
+    message, hint = document.starred(problem.message), document.starred(problem.hint)
+    return problem if (message, hint) == (problem.message, problem.hint) else replace(problem, message=message or "", hint=hint)

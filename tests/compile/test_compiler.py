@@ -1,0 +1,95 @@
+"""`headway.compile` as another program uses it: documents in, plans and problems out."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.compile import PlannedCluster, Sources, compile_documents
+
+STORY = Path(__file__).parents[2] / "examples" / "two-node-slurm"
+CLUSTERS = ["cpu-cluster.yaml", "gpu-cluster.yaml"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A job and its two clusters."""
+    for file in STORY.glob("*.yaml"):
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def test_job_is_planned_on_each_of_its_clusters(folder: Path) -> None:
+    compiled = compile_documents([folder / "job.yaml"])
+    assert compiled.problems.errors == 0
+    assert len(compiled.jobs) == 2
+    assert compiled.clusters == ()
+    assert {path.parts[1] for job in compiled.jobs for path in job.files()} == {job.plan.cluster for job in compiled.jobs}
+    assert compile_documents([folder / "job.yaml"], first_only=True).jobs == compiled.jobs[:1]
+
+
+def test_given_cluster_replaces_those_that_the_job_names(folder: Path) -> None:
+    both = compile_documents([folder / "job.yaml"]).jobs
+    for file in CLUSTERS:
+        (job,) = compile_documents([folder / "job.yaml"], folder / file).jobs
+        assert job in both
+
+
+def test_plans_are_in_the_order_of_the_files(folder: Path) -> None:
+    files = [folder / CLUSTERS[0], folder / "job.yaml", folder / CLUSTERS[1]]
+    compiled = compile_documents(files)
+    assert [document.document.name for document in compiled.documents] == list(map(str, files))
+    assert [isinstance(plan, PlannedCluster) for plan in compiled.plans] == [True, False, False, True]
+
+
+def test_error_leaves_no_plan(folder: Path) -> None:
+    text = (folder / "job.yaml").read_text()
+    (folder / "job.yaml").write_text(text.replace("\nnodes:", "\nnods:"))
+    compiled = compile_documents([folder / "job.yaml"])
+    assert compiled.plans == ()
+    assert {problem.code for problem in compiled.problems} == {"HW201"}
+    assert all(problem.document == str(folder / "job.yaml") for problem in compiled.problems)
+
+
+def test_file_of_another_kind_is_an_error_where_kinds_are_given(folder: Path) -> None:
+    (found,) = compile_documents([folder / CLUSTERS[0]], kinds=("TrainingJob",)).problems
+    assert (found.code, found.message) == ("HW211", "this is a Cluster; expected a TrainingJob")
+
+
+def test_missing_file_is_a_problem(tmp_path: Path) -> None:
+    compiled = compile_documents([tmp_path / "absent.yaml"])
+    assert compiled.documents == ()
+    assert [problem.code for problem in compiled.problems] == ["HW101"]
+
+
+def test_compiling_again_with_the_same_sources_changes_nothing(folder: Path) -> None:
+    sources, files = Sources(), sorted(folder.glob("*.yaml"))
+    first = compile_documents(files, sources=sources)
+    problems = list(first.problems)
+    assert compile_documents(files, sources=sources) == first
+    (job,) = compile_documents([folder / "job.yaml"], folder / CLUSTERS[0], sources=sources).jobs
+    assert job in first.jobs
+    assert list(first.problems) == problems
+
+
+def test_more_problems_leave_the_first_ones_unchanged(folder: Path) -> None:
+    good = compile_documents([folder / "job.yaml"]).problems
+    bad = compile_documents([folder / CLUSTERS[0]], kinds=("TrainingJob",)).problems
+    both = good.plus(bad, bad.documents)
+    assert (good.errors, bad.errors, both.errors) == (0, 1, 1)
+    assert both.plus(bad).errors == 1
+
+
+def test_compiling_prints_nothing_and_imports_no_large_library(folder: Path) -> None:
+    program = (
+        "import json, sys\nfrom pathlib import Path\nfrom headway.compile import compile_documents\n"
+        "compile_documents(map(Path, sys.argv[1:]))\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, *map(str, folder.glob("*.yaml"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = {name.split(".")[0] for name in json.loads(done.stdout)}
+    assert modules & {"jinja2", "numpy", "paramiko", "pulumi", "rich", "torch"} == set()
+    assert done.stderr == ""
