@@ -96,13 +96,15 @@ test-fast: .venv/dev.stamp
 # which some tests send.
 BESIDE := tests/real/kubernetes tests/real/pulumi tests/real/slurm
 ALONE := tests/faults tests/real
+# What belongs to make soak and make test-fixtures.
+ONCE := not variant and not fixture
 test: lint
 	@calm=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$calm' EXIT; trap 'exit 130' INT TERM; \
-	env --default-signal=INT $(BIN)/python -m pytest -m 'calm or not slow' >$$calm 2>&1 & pid=$$!; failed=0; \
-	$(BIN)/python -m pytest -m slow $(BESIDE) || failed=1; \
+	env --default-signal=INT $(BIN)/python -m pytest -m '(calm or not slow) and $(ONCE)' >$$calm 2>&1 & pid=$$!; failed=0; \
+	$(BIN)/python -m pytest -m 'slow and $(ONCE)' $(BESIDE) || failed=1; \
 	wait $$pid || failed=1; cat $$calm; \
-	$(BIN)/python -m pytest -m 'slow and not calm' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
-	$(BIN)/python -m pytest -m 'slow and not calm' $(ALONE) $(BESIDE:%=--ignore=%) || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
+	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' $(ALONE) $(BESIDE:%=--ignore=%) || failed=1; \
 	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt
