@@ -1,5 +1,4 @@
-"""Runs a checkpoint verb: `python -m headway.runner.checkpoint VERB ...` prints one JSON object per line, tagged by
-`what`.
+"""Runs a checkpoint verb: `python -m headway.runner.checkpoint VERB ...` prints one JSON object per line, tagged by `what`.
 
 Exits with 0; 1 if something was refused or differs; 2 if an argument names nothing that exists.
 """

@@ -1,5 +1,4 @@
-"""Implements torch.distributed.checkpoint's storage classes over headway's format: verified bytes, no pickle, atomic
-replacement.
+"""Implements torch.distributed.checkpoint's storage classes over headway's format: verified bytes, no pickle, atomic replacement.
 
     dcp.save(state, storage_writer=StorageWriter(path))
     dcp.load(state, storage_reader=StorageReader(path))
