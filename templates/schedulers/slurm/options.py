@@ -6,8 +6,8 @@ from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.section import Section
 
-# What stands behind #SBATCH is read by sbatch, not by a shell; names of Slurm's accounting need no more than this.
-# The same for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
+# sbatch, not a shell, reads the text after #SBATCH; names of Slurm's accounting need no more than this. The same holds
+# for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
 Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$")]
 NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
 Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
