@@ -84,7 +84,7 @@ class Estimate:
         return checkpoint_bytes(self.training)
 
     def budget(self, tokens: int) -> Budget:
-        """What training on so many tokens takes."""
+        """Return what training on so many tokens takes."""
         steps = -(-tokens // self.training.tokens)
         seconds = steps * self.step.seconds
         return Budget(tokens, steps, seconds / 86400, seconds / 3600 * self.training.gpus)
@@ -94,7 +94,7 @@ class Estimate:
 
 
 def estimate(training: Training) -> Estimate:
-    """The training's memory and time. Raises EstimateError where the pipeline's schedule does not take the layout."""
+    """Return the training's memory and time. Raises EstimateError where the pipeline's schedule does not take the layout."""
     try:
         return Estimate(training, peak(training), step_time(training))
     except ScheduleError as error:

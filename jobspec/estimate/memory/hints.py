@@ -9,7 +9,8 @@ from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import Recompute, Training
 
 _SHOWN = 3
-_WORTH = 0.01  # of the capacity: what frees less is not told
+# Of the capacity: smaller savings are not proposed.
+_WORTH = 0.01
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _words(trial: _Trial, before: MemoryUse) -> str:
 
 
 def _pairs(training: Training) -> Iterator[_Change]:
-    """Two different changes, one after the other."""
+    """Yield two different changes, one after the other."""
     singles = list(_changes(training))
     for index, first in enumerate(singles):
         later = {change.key for change in singles[index + 1 :]}
@@ -129,7 +130,7 @@ def _pipeline(training: Training) -> Iterator[_Change]:
 
 
 def _from_data(training: Training, axis: str, size: int) -> Iterator[_Change]:
-    """The axis twice as large, and half as many ranks with sequences of their own."""
+    """Yield the axis twice as large, and half as many ranks with sequences of their own."""
     degrees = training.degrees
     if axis not in abilities(training.framework).axes:
         return
@@ -137,7 +138,8 @@ def _from_data(training: Training, axis: str, size: int) -> Iterator[_Change]:
     if getattr(degrees, shrunk) % 2:
         return
     changed = replace(degrees, **{axis: size, shrunk: getattr(degrees, shrunk) // 2})
-    if changed.tp > 1 and degrees.tp == 1:  # the default of a spec
+    # The default of a spec.
+    if changed.tp > 1 and degrees.tp == 1:
         changed = replace(changed, sequence_parallel=True in abilities(training.framework).sequence_parallel)
     accumulation = training.accumulation * 2
     words = f"`layout.{axis}: {size}` with `{shrunk}: {getattr(changed, shrunk)}`"

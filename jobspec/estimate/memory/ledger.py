@@ -22,7 +22,8 @@ _FIRST = "in the first block's backward pass"
 _LAST = "in the last block's backward pass"
 _STEP = "in the optimizer's step"
 
-_Bytes = tuple[str, float]  # an Item that is not shown yet
+# An Item that is not shown yet.
+_Bytes = tuple[str, float]
 
 
 class Item(NamedTuple):
@@ -62,7 +63,7 @@ class MemoryUse:
 
 
 def peak(training: Training) -> MemoryUse:
-    """The memory of the worst rank. Raises ScheduleError where the schedule does not take the layout."""
+    """Return the memory of the worst rank. Raises ScheduleError where the schedule does not take the layout."""
     step = _Step(training)
     shares = rank_shares(training.model, training.degrees, training.accumulation, step.habits.spread)
     ranks = [_Rank(step, share) for share in shares]
@@ -91,7 +92,7 @@ def checkpoint_bytes(training: Training) -> int:
 
 
 def parameter_bytes(training: Training) -> int:
-    """Bytes of one parameter of the copy that is trained."""
+    """Return bytes of one parameter of the copy that is trained."""
     written = training.formats.parameters
     if written is not None:
         return _BYTES[written]
@@ -99,7 +100,7 @@ def parameter_bytes(training: Training) -> int:
 
 
 def moments_bytes(training: Training) -> int:
-    """Bytes of the optimizer's two moments of one parameter."""
+    """Return bytes of the optimizer's two moments of one parameter."""
     written = training.formats.moments
     return profile(training.framework).moments if written is None else 2 * _BYTES[written]
 
@@ -137,7 +138,8 @@ class _Step:
         self.sharded = degrees.sharding == "parameters"
         # A compiled backward pass gives all gradients at once, beside their sum (kempner-0001, -0003, -0005); FSDP cuts it at every block.
         self.compiled_whole = bool(training.kernels.compiled) and degrees.sharding == "none" and not habits.buffered
-        self.waits = habits.unreduced and training.accumulation > 1  # gradients are summed after the last microbatch only
+        # Gradients are summed after the last microbatch only.
+        self.waits = habits.unreduced and training.accumulation > 1
         self.dense = block_bytes(training, experts=False)
         self.expert = self.dense if training.model.experts is None else block_bytes(training, experts=True)
         self.logits = self.tokens * training.model.vocab_size / (degrees.tp if habits.split_logits else 1)
@@ -178,7 +180,7 @@ class _Rank:
         return max(dense, expert, key=lambda block: block.again + block.backward)
 
     def instants(self) -> Iterator[tuple[str, list[_Bytes]]]:
-        """The instants that can be the worst."""
+        """Yield the instants that can be the worst."""
         state, backward = self._state(), self._backward()
         held = [*state, *self._gradients(), *self._in_flight()]
         if self.share.last:
@@ -232,7 +234,7 @@ class _Rank:
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def _gradients(self) -> list[_Bytes]:
-        """Those that are there while as many microbatches are in flight as ever."""
+        """Return those that are there while as many microbatches are in flight as ever."""
         step = self.step
         if step.training.accumulation <= self.share.held:
             return []
@@ -266,13 +268,13 @@ class _Rank:
         return items
 
     def _units(self) -> list[_Bytes]:
-        """The block that computes and the one that is fetched ahead."""
+        """Return the block that computes and the one that is fetched ahead."""
         if not self.step.sharded:
             return []
         return [("blocks, whole", 2 * self.step.compute * self.unit), *self._root()]
 
     def _reduction(self) -> list[_Bytes]:
-        """A block's gradients as they come, and those of the block before while they are reduced."""
+        """Return a block's gradients as they come, and those of the block before while they are reduced."""
         step = self.step
         if not step.sharded:
             return []
@@ -295,7 +297,7 @@ class _Rank:
         return [("activations", size), *self._transfers()]
 
     def _transfers(self) -> list[_Bytes]:
-        """A stage's input and output on their way."""
+        """Return a stage's input and output on their way."""
         return [] if self.step.training.degrees.pp == 1 else [("pipeline buffers", 2 * self.stream)]
 
     def _backward(self) -> list[_Bytes]:
@@ -303,14 +305,14 @@ class _Rank:
         return [*self._again(), *logits, *self._units(), *self._reduction()]
 
     def _again(self) -> list[_Bytes]:
-        """What the backward pass of one block makes."""
+        """Return what the backward pass of one block makes."""
         tokens = self.step.tokens
         return [("gradients of activations", tokens * self.widest.backward), ("block computed again", tokens * self.widest.again)]
 
     # --- output layer and loss ----------------------------------------------------------------------------------------
 
     def _logits(self) -> list[_Bytes]:
-        """The logits with what the loss makes of them, and the last block's output with its norm's."""
+        """Return the logits with what the loss makes of them, and the last block's output with its norm's."""
         step, habits, kernels = self.step, self.step.habits, self.step.training.kernels
         fused = bool(kernels.compiled) if kernels.loss is None else kernels.loss
         return [

@@ -107,7 +107,7 @@ def _file() -> Mapping[str, Any]:
 
 @cache
 def profile(framework: str) -> MemoryProfile:
-    """The profile of a framework. Raises KeyError."""
+    """Return the profile of a framework. Raises KeyError."""
     values = _values(framework)
     return MemoryProfile(**{field.name: values[field.name] for field in dataclasses.fields(MemoryProfile)})
 
@@ -119,12 +119,12 @@ def _values(framework: str) -> dict[str, Any]:
 
 @cache
 def constants() -> MemoryConstants:
-    """The constants of all frameworks."""
+    """Return the constants of all frameworks."""
     return MemoryConstants(**{name: entry["value"] for name, entry in _file()["constants"].items()})
 
 
 @cache
 def fits_up_to(framework: str | None) -> float:
-    """The share of the capacity up to which a job of the framework (None: of one that is not known) fits for sure."""
+    """Return the share of the capacity up to which a job of the framework (None: of one that is not known) fits for sure."""
     checked = _file()["constants"]["fits_checked"]["frameworks"]
     return constants().fits_checked if framework in checked else constants().fits

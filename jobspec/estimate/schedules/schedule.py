@@ -26,11 +26,11 @@ class Schedule:
     """Each rank's operations as numbers; `operations` reads them."""
 
     def operations(self, rank: int) -> Iterator[Operation]:
-        """What the rank runs, in order."""
+        """Yield what the rank runs, in order."""
         return (_decoded(code, self.shape) for code in self.codes[rank])
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that the rank holds, ascending."""
+        """Return the stages that the rank holds, ascending."""
         return tuple(stage for stage, holder in enumerate(self.rank_of) if holder == rank)
 
     @cached_property
@@ -78,10 +78,10 @@ class Schedule:
 
 @lru_cache(maxsize=256)
 def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """The schedule `name` of torch.distributed.pipelining, or `ZBH1`, of `ranks` that hold `chunks` stages each.
+    """Return the schedule `name` of torch.distributed.pipelining, or `ZBH1`, of `ranks` that hold `chunks` stages each.
 
-    The same object for the same arguments: what is found out of its order is found once. Raises ScheduleError where the schedule does not
-    take the shape, and DeadlockError where its order cannot run.
+    The same object for the same arguments: what is found out of its order is found once. Raises ScheduleError where the
+    schedule does not take the shape, and DeadlockError where its order cannot run.
     """
     shape = Shape(ranks, chunks, microbatches)
     orders = rank_orders(name, shape)

@@ -15,11 +15,12 @@ _SLOT_OF: dict[Kind, int] = {"F": 0, "I": 1, "W": 2, "B": 3}
 _PAIRED_F, _PAIRED_B, _GATE = 4, 5, 6
 
 _NOT_MADE = -1
-_ALWAYS_THERE = -1  # the last place of what is made
+# The last place of what is made.
+_ALWAYS_THERE = -1
 
 
 class DeadlockError(ValueError):
-    """Ranks that wait for each other, or for what no rank does."""
+    """Ranks wait for each other, or for something that no rank does."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def steps_of(orders: Sequence[Order], stages: int, microbatches: int) -> Steps:
 
 
 class _Execution:
-    """Each rank runs until it needs what is not there; who makes that wakes it."""
+    """Each rank runs until its input is missing; the rank that makes it wakes it."""
 
     def __init__(self, orders: Sequence[Order], stages: int, microbatches: int) -> None:
         self.steps = Steps()
@@ -62,7 +63,8 @@ class _Execution:
         self._next = [0] * len(orders)
         self._runnable = list(range(len(orders)))
         self._waiting: dict[int, int] = {}
-        # The step that made each stage's output of each microbatch, then those of its input gradients; last, what is always there.
+        # The step that made each stage's output of each microbatch, then those of its input gradients; last, what is
+        # always there.
         self._made = [_NOT_MADE] * (2 * stages * microbatches) + [0]
 
     def run(self) -> None:
@@ -85,7 +87,7 @@ class _Execution:
         self._next[rank] = at
 
     def _run_single(self, rank: int, operation: Operation) -> bool:
-        """Whether the rank could go on."""
+        """Return whether the rank could go on."""
         received = self._received(rank, operation)
         if received == _NOT_MADE:
             return False
@@ -94,7 +96,7 @@ class _Execution:
         return True
 
     def _run_pair(self, rank: int, forward: Operation, backward: Operation) -> bool:
-        """Whether the rank could go on. What either of the two makes is there when both have ended."""
+        """Return whether the rank could go on. What either of the two makes is there when both have ended."""
         before, received = self._received(rank, backward), self._received(rank, forward)
         if _NOT_MADE in (before, received):
             return False
@@ -106,7 +108,8 @@ class _Execution:
         return True
 
     def _received(self, rank: int, operation: Operation) -> int:
-        """The step that made what the operation receives, and 0 where it receives nothing; the rank waits where anything is missing."""
+        """Return the step that made what the operation receives, and 0 where it receives nothing; the rank waits where
+        anything is missing."""
         made = self._made
         for needed in self._needs(operation):
             if made[needed] == _NOT_MADE:
@@ -115,7 +118,7 @@ class _Execution:
         return made[needed]
 
     def _needs(self, operation: Operation) -> tuple[int, ...]:
-        """The places of what the stage itself must have made, and last of what it receives from another."""
+        """Return the places of what the stage itself must have made, and last of what it receives from another."""
         kind, stage, microbatch, _ = operation
         output = stage * self._microbatches + microbatch
         if kind == "F":

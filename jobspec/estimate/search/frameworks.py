@@ -79,10 +79,10 @@ _OF: Mapping[Framework, Abilities] = {
 
 
 def abilities(framework: Framework) -> Abilities:
-    """What the framework can run; all that torch can where nothing is known of it."""
+    """Return what the framework can run; all that torch can where nothing is known of it."""
     return _OF.get(framework, Abilities())
 
 
 def sharding_of(framework: Framework, sharding: Sharding, pp: int) -> Sharding:
-    """What data-parallel ranks split for the length of a step, where they are told to split `sharding`."""
+    """Return what data-parallel ranks split for the length of a step, where they are told to split `sharding`."""
     return abilities(framework).pipelined if pp > 1 and sharding == "parameters" else sharding

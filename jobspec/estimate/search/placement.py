@@ -32,7 +32,7 @@ def placements(degrees: Degrees, network: Network) -> Iterator[Placement]:
 
 
 def _over(stride: int, ranks: int, network: Network) -> str:
-    """Ranks that are whole nodes apart have the same place on them, and so the same rail."""
+    """Return ranks that are whole nodes apart have the same place on them, and so the same rail."""
     if network.scale_up_domain % (stride * ranks) == 0:
         return "NVLink"
     if stride % network.gpus_per_node == 0:

@@ -96,7 +96,7 @@ class _Open(NamedTuple):
 
 
 def search(request: Request) -> SearchResult:
-    """The `top` fastest layouts that fit, exactly: none that is left out is faster than the last of them.
+    """Return the `top` fastest layouts that fit, exactly: none that is left out is faster than the last of them.
 
     Best first over lower bounds (branch and bound: Land and Doig, Econometrica 28(3), 1960).
     """
@@ -133,7 +133,7 @@ def in_order(scored: Iterable[Estimate]) -> Iterator[Estimate]:
 
 
 def pareto(scored: Iterable[Estimate]) -> Iterator[Estimate]:
-    """Those that no other beats in both tokens a second and free memory, the fastest first."""
+    """Yield those that no other beats in both tokens a second and free memory, the fastest first."""
     most = -inf
     for found in sorted(scored, key=lambda found: (found.step.seconds, -headroom(found.memory), simplicity(found))):
         if headroom(found.memory) > most:

@@ -37,12 +37,12 @@ class Calibration:
     shared: float
 
     def factor(self, training: Training) -> float:
-        """What the estimate of the training is multiplied by."""
+        """Return what the estimate of the training is multiplied by."""
         pairs = zip(self.measured, self.weights, strict=True)
         return math.exp(sum(weight * self._with(training, other) for other, weight in pairs))
 
     def step_time(self, training: Training) -> StepTime:
-        """The training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
+        """Return the training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
         step, factor, left = step_time(training, self.speed), self.factor(training), self._left_open(training)
         return replace(
             step,
@@ -53,7 +53,7 @@ class Calibration:
         )
 
     def _left_open(self, training: Training) -> float:
-        """The share of the estimate's spread, as a logarithm, that the measurements leave open."""
+        """Return the share of the estimate's spread, as a logarithm, that the measurements leave open."""
         covariances = [self._with(training, other) for other in self.measured]
         solved = _solved(_matrix(self.measured, self.speed, self.shared), covariances)
         explained = sum(one * other for one, other in zip(covariances, solved, strict=True))
@@ -85,7 +85,7 @@ def _shared(errors: Sequence[float], speed: Speed) -> float:
 
 
 def measured_step(metrics: Path) -> float:
-    """Seconds of a step of a run by its metrics.jsonl: the median, without those that warm up each generation.
+    """Return seconds of a step of a run by its metrics.jsonl: the median, without those that warm up each generation.
 
     Raises MeasurementError, OSError.
     """
@@ -123,8 +123,8 @@ def _covariance(one: Training, other: Training, speed: Speed, shared: float) -> 
 
 
 def distance(one: Training, other: Training) -> float:
-    """How unlike two layouts are: doublings between their degrees, microbatches, sequences and GPUs, and kernels or recomputation that
-    differ."""
+    """Return how unlike two layouts are: doublings between their degrees, microbatches, sequences and GPUs, and kernels
+    or recomputation that differ."""
     doublings = sum(abs(math.log2(first / second)) for first, second in zip(_sizes(one), _sizes(other), strict=True))
     return doublings + sum(first != second for first, second in zip(_choices(one), _choices(other), strict=True))
 
@@ -146,7 +146,7 @@ def _matrix(trainings: Sequence[Training], speed: Speed, shared: float) -> list[
 
 
 def _solved(matrix: list[list[float]], right: Sequence[float]) -> list[float]:
-    """The solution of a symmetric, positive definite system, by elimination."""
+    """Return the solution of a symmetric, positive definite system, by elimination."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for column, pivot in enumerate(rows):
         for row in rows[column + 1 :]:

@@ -41,7 +41,7 @@ class Groups:
 
 @lru_cache(maxsize=4096)
 def groups_of(degrees: Degrees, network: Network) -> Groups:
-    """Where the groups of the layout lie."""
+    """Return where the groups of the layout lie."""
     tp, cp, shard, replicate = degrees.tp, degrees.cp, degrees.dp_shard, degrees.dp_replicate
     inner = shard * cp * tp
     experts = degrees.ep * degrees.expert_tp
@@ -124,7 +124,7 @@ class Links:
 
 @lru_cache(maxsize=256)
 def links_of(gpu: Gpu, network: Network, speed: Speed) -> Links:
-    """The links of a GPU on this network."""
+    """Return the links of a GPU on this network."""
     up, out = speed.link(gpu), speed.network(network.transport)
     return Links(
         up=up,

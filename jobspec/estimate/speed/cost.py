@@ -33,11 +33,11 @@ class Cost(NamedTuple):
         return self.matmul + self.attention + self.memory + self.launch
 
     def plus(self, other: "Cost") -> "Cost":
-        """One pass after the other."""
+        """Return one pass after the other."""
         return Cost(*map(float.__add__, self, other))
 
     def times(self, factor: float) -> "Cost":
-        """The pass, `factor` times."""
+        """Return the pass, `factor` times."""
         return Cost(*(part * factor for part in self))
 
 
@@ -55,7 +55,7 @@ class PartCost:
     again: Cost = NOTHING
 
     def plus(self, other: "PartCost") -> "PartCost":
-        """Both parts, one after the other."""
+        """Return both parts, one after the other."""
         return PartCost(
             self.forward.plus(other.forward),
             self.input_gradient.plus(other.input_gradient),

@@ -21,7 +21,7 @@ class Exchange:
     reduced_bytes: float
 
     def plus(self, other: "Exchange") -> "Exchange":
-        """One after the other."""
+        """Return one after the other."""
         return Exchange(
             self.gather + other.gather,
             self.reduce + other.reduce,
@@ -34,7 +34,7 @@ NO_EXCHANGE = Exchange(0.0, 0.0, 0.0, 0.0)
 
 
 def gradient_bytes(training: Training, profile: Profile) -> float:
-    """Bytes of a gradient that is exchanged."""
+    """Return bytes of a gradient that is exchanged."""
     chosen = training.formats.reduce
     return profile.reduce if chosen is None else _BYTES[chosen]
 

@@ -136,7 +136,7 @@ class Speed:
         return self.networks[transport]
 
     def interval(self, framework: str) -> tuple[float, float]:
-        """The framework's, or what all have in common."""
+        """Return the framework's, or what all have in common."""
         return self.spread.get(framework, self.spread["other"])
 
     def profile(self, framework: str) -> Profile:
@@ -146,7 +146,7 @@ class Speed:
 
 @cache
 def constants() -> Speed:
-    """The committed constants."""
+    """Return the committed constants."""
     return speed_of(read())
 
 
@@ -157,7 +157,7 @@ def read() -> dict[str, Any]:
 
 
 def speed_of(tables: Mapping[str, Any]) -> Speed:
-    """The tables of speed.yaml as records."""
+    """Return the tables of speed.yaml as records."""
     return Speed(
         chips=_records(ChipSpeed, tables["chips"]),
         links=_records(LinkSpeed, tables["links"]),
@@ -176,7 +176,7 @@ def _records(kind: type[Any], table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _whole(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The row with what it takes from the row that it is `like`."""
+    """Return the row with what it takes from the row that it is `like`."""
     row = dict(table[name])
     like = row.pop("like", None)
     return row if like is None else _whole(table, like) | row

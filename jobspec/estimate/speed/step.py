@@ -74,7 +74,7 @@ class StageCost:
 
 
 def step_time(training: Training, speed: Speed | None = None) -> StepTime:
-    """How long an optimizer step takes. Raises ScheduleError where the pipeline's schedule does not take the layout."""
+    """Return how long an optimizer step takes. Raises ScheduleError where the pipeline's schedule does not take the layout."""
     return _Step(training, constants() if speed is None else speed).time()
 
 
@@ -93,7 +93,7 @@ class _Step:
         self._costs: dict[Stage, StageCost] = {}
 
     def time(self) -> StepTime:
-        """The step's seconds and parts, of the rank that computes longest."""
+        """Return the step's seconds and parts, of the rank that computes longest."""
         end, busy = self._pipeline
         rank = max(range(len(busy)), key=busy.__getitem__)
         held = [stage for stage, holder in zip(self.stages, self._ranks, strict=True) if holder == rank]
@@ -151,7 +151,7 @@ class _Step:
         return (1 - self._hidden("pipeline")) * self.links.send(self.groups.pp, size / self.training.degrees.tp)
 
     def _waits(self, idle: float) -> dict[str, float]:
-        """What a rank waits in the pipeline: for transfers, and for other ranks."""
+        """Return what a rank waits in the pipeline: for transfers, and for other ranks."""
         degrees = self.training.degrees
         transfers = min(idle, 2 * self._transfer * degrees.chunks * self.training.accumulation)
         return {"pp communication": transfers, "bubble": idle - transfers}
@@ -175,7 +175,7 @@ class _Step:
         )
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
-        """The embedding on the first stage, the output layer and the loss on the last."""
+        """Return the embedding on the first stage, the output layer and the loss on the last."""
         first = embedding(self.micro, self.rates) if stage.first else (0.0, 0.0)
         last = output_layer(self.micro, self.rates) if stage.last else (0.0, 0.0)
         return first[0] + last[0], first[1] + last[1]
@@ -199,7 +199,7 @@ class _Step:
         )
 
     def _hidden(self, kind: str) -> float:
-        """The share of computation (of transfers, for `pipeline`) beside which communication of this kind is hidden."""
+        """Return the share of computation (of transfers, for `pipeline`) beside which communication of this kind is hidden."""
         chosen: bool | None = getattr(self.training.overlaps, kind)
         usual: float = getattr(self.profile, kind)
         return usual if chosen is None else float(chosen) * max(usual, 0.9)
@@ -228,7 +228,7 @@ class _Step:
         return found
 
     def _exchanged(self, stages: list[Stage], exchange: Exchange) -> float:
-        """What is exchanged once a step, as far as no computation hides it."""
+        """Return what is exchanged once a step, as far as no computation hides it."""
         if self.training.degrees.sharding == "parameters":
             once = not self.profile.each_microbatch and self.training.accumulation > 1
             return self._reduced(stages, exchange) if once else 0.0
@@ -273,7 +273,7 @@ class _Step:
 
 @lru_cache(maxsize=4096)
 def _blocks(micro: Training, stage: Stage, speed: Speed) -> PartCost:
-    """All blocks of a stage."""
+    """Return all blocks of a stage."""
     found = PartCost(NOTHING, NOTHING, NOTHING)
     if stage.dense:
         found = found.plus(dense_block(micro, speed).times(stage.dense))
