@@ -67,19 +67,19 @@ class Compared(Claim):
 
 
 def judged(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
-    """The claim that our median is not above the goal."""
+    """Return the claim that our median is not above the goal."""
     ours, peer = pair
     return Claim(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
 
 
 def within(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
-    """The claim that our median is not above the goal, in seconds."""
+    """Return the claim that our median is not above the goal, in seconds."""
     ours, peer = pair
     return Within(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
 
 
 def compared(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
-    """The claim that our median is not above the goal times the peer's."""
+    """Return the claim that our median is not above the goal times the peer's."""
     ours, peer = pair
     ratio = ours.median / peer.median
     return Compared(claim, ours, peer, peer_name, ratio, goal, ratio <= goal, conditions)

@@ -21,7 +21,7 @@ _DCP = f"torch.distributed.checkpoint {torch.__version__}"
 
 
 def claims(count: int) -> Iterator[Claim]:
-    """What planning costs, then all that two ranks can show, in so many rounds each."""
+    """Yield what planning costs, then all that two ranks can show, in so many rounds each."""
     yield from _planning()
     tiers = _conditions(count, "tiers memory and disk")
     yield compared(

@@ -27,7 +27,7 @@ class Way(Protocol):
         ...
 
     def durable(self) -> bool:
-        """Whether all of this rank is on disk."""
+        """Return whether all of this rank is on disk."""
         ...
 
     def finish(self) -> None:
@@ -46,7 +46,8 @@ class Window:
 
 
 def windows(training: Training, ways: Sequence[Way], rounds: int) -> dict[str, list[Window]]:
-    """Each way once a round, in an order drawn for each round, between undisturbed steps; collective. One round before is not counted."""
+    """Return each way once a round, in an order drawn for each round, between undisturbed steps; collective. One round
+    before is not counted."""
     found: dict[str, list[Window]] = {way.name: [] for way in ways}
     calm = _calm(training)
     for number in range(rounds + 1):
@@ -60,7 +61,7 @@ def windows(training: Training, ways: Sequence[Way], rounds: int) -> dict[str, l
 
 
 def _calm(training: Training) -> list[float]:
-    """Seconds of undisturbed steps."""
+    """Return seconds of undisturbed steps."""
     return [_one(training) for _ in range(_CALM_STEPS)]
 
 
@@ -72,7 +73,7 @@ def _one(training: Training) -> float:
 
 
 def _saved(training: Training, way: Way) -> tuple[float, float, int]:
-    """Seconds until training went on, seconds and steps until the save is durable on all ranks."""
+    """Return seconds until training went on, seconds and steps until the save is durable on all ranks."""
     state, began, first = training.state(), time.perf_counter(), training.steps
     way.start(first, state)
     blocked = time.perf_counter() - began

@@ -49,7 +49,7 @@ class Behind:
         pass
 
     def durable(self) -> bool:
-        """Whether the step is committed on disk."""
+        """Return whether the step is committed on disk."""
         for outcome in self._run.outcomes():
             if outcome.error is not None:
                 raise OSError(outcome.error)
@@ -83,7 +83,7 @@ class Restore:
         self._memory = self._held(step)
 
     def _held(self, step: int) -> Base:
-        """The base that follows from what the keepers say that they hold."""
+        """Return the base that follows from what the keepers say that they hold."""
         link = self._connect()
         (mine,) = {h.part_xxh3_128 for h in link.held() if (h.rank, h.step) == (self._ranks.rank, step)}
         link.close()

@@ -21,8 +21,10 @@ from benchmarks.control_plane.fleet import PROCS, SPARES, Fleet, fleet
 from benchmarks.control_plane.peer import JOIN_S, GaveUpError, Rendezvous, measure
 from headway.runner.coordinator.vitals import beat_interval_s
 
-ROUNDS = 3  # of each that happens in a moment; a lost node costs a spare
-WINDOWS = 5  # of what goes on
+# Of each brief measurement; a lost node costs a spare.
+ROUNDS = 3
+# Of continuous measurements.
+WINDOWS = 5
 _PEER = f"torchrun's c10d rendezvous, torch {torch.__version__}"
 
 
@@ -34,7 +36,7 @@ class Share(Claim):
 
 
 def claims(nodes: int, peers: int, seconds: float, patience_s: float = JOIN_S) -> Iterator[Claim | Alone | GaveUp]:
-    """What `peers` agents take with either, then what `nodes` agents take with ours."""
+    """Yield what `peers` agents take with either, then what `nodes` agents take with ours."""
     theirs = None
     try:
         theirs = measure(peers, seconds, patience_s)
@@ -133,7 +135,8 @@ def _failed_over_s(job: Fleet, generation: int, node: int, pause_s: float) -> fl
     killed, wall = time.monotonic(), time.time()
     job.kill_coordinator()
     job.coordinate(node)
-    while (assigned_s := float(job.heard("assigned")["at"]) - killed) < 0:  # by the coordinator before
+    # By the previous coordinator.
+    while (assigned_s := float(job.heard("assigned")["at"]) - killed) < 0:
         continue
     found_s = max(assigned_s, job.noted(generation, "adopted", times=node) - wall)
     time.sleep(pause_s)

@@ -30,9 +30,12 @@ PROVEN: dict[str, tuple[tuple[int, ...], str]] = {
 # at work, so it is ended by `busy`, which is set to this.
 IN_TIME: dict[str, tuple[float, tuple[int, ...]]] = {"loops": (900.0, (1,)), "skips": (600.0, ())}
 FIXED_S = 45.0
-NVRX_S = 2700.0  # rank_heartbeat_timeout of nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/api/config.html
-WORLDS = (2, 8)  # ranks of the synthetic jobs, which share the steps
-EVERY = 300.0  # steps from one thing that takes long to the next
+# rank_heartbeat_timeout of nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/api/config.html.
+NVRX_S = 2700.0
+# Ranks of the synthetic jobs, which share the steps.
+WORLDS = (2, 8)
+# Steps from one long event to the next.
+EVERY = 300.0
 _AT_STEP, _LIMIT_S = 60, 120.0
 
 Make = Callable[[int, float], Detector]
@@ -69,7 +72,7 @@ def _on_recorded(traces: Sequence[Trace]) -> Claim:
 
 
 def _on_synthetic(drawn: Steps, steps: int) -> Claim:
-    """All detectors hear the same jobs. One that would have ended a job begins again."""
+    """Return all detectors hear the same jobs. One that would have ended a job begins again."""
     makes: dict[str, Make] = {"ours": Ours, **PEERS}
     kills, happened, hours = dict.fromkeys(makes, 0), 0, 0.0
     for ranks in WORLDS:

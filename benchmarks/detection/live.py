@@ -88,7 +88,7 @@ class Node:
         )
 
     def beats(self) -> dict[int, RankBeat]:
-        """What an agent would send now."""
+        """Return what an agent would send now."""
         return {rank: self._beat(rank) for rank, worker in enumerate(self.workers) if worker.poll() is None}
 
     def _beat(self, rank: int) -> RankBeat:
@@ -113,7 +113,7 @@ class Node:
         self._asked_ns |= {rank: signs_ns[rank] for rank in due}
 
     def recorded(self) -> dict[int, tuple[Collective, ...]]:
-        """What they have answered since, of ranks that still stand where they stood."""
+        """Return what they have answered since, of ranks that still stand where they stood."""
         found = flight.answers(self._asked)
         self._asked = {rank: before for rank, before in self._asked.items() if rank not in found}
         return {rank: each for rank, each in found.items() if self._page.read(rank)["monotonic_ns"] == self._asked_ns[rank]}

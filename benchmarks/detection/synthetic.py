@@ -9,9 +9,12 @@ from benchmarks.detection.detectors import Detector
 from headway.runner.health.watch import Probe, RankBeat
 
 BEAT_S, TICK_S = 0.5, 0.1
-HEAVY = 2.0  # below this a Pareto tail has no variance
-LONGEST_S = 500.0  # of what happens; what takes longer than a section's timeout is hung by what the user has set
-_SHORTEST_S, _TAIL = 2.0, 1.1  # of what happens: a Pareto tail so heavy that its variance is infinite
+# Below this a Pareto tail has no variance.
+HEAVY = 2.0
+# Of an event; a longer one than a section's timeout is hung by the user's setting.
+LONGEST_S = 500.0
+# Of an event: a Pareto tail so heavy that its variance is infinite.
+_SHORTEST_S, _TAIL = 2.0, 1.1
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class Steps:
 
 
 def fitted(steps_s: Sequence[float]) -> Steps:
-    """The body by median and quartiles; the tail by Hill's estimator over the longest twentieth (Hill, Annals of Statistics 3, 1975), or
-    HEAVY where what was recorded is lighter than that."""
+    """Return the body by median and quartiles; the tail by Hill's estimator over the longest twentieth (Hill, Annals of
+    Statistics 3, 1975), or HEAVY where what was recorded is lighter than that."""
     ordered = sorted(steps_s)
     count = len(ordered)
     low, median, high = (ordered[int(share * count)] for share in (0.25, 0.5, 0.75))
@@ -146,7 +149,7 @@ class Job:
         return what, min(_SHORTEST_S * self._chance.paretovariate(_TAIL), LONGEST_S)
 
     def _hear(self, began_s: float, detectors: Sequence[Detector]) -> Iterator[int]:
-        """The next heartbeats or the next look at what they say."""
+        """Yield the next heartbeats or the next look at what they say."""
         if self._next_beat_s <= self._next_tick_s:
             self._beat(self._next_beat_s, began_s, detectors)
             self._next_beat_s += BEAT_S
@@ -172,7 +175,7 @@ class Job:
         self._late = None
 
     def _shown(self, rank: _Rank, into_s: float) -> RankBeat:
-        """A rank's page so far into the step."""
+        """Return a rank's page so far into the step."""
         pulse, own_s = rank.pulse, rank.own_s
         for doing in rank.doing[:-1]:
             pulse += 1

@@ -17,13 +17,13 @@ class LeftOutError(Exception):
 
 
 def whole(text: str | None) -> int | None:
-    """A column that holds a whole number; None where it is empty or holds something else."""
+    """Return a column that holds a whole number; None where it is empty or holds something else."""
     found = re.fullmatch(r"\s*(\d+)(?:\.0*)?\s*", text or "")
     return int(found[1]) if found else None
 
 
 def number(text: str | None) -> float | None:
-    """A column that holds a number; None where it is empty or holds something else."""
+    """Return a column that holds a number; None where it is empty or holds something else."""
     try:
         found = float(text or "")
     except ValueError:

@@ -38,7 +38,7 @@ def rows_to_fit() -> list[Row]:
 
 
 def left_out(rows: Sequence[Row], fold_of: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
-    """Each fold's rows with their errors under constants that were fitted to the rows of all other folds."""
+    """Return each fold's rows with their errors under constants that were fitted to the rows of all other folds."""
     tables = speed.read()
     found = dict[str, list[tuple[Row, float]]]()
     for fold in sorted({fold_of(row) for row in rows}):
@@ -50,12 +50,12 @@ def left_out(rows: Sequence[Row], fold_of: Callable[[Row], str]) -> dict[str, li
 
 
 def _by_scale(row: Row) -> str:
-    """One of five folds: rows of one source, model, accelerator and number of GPUs are together."""
+    """Return one of five folds: rows of one source, model, accelerator and number of GPUs are together."""
     return _fold(f"{row.source} {row.model} {row.gpu} {training_of(row).gpus}")
 
 
 def _by_model(row: Row) -> str:
-    """One of five folds: rows of one source and model are together."""
+    """Return one of five folds: rows of one source and model are together."""
     return _fold(f"{row.source} {row.model}")
 
 

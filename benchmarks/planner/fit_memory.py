@@ -23,7 +23,7 @@ class Fitted:
 
 
 def fitted() -> tuple[Fitted, ...]:
-    """Those of peaks. `fits` and `fails` were chosen on outcomes: `verdicts` of the score shows them."""
+    """Return those of peaks. `fits` and `fails` were chosen on outcomes: `verdicts` of the score shows them."""
     return (
         Fitted("megatron: fragmented", profile("megatron").fragmented, _of("oellm-jupiter", "megatron", graphs=False)),
         Fitted("megatron-deepspeed: fragmented", profile("megatron-deepspeed").fragmented, _of("bloom", "megatron-deepspeed")),

@@ -13,7 +13,7 @@ def model_flops(training: Training) -> float:
 
 
 def hardware_flops(training: Training) -> float:
-    """The same with what recomputation does again: a forward pass, a third, of the share that is recomputed in full."""
+    """Return the same with what recomputation does again: a forward pass, a third, of the share that is recomputed in full."""
     again = training.recomputed_share / 3 if training.recompute == "full" else 0.0
     return model_flops(training) * (1 + again)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from benchmarks.planner.score import Score
 
-_LARGEST = 2  # sources, by their largest sweep
+# Sources, by their largest sweep.
+_LARGEST = 2
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Goal:
 
 
 def goals(score: Score) -> tuple[Goal, ...]:
-    """All of them."""
+    """Return all of them."""
     return (*_of_time(score), *_of_memory(score), *_of_choice(score))
 
 

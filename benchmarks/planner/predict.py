@@ -24,7 +24,7 @@ class Predicted:
 
 
 def predict(rows: Iterable[Row]) -> list[Predicted]:
-    """The planner's answers for the rows whose training is known, in order."""
+    """Return the planner's answers for the rows whose training is known, in order."""
     return [_predicted(row, row.training) for row in rows if row.training is not None]
 
 

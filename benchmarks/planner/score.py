@@ -184,7 +184,7 @@ def _beside(name: str, rows: Sequence[Timed], said: Sequence[float | None]) -> B
 
 
 def each_row(each: Predicted) -> dict[str, Any]:
-    """One row: what was measured beside what the planner says."""
+    """Return one row: what was measured beside what the planner says."""
     row, step, memory = each.row, each.step, each.memory
     return {
         "id": row.id,
@@ -200,7 +200,7 @@ def each_row(each: Predicted) -> dict[str, Any]:
 
 
 def as_json(record: Any) -> Any:
-    """A record of records as what json.dumps takes."""
+    """Return a record of records as what json.dumps takes."""
     if is_dataclass(record):
         return {field.name: as_json(getattr(record, field.name)) for field in fields(record)}
     if isinstance(record, Mapping):
