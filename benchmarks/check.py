@@ -1,4 +1,4 @@
-"""Measures the cost of `headway check`: one job from a cold start, and a thousand in one call, beside a JSON Schema checker."""
+"""Measures the cost of `headway check`: one job from a cold start, and a thousand in one call, compared with a JSON Schema checker."""
 
 import os
 import platform

@@ -20,7 +20,7 @@ class MeasureError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """A program that ends with 0 and prints `says` where it did its work, and the folder that it runs in."""
+    """A program that ends with 0 and prints the text `says` if it did its work, and the folder that it runs in."""
 
     words: Sequence[str | Path]
     folder: Path
@@ -29,7 +29,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Spread:
-    """What several runs cost."""
+    """The cost of several runs."""
 
     median: float
     low: float

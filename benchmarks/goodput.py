@@ -33,7 +33,7 @@ _GRID = 30
 
 @dataclass(frozen=True)
 class Row:
-    """A published number beside the simulated one. `holds` is None where no agreement is claimed; `note` says what was put in."""
+    """A published number and the simulated one. `holds` is None where no agreement is claimed; `note` is the input."""
 
     case: str
     what: str
@@ -86,7 +86,7 @@ def v2_small_jobs() -> Iterator[Row]:
 
 
 def v3_closed_form() -> Iterator[Row]:
-    """Yield the closed form E[ETTR] of Kokolis et al. where few intervals see a failure, beside the simulation."""
+    """Yield the closed form E[ETTR] of Kokolis et al. where few intervals see a failure, next to the simulation."""
     points = ((128, 300.0, 1800.0, 10.0), (512, 180.0, 900.0, 5.0), (1024, 60.0, 600.0, 5.0), (2048, 60.0, 300.0, 2.0))
     for nodes, restart_s, interval_s, block_s in points:
         run = replace(
@@ -166,7 +166,7 @@ def v6_byterobust() -> Iterator[Row]:
 
 
 def v7_intervals(failures: int = 15_000) -> Iterator[Row]:
-    """Young's, Daly's and the availability optimum beside the interval with the highest goodput in runs with so many failures."""
+    """Return Young's, Daly's and the availability optimum next to the interval with the highest goodput in runs with so many failures."""
     for mtbf_s, block_s, restart_s in ((10_021.0, 10.0, 60.0), (10_021.0, 60.0, 60.0), (1063.0, 30.0, 30.0)):
         run = replace(
             _bare(1, mtbf_s, failures=failures),

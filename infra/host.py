@@ -58,7 +58,7 @@ class HostState:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What headway has installed on a host, recorded on the host itself. `restart`: units that still must be restarted;
+    """The files and units that headway has installed, recorded on the host itself. `restart`: units that still must be restarted;
     `finished`: nothing is pending.
 
     `folders` are those that headway created, the outer ones first.

@@ -43,7 +43,7 @@ class NoEngineError(StackError):
 
 @dataclass(frozen=True)
 class HostChange:
-    """What was, or would be, done to a host (`create`, `update`, `delete`), and the changes on it. `host` is its name
+    """The change of a host, made or previewed (`create`, `update`, `delete`), and the changes on it. `host` is its name
     for people."""
 
     host: str

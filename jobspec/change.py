@@ -262,7 +262,7 @@ def _quantity(value: dict[str, Any]) -> str | None:
 
 
 def _has_unit(info: FieldInfo, unit: Any) -> bool:
-    """Return whether the field's values are read by the unit, as themselves or beside None."""
+    """Return whether the field's values are read by the unit, with or without None."""
     inside = [each for part in typing.get_args(info.annotation) for each in getattr(part, "__metadata__", ())]
     return any(each is unit.__metadata__[0] for each in (*info.metadata, *inside))
 

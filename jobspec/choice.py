@@ -55,7 +55,7 @@ def choose(
 def validate(
     model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path
 ) -> tuple[BaseModel | None, list[Problem]]:
-    """`data`, which stands at `path` of the document, as a `model`, or its problems."""
+    """Return `data`, found at `path` of the document, as a `model`, or its problems."""
     try:
         return model.model_validate_json(json.dumps(data)), []
     except ValidationError as error:

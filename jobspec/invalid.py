@@ -69,7 +69,7 @@ _SLIP = 0.75
 
 
 def describe(error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = ()) -> list[Problem]:
-    """Return one problem an error. `prefix` leads to where the model's data stands in the document."""
+    """Return one problem per error. `prefix` is the path of the model's data in the document."""
     found = error.errors(include_url=False)[:MAX_PROBLEMS]
     meant = {(*loc[:-1], _meant(loc, model)) for loc in _unknown_keys(found)}
     problems = [_problem(details, model, document, prefix) for details in found if not _echo(details, document, prefix, meant)]
@@ -294,7 +294,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _literals(info: FieldInfo | None) -> list[str]:
-    """Return what the field's `Literal` allows, also inside a tuple or beside None."""
+    """Return what the field's `Literal` allows, also inside a tuple or with None."""
     return [] if info is None else list(_literal_values(info.annotation))
 
 

@@ -156,7 +156,7 @@ class FabricPlan:
     """A network with one role. `qos` is None where no class is planned.
 
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
-    the same between a pod and the tier above it. `congestion` is None where nothing is said. `addresses` is the network that the
+    the same between a pod and the tier above it. `congestion` is None if it is not set. `addresses` is the network that the
     adapters' addresses are of; `os` are the kinds of files that its switches get.
     """
 
@@ -199,7 +199,7 @@ class PortPlan:
 class SwitchPlan:
     """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
 
-    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory says.
+    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them.
     """
 
     name: str
@@ -215,7 +215,7 @@ class SwitchPlan:
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
-        """Its ports to other switches: the interfaces that BGP speaks on."""
+        """Its ports to other switches: the interfaces of its BGP sessions."""
         return tuple(port for port in self.ports if port.role == "fabric")
 
 
@@ -259,7 +259,7 @@ class FailurePlan:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What a job is resolved against."""
+    """The cluster against which a job is resolved."""
 
     name: str
     hash: str
@@ -303,10 +303,11 @@ class MountPlan:
 class JobPlan:
     """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds.
 
-    `spares` nodes are held beside the `slots` that compute. `segment_nodes` must come from one NVLink domain together, and as multiples
-    of which every domain is used; None where it does not matter which nodes the job gets.
+    `spares` nodes are held in addition to the `slots` that compute. `segment_nodes` must come from one NVLink domain
+    together, and as multiples of which every domain is used; None where it does not matter which nodes the job gets.
 
-    `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the spec) and image.
+    `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the
+    spec) and image.
     """
 
     name: str
@@ -347,12 +348,12 @@ class JobPlan:
 
     @property
     def kept_spec(self) -> Mapping[str, Any]:
-        """What an attempt keeps of the spec, to compare a later one with: the model by its sizes too."""
+        """The part of the spec that an attempt keeps, to compare a later one with: the model by its sizes too."""
         return with_sizes(self.spec, self.model)
 
     @property
     def run_stem(self) -> str:
-        """What the names of its runs begin with; a number, a date or the scheduler's job id follows."""
+        """The prefix of its runs' names; a number, a date or the scheduler's job id follows."""
         return f"{self.name}-{self.spec_hash[:8]}"
 
 

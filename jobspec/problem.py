@@ -16,7 +16,7 @@ _UNSHOWN = "HW116"
 _ALWAYS_SHOWN = {*UNREADABLE, _UNSHOWN}
 
 MAX_PROBLEMS = 100
-"""Problems that are told of one document in one go."""
+"""The most problems of one document that are reported at once."""
 
 _WIDTH = 120
 _LONGEST = 1000

@@ -49,7 +49,7 @@ class Tables:
 
 
 def document_schema(tables: Tables, kind: str | None = None) -> JsonSchema:
-    """Return the schema of documents of that kind, by itself; without one, of all documents, told apart by their `kind`."""
+    """Return the schema of documents of that kind, alone; without one, of all documents, distinguished by their `kind`."""
     definitions = _definitions(tables)
     top = _any_document(definitions) if kind is None else definitions[kind]
     used = set(_reached(top, definitions))
@@ -95,7 +95,7 @@ def _as_written(schema: JsonSchema, info: FieldInfo) -> JsonSchema:
 
 
 def _without_bounds(schema: JsonSchema) -> JsonSchema:
-    """Without the bounds of the value, which Pydantic writes beside the pattern of its text."""
+    """Remove the bounds of the value, which Pydantic writes in addition to the pattern of its text."""
     found = {key: value for key, value in schema.items() if key not in _BOUNDS}
     return {**found, "anyOf": [_without_bounds(each) for each in found["anyOf"]]} if "anyOf" in found else found
 
@@ -214,7 +214,7 @@ def _choice(shape: JsonSchema, table: Table, names: Mapping[Any, str]) -> JsonSc
 
 
 def _options(model: type[BaseModel], reference: str) -> JsonSchema:
-    """Return the options of one kind: they may be left out where the kind wants none."""
+    """Return the options of one kind: they may be omitted if the kind requires none."""
     fields = field_names(model)
     wanted = [name for name, info in fields.items() if info.is_required()]
     example = {name: (fields[name].examples or [None])[0] for name in wanted or list(fields)[:1]}
@@ -223,7 +223,7 @@ def _options(model: type[BaseModel], reference: str) -> JsonSchema:
 
 
 def _any_document(definitions: Mapping[str, JsonSchema]) -> JsonSchema:
-    """Any document: its kind says which definition is its own."""
+    """Return the schema of any document: its kind selects the definition."""
     head = definitions[next(iter(MODELS))]["properties"]
     return {
         "title": "headway document",

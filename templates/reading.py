@@ -31,7 +31,7 @@ class QosView:
     priority whose pause holds back this DSCP's queue. `queues`, `groups`: DSCP -> egress queue, ingress priority group.
     `pfc`: priority 0-7 -> whether it is paused and not dropped. `paused_queues`: PFC priority -> the queue that it
     pauses. `ecn`: queue of a switch -> when it marks; None is never. `reacts`: priority of an adapter -> whether marks
-    slow it down. `weights`: queue -> its share of a full link; None is strict priority. `says`: names of the facts
+    slow it down. `weights`: queue -> its share of a full link; None is strict priority. The set `says` names the facts
     (`agreement.facts`) that such an end has to state; one that is omitted is missing there.
     """
 

@@ -41,7 +41,7 @@ def claims(count: int) -> Iterator[Claim]:
 
 
 def _inflation(found: dict[str, list[Window]], count: int) -> Claim:
-    """Ours beside the configuration of the peer that has the lowest median."""
+    """Compare ours with the configuration of the peer that has the lowest median."""
     inflation = {way: spread([window.inflation_s for window in each]) for way, each in found.items()}
     ours = inflation.pop(Behind.name)
     best, *_, worst = sorted(inflation, key=lambda way: inflation[way].median)

@@ -1,4 +1,4 @@
-"""Measures how much an asynchronous save slows the steps beside it, until the save is durable."""
+"""Measures how much an asynchronous save slows the concurrent steps, until the save is durable."""
 
 import random
 import statistics
@@ -14,12 +14,12 @@ _CALM_STEPS = 5
 
 
 class Way(Protocol):
-    """A way to save while training goes on."""
+    """A way to save during training."""
 
     name: str
 
     def start(self, step: int, state: State) -> None:
-        """Begins to save; returns when training may go on up to its optimizer."""
+        """Begins to save; returns when training may continue up to its optimizer."""
         ...
 
     def before_optimizer(self) -> None:
@@ -37,7 +37,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """One save beside training. `inflation_s`: the window less as many undisturbed steps; `blocked_s`: until training went on."""
+    """One save during training. `inflation_s`: the window less as many undisturbed steps; `blocked_s`: until training continued."""
 
     inflation_s: float
     blocked_s: float
@@ -73,7 +73,7 @@ def _one(training: Training) -> float:
 
 
 def _saved(training: Training, way: Way) -> tuple[float, float, int]:
-    """Return seconds until training went on, seconds and steps until the save is durable on all ranks."""
+    """Return seconds until training continued, seconds and steps until the save is durable on all ranks."""
     state, began, first = training.state(), time.perf_counter(), training.steps
     way.start(first, state)
     blocked = time.perf_counter() - began

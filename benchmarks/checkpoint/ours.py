@@ -33,7 +33,7 @@ def opened(folder: Path) -> checkpoint.Session:
 
 
 class Behind:
-    """A save to memory and disk while training goes on."""
+    """A save to memory and disk during training."""
 
     name = "headway"
 

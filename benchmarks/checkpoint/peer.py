@@ -62,7 +62,7 @@ class DcpAsync:
         self._staged, self._saved = Future[None](), Future[Any]()
 
     def start(self, step: int, state: State) -> None:
-        """Begins to save; returns when training may go on up to its optimizer."""
+        """Begins to save; returns when training may continue up to its optimizer."""
         options = self._options
         answer = state_dict_saver.async_save(
             dict(state),

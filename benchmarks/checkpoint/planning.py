@@ -73,7 +73,7 @@ def peer(shards: dict[str, torch.Tensor]) -> tuple[float, list[float]]:
 
 
 class _AllAlike(Ranks):
-    """The other ranks say what this one says; no store is behind the group."""
+    """The other ranks report what this one reports; no store is behind the group."""
 
     def meet(self, data: bytes) -> list[bytes]:
         return [data] * self.world_size

@@ -1,4 +1,4 @@
-"""Defines the training beside which checkpoints are measured: a decoder and AdamW, sharded over two single-threaded ranks."""
+"""Defines the training during which checkpoints are measured: a decoder and AdamW, sharded over two single-threaded ranks."""
 
 import time
 from collections.abc import Callable

@@ -32,7 +32,7 @@ def pair(measure: Measure, count: int) -> rounds.Pair:
 
 
 def behind(count: int) -> dict[str, list[Window]]:
-    """Windows of each way of saving beside training, headway's among them."""
+    """Windows of each way of saving during training, headway's among them."""
     return {way: [Window(**window) for window in each] for way, each in _measured(_behind, count).items()}
 
 

@@ -1,6 +1,6 @@
-"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; exits with 1 if one does not hold.
+"""Prints each claim on the control plane, compared with torchrun's rendezvous in the same run; exits with 1 if one does not hold.
 
-Where torchrun's agents do not find each other in time, that is said, and ours is measured alone.
+Where torchrun's agents do not find each other in time, that is reported, and ours is measured alone.
 """
 
 import argparse

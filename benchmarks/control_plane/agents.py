@@ -1,4 +1,4 @@
-"""Simulates all agents of a large job in one process: they speak the agents' protocol and run nothing.
+"""Simulates all agents of a large job in one process: they implement the agents' protocol and run nothing.
 
 Orders come as JSON lines on stdin, what has happened goes as JSON lines to stdout, with the monotonic clock's seconds, which all processes
 of a machine share.
@@ -87,7 +87,7 @@ class Node:
 
 
 class Fleet:
-    """All nodes of one job. Whoever loses its coordinator looks for the next one."""
+    """All nodes of one job. A node that loses its coordinator looks for the next one."""
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
         self.config, self._directory, self.secret = config, directory, directory.secret()
@@ -101,7 +101,7 @@ class Fleet:
         self._started: set[int] = set()
         self._wrong = 0
 
-    # --- what the driver wants ----------------------------------------------------------------------------------------
+    # --- requests of the driver ----------------------------------------------------------------------------------------
 
     def join(self) -> None:
         self._say("joining")
@@ -183,7 +183,7 @@ class Fleet:
     # --- beats --------------------------------------------------------------------------------------------------------
 
     def words(self) -> list[Any]:
-        """Return what every rank's page says: step, section, pulse, seconds since the last sign of life, seconds of its own."""
+        """Return the content of every rank's page: step, section, pulse, seconds since the last heartbeat, own seconds."""
         now = time.monotonic()
         step, since_s = divmod((self._stalled_at or now) - self._began, STEP_S)
         return [
@@ -195,7 +195,7 @@ class Fleet:
         ]
 
     async def keep_beating(self) -> None:
-        """Each node in its turn, so that the coordinator hears some of them all the time."""
+        """Each node in its turn, so that the coordinator gets messages all the time."""
         interval_s, began, turn = beat_interval_s(len(self.nodes)), time.monotonic(), 0
         numbers = list(self.nodes)
         while True:

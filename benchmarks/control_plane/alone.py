@@ -23,7 +23,7 @@ class GaveUp:
 
 @dataclass(frozen=True)
 class Alone:
-    """A claim as `like` would have it, of ours alone; `holds` is None where the goal is a ratio, and nothing can be said."""
+    """A claim as `like` would have it, for headway alone; `holds` is None if the goal is a ratio, which cannot be computed."""
 
     like: type[Claim]
     claim: str

@@ -126,7 +126,7 @@ class Fleet:
 
 
 def cores() -> tuple[int, int]:
-    """Return one for whoever is measured, one for the agents; the same where there is only one."""
+    """Return one for the measured process, one for the agents; the same where there is only one."""
     there = sorted(os.sched_getaffinity(0))
     return there[0], there[-1]
 

@@ -1,4 +1,4 @@
-"""Prints each claim on hang detection, beside timeouts on the same job; exits with 1 if one does not hold."""
+"""Prints each claim on hang detection, compared with timeouts on the same job; exits with 1 if one does not hold."""
 
 import argparse
 import os
@@ -18,8 +18,7 @@ from benchmarks.detection.synthetic import Job, Steps, fitted
 from benchmarks.detection.trace import Trace
 
 TRACES = Path(__file__).with_name("traces")
-# Whom a look at two ranks names, and what is claimed. Of two that wait in two different collectives it is nobody; of three or more, who
-# stands elsewhere than most.
+# The named rank and the claim. Of two ranks in two different collectives none is named; of three or more, the minority.
 PROVEN: dict[str, tuple[tuple[int, ...], str]] = {
     "is_stopped": ((1,), "a rank that is stopped is named"),
     "holds_the_interpreter": ((1,), "a rank that holds the interpreter is named"),
@@ -72,7 +71,7 @@ def _on_recorded(traces: Sequence[Trace]) -> Claim:
 
 
 def _on_synthetic(drawn: Steps, steps: int) -> Claim:
-    """Return all detectors hear the same jobs. One that would have ended a job begins again."""
+    """Run all detectors on the same jobs. One that would have ended a job begins again."""
     makes: dict[str, Make] = {"ours": Ours, **PEERS}
     kills, happened, hours = dict.fromkeys(makes, 0), 0, 0.0
     for ranks in WORLDS:
@@ -100,7 +99,7 @@ def _others(kills: dict[str, int]) -> str:
 
 
 def _live(what: str, rounds: int) -> Claim:
-    """Real processes under the watch; the timeouts see what was heard of them, and then silence."""
+    """Real processes under the watch; the timeouts see their messages, and then silence."""
     (ranks, found), right = PROVEN[what], 0
     after_s, peers_s, bounds_s = list[float](), dict[str, list[float]](), list[float]()
     for _ in range(rounds):

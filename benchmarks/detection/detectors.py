@@ -56,7 +56,7 @@ class StepTimeout:
 
 
 class LearnedTimeout(StepTimeout):
-    """`FACTOR` times the longest time between two steps in the first WARM_UP_S, which is how long it names nobody.
+    """`FACTOR` times the longest time between two steps in the first WARM_UP_S, during which it names no rank.
 
     NVRx calculates its timeouts so, with this `safety_factor` as its default (nvidia_resiliency_ext/fault_tolerance, config.py and
     timeouts_calc.py).

@@ -33,7 +33,7 @@ JOB = Path(__file__).with_name("job.py")
 
 @dataclass(frozen=True)
 class Observed:
-    """What was heard of the job, and when the watch named whom, in seconds after rank 1 did what it was told to."""
+    """The messages of the job, and when the watch named which rank, in seconds after rank 1's fault."""
 
     trace: Trace
     hang: Hang | None
@@ -55,7 +55,7 @@ class Node:
         self._recorder, self._asked = Recorder(self._directory, os.environ), dict[int, tuple[Path, int]]()
         self._asked_ns: dict[int, int] = {}
         descriptors = {"HEARTBEAT": memory, "EVENTS": theirs.fileno()}
-        # An agent's, as the workers' environment says.
+        # An agent's, from the workers' environment.
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.workers = [self._start(rank, command, descriptors, self._store.port) for rank in range(RANKS)]
         os.close(memory)

@@ -19,7 +19,7 @@ _SHORTEST_S, _TAIL = 2.0, 1.1
 
 @dataclass(frozen=True)
 class Doing:
-    """What a rank does for a while; `cpu` while it uses it. It gives a sign of life when it begins, and `every_s` if that is set."""
+    """An activity of a rank; `cpu` while it uses it. It sends a heartbeat when it begins, and `every_s` if that is set."""
 
     section: str
     seconds: float
@@ -54,7 +54,7 @@ HAPPENS: Mapping[str, Doing] = {
     "a library's thread is waited for": Doing("compute", 1.0, "S", cpu=False, waits_on="futex_do_wait", stack=_IN_LIBRARY),
     "a busy server is asked again later": Doing("compute", 1.0, "S", cpu=False, waits_on="hrtimer_nanosleep"),
 }
-# To all of them: what they wait for together, that all are slow, and that nothing is heard of them.
+# To all of them: what they wait for together, that all are slow, and missing heartbeats.
 TO_ALL = ("lazy communicator set-up", "all slow", "nothing heard", "heard late")
 
 
@@ -108,7 +108,7 @@ class Job:
         self._next_beat_s, self._next_tick_s = BEAT_S, TICK_S
 
     def run(self, steps: int, detectors: Sequence[Detector]) -> Iterator[int]:
-        """Goes on for so many steps, whatever the detectors say; yields the index of one that would end the job, which may then be
+        """Run so many steps, whatever the detectors report; yield the index of one that would end the job, which may then be
         replaced in the list."""
         for _ in range(steps):
             self.step += 1

@@ -1,4 +1,4 @@
-"""Prints the cost of a training step under headway, with all detectors and checkpoints, beside torchrun; 1 above a goal."""
+"""Prints the cost of a training step under headway, with all detectors and checkpoints, compared with torchrun; 1 above a goal."""
 
 import argparse
 import os
@@ -50,13 +50,13 @@ def _say_start(number: int, starts: int, measured: Measured) -> None:
 
 
 def _judged(measured: Sequence[Measured], groups: int, sequences: int, saver: str) -> Claim:
-    """Return the turns of one start together are one value: where a process's memory comes to lie makes it faster or
-    slower for as long as it lives, torchrun beside torchrun too.
+    """The turns of one start together are one value: where a process's memory comes to lie makes it faster or slower
+    for as long as it lives, torchrun against torchrun too.
 
-    What our control processes take in our turns is in our time already. What they take in the other's turns has held up
-    the other: by that CPU time at most, where all its ranks waited for each other at every moment of it, and by that
-    over the number of cores at least. The most is taken off the other's time, so the ratio that is judged errs against
-    us.
+    The CPU time of our control processes in our turns is in our time already. Their CPU time in the other's turns has
+    delayed the other: by that CPU time at most, where all its ranks waited for each other at every moment of it, and by
+    that over the number of cores at least. The most is taken off the other's time, so the ratio that is judged errs
+    against us.
     """
     ours_s, control_s = [sum(each.ours_s) for each in measured], [each.control_s for each in measured]
     measured_s = [sum(each.other_s) for each in measured]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Baton:
-    """A named pipe for each name; a byte in it is the baton. It is kept as long as whoever made the pipes lives."""
+    """A named pipe for each name; a byte in it is the baton. It is kept as long as the pipes' creator lives."""
 
     def __init__(self, folder: Path, names: Sequence[str], make: bool = False) -> None:
         pipes = {name: folder / f"turn-{name}" for name in names}

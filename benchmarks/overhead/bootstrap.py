@@ -12,7 +12,7 @@ _SHARE = 0.95
 
 @dataclass(frozen=True)
 class Ratio:
-    """The mean of ours over the mean of the other's, and the bounds of its 95 % interval."""
+    """The mean of headway's values over the mean of the other's, and the bounds of its 95 % interval."""
 
     mean: float
     low: float

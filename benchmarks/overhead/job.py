@@ -4,7 +4,7 @@
 started both jobs. They are never at work at once: each does a turn, and then hands the turn to the other one. A group is SINGLE turns of
 one step and one turn of LONG steps, with a checkpoint in it, where any are saved. Turns are as short as they can be, for a machine that
 others share becomes faster and slower by 10 %, for seconds and for minutes. While a job waits its ranks meet now and then, as they would
-in a step. After the first group, which sets everything up, nobody has the turn until whoever started the jobs gives it.
+in a step. After the first group, which sets everything up, no job has the turn until the starter gives it.
 """
 
 import argparse

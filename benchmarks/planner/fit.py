@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def _leave_out(rows: Sequence[Row]) -> None:
-    """Writes what the rows that a fit did not see say: the scores, the intervals, and how alike errors are on a cluster of nobody's."""
+    """Write the results on rows that a fit did not see: the scores, the intervals, and how alike errors are on an unknown cluster."""
     sources, scales, models = left_out(rows, lambda row: row.source), left_out(rows, _by_scale), left_out(rows, _by_model)
     intervals = _spread([*_pairs(scales), *_pairs(models)])
     values: dict[tuple[str, ...], str] = {("spread", name): f"[{low}, {high}]" for name, (low, high) in intervals.items()}

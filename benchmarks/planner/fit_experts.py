@@ -2,7 +2,7 @@
 
 python -m benchmarks.planner.fit_experts [--write] [--leave-one-out]
 
-Coordinate descent on the logarithms of the constants. What is minimised is the mean over sources of their mean error, where an error counts
+Coordinate descent on the logarithms of the constants. It minimises the mean over sources of their mean error, where an error counts
 less beyond `_FAR`, and a constant's distance from what it is to be without any rows (`START`).
 """
 
@@ -30,7 +30,7 @@ _STEPS = (0.3, 0.1, 0.04, 0.015)
 
 @dataclass(frozen=True)
 class Start:
-    """What a constant is to be without any rows, and by which factor (as a logarithm) it may well be off."""
+    """The prior of a constant without any rows, and by which factor (as a logarithm) it may well be off."""
 
     value: float
     spread: float

@@ -1,4 +1,4 @@
-"""Shows the fitted constants of memory.yaml beside their rows: each makes the median error of its rows zero.
+"""Shows the fitted constants of memory.yaml with their rows: each makes the median error of its rows zero.
 
 python -m benchmarks.planner.fit_memory
 """

@@ -1,4 +1,4 @@
-"""Lists the planner's goals, each beside what was measured."""
+"""Lists the planner's goals, each with the measured value."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """Whether what was measured lies between."""
+        """Whether the measurement is within the bounds."""
         return None if self.measured is None else self.least <= self.measured <= self.most
 
 

@@ -27,7 +27,8 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a predictor's choice of a sweep loses of the best measured throughput: 1 for what ran out of memory, `out_of_memory` its chance.
+    """The share of the best measured throughput that a predictor's choice of a sweep loses: 1 for what ran out of
+    memory, `out_of_memory` its chance.
 
     Of layouts that a predictor holds equally fast each is as likely.
     """

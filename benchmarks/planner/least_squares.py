@@ -1,7 +1,7 @@
 """Fits the constants of speed.yaml by least squares between estimated and measured step times.
 
-What is made least takes the logarithm of estimated over measured time of each row, weighs sources by the root of their rows, counts what is
-beyond Huber's bound only in proportion, and pulls every constant towards what its source says. It is found by steps of Gauss and Newton,
+The minimised sum takes the logarithm of estimated over measured time of each row, weighs sources by the root of their rows, counts what is
+beyond Huber's bound only in proportion, and pulls every constant towards the value in its source. It is found by steps of Gauss and Newton,
 damped as Levenberg and Marquardt do.
 """
 

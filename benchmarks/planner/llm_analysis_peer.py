@@ -14,7 +14,7 @@ from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis  
 from llm_analysis.config import DtypeConfig, GPUConfig, ModelConfig, ParallelismConfig  # type: ignore[import-not-found]
 
 _EFFICIENCY = 0.5
-"""What llm_analysis/constant.py recommends for training with Megatron-LM."""
+"""The values that llm_analysis/constant.py recommends for training with Megatron-LM."""
 
 
 def step_s(case: dict[str, Any]) -> float:

@@ -38,7 +38,7 @@ def comparable(use: MemoryUse, kind: str) -> float:
 
 
 def measured_peaks(predictions: Iterable[Predicted]) -> list[tuple[Predicted, Pair]]:
-    """Return rows with a printed peak: complete ones, and those that lack only the batch."""
+    """Return rows with a printed peak: complete ones, and those that miss only the batch."""
     return [
         (each, (comparable(each.memory, each.row.peak.kind), each.row.peak.gib))
         for each in predictions

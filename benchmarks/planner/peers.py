@@ -20,7 +20,7 @@ _TIMEOUT_S = 120
 
 
 def llm_analysis_seconds(trainings: Sequence[Training]) -> list[float | None]:
-    """Return seconds of a step as llm-analysis says, None for what it refuses. Raises MeasureError where the peer is
+    """Return seconds of a step by llm-analysis, None for steps that it refuses. Raises MeasureError where the peer is
     not installed."""
     cases = "".join(json.dumps(_case(training)) + "\n" for training in trainings)
     try:

@@ -1,4 +1,4 @@
-"""Predicts each row with the planner, beside what was measured."""
+"""Predicts each row with the planner, next to the measurement."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Predicted:
-    """A row whose training is known, and the planner's answer; `refused` says why there is none."""
+    """A row whose training is known, and the planner's answer; `refused` is the reason if there is none."""
 
     row: Row
     training: Training

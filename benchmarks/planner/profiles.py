@@ -28,7 +28,7 @@ class Profile:
 
     @property
     def sharding(self) -> Sharding:
-        """What is split over the data-parallel ranks where the row does not say."""
+        """The split over the data-parallel ranks if the row does not specify it."""
         return "optimizer" if self.name.startswith("megatron") and self.name != "megatron-fsdp" else "parameters"
 
 

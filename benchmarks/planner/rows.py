@@ -42,8 +42,8 @@ class Row:
     """`training` is there wherever the columns make one up, also where the recomputation is not known and none is taken for it, or where
     the batch is not printed, on which a peak of memory hardly depends.
 
-    `lacks` is empty for a row that counts; else it is the kind of what is missing, and `reason` says it in words. `not_modelled` are
-    remarks of the source that a Training cannot say, `assumed` what was supplied because the row does not print it.
+    The field `lacks` is empty for a row that counts; else it is the kind of what is missing, and `reason` describes it. `not_modelled` are
+    remarks of the source that a Training cannot express, `assumed` what was supplied because the row does not print it.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def timed(self) -> bool:
-        """Whether it says how long a step took."""
+        """Whether it has the time of a step."""
         return self.complete and self.step_s is not None and not self.out_of_memory
 
 
@@ -129,7 +129,7 @@ def _understood(measured: Row, columns: Mapping[str, str]) -> Row:
 
 
 def _missing(columns: Mapping[str, str], recompute: Recomputing) -> tuple[Lacks, str]:
-    """Return what a row with a training lacks to be complete."""
+    """Return what is missing in a row with a training."""
     if not recompute.known:
         return "recompute not known", f"recomputation not known: `{columns.get('act_ckpt', '')}`"
     if not whole(columns.get("gbs_seqs")):

@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Family:
-    """What models of a name have in common: `tied` None where the printed count of parameters decides."""
+    """The settings that models of a name have in common: `tied` None where the printed count of parameters decides."""
 
     mlp: str
     norm: str
@@ -137,7 +137,7 @@ def _experts(moe: str) -> ExpertSizes | None:
 
 
 def _latent(moe: str) -> LatentAttentionSizes | None:
-    """`MLA(q1536,kv512,nope128,rope64,v128)`; what it leaves out is as in arXiv 2405.04434, where all models of this kind agree."""
+    """`MLA(q1536,kv512,nope128,rope64,v128)`; omitted parts are as in arXiv 2405.04434, where all models of this kind agree."""
     if "MLA" not in moe:
         return None
     query = re.search(r"MLA\([^)]*\bq(\d+)", moe)

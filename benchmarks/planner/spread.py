@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Pair = tuple[float, float]
-"""What was predicted, and what was measured."""
+"""A prediction and its measurement."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _BLOCK_SHARES = (r"every (\d+)(?:st|nd|rd|th) (?:layer|block)", r"\b1 (?:of|in) 
 
 @dataclass(frozen=True)
 class Recomputing:
-    """What is computed again: how, in which share of the blocks, which parts; `known` is false where the source does not say."""
+    """The recomputation: how, in which share of the blocks, which parts; `known` is false if the source does not specify it."""
 
     mode: Recompute = "none"
     share: float = 1.0
@@ -72,14 +72,14 @@ def _parts(said: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DataParallel:
-    """What is split over the ranks that read different data, and over how many of them (None: over all)."""
+    """The split over the ranks that read different data, and over how many of them (None: over all)."""
 
     sharding: Sharding | None
     group: int | None = None
 
 
 def data_parallel(text: str, gpus_per_node: int) -> DataParallel | None:
-    """Return the column `dp_kind`; no sharding where it is empty, None where it says what no table here knows."""
+    """Return the column `dp_kind`; no sharding where it is empty, None for a value that no table here has."""
     said = text.strip().lower()
     if not said:
         return DataParallel(None)
@@ -100,7 +100,7 @@ _SHARDINGS: tuple[tuple[str, Sharding], ...] = (
 
 
 def formats(text: str, *, block_scaled: bool) -> Formats | None:
-    """Return the column `precision`; `block_scaled` says whether the GPU multiplies MX formats (Blackwell, CDNA4).
+    """Return the column `precision`; `block_scaled`: whether the GPU multiplies MX formats (Blackwell, CDNA4).
     None: not understood."""
     said = text.strip().lower()
     compute = next((name for pattern, name in _COMPUTE if re.search(pattern, said)), None)
@@ -126,7 +126,7 @@ _REDUCE = ((r"fp16 grad", "fp16"), (r"fp32 (?:grad|reduce)|mp default", "fp32"),
 
 @dataclass(frozen=True)
 class Extras:
-    """What a row says of its kernels and of what overlaps, and the words that change nothing here or are not understood."""
+    """A row's kernels and overlaps, and the words that change nothing here or are not understood."""
 
     kernels: Kernels = field(default_factory=Kernels)
     overlaps: Overlaps = field(default_factory=Overlaps)
@@ -152,7 +152,7 @@ _OVERLAPS: tuple[tuple[str, str, bool], ...] = (
     (r"a2a overlap=off", "experts", False),
     (r"grad(?:ient)?-?(?: )?(?:reduce )?overlap=off|no overlap-grad-reduce", "gradients", False),
 )
-# What says nothing of the cost, or is what every row of its source has.
+# Remarks that do not affect the cost, or are in every row of their source.
 _NO_COST = re.compile(
     r"^(?:backend=|job \d|vboost|force-balanced|fake balanced|no grad clip|te\b|pack_sample|eager$|95 gib visible|dropless|\d\d-\d\d$)"
 )
@@ -236,7 +236,7 @@ def adapters(fabric: str, gpus_per_node: int) -> int:
 
 @dataclass(frozen=True)
 class MemoryKind:
-    """What a printed peak is of: what tensors held (`allocated`), what the allocator held (`reserved`), or the whole GPU (`device`)."""
+    """The scope of a printed peak: the tensors (`allocated`), the allocator (`reserved`), or the whole GPU (`device`)."""
 
     kind: str
     gib: float

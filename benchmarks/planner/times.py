@@ -46,7 +46,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One row of a group measured, the others of the group predicted with what it says; mean over groups and over all predictions."""
+    """One row of a group measured, the others of the group predicted with it; mean over groups and over all predictions."""
 
     groups: int
     mean_over_groups: float

@@ -36,7 +36,7 @@ def free_port() -> int:
 def launched(
     words: Sequence[str | Path], folder: Path, environment: dict[str, str], name: str
 ) -> Iterator["subprocess.Popen[Any]"]:
-    """Yield a launcher, ended with everything below it when the block is left. What it prints goes to a file in `folder`."""
+    """Yield a launcher, ended with everything below it when the block is left. Its output goes to a file in `folder`."""
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [str(word) for word in words],

@@ -13,12 +13,12 @@ _NARROW = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` and `fp4_tflops` are None where it has no
-    such format. `memory_tb_s` is the bandwidth of its memory.
+    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` and `fp4_tflops` are
+    None where it has no such format. `memory_tb_s` is the bandwidth of its memory.
 
-    `usable_gib` is the memory that frameworks report, where somebody printed it. `scale_up_gb_s` is what one GPU exchanges with the
-    others of its NVLink (or Infinity Fabric) domain, both directions together, and `scale_up_domain` how many they usually are.
-    `host_arch` is set where the GPU comes with its host processor.
+    `usable_gib` is the memory that frameworks report, if it was published. `scale_up_gb_s` is the exchange rate of one
+    GPU with the others of its NVLink (or Infinity Fabric) domain, both directions together, and `scale_up_domain` how
+    many they usually are. `host_arch` is set where the GPU comes with its host processor.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Reads the sizes of a model from a Hugging Face `config.json`.
 
-Keys and their defaults are those of transformers 5.23 (src/transformers/models/*/configuration_*.py). What a spec's model does not
-have is not read: dropout, which is a setting of the training, scaling of rotary positions, sliding and chunked windows, activations.
+Keys and their defaults are those of transformers 5.23 (src/transformers/models/*/configuration_*.py). Settings that a
+spec's model does not have are ignored: dropout, which is a setting of the training, scaling of rotary positions,
+sliding and chunked windows, activations.
 """
 
 import json

@@ -26,7 +26,7 @@ def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
 
 
 def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
-    """Check all inventories of a cluster that passed its checks against it and each other, besides each one's own problems."""
+    """Check all inventories of a cluster that passed its checks against it and each other, in addition to the problems of each."""
     cabling = Cabling(cluster)
     for inventory in inventories:
         yield from _check_against(cabling, inventory)

@@ -146,7 +146,7 @@ def _allowed(field: str, layout: Layout, paths: tuple[Path, ...], limits: Limits
 
 
 def _tensor_degrees(plan: JobPlan, group: GroupPlan) -> tuple[int, ...]:
-    """Return sizes of groups for which NVLink domains hold as many nodes as the job wants (check/domains.py)."""
+    """Return sizes of groups for which NVLink domains hold as many nodes as the job requires (check/domains.py)."""
     domains = Domains(group.nvlink_domain, group.gpus, group.count)
     return tuple(tp for tp in divisors(plan.world_size) if domains.room(domains.unit(tp)) >= plan.slots)
 

@@ -15,7 +15,7 @@ _COSTS_SHOWN = 3
 
 @dataclass(frozen=True)
 class Budget:
-    """What training on `tokens` tokens takes, without failures: `steps` optimizer steps, `days`, GPU-hours."""
+    """The cost of training on `tokens` tokens without failures: `steps` optimizer steps, `days`, GPU-hours."""
 
     tokens: int
     steps: int
@@ -69,13 +69,13 @@ class Estimate:
 
     @cached_property
     def costs(self) -> tuple[tuple[str, float], ...]:
-        """What takes longest: names, and shares of the step."""
+        """The largest costs: names, and shares of the step."""
         shares = ((name, seconds / self.step.seconds) for name, seconds in self.step.parts.items())
         return tuple(sorted(shares, key=lambda item: -item[1])[:_COSTS_SHOWN])
 
     @cached_property
     def hints(self) -> tuple[str, ...]:
-        """What to change where it does not fit for certain, in words."""
+        """Changes for a step that is not certain to fit, as text."""
         return hints(self.training, self.memory)
 
     @property

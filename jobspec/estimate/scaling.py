@@ -49,7 +49,7 @@ class ScalingPoint:
 
     @property
     def tokens_s(self) -> float:
-        """Tokens a second of all GPUs while training goes on."""
+        """Tokens a second of all GPUs during training."""
         return 0.0 if self.best is None else self.best.tokens_s
 
     @property

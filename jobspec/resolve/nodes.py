@@ -8,7 +8,7 @@ from headway.jobspec.spec.nodes import Nic, NodeGroup
 
 
 def procs_per_node(nodes: NodeGroup) -> int:
-    """Return ranks of one node: one a GPU, else what the group says."""
+    """Return ranks of one node: one a GPU, else the group's setting."""
     return nodes.gpus or nodes.procs or 1
 
 

@@ -214,7 +214,7 @@ def loading(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 class _Loading(type):
-    """Stands in for a class that allows no subclass and no attribute: its instances are those of `__wrapped__`, and
+    """Replaces a class that allows no subclass and no attribute: its instances are those of `__wrapped__`, and
     count as this class's too."""
 
     __wrapped__: type

@@ -30,7 +30,7 @@ _LOCAL_HOOKS = frozenset({"noop_hook", "post_localSGD_hook"})
 
 
 class _Module:
-    """What one module keeps equal, and whether the gradients of its last forward pass are averaged."""
+    """The parameters that one module keeps equal, and whether the gradients of its last forward pass are averaged."""
 
     def __init__(self, parameters: frozenset[int]) -> None:
         self.parameters, self.averages = parameters, True

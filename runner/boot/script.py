@@ -207,7 +207,7 @@ def main() -> None:
         worker.say("section", name="script")
     record_changes(worker.local_rank)
     # A full collection during a step or save need not scan torch's 200,000 objects each time. One of them took 160 ms
-    # beside a dcp.save, on two busy cores. Only the objects imported so far are frozen; the script's are collected as
+    # during a dcp.save, on two busy cores. Only the objects imported so far are frozen; the script's are collected as
     # usual.
     gc.freeze()
     left: BaseException | None = None

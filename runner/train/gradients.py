@@ -39,7 +39,7 @@ class NonFiniteError(Exception):
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all ranks know of a step before it is applied: the mean loss, the gradient's norm, whether both are finite
+    """The agreed state of a step before it is applied: the mean loss, the gradient's norm, whether both are finite
     and usual everywhere, and which of the flags some rank has set."""
 
     loss: float

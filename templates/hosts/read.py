@@ -278,7 +278,7 @@ def _priorities(settings: Mapping[str, Setting], values: Mapping[str, int]) -> d
 
 
 def _pfc(settings: Mapping[str, Setting]) -> dict[int, bool]:
-    """Return PFC of each priority: the setting for all of them, then each one's own."""
+    """Return PFC of each priority: the setting for all of them, then the individual ones."""
     default = settings.get("prio-pfc|all")
     stated = {priority: settings.get(f"prio-pfc|{priority}", default) for priority in _PRIORITIES}
     return {

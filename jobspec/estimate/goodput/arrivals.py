@@ -107,7 +107,7 @@ class _Jobs:
 class _Memoryless:
     """Exponential times. Lemons are the nodes of the lowest numbers; they and the others fail as two streams.
 
-    What meets an empty slot, or a node of the other stream, is dropped (thinning), so that the rates are those of the nodes at work.
+    A failure of an empty slot, or of a node of the other stream, is dropped (thinning), so that the rates are those of the nodes at work.
     """
 
     def __init__(self, run: Run, slots: Slots, random: Random) -> None:

@@ -55,7 +55,7 @@ def expected_goodput(run: Run) -> float:
 
     Daly's complete model, 1 / (e^(fD) (e^(f (T + C)) - 1) / (f T)): exact for one tier and memoryless failures f. With
     several tiers the failures that each of them answers give one such factor each, which is exact to first order. A
-    replica that goes on without the others costs its stall, and its share of the work while it is away.
+    replica that continues without the others costs its stall, and its share of the work while it is unavailable.
     """
     share = sum(tier.block_s / tier.spacing_s for tier in run.tiers)
     goodput = 1 / (1 + share)

@@ -49,9 +49,11 @@ class Tier:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why nodes fail: its share of failures by `weight`, and how often the node is `replaced` (else only processes start again).
+    """One cause of node failures: its share of failures by `weight`, and how often the node is `replaced` (else only
+    processes start again).
 
-    It is noticed `detect_s` after training stopped. Training went on wrongly for `latent_s` before that: checkpoints since are of no use.
+    It is noticed `detect_s` after training stopped. Training was wrong for `latent_s` before that: checkpoints since
+    are of no use.
     """
 
     name: str

@@ -180,7 +180,7 @@ def _tensors(kind: BlockKind) -> Iterator[Tensor]:
 
 
 def _norm(name: str, kind: BlockKind) -> Iterator[Tensor]:
-    """Yield what a norm keeps beside its input, and its output, the input of a matrix."""
+    """Yield the tensors that a norm keeps in addition to its input, and its output, the input of a matrix."""
     fused = kind.profile.fused_norm if kind.kernels.norm is None else kind.kernels.norm
     if not fused:
         yield Tensor(f"{name} in full precision", kind.profile.norm * kind.model.hidden / kind.outer, ("norm",))
@@ -232,7 +232,8 @@ def _mlp(kind: BlockKind, width: float, part: str) -> Iterator[Tensor]:
 
 
 def _experts(kind: BlockKind, experts: ExpertSizes) -> Iterator[Tensor]:
-    """Yield a token counts once for each expert that is chosen for it; what a rank sends away it gets from others on the mean."""
+    """Yield the tensors of experts. A token counts once for each of its experts; a rank gets as many from others as it
+    sends, on the mean."""
     hidden, part = kind.model.hidden, ("experts",)
     sent, got = experts.top_k / kind.outer, experts.top_k * kind.expert_tp / kind.outer
     # Logits, probabilities and their gradient, in full precision.

@@ -25,7 +25,7 @@ class Captures:
 
     @property
     def node_bytes(self) -> float:
-        """What all captures and copies take of one node's memory."""
+        """The memory that all captures and copies take of one node's memory."""
         return self.rank_bytes * self.ranks * (self.buffers + self.copies)
 
 
@@ -43,7 +43,7 @@ def host_load(plan: JobPlan) -> HostLoad:
 
 
 def captures_of(plan: JobPlan, cluster: ClusterPlan) -> Captures | None:
-    """Return those of the job; None where it may have none, or where nothing says how large its state is."""
+    """Return those of the job; None where it may have none, or if the size of its state is unknown."""
     if plan.model is None or not is_captured(plan):
         return None
     try:

@@ -25,10 +25,12 @@ def _anything(_: Training) -> bool:
 
 
 def hints(training: Training, use: MemoryUse, can_run: Callable[[Training], bool] = _anything) -> tuple[str, ...]:
-    """Up to three changes that need less than `use`, the cheapest first of those that fit; none where it fits already.
+    """Return up to three changes that need less than `use`, the cheapest first of those that fit; none where it fits
+    already.
 
-    Where no change is enough by itself, two together are tried, and what frees most is told where these are not either. All keep the GPUs
-    and the batch of a step. Only what the framework can run is proposed, and of that what `can_run` accepts.
+    Where no change is enough by itself, two together are tried, and the changes that free most are returned if these
+    are not either. All keep the GPUs and the batch of a step. Only what the framework can run is proposed, and of that
+    what `can_run` accepts.
     """
     if use.verdict == "fits":
         return ()

@@ -17,7 +17,7 @@ _SYSTEM = 16 << 30
 
 @dataclass(frozen=True)
 class HostLoad:
-    """What a rank keeps in host memory: `staged` copies of its part of a checkpoint (one while it is written behind training), copies of
+    """The host memory of a rank: `staged` copies of its part of a checkpoint (one while it is written behind training), copies of
     the parts of `peers` other ranks, and `workers` that load data and keep `prefetched` microbatches each. `page_cache` is bytes that a
     node needs for files that are read again and again."""
 

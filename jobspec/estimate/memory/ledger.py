@@ -126,7 +126,7 @@ def _size(instant: tuple[float, "_Rank", str, list[_Bytes]]) -> float:
 
 
 class _Step:
-    """What holds for all ranks of a training: bytes of a number, and of a block's tensors."""
+    """Values that all ranks of a training share: bytes of a number, and of a block's tensors."""
 
     def __init__(self, training: Training) -> None:
         degrees, formats = training.degrees, training.formats
@@ -136,7 +136,8 @@ class _Step:
         self.gradient = _gradient_bytes(training, self.parameter)
         self.reduce = max(self.gradient, self.parameter) if formats.reduce is None else _BYTES[formats.reduce]
         self.sharded = degrees.sharding == "parameters"
-        # A compiled backward pass gives all gradients at once, beside their sum (kempner-0001, -0003, -0005); FSDP cuts it at every block.
+        # A compiled backward pass gives all gradients at once, in addition to their sum (kempner-0001, -0003, -0005);
+        # FSDP cuts it at every block.
         self.compiled_whole = bool(training.kernels.compiled) and degrees.sharding == "none" and not habits.buffered
         # Gradients are summed after the last microbatch only.
         self.waits = habits.unreduced and training.accumulation > 1
@@ -192,7 +193,7 @@ class _Rank:
         yield _STEP, [*state, *self._reduced_gradients(), *self._temporaries()]
 
     def cached(self, instant: str) -> float:
-        """What torch's allocator keeps of what is not there at an instant, and what is there does not fit into: gradients, what the
+        """Memory that torch's allocator keeps after use and that nothing present at an instant fits into: gradients, what the
         optimizer's step makes, and scores that are computed again."""
         step = self.step
         gradients = 0.0 if instant in {_LAST, _STEP} or self._gradients() else _total(self._reduced_gradients())
@@ -258,8 +259,8 @@ class _Rank:
     # --- units of FSDP ------------------------------------------------------------------------------------------------
 
     def _root(self) -> list[_Bytes]:
-        """What is whole from its first use to the end of the backward pass: the embedding and the output layer, and experts where they
-        are in their unit."""
+        """Tensors that are whole from their first use to the end of the backward pass: the embedding and the output
+        layer, and experts where they are in their unit."""
         step, items = self.step, []
         if step.sharded and not step.habits.reshards_root:
             items.append(("embedding and output layer, whole", step.compute * self.share.outer))

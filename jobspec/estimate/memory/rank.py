@@ -88,7 +88,7 @@ def _share(model: ModelSizes, degrees: Degrees, stages: list[range], rank: int, 
 
 
 def _outer(model: ModelSizes, degrees: Degrees, rank: int, spread: Spread) -> float:
-    """Return a tied output layer on another rank than the embedding is a copy of it."""
+    """Return the outer parameters. A tied output layer on another rank than the embedding is a copy of it."""
     first, last = rank == 0, _is_last(degrees, rank)
     embedding = model.embedding_parameters / (1 if spread.whole_embedding else degrees.tp) if first else 0.0
     output = model.vocab_size * model.hidden / degrees.tp if last and not (first and model.tie_embeddings) else 0.0

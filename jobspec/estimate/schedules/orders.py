@@ -205,7 +205,7 @@ def _passes(kind: Kind, stage: int, microbatches: Iterable[int]) -> Iterator[Ope
 
 
 def _rounds(kind: Kind, shape: Shape, rank: int) -> Iterator[Operation]:
-    """Yield each round of microbatches goes through the rank's stages, forward or backward, before the next round does."""
+    """Yield the order in which each round of microbatches goes through the rank's stages, forward or backward, before the next."""
     stages = range(rank, shape.stages, shape.ranks)
     for first in range(0, shape.microbatches, shape.in_round):
         for stage in stages if kind == "F" else reversed(stages):

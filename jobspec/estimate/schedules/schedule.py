@@ -16,7 +16,7 @@ _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """`rank_of` tells the rank of each stage; `steps` are the operations of all ranks in an order in which they can run."""
+    """`rank_of` has the rank of each stage; `steps` are the operations of all ranks in an order in which they can run."""
 
     name: str
     shape: Shape

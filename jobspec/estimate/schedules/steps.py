@@ -87,7 +87,7 @@ class _Execution:
         self._next[rank] = at
 
     def _run_single(self, rank: int, operation: Operation) -> bool:
-        """Return whether the rank could go on."""
+        """Return whether the rank could continue."""
         received = self._received(rank, operation)
         if received == _NOT_MADE:
             return False
@@ -96,7 +96,7 @@ class _Execution:
         return True
 
     def _run_pair(self, rank: int, forward: Operation, backward: Operation) -> bool:
-        """Return whether the rank could go on. What either of the two makes is there when both have ended."""
+        """Return whether the rank could continue. The outputs of both exist when both have ended."""
         before, received = self._received(rank, backward), self._received(rank, forward)
         if _NOT_MADE in (before, received):
             return False

@@ -27,7 +27,7 @@ class Bound:
 
 
 class _Pass(NamedTuple):
-    """What a microbatch's time depends on; the data-parallel ranks matter where they hold parts of the parameters."""
+    """The parameters of a microbatch's time; the data-parallel ranks matter where they hold parts of the parameters."""
 
     tp: int
     cp: int

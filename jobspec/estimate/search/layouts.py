@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Variant(NamedTuple):
-    """What varies between layouts of the same degrees."""
+    """The differences between layouts of the same degrees."""
 
     micro: int
     accumulation: int
@@ -42,7 +42,7 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Choices that a rule leaves out: what it says of the first, and how many they are. None of them is made into layouts."""
+    """Choices that a rule excludes: its message about the first, and their number. None of them becomes a layout."""
 
     rule: str
     reason: str
@@ -50,7 +50,7 @@ class Refusal:
 
 
 class Layouts:
-    """The legal layouts of a request, and what was left out of them, once they have been gone through."""
+    """The legal layouts of a request, and the excluded ones, once they have been enumerated."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -90,12 +90,12 @@ class Layouts:
 
     @property
     def recomputes(self) -> tuple[Recompute, ...]:
-        """What may be recomputed."""
+        """The recomputations that are allowed."""
         return self._recomputes
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """What the rules have left out so far, in the order in which they came to it."""
+        """The choices that the rules have excluded so far, in order."""
         found: dict[str, list[str]] = {}
         for (rule, _), reason in self._refused.items():
             found.setdefault(rule, []).append(reason)
@@ -283,7 +283,7 @@ class Layouts:
         return not (self._refuse("stages", key, problem) or self._refuse("split", key, self._uneven(pp, chunks)))
 
     def _uneven(self, pp: int, chunks: int) -> str | None:
-        """Return what speaks against stages that do not hold equally many layers."""
+        """Return the objection to stages that do not hold equally many layers."""
         layers, stages, split = self._request.model.layers, pp * chunks, self._abilities.split
         if layers % stages == 0 or (split != "even" and any((layers + ends) % stages == 0 for ends in (1, 2))):
             return None
@@ -316,7 +316,7 @@ class Layouts:
 
 
 def _first(problems: Iterator[Problem]) -> Problem | None:
-    """Return the first error; warnings are the business of whoever reads the layout."""
+    """Return the first error; the reader of the layout handles warnings."""
     return next((problem for problem in problems if problem.is_error), None)
 
 

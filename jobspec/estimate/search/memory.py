@@ -31,7 +31,7 @@ class _Share(NamedTuple):
         """Return whether it takes no more than the other: it saves as much, splits its state as far, and reads no more
         at once.
 
-        Where the other may have all its microbatches in flight at once, it may hold no gradients beside them, and only
+        Where the other may have all its microbatches in flight at once, it may hold no gradients at the same time, and only
         take less for that.
         """
         less = self.saving >= other.saving and self.shards >= other.shards
@@ -39,7 +39,7 @@ class _Share(NamedTuple):
 
 
 class Memory:
-    """What fits of one request's layouts."""
+    """The layouts of one request that fit."""
 
     def __init__(self, request: Request) -> None:
         self._accepted = ("fits", "tight") if request.tight else ("fits",)

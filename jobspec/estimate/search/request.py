@@ -19,13 +19,13 @@ from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.spec.layout import Schedule
 
 DEFAULT_TOP = 10
-# What `recompute: selective` means where nothing more is said (jobspec/spec/job.py).
+# The default of `recompute: selective` (jobspec/spec/job.py).
 _SELECTIVE = ("attention",)
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The values that each part of a layout may take, as the caller wants it; None leaves a part open. One value fixes it.
+    """The values that each part of a layout may take, for the caller; None leaves a part open. One value fixes it.
 
     `sharding` is the request's alone where it is None.
     """

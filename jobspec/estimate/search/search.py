@@ -33,9 +33,9 @@ __all__ = (
 )
 
 ALIKE = 1.005
-"""Layouts whose times differ by less than this factor are told apart by how simple they are."""
+"""Layouts whose times differ by less than this factor are ranked by simplicity."""
 _MARGIN = ALIKE**3
-"""What can be ranked is not slower than the last by this factor: it is alike to the last, and either may stand for a faster one of its
+"""A ranked layout is at most this factor slower than the last: it is alike to the last, and either may stand for a faster one of its
 family that is alike to it."""
 
 SHARDINGS = ("none", "optimizer", "gradients", "parameters")
@@ -82,7 +82,7 @@ class SearchResult:
 
 
 class _Open(NamedTuple):
-    """What waits to be looked at, by the seconds that it takes at least: a variant of a layout of ranks, or all of its variants.
+    """An entry of the queue, by its lower bound in seconds: a variant of a layout of ranks, or all of its variants.
 
     `computing` is the bound without the bubble; it is `refined` once the dearer bound is known.
     """

@@ -16,7 +16,8 @@ def projections(model: ModelSizes, tp: int) -> tuple[tuple[float, float], ...]:
 
 
 def _latent_projections(model: ModelSizes, latent: LatentAttentionSizes, tp: int) -> tuple[tuple[float, float], ...]:
-    """Return the down-projections are whole on every rank (Megatron-LM: megatron/core/transformer/multi_latent_attention.py)."""
+    """Return the matrices. The down-projections are whole on every rank (Megatron-LM:
+    megatron/core/transformer/multi_latent_attention.py)."""
     queries = model.heads * (latent.nope_head + latent.rope_head) / tp
     q = ((queries, model.hidden),) if latent.q_rank is None else ((latent.q_rank, model.hidden), (queries, latent.q_rank))
     down = (latent.kv_rank + latent.rope_head, model.hidden)

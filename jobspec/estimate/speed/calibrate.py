@@ -18,7 +18,7 @@ _REPEATED = 0.01
 
 
 class MeasurementError(Exception):
-    """Measurements that say nothing of a step's time; the text says why."""
+    """Measurements without information on a step's time; the text is the reason."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def mlp_part(micro: Training, rates: Rates) -> PartCost:
 
 
 def _again(micro: Training, core: Cost, products: Products, streams: Mapping[str, float]) -> Cost:
-    """Return what selective recomputation computes anew: attention where it is among the parts, element-wise work of
+    """Return the cost of selective recomputation: attention where it is among the parts, element-wise work of
     the parts, and for `matmuls` all of that work and every second product."""
     parts = micro.recomputed_parts
     if "matmuls" in parts:
@@ -154,8 +154,8 @@ def _tensor(micro: Training, rates: Rates) -> float:
 
 
 def _context(micro: Training, rates: Rates, forward: Cost, backward: Cost) -> tuple[float, float]:
-    """Keys and values go round the ring of context-parallel ranks, and back with their gradients; a step's transfer runs beside the
-    attention of the step before (arXiv 2310.01889)."""
+    """Keys and values go round the ring of context-parallel ranks, and back with their gradients; a step's transfer
+    runs in parallel with the attention of the step before (arXiv 2310.01889)."""
     group = rates.groups.cp
     if group.size == 1:
         return 0.0, 0.0

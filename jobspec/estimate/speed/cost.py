@@ -24,12 +24,12 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """What the pass takes."""
+        """The seconds of the pass."""
         return self.matmul + self.attention + self.memory + self.tensor + self.context + self.experts + self.launch
 
     @property
     def kernels(self) -> float:
-        """What computing takes, without communication."""
+        """The seconds of computing, without communication."""
         return self.matmul + self.attention + self.memory + self.launch
 
     def plus(self, other: "Cost") -> "Cost":
@@ -46,7 +46,7 @@ NOTHING = Cost()
 
 @dataclass(frozen=True, slots=True)
 class PartCost:
-    """A part of a block on one rank, for one microbatch. `again` is what its backward computes anew under the training's recomputation,
+    """A part of a block on one rank, for one microbatch. `again` is what its backward recomputes under the training's recomputation,
     in the blocks that recompute."""
 
     forward: Cost

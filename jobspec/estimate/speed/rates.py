@@ -99,7 +99,7 @@ def _linear(training: Training, speed: Speed) -> float:
     gpu, chip, compute = training.gpu, speed.chip(training.gpu), training.formats.compute
     whose, peak = gpu.rate_of(compute)
     attained = {"bf16": chip.matmul, "fp8": chip.matmul_fp8, "fp4": chip.matmul_fp4}[whose]
-    # TF32, which stands in for fp32, runs at half of bf16 (NVIDIA A100 Tensor Core GPU Architecture, table 3).
+    # TF32, which replaces fp32, runs at half of bf16 (NVIDIA A100 Tensor Core GPU Architecture, table 3).
     return peak * attained * (0.5 if compute == "fp32" else 1.0)
 
 

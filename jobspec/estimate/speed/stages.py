@@ -10,7 +10,7 @@ from headway.jobspec.resolve.model import ModelSizes
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one pipeline stage holds: blocks of each kind, and whether the embedding or the output layer are with them."""
+    """The content of one pipeline stage: blocks of each kind, and whether the embedding or the output layer are with them."""
 
     dense: int
     experts: int

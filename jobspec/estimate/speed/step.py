@@ -199,14 +199,15 @@ class _Step:
         )
 
     def _hidden(self, kind: str) -> float:
-        """Return the share of computation (of transfers, for `pipeline`) beside which communication of this kind is hidden."""
+        """Return the share of computation (of transfers, for `pipeline`) in parallel with which communication of this kind is hidden."""
         chosen: bool | None = getattr(self.training.overlaps, kind)
         usual: float = getattr(self.profile, kind)
         return usual if chosen is None else float(chosen) * max(usual, 0.9)
 
     def _exposed(self, seconds: float, size: float, computation: float, share: float) -> float:
-        """What of a communication of `size` bytes adds to the time: what does not fit beside `share` of the computation, and what that
-        loses where it does: NCCL's kernels take multiprocessors and memory bandwidth as long as they move bytes."""
+        """Return the exposed seconds of a communication of `size` bytes: those that do not fit into `share` of the
+        computation, and the slowdown of that: NCCL's kernels take multiprocessors and memory bandwidth as long as they
+        move bytes."""
         if not seconds:
             return 0.0
         hidden = min(seconds, share * computation)
@@ -237,7 +238,7 @@ class _Step:
         return self._reduced(stages, exchange) + gathered
 
     def _reduced(self, stages: list[Stage], exchange: Exchange) -> float:
-        """Gradients that are exchanged once, beside the backward of the last microbatch."""
+        """Return the cost of gradients that are exchanged once, in parallel with the backward of the last microbatch."""
         backward = sum(self._cost(stage).backward_seconds for stage in stages)
         return self._exposed(exchange.reduce, exchange.reduced_bytes, backward, self._hidden("gradients"))
 

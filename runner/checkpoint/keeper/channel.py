@@ -1,10 +1,12 @@
 """Implements an authenticated connection between two keepers, over TCP.
 
-    <mac, 32 bytes> <a record as JSON, padded to RECORD_BYTES>        or        <mac, 32 bytes> <as many bytes as both sides know to follow>
+<mac, 32 bytes> <a record as JSON, padded to RECORD_BYTES> or <mac, 32 bytes> <as many bytes as both sides know to
+follow>
 
-The mac is HMAC-SHA256 with the run's secret over the direction, both sides' challenges, the frame's number and the frame, as between
-agents and coordinator (runner/messages.py): a frame can be neither forged, nor sent back, nor replayed, nor left out. No frame says how
-long it is, so a changed byte cannot make anybody wait for bytes that never come, nor a stranger for memory to be taken.
+The mac is HMAC-SHA256 with the run's secret over the direction, both sides' challenges, the frame's number and the
+frame, as between agents and coordinator (runner/messages.py): a frame can be neither forged, nor sent back, nor
+replayed, nor omitted. No frame contains its length, so a changed byte cannot make a side wait for bytes that never
+come, nor a stranger for memory to be taken.
 """
 
 import hashlib

@@ -37,7 +37,7 @@ class SlurmOptions(Section):
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets nodes exclusively."""
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
-    """What starts a job's image: NVIDIA's plugin pyxis, 0.15 or newer; nothing when left out."""
+    """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])

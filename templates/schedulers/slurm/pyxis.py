@@ -45,8 +45,8 @@ def image_for_enroot(image: str) -> str:
     """Return an image's name with its registry separated, `REGISTRY#NAME:VERSION`; a file, or enroot's notation,
     unchanged.
 
-    A digest goes into the place of the tag: enroot 3 takes what stands before an `@` for a user, and hands the tag to
-    the registry as the manifest's reference, as enroot 4 does (NVIDIA/enroot src/docker.sh). What is a registry follows
+    A digest goes into the place of the tag: enroot 3 takes the text before an `@` for a user, and hands the tag to the
+    registry as the manifest's reference, as enroot 4 does (NVIDIA/enroot src/docker.sh). Registries are recognized by
     docker's own rule (distribution/reference normalize.go).
     """
     if is_image_file(image) or "#" in image or "://" in image:

@@ -27,8 +27,8 @@ Products = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Load:
-    """What the busiest rank's experts get of a microbatch: of `tokens` that each rank sends, so that `rows` arrive for its `local` experts
-    of `width`."""
+    """The load of the busiest rank's experts from a microbatch: of `tokens` that each rank sends, so that `rows` arrive
+    for its `local` experts of `width`."""
 
     sizes: ExpertSizes
     hidden: int
@@ -120,7 +120,7 @@ def _routed(load: Load, rates: Rates) -> Products:
 
 
 def _shared(micro: Training, load: Load, rates: Rates) -> Products:
-    """Return the shared experts are split over tensor-parallel ranks as a plain MLP is."""
+    """Return the cost of the shared experts, which are split over tensor-parallel ranks like a plain MLP."""
     if not load.sizes.shared:
         return 0.0, 0.0, 0.0
     width, tokens = load.sizes.shared * load.sizes.shared_ffn_hidden / micro.degrees.tp, micro.tokens_per_rank
@@ -143,7 +143,7 @@ def _moved(micro: Training, load: Load, rates: Rates, constants: ExpertSpeed) ->
 
 
 def _again(micro: Training, load: Load, rates: Rates, forward: Cost) -> Cost:
-    """Return what the backward pass computes anew."""
+    """Return the cost of what the backward pass recomputes."""
     parts = micro.recomputed_parts
     if micro.recompute == "full" or (micro.recompute == "selective" and "experts" in parts):
         return forward

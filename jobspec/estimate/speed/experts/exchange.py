@@ -16,7 +16,7 @@ _US = 1e-6
 class Dispatcher:
     """How tokens travel.
 
-    `copies`: how often a routed token is read or written beside it, in one direction. `once`: a token goes once to a domain however many
+    `copies`: how often a routed token is read or written in addition, in one direction. `once`: a token goes once to a domain however many
     of its experts are there, and is handed on inside. `gathers`: all ranks get all tokens. `poster` names the library whose processor
     threads post each token's message, where adapters take none from the accelerator.
     """
@@ -57,9 +57,8 @@ def sent_tokens(micro: Training) -> float:
 
 
 def exchanged(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
-    """Return seconds of dispatch and combine together that no computation hides: nothing is hidden where nobody asks
-    for it, as in Megatron-Core (NVIDIA/Megatron-LM: megatron/core/model_parallel_config.py,
-    overlap_moe_expert_parallel_comm).
+    """Return seconds of dispatch and combine together that no computation hides: nothing is hidden unless requested, as
+    in Megatron-Core (NVIDIA/Megatron-LM: megatron/core/model_parallel_config.py, overlap_moe_expert_parallel_comm).
 
     Where processors post the messages they compete with the kernels' launches: half as much is hidden.
     """
@@ -118,7 +117,7 @@ def _adapter_bytes_s(network: Network, constants: ExpertSpeed) -> float:
 
 
 def _gathered(group: Group, size: float, rates: Rates, network: Network, constants: ExpertSpeed) -> float:
-    """Return every rank's `size` bytes go round the ring."""
+    """Return the seconds in which every rank's `size` bytes go round the ring."""
     around = network.scale_up_bytes_s * constants.domain
     if group.domains > 1:
         around = min(around, group.local * _adapter_bytes_s(network, constants))
