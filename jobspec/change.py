@@ -268,5 +268,5 @@ def _has_unit(info: FieldInfo, unit: Any) -> bool:
 
 
 def _plain(number: float) -> str:
-    """Without an exponent and without zeros at the end."""
+    """Return the number without an exponent and without zeros at the end."""
     return f"{number:.9f}".rstrip("0").rstrip(".")

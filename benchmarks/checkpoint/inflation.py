@@ -19,11 +19,11 @@ class Way(Protocol):
     name: str
 
     def start(self, step: int, state: State) -> None:
-        """Begins to save; returns when training may continue up to its optimizer."""
+        """Begin to save; return when training may continue up to its optimizer."""
         ...
 
     def before_optimizer(self) -> None:
-        """Returns when the state may change."""
+        """Return when the state may change."""
         ...
 
     def durable(self) -> bool:
@@ -31,7 +31,7 @@ class Way(Protocol):
         ...
 
     def finish(self) -> None:
-        """Raises what went wrong, and deletes what was saved."""
+        """Raise the save's error, and delete its files."""
         ...
 
 

@@ -112,7 +112,7 @@ def _started(job: Fleet) -> float:
 
 
 def _failed_s(job: Fleet, node: int, pause_s: float) -> float:
-    """From the end of a rank on `node` until all agents have the next generation."""
+    """Return the seconds from the end of a rank on `node` until all agents have the next generation."""
     job.do("fail", number=node)
     failed = job.heard("failed")["at"]
     started_s = _started(job) - failed
@@ -121,7 +121,8 @@ def _failed_s(job: Fleet, node: int, pause_s: float) -> float:
 
 
 def _lost_s(job: Fleet, generation: int, pause_s: float) -> tuple[float, float]:
-    """Of a node of `generation`, which runs: from its loss until it is given up, and from then until all agents have the next one."""
+    """Return the seconds for a node of `generation`, which runs: from its loss until it is given up, and from then
+    until all agents have the next one."""
     job.do("lose", number=generation)
     lost = job.heard("lost")["at"]
     given_up = job.given_up(generation)
@@ -131,7 +132,8 @@ def _lost_s(job: Fleet, generation: int, pause_s: float) -> tuple[float, float]:
 
 
 def _failed_over_s(job: Fleet, generation: int, node: int, pause_s: float) -> float:
-    """Until the coordinator that `node` starts has all agents; those of the nodes before it have had `generation` too."""
+    """Return the seconds until the coordinator that `node` starts has all agents; those of the nodes before it have had
+    `generation` too."""
     killed, wall = time.monotonic(), time.time()
     job.kill_coordinator()
     job.coordinate(node)

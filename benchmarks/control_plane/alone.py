@@ -46,7 +46,7 @@ class Alone:
 
 
 def report_all(told: Iterable[Claim | Alone | GaveUp], *, as_json: bool) -> int:
-    """As `report`; what cannot be judged without the peer neither holds nor fails."""
+    """Report like `report`; a claim that cannot be judged without the peer neither holds nor fails."""
     failed = False
 
     def paired() -> Iterable[Claim]:

@@ -87,7 +87,7 @@ def _drain(reading: int) -> None:
 
 
 def sleeps(seconds: float) -> None:
-    """Waits before it tries again, as clients of busy servers do."""
+    """Wait before a retry, as clients of busy servers do."""
     time.sleep(seconds)
 
 
@@ -123,7 +123,7 @@ def loops(_: float) -> None:
 
 
 def skips(_: float) -> None:
-    """Its gradients are not averaged with the others': see `train`."""
+    """Skip the averaging of gradients with the others: see `train`."""
 
 
 SLOW: dict[str, Callable[[float], None]] = {

@@ -106,7 +106,7 @@ class Node:
         return await probe.look(pids, self._stacks, dump)
 
     def ask_recorders(self, ranks: frozenset[int]) -> None:
-        """As an agent does after a look: those that have stood still since the look before."""
+        """Ask, like an agent, the ranks that have not moved since the previous look."""
         signs_ns = {rank: self._page.read(rank)["monotonic_ns"] for rank in ranks}
         due = self._recorder.to_ask(signs_ns, time.monotonic_ns())
         self._asked |= self._recorder.ask(1, due)
@@ -130,7 +130,7 @@ class Node:
 
 
 def observe(what: str, at: int, seconds: float, limit_s: float) -> Observed:
-    """Runs the job until it ends, is named as hung, or `limit_s` have passed since what happens."""
+    """Run the job until it ends, is reported as hung, or `limit_s` have passed since the fault."""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder, "marks.json")
         node = Node(Path(folder), [str(JOB), what, str(at), str(seconds), str(marks)])

@@ -80,7 +80,7 @@ class Saver(Protocol):
     def after_step(self) -> None: ...
 
     def wait(self) -> None:
-        """Until what was saved is durable on all ranks."""
+        """Wait until the save is durable on all ranks."""
         ...
 
 
@@ -156,7 +156,7 @@ class Turns:
         self.control_s = 0.0
 
     def wait(self) -> None:
-        """Until rank 0 has the baton."""
+        """Wait until rank 0 has the baton."""
         mine = torch.zeros(1)
         while not mine:
             mine += float(self._control is not None and self._baton.take(self._side, _MEET_S))

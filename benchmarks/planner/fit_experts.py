@@ -153,7 +153,7 @@ def summary(by_source: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def _leave_out(rows: Sequence[Row], values: Mapping[str, float]) -> None:
-    """Writes the scores of rows that a fit did not see, and prints between which logarithms nine of ten of them lie."""
+    """Write the scores of rows that a fit did not see, and print between which logarithms nine of ten of them lie."""
     sources, models = left_out(rows, values, _source), left_out(rows, values, _model)
     report = summary(sources) | {"models": summary(models)}
     unseen.write({"experts": report})

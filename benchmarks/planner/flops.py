@@ -4,7 +4,8 @@ from headway.jobspec.estimate.training import Training
 
 
 def model_flops(training: Training) -> float:
-    """Of one optimizer step, forward and backward, attention over the full square (arXiv 2204.02311, appendix B), active experts only."""
+    """Return the operations of one optimizer step, forward and backward, attention over the full square (arXiv
+    2204.02311, appendix B), active experts only."""
     model = training.model
     matrices = model.active_parameters - model.embedding_parameters
     if model.tie_embeddings:

@@ -34,7 +34,7 @@ def accelerator(name: str) -> Gpu:
 
 
 def gpus_per_node(columns: Mapping[str, str]) -> int:
-    """As printed, else eight."""
+    """Return the printed number, else eight."""
     return whole(columns.get("gpus_per_node")) or 8
 
 

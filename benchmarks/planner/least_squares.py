@@ -120,7 +120,7 @@ class Fit:
         return matrix, slopes.T @ (weights * errors) + (moved - self._priors) / self._within**2
 
     def _slopes(self, moved: _Vector, errors: _Vector) -> _Vector:
-        """By differences. Which rows a constant touches is found out once."""
+        """Return the slopes by differences. The rows that a constant affects are determined once."""
         slopes = np.zeros((len(errors), len(moved)))
         everyone = np.arange(len(errors))
         found = []

@@ -61,13 +61,13 @@ def killed_worker(command: Callable[[Path], Command], rounds: int, ready: Callab
 
 
 def with_standbys(pid: int) -> None:
-    """Waits until each rank has a standby that has imported what it needs."""
+    """Wait until each rank has a standby that has imported what it needs."""
     wait_until(lambda: len(standbys(pid)) == RANKS, f"{RANKS} standby workers")
     settle(standbys(pid))
 
 
 def without_standbys(pid: int) -> None:
-    """Ends the standbys, so that the next start is a cold one."""
+    """End the standbys, so that the next start is a cold one."""
     with_standbys(pid)
     for standby in standbys(pid):
         with contextlib.suppress(ProcessLookupError):
@@ -100,7 +100,7 @@ Node = Callable[[Path, int], Command]
 
 
 def with_a_standby(pids: Sequence[int]) -> None:
-    """Waits until each of the nodes has a standby that has imported what it needs: nodes are not lost in the first seconds."""
+    """Wait until each of the nodes has a standby that has imported what it needs: nodes are not lost in the first seconds."""
     for pid in pids:
         wait_until(partial(standbys, pid), "a standby worker of each node")
         settle(standbys(pid))

@@ -122,7 +122,7 @@ def _is_standby(pid: int) -> bool:
 
 
 def settle(pids: Sequence[int]) -> None:
-    """Waits until processes sleep and no longer use the CPU: two looks, half a second apart, show the same."""
+    """Wait until processes sleep and no longer use the CPU: two looks, half a second apart, show the same."""
 
     def quiet() -> bool:
         before = _cpu(pids)

@@ -227,7 +227,8 @@ def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
 
 
 def _interval(run: Run, kind: str, steps: int | None) -> Decision:
-    """In steps, since the runner counts them; two digits, since the optimum is flat, and none shorter, since writing one takes its time."""
+    """Return the interval in steps, since the runner counts them; two digits, since the optimum is flat, and none
+    shorter, since writing one takes its time."""
     chosen = _two_digits(run.tier(kind).interval_s / run.step_s)
     chosen = chosen if steps is None else min(chosen, steps)
     often = _duration(chosen * run.step_s)
@@ -261,7 +262,7 @@ def _significant(number: float, digits: int) -> int:
 
 
 def _duration(seconds: float) -> str:
-    """In words, with two digits: `14 min`."""
+    """Return the duration as text, with two digits: `14 min`."""
     for unit, scale in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * scale:
             return f"{float(f'{seconds / scale:.2g}'):g} {unit}"

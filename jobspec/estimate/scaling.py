@@ -158,7 +158,7 @@ def _point(request: Request, gpus: int, growth: Growth, run: Run | None, correct
 
 
 def _goodput(run: Run, found: Estimate, gpus: int) -> float:
-    """Of the run on so many GPUs, each tier saving as often as is best there."""
+    """Return the goodput of the run on so many GPUs, each tier saving as often as is best there."""
     there = replace(run, nodes=max(1, gpus // run.gpus_per_node), step_s=found.step.seconds)
     for tier in there.tiers:
         there = with_interval(there, tier.kind, best_interval(there, tier.kind))

@@ -49,7 +49,7 @@ class Nodes:
         return slot if slot is not None and self._filled_s.get(slot, 0.0) <= time_s else None
 
     def replace(self, slot: int, time_s: float, asked_s: float) -> Replacement:
-        """Takes the slot's node out at `time_s`, and asks for another one at `asked_s`."""
+        """Remove the slot's node at `time_s`, and request another one at `asked_s`."""
         lost = self._node(slot)
         self.replaced[lost] += 1
         self._slots[lost] = None

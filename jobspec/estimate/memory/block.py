@@ -200,7 +200,8 @@ def _attention(kind: BlockKind) -> Iterator[Tensor]:
 
 
 def _latent_attention(kind: BlockKind, latent: LatentAttentionSizes) -> Iterator[Tensor]:
-    """arXiv 2405.04434, equations 9 to 19: compressed vectors with their norms on every tensor-parallel rank, heads split."""
+    """Yield the tensors of arXiv 2405.04434, equations 9 to 19: compressed vectors with their norms on every
+    tensor-parallel rank, heads split."""
     compressed = latent.kv_rank + latent.rope_head + (latent.q_rank or 0)
     normed = latent.kv_rank + (latent.q_rank or 0)
     yield Tensor("compressed queries, keys and values", (compressed + normed) * kind.element / kind.outer)

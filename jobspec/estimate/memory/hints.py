@@ -53,7 +53,7 @@ class _Trial:
 
 
 def _tried(change: _Change, before: MemoryUse, can_run: Callable[[Training], bool]) -> _Trial | None:
-    """None where the change cannot be run, or frees next to nothing."""
+    """Return the changed training; None if it cannot be run, or frees next to nothing."""
     if not can_run(change.training):
         return None
     try:

@@ -106,7 +106,7 @@ def moments_bytes(training: Training) -> int:
 
 
 def _compute_bytes(training: Training) -> int:
-    """Of one parameter as matrices are multiplied; those of 8 bits are made from 16."""
+    """Return the bytes of one parameter as matrices are multiplied; those of 8 bits are made from 16."""
     return _BYTES.get(training.formats.compute, 2)
 
 
@@ -147,7 +147,7 @@ class _Step:
 
 
 def _gradient_bytes(training: Training, parameter: int) -> int:
-    """Of one number of a gradient that is kept."""
+    """Return the bytes of one number of a gradient that is kept."""
     habits, written = profile(training.framework), training.formats.reduce
     if habits.buffered and written is not None and not habits.accumulator:
         return _BYTES[written]
@@ -172,7 +172,7 @@ class _Rank:
         self.microbatch = step.tokens * (share.dense_blocks * step.dense.kept + share.expert_blocks * step.expert.kept)
 
     def _widest(self) -> BlockBytes:
-        """Its block with the largest backward pass."""
+        """Return its block with the largest backward pass."""
         dense, expert = self.step.dense, self.step.expert
         if not self.share.expert_blocks:
             return dense
@@ -227,7 +227,7 @@ class _Rank:
         return [("parameters", step.parameter * self.split), ("parameters, whole", whole)]
 
     def _stand_ins(self) -> float:
-        """Of each matrix of a block, 2 bytes a number."""
+        """Return the bytes of stand-ins: 2 bytes a number of each matrix of a block."""
         model = self.step.training.model
         numbers = model.attention_parameters + (model.mlp_parameters if self.share.dense_blocks else 0)
         return 2 * numbers / self.step.training.degrees.tp
@@ -285,7 +285,7 @@ class _Rank:
     # --- activations --------------------------------------------------------------------------------------------------
 
     def _in_flight(self) -> list[_Bytes]:
-        """Of all microbatches in flight. CUDA graphs keep memory of their own."""
+        """Return the activations of all microbatches in flight. CUDA graphs keep memory of their own."""
         size = self.share.held * self.microbatch
         items = [("activations", size), *self._transfers()]
         if self.step.training.kernels.graphs:
@@ -293,7 +293,7 @@ class _Rank:
         return items
 
     def _ending(self) -> list[_Bytes]:
-        """Of all microbatches in flight but one, of which one block is left."""
+        """Return the activations of all microbatches in flight but one, of which one block is left."""
         size = (self.share.held - 1) * self.microbatch + self.step.tokens * self.widest.kept
         return [("activations", size), *self._transfers()]
 

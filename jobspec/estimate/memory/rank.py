@@ -125,7 +125,7 @@ def _output_blocks(model: ModelSizes) -> int:
 
 @lru_cache(maxsize=1024)
 def in_flight(schedule: str, pp: int, chunks: int, accumulation: int) -> tuple[float, ...]:
-    """Of each pipeline rank, the most microbatches at a time whose activations it holds. Raises ScheduleError."""
+    """Return, for each pipeline rank, the most microbatches at a time whose activations it holds. Raises ScheduleError."""
     if schedule == "1F1B":
         return tuple(float(min(accumulation, pp - rank)) for rank in range(pp))
     if schedule in {"GPipe", "LoopedBFS"}:
@@ -135,5 +135,5 @@ def in_flight(schedule: str, pp: int, chunks: int, accumulation: int) -> tuple[f
 
 
 def _enough(accumulation: int, pp: int) -> int:
-    """As many microbatches as show the most that is ever held."""
+    """Return as many microbatches as show the most that is ever held."""
     return accumulation if accumulation % pp else min(accumulation, _ROUNDS * pp)

@@ -80,13 +80,13 @@ def _gpipe(shape: Shape, rank: int) -> Order:
 
 
 def _one_forward_one_backward(shape: Shape, rank: int) -> Order:
-    """arXiv 2006.09503 (PipeDream-Flush)."""
+    """Yield the order of arXiv 2006.09503 (PipeDream-Flush)."""
     numbers = range(shape.microbatches)
     return _alternating(list(_passes("F", rank, numbers)), list(_passes("B", rank, numbers)), warm_up=shape.ranks - 1 - rank)
 
 
 def _looped_breadth_first(shape: Shape, rank: int) -> Order:
-    """arXiv 2211.05953; gradients of the last microbatch come first, as in torch."""
+    """Yield the order of arXiv 2211.05953; gradients of the last microbatch come first, as in torch."""
     stages = range(rank, shape.stages, shape.ranks)
     forwards = [operation for stage in stages for operation in _passes("F", stage, range(shape.microbatches))]
     numbers = range(shape.microbatches - 1, -1, -1)
@@ -94,22 +94,22 @@ def _looped_breadth_first(shape: Shape, rank: int) -> Order:
 
 
 def _interleaved(shape: Shape, rank: int) -> Order:
-    """arXiv 2104.04473, section 2.2.2."""
+    """Yield the order of arXiv 2104.04473, section 2.2.2."""
     warm_up = (shape.chunks - 1) * shape.in_round + 2 * (shape.ranks - 1 - rank)
     return _alternating(list(_rounds("F", shape, rank)), list(_rounds("B", shape, rank)), warm_up)
 
 
 def _interleaved_zero_bubble(shape: Shape, rank: int) -> Order:
-    """arXiv 2401.10241, ZB-H1: every weight gradient waits for as many input gradients as there are ranks before this one, so that
-    each rank holds as much as the first under 1F1B."""
+    """Yield the order of arXiv 2401.10241, ZB-H1: every weight gradient waits for as many input gradients as there are
+    ranks before this one, so that each rank holds as much as the first under 1F1B."""
     warm_up = (shape.chunks - 1) * shape.in_round + shape.ranks - 1 - rank
     order = _alternating(list(_rounds("F", shape, rank)), list(_rounds("I", shape, rank)), warm_up)
     return list(_with_weight_gradients(order, delay=rank))
 
 
 def _zero_bubble_v(shape: Shape, rank: int) -> Order:
-    """arXiv 2401.10241, section 6, in the form that fits equal passes: made for a pipeline full of microbatches, and without those
-    that there are not."""
+    """Yield the order of arXiv 2401.10241, section 6, in the form that fits equal passes: made for a pipeline full of
+    microbatches, and without those that there are not."""
     count = max(2 * shape.ranks - 1, shape.microbatches)
     down, up = rank, shape.stages - 1 - rank
     ahead = shape.ranks - rank
@@ -219,7 +219,7 @@ def _alternating(forwards: Order, backwards: Order, warm_up: int) -> Order:
 
 
 def _with_weight_gradients(order: Order, delay: int) -> Iterator[Operation]:
-    """After each input gradient the oldest weight gradient, once `delay` wait; those that wait at the end come last."""
+    """Yield after each input gradient the oldest weight gradient, once `delay` wait; those that wait at the end come last."""
     waiting: deque[Operation] = deque()
     for operation in order:
         yield operation

@@ -35,7 +35,7 @@ class Schedule:
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Of each stage, the most microbatches at a time whose forward is done and whose weight gradients are not."""
+        """Return, for each stage, the most microbatches at a time whose forward is done and whose weight gradients are not."""
         peaks = [0] * self.shape.stages
         for rank, states in enumerate(self._held):
             chunks = len(self.stages_of(rank))
@@ -44,7 +44,7 @@ class Schedule:
         return tuple(peaks)
 
     def peaks(self, activation: Sequence[float], kept: Sequence[float] | None = None) -> tuple[float, ...]:
-        """Of each rank, the most that it holds at a time. It depends on the order alone, not on how long passes take.
+        """Return, for each rank, the most that it holds at a time. It depends on the order alone, not on how long passes take.
 
         A microbatch costs `activation` of its stage, in whatever unit, from its forward to its input gradient, and from there to its
         weight gradient `kept`: as much, where that is not given.
@@ -61,8 +61,8 @@ class Schedule:
 
     @cached_property
     def _held(self) -> tuple[frozenset[tuple[int, ...]], ...]:
-        """Of each rank, every state before something is let go: of each of its stages the microbatches without an input gradient yet,
-        then of each those with that but no weight gradient."""
+        """Return, for each rank, every state before something is released: of each of its stages the microbatches
+        without an input gradient yet, then of each those with that but no weight gradient."""
         return tuple(frozenset(self._states(rank)) for rank in range(self.shape.ranks))
 
     def _states(self, rank: int) -> Iterator[tuple[int, ...]]:

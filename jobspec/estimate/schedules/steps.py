@@ -35,7 +35,7 @@ class Steps:
     slots: "array[int]" = field(default_factory=lambda: array("i"))
 
     def append(self, rank: int, received: int, slot: int) -> int:
-        """Adds a step; its number."""
+        """Add a step; return its number."""
         self.ranks.append(rank)
         self.inputs.append(received)
         self.slots.append(slot)
@@ -48,7 +48,7 @@ class Steps:
 
 
 def steps_of(orders: Sequence[Order], stages: int, microbatches: int) -> Steps:
-    """Runs the ranks' orders without a clock. Raises DeadlockError where they cannot end."""
+    """Run the ranks' orders without a clock. Raises DeadlockError where they cannot end."""
     execution = _Execution(orders, stages, microbatches)
     execution.run()
     return execution.steps
@@ -68,7 +68,7 @@ class _Execution:
         self._made = [_NOT_MADE] * (2 * stages * microbatches) + [0]
 
     def run(self) -> None:
-        """Until every rank is at its end."""
+        """Run until every rank is at its end."""
         while self._runnable:
             self._run(self._runnable.pop())
         for rank, order in enumerate(self._orders):
@@ -76,7 +76,7 @@ class _Execution:
                 raise DeadlockError(f"rank {rank} waits forever before {order[self._next[rank]]}")
 
     def _run(self, rank: int) -> None:
-        """Runs the rank as far as it goes."""
+        """Run the rank as far as possible."""
         order, at = self._orders[rank], self._next[rank]
         while at < len(order):
             pair = order[at].overlapped

@@ -55,7 +55,7 @@ class Timeline:
 
 
 def run(schedule: Schedule, times: Times) -> Timeline:
-    """Runs every operation as early as its rank and its input allow.
+    """Run every operation as early as its rank and its input allow.
 
     Raises ValueError where `times` are not of the schedule's stages.
     """

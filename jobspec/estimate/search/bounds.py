@@ -108,7 +108,7 @@ class Bounds:
 
 
 def _bound(degrees: Degrees, variant: Variant, seconds: float) -> Bound:
-    """Of microbatches that take so long through the whole model."""
+    """Return the bound for microbatches that take so long through the whole model."""
     each = seconds / degrees.pp
     passes = _passes(variant.schedule, variant.chunks, degrees.pp, variant.accumulation)
     return Bound(each * variant.accumulation, each * passes)

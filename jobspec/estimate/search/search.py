@@ -200,7 +200,7 @@ class _Search:
         self._note(_family(degrees), found.step.seconds)
 
     def _note(self, family: _Family, seconds: float) -> None:
-        """Keeps the family's fastest, and the seconds beyond which nothing can be ranked any more."""
+        """Keep the family's fastest, and the seconds beyond which nothing can be ranked any more."""
         if seconds >= self._fastest.get(family, inf):
             return
         self._fastest[family] = seconds

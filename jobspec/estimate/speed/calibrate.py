@@ -64,7 +64,7 @@ class Calibration:
 
 
 def calibrate(measured: Sequence[tuple[Training, float]], speed: Speed | None = None) -> Calibration:
-    """From trainings and the seconds that a step of each took. Raises MeasurementError."""
+    """Calibrate from trainings and the seconds of a step of each. Raises MeasurementError."""
     speed = constants() if speed is None else speed
     if not measured:
         raise MeasurementError("no step was measured")
@@ -101,7 +101,7 @@ def measured_step(metrics: Path) -> float:
 
 
 def _whole_lines(metrics: Path) -> list[str]:
-    """Without blank lines, and without a last one of several that is being written, or was when the machine stopped."""
+    """Return the lines without blank ones, and without a last one of several that is being written, or was when the machine stopped."""
     text = metrics.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[:-1] if len(lines) > 1 and not text.endswith(("\n", "}")) else lines
@@ -116,7 +116,8 @@ def _step_of(line: str) -> tuple[int, float]:
 
 
 def _covariance(one: Training, other: Training, speed: Speed, shared: float) -> float:
-    """Of the errors of two estimates; a run's own part is measured with it, and a step of the same run has it again."""
+    """Return the covariance of the errors of two estimates; a run's own part is measured with it, and a step of the
+    same run has it again."""
     known = speed.likeness
     own = known["own"] ** 2 if one == other else 0.0
     return shared + own + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])

@@ -90,7 +90,7 @@ def _again(micro: Training, core: Cost, products: Products, streams: Mapping[str
 
 
 def _products(tokens: float, matrices: tuple[tuple[float, float], ...], rates: Rates) -> Products:
-    """Of all matrices, one after the other."""
+    """Return the seconds of all matrices, one after the other."""
     inputs = sum(k for _, k in matrices)
     return Products(
         forward=sum(rates.matmul(tokens, n, k) for n, k in matrices),

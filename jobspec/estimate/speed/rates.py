@@ -119,5 +119,5 @@ def _decided(kernels: Kernels, profile: Profile) -> Kernels:
 
 
 def _attention_share(kernels: Kernels, chip: ChipSpeed) -> float:
-    """Of the peak; nothing asks for that of attention which writes its scores."""
+    """Return the share of the peak; unused for attention that writes its scores."""
     return {"flash1": chip.flash1, "flash3": chip.flash3 or chip.flash2}.get(kernels.attention or "", chip.flash2)

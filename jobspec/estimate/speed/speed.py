@@ -124,15 +124,15 @@ class Speed:
     experts: ExpertSpeed = field(default_factory=expert_constants)
 
     def chip(self, gpu: Gpu) -> ChipSpeed:
-        """Of the GPU's architecture."""
+        """Return the constants of the GPU's architecture."""
         return self.chips[gpu.arch]
 
     def link(self, gpu: Gpu) -> LinkSpeed:
-        """Of the GPU's scale-up links."""
+        """Return the constants of the GPU's scale-up links."""
         return self.links[gpu.arch]
 
     def network(self, transport: str) -> NetworkSpeed:
-        """Of adapters on this transport."""
+        """Return the constants of adapters on this transport."""
         return self.networks[transport]
 
     def interval(self, framework: str) -> tuple[float, float]:
@@ -140,7 +140,7 @@ class Speed:
         return self.spread.get(framework, self.spread["other"])
 
     def profile(self, framework: str) -> Profile:
-        """Of the framework. Raises KeyError."""
+        """Return the profile of the framework. Raises KeyError."""
         return self.profiles[framework]
 
 

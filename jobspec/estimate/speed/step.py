@@ -54,17 +54,17 @@ class StageCost:
 
     @property
     def forward_seconds(self) -> float:
-        """Of the forward pass."""
+        """The seconds of the forward pass."""
         return self.forward.seconds + self.ends[0] + self.gathers[0]
 
     @property
     def input_seconds(self) -> float:
-        """Of the input gradient, with what is recomputed for it."""
+        """The seconds of the input gradient, with what is recomputed for it."""
         return self.again.seconds + self.input_gradient.seconds + self.ends[1] + self.gathers[1]
 
     @property
     def backward_seconds(self) -> float:
-        """Of both gradients."""
+        """The seconds of both gradients."""
         return self.input_seconds + self.weight_gradient.seconds
 
     @property
@@ -214,7 +214,7 @@ class _Step:
         return seconds - hidden + self.speed.interference * size / self.links.up_bytes_s * hidden / seconds
 
     def _exchange(self, stage: Stage) -> Exchange:
-        """Of all parameters that the rank holds of the stage, once."""
+        """Return the exchange of all parameters that the rank holds of the stage, once."""
         dense, experts = held_parameters(self.training, stage)
         exchange = dense_exchange(self.training, dense, self.profile, self.links, self.groups)
         if experts:
@@ -243,7 +243,7 @@ class _Step:
         return self._exposed(exchange.reduce, exchange.reduced_bytes, backward, self._hidden("gradients"))
 
     def _optimizer(self, stages: list[Stage]) -> float:
-        """Its state and the gradients, read and written once, where they are not split over data-parallel ranks."""
+        """Return the seconds for its state and the gradients, read and written once, where they are not split over data-parallel ranks."""
         held = [held_parameters(self.training, stage) for stage in stages]
         dense, experts = sum(parameters for parameters, _ in held), sum(parameters for _, parameters in held)
         if self.training.degrees.sharding != "none":
@@ -252,7 +252,7 @@ class _Step:
         return self.rates.stream((dense + experts) * self.profile.optimizer)
 
     def _parts(self, stages: list[Stage]) -> dict[str, float]:
-        """Of all microbatches on the rank that holds the stages."""
+        """Return the parts of all microbatches on the rank that holds the stages."""
         count = self.training.accumulation
         costs = [self._cost(stage) for stage in stages]
         total = NOTHING

@@ -40,12 +40,12 @@ class Load:
 
     @property
     def matrices(self) -> tuple[tuple[float, float], ...]:
-        """Of one expert on one rank, as (outputs, inputs)."""
+        """The matrices of one expert on one rank, as (outputs, inputs)."""
         return ((self.width * self.gates, self.hidden), (self.hidden, self.width))
 
     @property
     def parameters(self) -> float:
-        """Of the routed experts of one rank."""
+        """The parameters of the routed experts of one rank."""
         return self.local * sum(outputs * inputs for outputs, inputs in self.matrices)
 
     @property

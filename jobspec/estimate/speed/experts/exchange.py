@@ -111,7 +111,7 @@ def _posted(micro: Training, dispatcher: Dispatcher, constants: ExpertSpeed) -> 
 
 
 def _adapter_bytes_s(network: Network, constants: ExpertSpeed) -> float:
-    """Of one rank to other domains."""
+    """Return the bandwidth of one rank to other domains."""
     share = constants.fabric if network.gpu_direct else constants.staged
     return network.scale_out_bytes_s * share / network.oversubscription
 

@@ -42,13 +42,13 @@ def _captured(micro: Training) -> bool:
 
 
 def host_seconds(count: int, micro: Training, constants: ExpertSpeed) -> float:
-    """To launch so many operations."""
+    """Return the seconds to launch so many operations."""
     processor = constants.processors.get(f"{micro.gpu.arch} {micro.network.transport}", 1.0)
     return count * constants.operation_us * _US * processor
 
 
 def again_seconds(micro: Training, constants: ExpertSpeed) -> float:
-    """To launch what selective recomputation computes again."""
+    """Return the seconds to launch what selective recomputation computes again."""
     parts = len(micro.recomputed_parts) if micro.recompute == "selective" else 0
     return host_seconds(_AGAIN * parts, micro, constants)
 
