@@ -1,1 +1,1 @@
-"""Every claim on speed as a command that measures a named peer beside headway."""
+"""Every claim on speed as a command that measures a named peer next to headway."""

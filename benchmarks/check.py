@@ -1,4 +1,4 @@
-"""Measures the cost of `headway check`: one job from a cold start, and a thousand in one call, beside a JSON Schema checker."""
+"""Measures the cost of `headway check`: one job from a cold start, and a thousand in one call, compared with a JSON Schema checker."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ _MANY_S, _MANY_ROUNDS = 10.0, 3
 
 
 def claims(folder: Path) -> Iterator[Claim]:
-    """Both claims; their documents, and the bytecode of both programs, are put into `folder`."""
+    """Yield both claims; their documents, and the bytecode of both programs, are put into `folder`."""
     schema = folder / "schema.json"
     schema.write_bytes(subprocess.run([HEADWAY, "schema"], capture_output=True, check=True).stdout)
     ours, peer = _pair(_one_job(folder / "one"), schema, "1 document: no problems", ["job.yaml"])
@@ -52,7 +52,7 @@ def _pair(folder: Path, schema: Path, says: str, checked: list[str]) -> tuple[Co
 
 
 def _one_job(folder: Path) -> Path:
-    """The story of two nodes on RoCE on one of its clusters: two documents, and what was rendered from them."""
+    """Return the story of two nodes on RoCE on one of its clusters: two documents, and what was rendered from them."""
     story = ROOT / "examples" / "two-node-roce"
     shutil.copytree(story / "rendered", folder / "rendered")
     shutil.copy(story / "slurm-cluster.yaml", folder)
@@ -61,7 +61,7 @@ def _one_job(folder: Path) -> Path:
 
 
 def _many_jobs(folder: Path) -> Path:
-    """One job under many names, and its cluster."""
+    """Return one job under many names, and its cluster."""
     story = ROOT / "examples" / "two-node-slurm"
     folder.mkdir()
     shutil.copy(story / "cpu-cluster.yaml", folder)
@@ -72,7 +72,7 @@ def _many_jobs(folder: Path) -> Path:
 
 
 def _with(document: Path, **fields: str) -> str:
-    """The document with other values of top-level fields that stand on one line."""
+    """Return the document with other values of top-level fields that stand on one line."""
     text = document.read_text()
     for field, value in fields.items():
         text, replaced = re.subn(rf"^{field}: .*$", f"{field}: {value}", text, count=1, flags=re.MULTILINE)

@@ -20,7 +20,7 @@ class MeasureError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """A program that ends with 0 and prints `says` where it did its work, and the folder that it runs in."""
+    """A program that ends with 0 and prints the text `says` if it did its work, and the folder that it runs in."""
 
     words: Sequence[str | Path]
     folder: Path
@@ -29,7 +29,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Spread:
-    """What several runs cost."""
+    """The cost of several runs."""
 
     median: float
     low: float
@@ -67,19 +67,19 @@ class Compared(Claim):
 
 
 def judged(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
-    """The claim that our median is not above the goal."""
+    """Return the claim that our median is not above the goal."""
     ours, peer = pair
     return Claim(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
 
 
 def within(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
-    """The claim that our median is not above the goal, in seconds."""
+    """Return the claim that our median is not above the goal, in seconds."""
     ours, peer = pair
     return Within(claim, ours, peer, peer_name, ours.median / peer.median, goal, ours.median <= goal, conditions)
 
 
 def compared(claim: str, pair: tuple[Spread, Spread], peer_name: str, goal: float, conditions: str) -> Claim:
-    """The claim that our median is not above the goal times the peer's."""
+    """Return the claim that our median is not above the goal times the peer's."""
     ours, peer = pair
     ratio = ours.median / peer.median
     return Compared(claim, ours, peer, peer_name, ratio, goal, ratio <= goal, conditions)

@@ -33,7 +33,7 @@ _GRID = 30
 
 @dataclass(frozen=True)
 class Row:
-    """A published number beside the simulated one. `holds` is None where no agreement is claimed; `note` says what was put in."""
+    """A published number and the simulated one. `holds` is None where no agreement is claimed; `note` is the input."""
 
     case: str
     what: str
@@ -50,13 +50,13 @@ class Row:
 
 
 def within(share: float, case: str, what: str, source: str, published: float, simulated: float, note: str = "") -> Row:
-    """A row that holds within a share of the published number."""
+    """Return a row that holds within a share of the published number."""
     holds = abs(simulated / published - 1) <= share
     return Row(case, what, source, published, simulated, f"{100 * share:g} %", holds, note)
 
 
 def within_points(points: float, case: str, what: str, source: str, published: float, simulated: float, note: str = "") -> Row:
-    """A row on shares of 1 that holds within so many percentage points."""
+    """Return a row on shares of 1 that holds within so many percentage points."""
     holds = abs(simulated - published) <= points / 100
     return Row(case, what, source, published, simulated, f"{points:g} points", holds, note)
 
@@ -86,7 +86,7 @@ def v2_small_jobs() -> Iterator[Row]:
 
 
 def v3_closed_form() -> Iterator[Row]:
-    """The closed form E[ETTR] of Kokolis et al. where few intervals see a failure, beside the simulation."""
+    """Yield the closed form E[ETTR] of Kokolis et al. where few intervals see a failure, next to the simulation."""
     points = ((128, 300.0, 1800.0, 10.0), (512, 180.0, 900.0, 5.0), (1024, 60.0, 600.0, 5.0), (2048, 60.0, 300.0, 2.0))
     for nodes, restart_s, interval_s, block_s in points:
         run = replace(
@@ -166,7 +166,7 @@ def v6_byterobust() -> Iterator[Row]:
 
 
 def v7_intervals(failures: int = 15_000) -> Iterator[Row]:
-    """Young's, Daly's and the availability optimum beside the interval with the highest goodput in runs with so many failures."""
+    """Return Young's, Daly's and the availability optimum next to the interval with the highest goodput in runs with so many failures."""
     for mtbf_s, block_s, restart_s in ((10_021.0, 10.0, 60.0), (10_021.0, 60.0, 60.0), (1063.0, 30.0, 30.0)):
         run = replace(
             _bare(1, mtbf_s, failures=failures),
@@ -247,7 +247,8 @@ def large_run() -> Run:
 
 
 def simulated_optimum(run: Run, tier: str) -> float:
-    """The interval with the highest goodput in the simulation: a parabola in log(interval) through the best quarter of a wide grid."""
+    """Return the interval with the highest goodput in the simulation: a parabola in log(interval) through the best
+    quarter of a wide grid."""
     low, high = math.log(run.tier(tier).block_s), math.log(run.failures.node_mtbf_s)
     grid = [low + (high - low) * step / _GRID for step in range(_GRID + 1)]
     found = [(x, simulate(with_interval(run, tier, math.exp(x))).goodput) for x in grid]
@@ -257,7 +258,7 @@ def simulated_optimum(run: Run, tier: str) -> float:
 
 
 def _vertex(points: Sequence[tuple[float, float]]) -> float:
-    """Where the parabola that fits the points best has its vertex (least squares, normal equations by Cramer's rule)."""
+    """Return where the parabola that fits the points best has its vertex (least squares, normal equations by Cramer's rule)."""
     s = [sum(x**power for x, _ in points) for power in range(5)]
     t = [sum(y * x**power for x, y in points) for power in range(3)]
     rows = [[s[0], s[1], s[2]], [s[1], s[2], s[3]], [s[2], s[3], s[4]]]
@@ -275,7 +276,7 @@ def _determinant(m: Sequence[Sequence[float]]) -> float:
 
 
 def _bare(nodes: int, mtbf_s: float, failures: int, job_mtbf_s: float | None = None) -> Run:
-    """Nodes that fail and start again at once, for about so many failures."""
+    """Return nodes that fail and start again at once, for about so many failures."""
     rate = nodes / mtbf_s + (1 / job_mtbf_s if job_mtbf_s else 0)
     return Run(nodes, 5.0, Failures(mtbf_s, _ONE, job_mtbf_s=job_mtbf_s), Recovery(0, 0, 0), (), wall_s=failures / rate)
 
@@ -287,7 +288,7 @@ def _published(gpus: int, gpu: str) -> Failures:
 
 
 def _unclaimed(share: float, case: str, what: str, source: str, published: float, simulated: float) -> Row:
-    """A row for a formula outside of where it holds."""
+    """Return a row for a formula outside of where it holds."""
     row = within(share, case, what, source, published, simulated)
     return replace(row, holds=None, note="of first order: too long where a save is not small beside the MTBF")
 
@@ -302,7 +303,7 @@ def _default_recovery() -> Recovery:
 
 
 def _response(automatic: Run, goodput: float) -> float:
-    """How long a person takes to answer, so that the run has this goodput: bisection over the simulation."""
+    """Return how long a person takes to answer, so that the run has this goodput: bisection over the simulation."""
     low, high = 0.0, 4 * automatic.failures.node_mtbf_s / automatic.nodes
     for _ in range(20):
         middle = (low + high) / 2

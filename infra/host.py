@@ -14,20 +14,20 @@ OWN_FOLDER = str(PurePosixPath(MANIFEST).parent)
 MANIFEST_SCHEMA = "headway.managed/1"
 UNIT_FOLDER = PurePosixPath("/etc/systemd/system")
 
-# What can stand at a path, besides a file. A file is `MODE OWNER:GROUP SHA256`.
+# The possible states of a path, besides a file. A file is `MODE OWNER:GROUP SHA256`.
 ABSENT, FOLDER, OTHER = "absent", "folder", "no file"
-# Words of `systemctl is-enabled` for a unit that is started as it should be.
+# Results of `systemctl is-enabled` for a unit that starts as it should.
 ENABLED = frozenset({"enabled", "static", "alias", "indirect", "generated"})
 FAILED = "failed"
 
 
 class ForeignError(Exception):
-    """A host has something of somebody else's where headway's files belong; nothing was written there."""
+    """A host has files that are not headway's where headway's belong; nothing was written there."""
 
 
 @dataclass(frozen=True)
 class HostFile:
-    """A file of root's."""
+    """A file owned by root."""
 
     text: str
     mode: int
@@ -38,13 +38,13 @@ class HostFile:
 
     @property
     def print(self) -> str:
-        """What a look at the host says of this file."""
+        """Return what a look at the host reports of this file."""
         return f"{self.mode:04o} 0:0 {self.sha256}"
 
 
 @dataclass(frozen=True)
 class HostState:
-    """What a host of a cluster is to hold: files by absolute path, and which of them are systemd units to be enabled."""
+    """The wanted state of a cluster's host: files by absolute path, and which of them are systemd units to be enabled."""
 
     cluster: str
     reach: Reach
@@ -58,9 +58,10 @@ class HostState:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What headway has put on a host, as the host itself remembers it. `restart`: units that must still be; `finished`: nothing is.
+    """The files and units that headway has installed, recorded on the host itself. `restart`: units that still must be restarted;
+    `finished`: nothing is pending.
 
-    `folders` are those that headway made, the outer ones first.
+    `folders` are those that headway created, the outer ones first.
     """
 
     cluster: str
@@ -74,7 +75,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class HostView:
-    """What a look at a host found: at each path, of each unit, and the manifest; `live` where systemd runs."""
+    """The result of a look at a host: each path, each unit, and the manifest; `live` where systemd runs."""
 
     paths: Mapping[str, str]
     units: Mapping[str, str]
@@ -83,25 +84,25 @@ class HostView:
 
     @property
     def finished(self) -> bool:
-        """Whether the last change was brought to its end."""
+        """Whether the last change was completed."""
         return self.manifest is not None and self.manifest.finished
 
 
 @dataclass(frozen=True, order=True)
 class Change:
-    """A path or a unit, and what is the matter: `missing`, `changed`, `extra`, `mode`, `not enabled`, `failed`, `unfinished`."""
+    """A path or a unit, and its problem: `missing`, `changed`, `extra`, `mode`, `not enabled`, `failed`, `unfinished`."""
 
     subject: str
     what: str
 
 
 def is_file(found: str) -> bool:
-    """Whether a look at a path found a regular file."""
+    """Return whether a look at a path found a regular file."""
     return len(found.split()) == 3
 
 
 def changes(wanted: HostState, view: HostView) -> list[Change]:
-    """What must be done to the host, by path."""
+    """Return the changes that the host needs, by path."""
     manifest = view.manifest
     ours = manifest.files if manifest is not None else {}
     extra = [Change(path, "extra") for path in ours if path not in wanted.files and view.paths.get(path) != ABSENT]
@@ -127,7 +128,7 @@ def _difference(wanted: str, found: str) -> str | None:
 
 
 def check_ours(wanted: HostState, view: HostView) -> None:
-    """Raises ForeignError if the host is another cluster's, or if a wanted path holds what is not ours and not wanted."""
+    """Raise ForeignError if the host is another cluster's, or if a wanted path holds content that is neither ours nor wanted."""
     manifest = view.manifest
     if manifest is not None and manifest.cluster != wanted.cluster:
         raise ForeignError(
@@ -151,14 +152,14 @@ def _is_foreign(file: HostFile, found: str) -> bool:
 
 
 def _content(found: str) -> str:
-    """The SHA-256 of a file that a look found."""
+    """Return the SHA-256 of a file that a look found."""
     return found.rpartition(" ")[2]
 
 
 def intent(wanted: HostState, view: HostView) -> Manifest:
-    """The manifest to be written before the first change: whatever happens then, the host knows what may be ours."""
+    """Return the manifest to write before the first change: whatever happens then, the host records what may be ours."""
     old = view.manifest or Manifest(wanted.cluster, {})
-    # headway's own folder is there before the manifest that could say who made it
+    # headway's own folder exists before the manifest that could record its creator.
     made = [folder for folder in folders_of(wanted) if view.paths[folder] == ABSENT or folder == OWN_FOLDER]
     return Manifest(
         cluster=wanted.cluster,
@@ -171,7 +172,7 @@ def intent(wanted: HostState, view: HostView) -> Manifest:
 
 
 def _touched(wanted: HostState, view: HostView) -> Iterator[str]:
-    """Units that failed, and those whose own file changes, or one that it names."""
+    """Yield units that failed, and those whose own file changes, or one that it names."""
     changed = {path for path, file in wanted.files.items() if view.paths[path] != file.print}
     for unit in wanted.units:
         path = str(UNIT_FOLDER / unit)
@@ -181,7 +182,7 @@ def _touched(wanted: HostState, view: HostView) -> Iterator[str]:
 
 
 def settled(wanted: HostState, begun: Manifest) -> Manifest:
-    """The manifest once all is done. Folders that are not needed any more are gone if they were empty."""
+    """Return the final manifest. Folders that are not needed any more are gone if they were empty."""
     return replace(
         begun,
         files={path: file.sha256 for path, file in wanted.files.items()},
@@ -193,18 +194,18 @@ def settled(wanted: HostState, begun: Manifest) -> Manifest:
 
 
 def folders_of(wanted: HostState) -> list[str]:
-    """Every folder above the files and the manifest, the outer ones first."""
+    """Return every folder above the files and the manifest, the outer ones first."""
     parents = {str(parent) for path in (*wanted.files, MANIFEST) for parent in PurePosixPath(path).parents}
     return sorted(parents - {"/"})
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """The manifest as it stands on the host, for people too."""
+    """Return the manifest's text on the host, readable for people too."""
     return json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
 
 
 def read_manifest(text: str) -> Manifest:
-    """Raises ValueError when the text is no manifest of this version."""
+    """Parse a manifest. Raises ValueError for a text that is not one of this version."""
     try:
         data = json.loads(text)
         if data["schema"] != MANIFEST_SCHEMA:
@@ -215,7 +216,7 @@ def read_manifest(text: str) -> Manifest:
 
 
 def manifest_from(data: Mapping[str, Any]) -> Manifest:
-    """The manifest as JSON data. Raises KeyError or TypeError when the data is none."""
+    """Return the manifest from JSON data. Raises KeyError or TypeError for invalid data."""
     return Manifest(
         cluster=data["cluster"],
         files=dict(data["files"]),

@@ -7,7 +7,7 @@ from headway.infra.providers.onprem.provider import Host
 
 
 def program(hosts: Sequence[HostState]) -> Callable[[], None]:
-    """What the engine runs: one resource for each host."""
+    """Return the engine's program: one resource for each host."""
 
     def declare() -> None:
         for state in hosts:

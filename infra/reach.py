@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reach:
-    """Where a host's sshd is and as whom we come. Without `identity` an agent has the key; `known_hosts` is a file."""
+    """The address of a host's sshd and the user to log in as. Without `identity` an agent has the key; `known_hosts` is
+    a file."""
 
     name: str
     address: str
@@ -16,7 +17,8 @@ class Reach:
 
     @property
     def place(self) -> str:
-        """Which machine it is. A node's name goes on to another machine when one before it leaves the cluster; this does not."""
+        """The machine's identity. A node's name may move to another machine when one before it leaves the cluster; this
+        does not."""
         return f"{self.address}:{self.port}"
 
     def __str__(self) -> str:

@@ -23,8 +23,9 @@ CONNECT_S = 10.0
 COMMAND_S = 60.0
 USER_KNOWN_HOSTS, SYSTEM_KNOWN_HOSTS = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
 
-# Beside the file, for a rename. Its name is fixed, so that what a cut connection leaves is replaced by the next attempt; with
-# noclobber the shell creates it exclusively and follows no link. Only a whole text has its checksum. sync of coreutils is fsync.
+# A temporary file in the same folder, for a rename. Its name is fixed, so that the next attempt replaces what a cut
+# connection leaves; with noclobber the shell creates it exclusively and follows no link. Only a whole text has its
+# checksum. sync of coreutils is fsync.
 _PUT = """
 set -eu
 path=$1 mode=$2 sum=$3
@@ -43,20 +44,20 @@ trap - EXIT
 sync "${path%/*}/"
 """
 
-# What goes wrong is said in one line of ours; paramiko would log a traceback of its thread to stderr besides.
+# Errors are reported in one line; paramiko would also log its thread's traceback to stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class SshError(Exception):
-    """A host that cannot be reached, or a command that failed on it; the message begins with the host."""
+    """A host is unreachable, or a command failed on it; the message begins with the host."""
 
 
 class ConnectError(SshError):
-    """There is no connection: the address, the host's key, or ours."""
+    """There is no connection: the address, the host's key, or ours is wrong."""
 
 
 class Ssh:
-    """`with connect(reach) as ssh:`; a user other than root works through `sudo -n`."""
+    """Use as `with connect(reach) as ssh:`; a user other than root works through `sudo -n`."""
 
     def __init__(self, client: paramiko.SSHClient, reach: Reach) -> None:
         self._client, self.reach = client, reach
@@ -69,25 +70,25 @@ class Ssh:
         self._client.close()
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S) -> str:
-        """What the command prints. Raises SshError with its code and its standard error, or after `timeout_s`."""
+        """Return the command's output. Raises SshError with its exit code and its standard error, or after `timeout_s`."""
         code, output, errors = self._execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s)
         if code:
             raise SshError(f"{self.reach}: `{_title(argv)}` exited with {code}: {errors.strip() or output.strip()}")
         return output
 
     def read(self, path: str) -> str | None:
-        """The file's text; None when there is no such file."""
+        """Return the file's text; None when there is no such file."""
         code = 'if [ -e "$1" ]; then printf +; cat -- "$1"; fi'
         text = self.run(["sh", "-c", code, "read", path])
         return text[1:] if text else None
 
     def put(self, path: str, text: str, mode: int) -> None:
-        """Makes `path`, whose folder is there, a file of root's with this text: a reader finds the old one or the new one."""
+        """Write `path`, in an existing folder, as root's file with this text, atomically."""
         data = text.encode()
         self.run(["sh", "-c", _PUT, "put", path, f"{mode:04o}", hashlib.sha256(data).hexdigest()], stdin=data)
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Files and links that are there, and what an interrupted `put` left of them."""
+        """Remove existing files and links, and temporary files of an interrupted `put`."""
         doomed = [each for path in paths for each in (path, str(temporary_name(path)))]
         self.run(["xargs", "-0r", "rm", "-f", "--"], stdin="\0".join(doomed).encode())
 
@@ -103,7 +104,8 @@ class Ssh:
         watchdog.start()
         try:
             channel.exec_command(command)
-            with suppress(OSError):  # a command that ends without reading its input says why by itself
+            # A command that ends without reading its input reports the reason itself.
+            with suppress(OSError):
                 channel.sendall(stdin)
                 channel.shutdown_write()
             output, errors = channel.makefile("rb").read(), channel.makefile_stderr("rb").read()
@@ -131,7 +133,7 @@ class Ssh:
 
 
 def connect(reach: Reach) -> Ssh:
-    """A connection to a host whose key is in the known hosts. Raises ConnectError, which says what to do."""
+    """Connect to a host whose key is in the known hosts. Raises ConnectError with a hint."""
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(_Refuse(reach))
     try:
@@ -158,20 +160,21 @@ def connect(reach: Reach) -> Ssh:
 
 
 def temporary_name(path: str) -> PurePosixPath:
-    """Where `put` writes the new text of `path` before it takes the old one's place."""
+    """Return the temporary file to which `put` writes before the rename."""
     file = PurePosixPath(path)
     return file.with_name(f".{file.name}.headway-new")
 
 
 def _without_delay(client: paramiko.SSHClient) -> None:
-    """A command is several small messages; with Nagle's algorithm each pair of them waits 40 ms for an acknowledgement."""
+    """Disable Nagle's algorithm: a command is several small messages, and each pair of them would wait 40 ms for an
+    acknowledgement."""
     transport = client.get_transport()
     if transport is not None and isinstance(transport.sock, socket.socket):
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class _Refuse(paramiko.MissingHostKeyPolicy):
-    """Nobody is trusted at first sight."""
+    """Refuses unknown host keys."""
 
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
@@ -186,7 +189,7 @@ class _Refuse(paramiko.MissingHostKeyPolicy):
 
 
 def _trust(client: paramiko.SSHClient, reach: Reach) -> None:
-    """Gives the client the known keys of this host alone."""
+    """Give the client the known keys of this host alone."""
     name = reach.address if reach.port == _SSH_PORT else f"[{reach.address}]:{reach.port}"
     for file in _known_hosts(reach):
         with _reading:
@@ -200,12 +203,12 @@ _reading = threading.Lock()
 
 @lru_cache(maxsize=8)
 def _keys(file: Path, _changed_ns: int) -> paramiko.HostKeys:
-    """The file's keys. Read once: paramiko takes 0.2 s for 1,000 lines, and a cluster has as many hosts."""
+    """Return the file's keys. Read once: paramiko takes 0.2 s for 1,000 lines, and a cluster has as many hosts."""
     return paramiko.HostKeys(str(file))
 
 
 def _known_hosts(reach: Reach) -> list[Path]:
-    """The file that is named, which must be there, else those of ssh that are there."""
+    """Return the configured file, which must exist, or else the existing default files of ssh."""
     if reach.known_hosts is not None:
         return [Path(reach.known_hosts).expanduser()]
     return [path for path in (Path(USER_KNOWN_HOSTS).expanduser(), Path(SYSTEM_KNOWN_HOSTS)) if path.is_file()]
@@ -250,6 +253,6 @@ def _kind(key: paramiko.PKey) -> str:
 
 
 def _title(argv: Sequence[str]) -> str:
-    """The command for a message: of a script, what it is called and what it works on."""
+    """Return the command for a message: of a script, its title and arguments."""
     words = ["sh", *argv[3:]] if list(argv[:2]) == ["sh", "-c"] else list(argv)
     return shlex.join(words[:4])

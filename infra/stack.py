@@ -26,7 +26,7 @@ ENGINE = "https://www.pulumi.com/docs/iac/download-install/"
 
 _PASSPHRASES = {"PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"}
 _CHANGES = ("create", "update", "delete")
-# What a line of a traceback with our own exception looks like; the text behind it is for people.
+# The line of a traceback with headway's own exception; the text after it is for people.
 _OUR_ERROR = re.compile(r"^headway\.[\w.]+Error: (.*)", re.MULTILINE | re.DOTALL)
 _COLOUR = re.compile(r"<\{%.*?%\}>")
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, str], None]
 
 
 class StackError(Exception):
-    """The engine did not do its work; the message says why."""
+    """The engine failed; the message has the reason."""
 
 
 class NoEngineError(StackError):
@@ -43,7 +43,8 @@ class NoEngineError(StackError):
 
 @dataclass(frozen=True)
 class HostChange:
-    """What was, or would be, done to a host (`create`, `update`, `delete`), and to what on it. `host` is its name for people."""
+    """The change of a host, made or previewed (`create`, `update`, `delete`), and the changes on it. `host` is its name
+    for people."""
 
     host: str
     op: str
@@ -52,16 +53,17 @@ class HostChange:
 
 @dataclass
 class Outcome:
-    """Changes, and what went wrong, by the place of the host, in the order in which they came."""
+    """Changes and errors, by the place of the host, in order of arrival."""
 
     changes: dict[str, HostChange] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
 
 class ClusterStack:
-    """The stack of a cluster. Its state is in $PULUMI_BACKEND_URL, else in `.headway/pulumi` below `folder`, that of its file.
+    """The stack of a cluster. Its state is in $PULUMI_BACKEND_URL, else in `.headway/pulumi` below `folder`, that of
+    its file.
 
-    `others` says by whose keys hosts are reached that are no longer the cluster's; hosts `without` stay as they are.
+    `others` has the keys for hosts that are no longer the cluster's; hosts `without` stay unchanged.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class ClusterStack:
         self._environment = _environment(work)
         self._here = {state.reach.place for state in hosts}
         self._excluded = [self._urn(state.reach.place) for state in hosts if state.name in without]
-        # A file of this run alone: another run beside it, a preview for one, may be of a changed document.
+        # A file of this run alone: a parallel run, such as a preview, may be of a changed document.
         self._reaches = NamedTemporaryFile("w", dir=work, prefix="reaches-", suffix=".json")  # noqa: SIM115 (it goes with the stack)
         self._reaches.write(reaches_text([state.reach for state in hosts], others))
         self._reaches.flush()
@@ -88,7 +90,7 @@ class ClusterStack:
             self._stack = auto.create_or_select_stack(cluster, project_name=PROJECT, program=program(hosts), opts=options)
 
     def preview(self, progress: Progress | None = None, forgotten: Collection[str] = ()) -> Outcome:
-        """What `up` would do once the hosts `forgotten` are. Every other one is looked at, none is changed."""
+        """Return what `up` would do after forgetting the hosts `forgotten`. Every other one is looked at, none is changed."""
         watch = _Watch(progress, self._here)
         excluded = [*self._excluded, *(resource["urn"] for resource in self._called(forgotten))]
         with self._explained(watch):
@@ -96,14 +98,14 @@ class ClusterStack:
         return watch.outcome
 
     def up(self, progress: Progress | None = None) -> Outcome:
-        """Looks at every host and makes it hold what it is to hold."""
+        """Look at every host and converge it."""
         watch = _Watch(progress, self._here)
         with self._explained(watch):
             self._stack.up(refresh=True, exclude=self._excluded or None, continue_on_error=True, on_event=watch)
         return watch.outcome
 
     def down(self, progress: Progress | None = None) -> Outcome:
-        """Takes from every host what is headway's, and forgets the stack when nothing is left."""
+        """Remove headway's files from every host, and forget the stack when nothing is left."""
         watch = _Watch(progress, self._here)
         with self._explained(watch):
             self._stack.destroy(continue_on_error=True, on_event=watch)
@@ -112,12 +114,12 @@ class ClusterStack:
         return watch.outcome
 
     def hosts(self) -> dict[str, str]:
-        """The hosts that the state knows: place -> name of the node that it was."""
+        """Return the state's hosts: place -> name of the node that it was."""
         found = {_host(resource["urn"]): _node(resource) for resource in self._resources()}
         return {place: name for place, name in found.items() if place is not None}
 
     def forget(self, hosts: Collection[str]) -> None:
-        """Takes hosts, by place or name, that are gone for good out of the state; nothing is done to them."""
+        """Remove hosts that are gone for good from the state, by place or name, without touching them."""
         if not hosts:
             return
         state = self._stack.export_stack()
@@ -127,7 +129,8 @@ class ClusterStack:
             self._stack.import_stack(auto.Deployment(state.version, {**(state.deployment or {}), "resources": kept}))
 
     def _called(self, hosts: Collection[str]) -> list[dict[str, Any]]:
-        """The resources of hosts, by place or name. Of two with one name it is the one that is no longer of the cluster."""
+        """Return the resources of hosts, by place or name. Of two with one name it is the one that is no longer of the
+        cluster."""
         found = []
         for host in hosts:
             named = [each for each in self._resources() if host in {_host(each["urn"]), _node(each)} and _host(each["urn"])]
@@ -143,7 +146,7 @@ class ClusterStack:
 
     @contextmanager
     def _explained(self, watch: "_Watch") -> Iterator[None]:
-        """Failures of hosts are the outcome's; whatever else the engine ends with is a StackError."""
+        """Turn the engine's failures into a StackError, except those of hosts, which belong to the outcome."""
         try:
             yield
         except auto.ConcurrentUpdateError as error:
@@ -159,7 +162,7 @@ class ClusterStack:
 
 
 class _Watch:
-    """Gathers what the engine says of the hosts; `here` are the places of those that the document has."""
+    """Collects the engine's events of the hosts; `here` are the places of the document's hosts."""
 
     def __init__(self, progress: Progress | None, here: Collection[str]) -> None:
         self.outcome = Outcome()
@@ -191,7 +194,7 @@ class _Watch:
             self._progress(self._name(host, step), str(step.op.value))
 
     def _name(self, place: str, step: StepEventMetadata) -> str:
-        """The node's name; of a machine that has left, whose name another one may have now, its place too."""
+        """Return the node's name; for a machine that has left, whose name another one may have now, its place too."""
         name = str(((step.new.inputs if step.new else None) or (step.old.outputs if step.old else None) or {}).get("name", place))
         return name if place in self._here else f"{name} ({place})"
 
@@ -208,13 +211,13 @@ def _changes(step: StepEventMetadata) -> tuple[Change, ...]:
 
 
 def _host(urn: str) -> str | None:
-    """The host that a resource stands for."""
+    """Return the host of a resource."""
     kind, name = urn.rsplit("::", 2)[-2:] if urn.count("::") >= 3 else ("", "")
     return name if kind == TYPE else None
 
 
 def _node(resource: Mapping[str, Any]) -> str:
-    """The name of the node that a host was when it was last looked at."""
+    """Return the node's name of a host at the last look."""
     return str((resource.get("outputs") or {}).get("name", ""))
 
 
@@ -235,7 +238,7 @@ def _last_words(complaints: list[str], text: str) -> str:
 
 
 def _work_folder(folder: Path) -> Path:
-    """`.headway/pulumi`, for this user only; git is told to leave it alone."""
+    """Return `.headway/pulumi`, for this user only; git ignores it."""
     own = folder.absolute() / ".headway"
     work = own / "pulumi"
     try:
@@ -248,13 +251,13 @@ def _work_folder(folder: Path) -> Path:
 
 
 def _environment(work: Path) -> Mapping[str, str]:
-    """What the engine is started with. Nothing in the state is secret, hence no passphrase is asked for."""
+    """Return the engine's environment. Nothing in the state is secret, so there is no passphrase."""
     passphrase = {} if _PASSPHRASES & os.environ.keys() else {"PULUMI_CONFIG_PASSPHRASE": ""}
     return {
         **passphrase,
         "PULUMI_BACKEND_URL": os.environ.get("PULUMI_BACKEND_URL") or f"file://{work}",
         "PULUMI_PYTHON_CMD": sys.executable,
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # Older plugins start the `python3` of PATH; it must be the one that has headway.
+        # Older plugins start the `python3` of PATH; it must be the one with headway.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }

@@ -1,4 +1,4 @@
-"""Connects to all hosts at once, without the engine: a survey before the first change, and a sweep of what its state does not know."""
+"""Connects to all hosts at once, without the engine: a survey before the first change, a sweep of hosts missing in its state."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ HostError = SshError | ForeignError
 
 @dataclass(frozen=True)
 class Found:
-    """What was found on, or done to, a host: its changes, or why there are none."""
+    """The result for a host: its changes, or why there are none."""
 
     host: str
     changes: tuple[Change, ...] = ()
@@ -23,12 +23,12 @@ class Found:
 
 
 def survey(hosts: Sequence[HostState]) -> list[Found]:
-    """What would have to be done to each host; an error where it cannot be reached, or where something is in the way."""
+    """Return the changes that each host needs; an error if it is unreachable, or if a file is in the way."""
     return _on_each(hosts, _look)
 
 
 def sweep(hosts: Sequence[HostState]) -> list[Found]:
-    """Takes from each host what its manifest says is the cluster's."""
+    """Remove from each host what its manifest lists for the cluster."""
     return _on_each(hosts, _clear)
 
 

@@ -1,4 +1,4 @@
-"""Writes rendered files to disk, each file atomically, or compares them with what is there."""
+"""Writes rendered files to disk, each file atomically, or compares them with the existing ones."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,9 +19,9 @@ class Difference:
 def write_tree(
     root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath], is_ours: IsOurs = lambda _: True
 ) -> list[Difference]:
-    """Makes the folders `trees` below `root` hold `files` and of all that `is_ours` nothing else; files elsewhere stay.
+    """Make the folders `trees` below `root` hold `files` and nothing else for which `is_ours`; files elsewhere stay.
 
-    None of the folders may be `blocked`. Returns what was different before.
+    None of the folders may be `blocked`. Returns the differences before.
     """
     differences = compare_tree(root, files, trees, is_ours)
     remove_files(root, [difference.path for difference in differences if difference.what == "extra"])
@@ -34,7 +34,7 @@ def write_tree(
 
 
 def remove_files(root: Path, files: Iterable[PurePosixPath]) -> None:
-    """Removes the files, and of the folders around them, up to `root`, those that hold nothing else."""
+    """Remove the files, and the folders around them, up to `root`, that are empty then."""
     for file in files:
         (root / file).unlink()
         _remove_empty((root / file).parent, root)
@@ -43,7 +43,7 @@ def remove_files(root: Path, files: Iterable[PurePosixPath]) -> None:
 def compare_tree(
     root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath], is_ours: IsOurs = lambda _: True
 ) -> list[Difference]:
-    """How the folders `trees` below `root` differ from `files`, by path; what else lies there counts where it `is_ours`."""
+    """Return how the folders `trees` below `root` differ from `files`, by path; extra files count where `is_ours`."""
     found = {path for tree in trees for path in files_below(root, tree)}
     extra = [Difference(path, "extra") for path in found - files.keys() if is_ours(path)]
     missing = [Difference(path, "missing") for path in files.keys() - found]
@@ -52,14 +52,14 @@ def compare_tree(
 
 
 def files_below(root: Path, tree: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Files and links of the folder, relative to `root`."""
+    """Yield files and links of the folder, relative to `root`."""
     for path in (root / tree).rglob("*"):
         if path.is_symlink() or not path.is_dir():
             yield PurePosixPath(path.relative_to(root).as_posix())
 
 
 def blocked(root: Path, tree: PurePosixPath) -> Path | None:
-    """What stands in the place of the folder, or of one above it, and is none: a file, or below `root` a symbolic link."""
+    """Return a path that blocks the folder: a file in its place or above it, or below `root` a symbolic link."""
     below = [root.joinpath(*tree.parts[: depth + 1]) for depth in range(len(tree.parts))]
     for path in (*reversed(root.parents), root, *below):
         if os.path.lexists(path) and (not path.is_dir() or (path in below and path.is_symlink())):
@@ -68,7 +68,7 @@ def blocked(root: Path, tree: PurePosixPath) -> Path | None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Puts `text` at `path` at once: a reader finds the old file or the new one, never a part."""
+    """Write `text` to `path` atomically: a reader finds the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -84,7 +84,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _remove_empty(folder: Path, root: Path) -> None:
-    """Empty folders below `folder`, then itself and what is above it, up to `root`."""
+    """Remove empty folders below `folder`, then itself and its parents, up to `root`."""
     below = sorted((path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True)
     above = (path for path in (folder, *folder.parents) if path.is_relative_to(root) and path != root)
     for path in (*below, *above):

@@ -26,13 +26,14 @@ Decisions = Mapping[Path, Decision]
 
 
 def find_auto(document: Document, model: type[BaseModel]) -> dict[Path, Any]:
-    """Paths of the values that are `auto` where the model's fields allow it, each with what stands in for it until it is decided."""
+    """Return the paths of the values that are `auto` where the model's fields allow it, each with a stand-in until it
+    is decided."""
     marks = {path: _mark(path, model) for path in _paths(AUTO, (), document.data)}
     return {path: mark.stand_in for path, mark in marks.items() if mark is not None}
 
 
 def with_values(document: Document, values: Mapping[Path, Any]) -> Document:
-    """The document with these values; whatever is found wrong with one of them points to what is written in its place."""
+    """Return the document with these values; a problem with one of them points to the text that it replaces."""
     data = copy.deepcopy(document.data) if values else document.data
     for path, value in values.items():
         owner = data
@@ -43,9 +44,10 @@ def with_values(document: Document, values: Mapping[Path, Any]) -> Document:
 
 
 def rewritten(document: Document, values: Mapping[Path, Any]) -> str:
-    """The text with values in the place of scalars of this very text, each in one line; every other character stays.
+    """Return the text with values in the place of scalars of this very text, each in one line; every other character
+    stays.
 
-    A value is written as the scalar was: in double quotes, as JSON has them, else as YAML has it.
+    A value is written like the scalar: in double quotes, as in JSON, else as YAML.
     """
     text, starts = document.text, [0, *(found.end() for found in LINE_BREAK.finditer(document.text))]
     for path in sorted(values, key=lambda path: document.values[path], reverse=True):
@@ -57,7 +59,7 @@ def rewritten(document: Document, values: Mapping[Path, Any]) -> str:
 
 
 def _paths(value: str, path: Path, data: Any) -> Iterator[Path]:
-    """Where that very value stands."""
+    """Return the paths of that very value."""
     if data == value:
         yield path
     elif isinstance(data, dict):
@@ -69,6 +71,6 @@ def _paths(value: str, path: Path, data: Any) -> Iterator[Path]:
 
 
 def _mark(path: Path, model: type[BaseModel]) -> OrAuto | None:
-    """Whether the field at the path may be `auto`; an item of a list is no field."""
+    """Return whether the field at the path may be `auto`; an item of a list is no field."""
     info = field_of(model, path) if path and isinstance(path[-1], str) else None
     return None if info is None else next((mark for mark in info.metadata if isinstance(mark, OrAuto)), None)

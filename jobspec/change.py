@@ -44,8 +44,8 @@ class Rule:
     reason: str
 
 
-# Each field of a TrainingJob is in one row, by itself or with its section. `anytime` computes the same: at most, sums are rounded
-# in another order.
+# Each field of a TrainingJob is in one row, directly or with its section. `anytime` computes the same: at most, sums
+# are rounded in another order.
 CHANGES: Mapping[str, Rule] = types.MappingProxyType(
     {
         "apiVersion": Rule(How.ANYTIME, "it is the version of the format, not part of the content"),
@@ -102,29 +102,30 @@ class Change:
 
     @property
     def name(self) -> str:
-        """The field as messages and `history` call it."""
+        """Return the field's name in messages and `history`."""
         return "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in self.path).lstrip(".")
 
 
 def changeable(path: str) -> Rule:
-    """The rule for a field by its path, `optimizer.lr` for one. KeyError when it leads to no single field."""
+    """Return the rule for a field by its path, `optimizer.lr` for one. KeyError when it leads to no single field."""
     if field_at(path) is None:
         raise KeyError(path)
     return CHANGES[_row(tuple(path.split(".")))]
 
 
 def is_for_history(path: str) -> bool:
-    """Whether the path leads to a field that `history` may set at all; whether the job's trainer changes it is the trainer's business."""
+    """Return whether the path leads to a field that `history` may set at all; the job's trainer decides whether it can change."""
     return field_at(path) is not None and changeable(path).how is How.HISTORY
 
 
 def changeable_fields() -> Iterator[str]:
-    """The paths of all fields, as `history` names them."""
+    """Yield the paths of all fields, as `history` names them."""
     return map(".".join, _all_fields())
 
 
 def field_at(path: str) -> FieldInfo | None:
-    """The field that the path leads to; for a key of a mapping with open keys (`data.options.paths`) the mapping's. None: no field."""
+    """Return the field that the path leads to; for a key of a mapping with open keys (`data.options.paths`) the
+    mapping's. None: no field."""
     fields = _all_fields()
     segments = tuple(path.split("."))
     owner = fields.get(segments[:-1])
@@ -132,7 +133,8 @@ def field_at(path: str) -> FieldInfo | None:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """What differs between two specs, in the order of the language: fields one by one, lists as wholes, tiers by their kind.
+    """Yield the differences between two specs, in the order of the language: fields one by one, lists as wholes, tiers
+    by their kind.
 
     A field that the older spec does not have yet had its default.
     """
@@ -146,7 +148,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def as_written(path: Path, value: Any) -> str:
-    """A field's value of a plan's spec as a document may have it."""
+    """Return a field's value of a plan's spec in a document's notation."""
     if value is None:
         return "null"
     info = field_at(".".join(map(str, path)))
@@ -163,18 +165,18 @@ def as_written(path: Path, value: Any) -> str:
 
 
 def entry_for(found: Iterable[Change], from_step: int) -> str:
-    """The entry of `history` that says the changes."""
+    """Return the entry of `history` for the changes."""
     values = ", ".join(f"{change.name}: {as_written(change.path, change.new)}" for change in found)
     return f"{{from_step: {from_step}, set: {{{values}}}}}"
 
 
 def _row(path: tuple[str, ...]) -> str:
-    """The row of a field: its own, or that of a section around it."""
+    """Return the row of a field: its own, or that of a section around it."""
     return next(row for length in range(len(path), 0, -1) if (row := ".".join(path[:length])) in CHANGES)
 
 
 def _settled(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with what may be said in two ways in one: a model as its sizes, where they are known, a batch in sequences."""
+    """Return the spec in a canonical form: a model as its sizes, if they are known, a batch in sequences."""
     model, batch = spec.get("model"), spec.get("batch")
     found = dict(spec)
     if model and model.get("layers"):
@@ -190,7 +192,7 @@ def _all_fields() -> Mapping[tuple[str, ...], FieldInfo]:
 
 
 def _fields(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-    """Every field that is no section itself, by its path in a document."""
+    """Yield every field that is no section itself, by its path in a document."""
     for name, info in field_names(model).items():
         section = _section(info)
         if section is None:
@@ -200,19 +202,19 @@ def _fields(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def _section(info: FieldInfo) -> type[BaseModel] | None:
-    """The model of a field that is a section, required or not."""
+    """Return the model of a field that is a section, required or not."""
     around = typing.get_origin(info.annotation)
     inside = typing.get_args(info.annotation) if around in (typing.Union, types.UnionType) else (info.annotation,)
     return next((each for each in inside if isinstance(each, type) and issubclass(each, BaseModel)), None)
 
 
 def _is_open(info: FieldInfo) -> bool:
-    """Whether it is a mapping whose keys are somebody else's business."""
+    """Return whether it is a mapping with keys that are not headway's."""
     return typing.get_origin(info.annotation) is dict
 
 
 def _value(spec: Mapping[str, Any], path: tuple[str, ...], info: FieldInfo) -> Any:
-    """What the spec has at `path`; the field's default where a section is not there, or the field was not known yet."""
+    """Return the spec's value at `path`; the field's default if a section is missing, or the field did not exist yet."""
     found: Any = spec
     for segment in path:
         if not isinstance(found, Mapping) or segment not in found:
@@ -223,7 +225,7 @@ def _value(spec: Mapping[str, Any], path: tuple[str, ...], info: FieldInfo) -> A
 
 
 def _differences(path: Path, info: FieldInfo, old: Any, new: Any) -> Iterator[tuple[Path, Any, Any]]:
-    """Where the values of one field differ, each with the older and the newer value."""
+    """Yield where the values of one field differ, each with the older and the newer value."""
     if _is_open(info):
         keys = [*old, *(key for key in new if key not in old)]
         yield from (((*path, key), old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key))
@@ -251,7 +253,7 @@ def _tiers(path: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> 
 
 
 def _quantity(value: dict[str, Any]) -> str | None:
-    """A number of one of several units, as `100 steps`; None for any other mapping."""
+    """Return a number of one of several units, as `100 steps`; None for any other mapping."""
     units = set(value)
     if units not in [{field.name for field in dataclasses.fields(kind)} for kind in (Amount, Interval)]:
         return None
@@ -260,11 +262,11 @@ def _quantity(value: dict[str, Any]) -> str | None:
 
 
 def _has_unit(info: FieldInfo, unit: Any) -> bool:
-    """Whether the field's values are read by the unit, as themselves or beside None."""
+    """Return whether the field's values are read by the unit, with or without None."""
     inside = [each for part in typing.get_args(info.annotation) for each in getattr(part, "__metadata__", ())]
     return any(each is unit.__metadata__[0] for each in (*info.metadata, *inside))
 
 
 def _plain(number: float) -> str:
-    """Without an exponent and without zeros at the end."""
+    """Return the number without an exponent and without zeros at the end."""
     return f"{number:.9f}".rstrip("0").rstrip(".")

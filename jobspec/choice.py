@@ -14,7 +14,7 @@ from headway.jobspec.suggest import did_you_mean
 
 
 class Choice(Section):
-    """Which kind, and its options. What the options may be is the kind's own business."""
+    """A kind, and its options. The kind validates the options."""
 
     kind: str = Field(examples=["slurm"])
     """Name of the kind."""
@@ -23,7 +23,7 @@ class Choice(Section):
 
 
 class Kind(Protocol):
-    """What a table of kinds holds, as far as this file needs to know."""
+    """The part of a table of kinds that this file needs."""
 
     @property
     def options(self) -> type[BaseModel]: ...
@@ -32,9 +32,11 @@ class Kind(Protocol):
 def choose(
     document: Document, path: Path, table: Mapping[str, Kind], default: str | None = None
 ) -> tuple[BaseModel | None, list[Problem]]:
-    """The options of the choice at `path`, defaults filled in, or its problems. A choice of the wrong shape gives neither.
+    """Return the options of the choice at `path`, defaults filled in, or its problems. A choice of the wrong shape
+    gives neither.
 
-    `default` is the kind when the document does not choose. Only a trainer that reads no data has a table without kinds.
+    `default` is the kind when the document does not choose. Only a trainer that reads no data has a table without
+    kinds.
     """
     choice = document.value(path) if path in document.values else {"kind": default}
     kind, options = (choice.get("kind"), choice.get("options")) if isinstance(choice, dict) else (None, None)
@@ -53,7 +55,7 @@ def choose(
 def validate(
     model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path
 ) -> tuple[BaseModel | None, list[Problem]]:
-    """`data`, which stands at `path` of the document, as a `model`, or its problems."""
+    """Return `data`, found at `path` of the document, as a `model`, or its problems."""
     try:
         return model.model_validate_json(json.dumps(data)), []
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Merges a document with the bases that it extends into one document, each part of which knows its file."""
+"""Merges a document with the bases that it extends into one document, each part of which has the file that it is from."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +12,7 @@ from headway.jobspec.load import MAX_VALUES, load_file
 from headway.jobspec.problem import Problem
 from headway.jobspec.suggest import listed
 
-# What each document says for itself.
+# Keys that are never inherited.
 OWN = frozenset({"apiVersion", "kind", "name", "partial", "extends"})
 
 MAX_BASES = 8
@@ -20,7 +20,7 @@ MAX_BASES = 8
 MAX_FILES = 64
 """Bases of one document in all, each as often as it is named."""
 
-# Keys that say what a mapping is of: another one's other values do not belong to it.
+# Keys that identify a mapping: values of another one are not inherited.
 _NAMES: Mapping[Path, tuple[str, ...]] = {("model",): ("preset", "config")}
 
 Load = Callable[[FilePath], tuple[Document, list[Problem]]]
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Composed:
-    """A document with what it inherits, and what is wrong with its bases; `whole` when it lacks nothing of them."""
+    """A document with its inherited values, and the problems of its bases; `whole` when no part of them is missing."""
 
     document: Document
     problems: list[Problem]
@@ -38,10 +38,11 @@ class Composed:
 
 
 def compose(document: Document, load: Load = load_file) -> Composed:
-    """The document with its bases, whose files `load` reads.
+    """Return the document with its bases, whose files `load` reads.
 
-    Mappings are merged key by key, also with the bases of a base; of several bases later ones win. A list or a scalar replaces
-    what the base says there, and so does a mapping whose `kind` is not the base's, or a model of another preset or config.
+    Mappings are merged key by key, also with the bases of a base; of several bases later ones win. A list or a scalar
+    replaces the base's value, and so does a mapping whose `kind` is not the base's, or a model of another preset or
+    config.
     """
     if not isinstance(document.data, dict) or "extends" not in document.data:
         return Composed(document, [], True)
@@ -52,7 +53,7 @@ def compose(document: Document, load: Load = load_file) -> Composed:
 
 
 def overlay(base: Document, heir: Document) -> Document:
-    """`heir` with what `base` says besides."""
+    """Return `heir` with the additional values of `base`."""
     roots: set[Path] = set()
     data = _merged((), base.data, heir.data, roots)
     return Document(
@@ -76,30 +77,32 @@ class _Composition:
     files: int = 0
 
     def compose(self, chain: tuple[Document, ...]) -> Document:
-        """The last document of the chain with its bases; each of the others extends the next."""
+        """Return the last document of the chain with its bases; each of the others extends the next."""
         document = chain[-1]
         parts = [base for path, name in self._bases(chain) if (base := self._base(chain, path, name)) is not None] + [document]
-        if sum(len(part.values) for part in parts) <= MAX_VALUES:  # before they are merged, which takes time for each
+        # Before they are merged, which takes time for each.
+        if sum(len(part.values) for part in parts) <= MAX_VALUES:
             return reduce(overlay, parts)
         message = f"with its bases the document has more than the {MAX_VALUES} values that a spec may have"
         self._problem("HW115", document, ("extends",), message, "extend fewer documents")
         return document
 
     def _bases(self, chain: tuple[Document, ...]) -> list[tuple[Path, str]]:
-        """The names of the last document's bases, with their places."""
+        """Return the names of the last document's bases, with their places."""
         document = chain[-1]
         found = document.value(("extends",)) if "extends" in document.data else []
         names = found if isinstance(found, list) else [found]
         if len(names) <= MAX_BASES and all(isinstance(name, str) and name for name in names):
             return [(("extends", index) if names is found else ("extends",), name) for index, name in enumerate(names)]
         self.whole = False
-        if len(chain) > 1:  # of the first document its spec says so
+        # The first document's spec reports it.
+        if len(chain) > 1:
             message = f"`extends` is neither a path nor a list of at most {MAX_BASES} paths"
             self._problem("HW114", document, ("extends",), message, "write it as `extends: base.yaml`")
         return []
 
     def _base(self, chain: tuple[Document, ...], path: Path, name: str) -> Document | None:
-        """The base `name` of the chain's last document with its own bases; None, with a problem, where it is of no use."""
+        """Return the base `name` of the chain's last document with its own bases; None, with a problem, if it cannot be used."""
         document, file = chain[-1], _file_of(chain[-1], name)
         names = [os.path.normpath(each.name) for each in chain]
         self.files += 1
@@ -128,7 +131,7 @@ class _Composition:
         return base
 
     def _refuse_ring(self, ring: tuple[Document, ...]) -> None:
-        """Tells of the ring at its first file by name, so that it is the same problem for all that are in it or extend it."""
+        """Report the ring at its first file by name, so that it is the same problem for all that are in it or extend it."""
         start = min(range(len(ring)), key=lambda index: ring[index].name)
         turned = (*ring[start:], *ring[:start], ring[start])
         document, following = turned[0], os.path.normpath(turned[1].name)
@@ -142,12 +145,12 @@ class _Composition:
 
 
 def _file_of(document: Document, name: str) -> str:
-    """The path of the base that the document calls `name`."""
+    """Return the path of the base that the document names `name`."""
     return os.path.normpath(FilePath(document.name).parent / name)
 
 
 def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | None:
-    """Why a base of that name is not even opened: what is wrong, and what to do."""
+    """Return why a base of that name is not even opened: the problem, and the remedy."""
     if FilePath(name).is_absolute():
         return f"`{clipped(name)}` is an absolute path", "set the path relative to this document's folder"
     if above > MAX_BASES:
@@ -170,7 +173,7 @@ def _inherited(problem: Problem, heir: str) -> Problem:
 
 
 def _merged(path: Path, base: Any, heir: Any, roots: set[Path]) -> Any:
-    """What both come to at `path`; what the base alone says goes into `roots`."""
+    """Return the merged value at `path`; parts that only the base has go into `roots`."""
     if not (isinstance(base, dict) and isinstance(heir, dict)):
         return heir
     if path and any(heir.get(key) not in (None, base.get(key)) for key in _NAMES.get(path, ("kind",))):
@@ -186,5 +189,5 @@ def _below(roots: Collection[Path], found: Mapping[Path, V]) -> dict[Path, V]:
 
 
 def _is_below(roots: Collection[Path], path: Path) -> bool:
-    """Whether one of the roots leads to the path."""
+    """Return whether one of the roots leads to the path."""
     return any(path[:length] in roots for length in range(1, len(path) + 1))

@@ -9,8 +9,9 @@ Path = tuple[str | int, ...]
 _TEXT = r"[A-Za-z0-9_-]"
 _START = r"(?<![A-Za-z0-9])"
 
-# A part that each form has, what it is, and its whole form as the issuer publishes it (compare gitleaks/gitleaks:config/gitleaks.toml).
-# None of them looks at a text more often than once: a text may have a million characters.
+# A part that each form has, what it is, and its whole form as the issuer publishes it (compare
+# gitleaks/gitleaks:config/gitleaks.toml). None of them scans a text more than once: a text may have a million
+# characters.
 _FORMS = (
     ("AKIA", "an AWS access key", rf"{_START}AKIA[A-Z2-7]{{16}}(?![A-Za-z0-9])"),
     ("ASIA", "an AWS access key", rf"{_START}ASIA[A-Z2-7]{{16}}(?![A-Za-z0-9])"),
@@ -48,7 +49,7 @@ _KEY_OF = re.compile(
     "|source|column|field|name|query|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item"
 )
 
-# What stands in for a value: a variable, an argument's `{name}`, `<token>`, stars.
+# Placeholders for a value: a variable, an argument's `{name}`, `<token>`, stars.
 _STAND_IN = re.compile(r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}")
 _PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?")
 STARS = "********"
@@ -59,7 +60,7 @@ _LONGEST = 8192
 
 
 def find_credentials(data: Any) -> dict[Path, str]:
-    """The scalars of the document's data that are credentials or hold one, and what each looks like."""
+    """Return the scalars of the document's data that are credentials or hold one, and what each looks like."""
     return dict(_walk((), data))
 
 
@@ -97,7 +98,7 @@ def _named(name: str | int, text: str) -> str | None:
 
 
 def _assigned(text: str) -> str | None:
-    """The first of the text's own options and variables that takes a secret."""
+    """Return the first of the text's own options and variables that takes a secret."""
     if len(text) > _LONGEST or not any(ending in text.lower() for ending in _ENDINGS):
         return None
     given = ((found["name"] or found["option"], found["value"] or found["word"]) for found in _ASSIGNMENTS.finditer(text))
@@ -109,7 +110,7 @@ def _is_option(value: Any) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether the name says that its value is a secret, and the value stands for itself."""
+    """Return whether the name is that of a secret, and the value is no placeholder."""
     if not name.lower().endswith(_ENDINGS) or not 0 < len(value) <= _LONGEST:
         return False
     if value.startswith("--") or _STAND_IN.fullmatch(value) or _PATH.fullmatch(value):

@@ -11,7 +11,7 @@ from headway.jobspec.credentials import STARS, find_credentials, starred
 
 Path = tuple[str | int, ...]
 
-# The line breaks of YAML 1.1, which libyaml counts lines by; str.splitlines knows others too.
+# The line breaks of YAML 1.1, by which libyaml counts lines; str.splitlines accepts others too.
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 _QUOTED = 60
@@ -29,10 +29,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """`data` as read from `text`, and where every key and value of it stands.
+    """`data` as read from `text`, and the position of every key and value of it.
 
-    Of a document that extends others, `data` is all that it comes to. `origins` leads from each part that it inherits to the
-    base whose text says it; `keys` and `values` are places in that text then.
+    In a document that extends others, `data` is the merged result. `origins` maps each inherited part to the base whose
+    text has it; `keys` and `values` are positions in that text then.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Document:
     origins: Mapping[Path, "Document"] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """The lines of the text, without their breaks."""
+        """Return the lines of the text, without their breaks."""
         return self._lines
 
     @cached_property
@@ -57,7 +57,7 @@ class Document:
         return find_credentials(self.data)
 
     def shown(self, line: int) -> str:
-        """The line, stars in place of secrets; empty when there is no such line."""
+        """Return the line, stars in place of secrets; empty when there is no such line."""
         text = self._lines[line] if line < len(self._lines) else ""
         for span in self._secrets_of_lines.get(line, ()):
             start = span.column if line == span.line else 0
@@ -67,7 +67,7 @@ class Document:
 
     @cached_property
     def _secrets_of_lines(self) -> Mapping[int, list[Span]]:
-        """Where secrets of this very text stand, by the lines that they are on."""
+        """Return the positions of secrets in this text, by line."""
         found: dict[int, list[Span]] = {}
         for path in self.credentials:
             if path in self.values and self.origin(path) is self:
@@ -77,26 +77,27 @@ class Document:
         return found
 
     def starred(self, text: str | None) -> str | None:
-        """A message about the document without its secrets."""
+        """Return a message about the document without its secrets."""
         return None if text is None else starred(text, self._secret_values)
 
     @cached_property
     def _secret_values(self) -> tuple[str, ...]:
-        """Long ones first, since one may hold another; what is shorter than a password may be is left as it is."""
+        """Return the values, long ones first, since one may contain another; texts shorter than a password stay unchanged."""
         values = {str(self.value(path)) for path in self.credentials}
         return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
 
     def origin(self, path: Path) -> "Document":
-        """The document whose text says what stands at `path`: this one, or a base of it."""
+        """Return the document whose text has the value at `path`: this one, or a base of it."""
         ancestors = (path[:length] for length in range(len(path), 0, -1))
         return next((self.origins[each] for each in ancestors if each in self.origins), self)
 
     def folder(self, path: Path) -> FilePath:
-        """The folder that a relative path of a file, said at `path`, counts from."""
+        """Return the folder from which a relative path of a file at `path` counts."""
         return FilePath(self.origin(path).name).parent
 
     def span(self, path: Path, at_key: bool = False) -> Span | None:
-        """Where `path` stands: a scalar at its value, all else at its key. What is not there is found at its deepest ancestor."""
+        """Return the position of `path`: a scalar at its value, all else at its key. A missing path is found at its
+        deepest ancestor."""
         while path and path not in self.values:
             path = path[:-1]
         if path in self.scalars and not at_key:
@@ -105,14 +106,15 @@ class Document:
 
     @cached_property
     def _first_keys(self) -> Mapping[Path, Span]:
-        """Where each mapping begins: one without a key of its own (the document, an item of a list) is shown there."""
+        """Return the begin of each mapping, the position of one without a key (the document, an item of a list)."""
         first: dict[Path, Span] = {}
         for path, span in self.keys.items():
             first.setdefault(path[:-1], span)
         return first
 
     def source(self, path: Path) -> str:
-        """The scalar at `path` as it is written, quotes included, a long one clipped, a secret starred; what else as its name."""
+        """Return the scalar at `path` as it is written, quotes included, a long one clipped, a secret starred; other
+        values as their type's name."""
         path = path[:-1] if path[:-1] in self.scalars else path
         span = self.values.get(path)
         if span is None or path not in self.scalars:
@@ -125,7 +127,7 @@ class Document:
         return clipped(self.origin(path).lines()[span.line][span.column : span.end_column])
 
     def value(self, path: Path) -> Any:
-        """What stands at `path`; None when nothing does. A single text is also the only item of a list."""
+        """Return the value at `path`; None when there is none. A single text is also the only item of a list."""
         found = self.data
         for segment in path:
             if isinstance(found, str) and segment == 0:
@@ -138,10 +140,10 @@ class Document:
 
 
 def dotted(path: Path) -> str:
-    """The path as messages name it: `checkpoint.tiers[0].every`."""
+    """Return the path as messages name it: `checkpoint.tiers[0].every`."""
     return "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path).lstrip(".")
 
 
 def clipped(text: str, width: int = _QUOTED) -> str:
-    """`text` as a message may quote it: what is longer than `width` ends in three points."""
+    """Return `text` as a message may quote it: text longer than `width` ends in three points."""
     return text if len(text) <= width else f"{text[: width - 3]}..."

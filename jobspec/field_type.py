@@ -9,7 +9,7 @@ from headway.jobspec.notation import bounds, notation_of
 from headway.jobspec.schema import JsonSchema
 from headway.jobspec.spec.section import Name
 
-# Links to what is explained elsewhere: to each definition by its name, to `NAME`, and to each quantity by its name.
+# Links to explanations elsewhere: to each definition by its name, to `NAME`, and to each quantity by its name.
 Links = Mapping[str, str]
 
 NAME = "name"
@@ -37,7 +37,7 @@ def _words(schema: JsonSchema, links: Links) -> str:
 
 
 def _differs_from_null(schema: JsonSchema) -> bool:
-    """Whether `null` says something else than leaving the field out."""
+    """Return whether `null` means something other than omitting the field."""
     return schema.get("default") is not None
 
 
@@ -79,14 +79,14 @@ def _length(schema: JsonSchema) -> str:
 
 
 def _mapping(schema: JsonSchema, links: Links) -> str:
-    """A mapping with free keys: of their form, with values of one type."""
+    """Return a mapping with free keys: of their form, with values of one type."""
     for pattern, value in schema.get("patternProperties", {}).items():
         return f"a mapping of keys of the form {code(pattern)}, each to {_words(value, links)}"
     return "a mapping"
 
 
 def _limits(schema: JsonSchema, what: str) -> str:
-    """The limits of a number (`imum`) or of a list's `Items`."""
+    """Return the limits of a number (`imum`) or of a list's `Items`."""
     names = (f"min{what}", f"exclusiveMin{what}", f"max{what}", f"exclusiveMax{what}")
     least, above, most, below = (None if name not in schema else f"{schema[name]}" for name in names)
     return bounds(least, above, most, below)

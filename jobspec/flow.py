@@ -7,12 +7,12 @@ from typing import Any
 
 from headway.jobspec.scalar import plain_scalar
 
-# What needs no quotes between brackets (YAML 1.2, 7.3.3), and some less.
+# Text that needs no quotes between brackets (YAML 1.2, 7.3.3), and some less.
 _PLAIN = re.compile(r"[\w./~+<-]([\w ./~+<>()=@*$%-]|:(?=[\w/]))*(?<! )")
 
 
 def flow(value: Any) -> str:
-    """The value as YAML in one line, which a document may hold as it is."""
+    """Return the value as YAML in one line, which a document may contain unchanged."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):

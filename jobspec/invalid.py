@@ -59,9 +59,9 @@ _WORDS: tuple[tuple[Any, str], ...] = (
 )
 _FORMS: Mapping[str, str] = {"^/": "path that begins with `/`", **{get_args(text)[1].pattern: form for text, form in _WORDS}}
 
-# What is said of `auto` where nothing decides it, beside pydantic's kinds of errors.
+# The kind for `auto` where it is not supported, next to pydantic's kinds of errors.
 _NOT_DECIDED = "auto"
-# What pydantic puts behind a key that is not in its form, and how a choice's own fields are called (`choice.Choice`).
+# pydantic's suffix of a key that is not in its form, and the names of a choice's own fields (`choice.Choice`).
 _KEY = "[key]"
 _CHOICE = ("kind", "options")
 # Names as unlike as `partition` and `options` are no slips of the pen.
@@ -69,7 +69,7 @@ _SLIP = 0.75
 
 
 def describe(error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = ()) -> list[Problem]:
-    """One problem an error. `prefix` leads to where the model's data stands in the document."""
+    """Return one problem per error. `prefix` is the path of the model's data in the document."""
     found = error.errors(include_url=False)[:MAX_PROBLEMS]
     meant = {(*loc[:-1], _meant(loc, model)) for loc in _unknown_keys(found)}
     problems = [_problem(details, model, document, prefix) for details in found if not _echo(details, document, prefix, meant)]
@@ -77,7 +77,8 @@ def describe(error: ValidationError, model: type[BaseModel], document: Document,
 
 
 def _echo(details: ErrorDetails, document: Document, prefix: Path, meant: set[tuple[str | int | None, ...]]) -> bool:
-    """Whether another error says it already: a field is missing because it is misspelt, a list too short because of its items."""
+    """Return whether another error covers it already: a field is missing because it is misspelt, a list too short
+    because of its items."""
     if details["type"] == "too_short":
         return bool(document.value((*prefix, *details["loc"])))
     return details["type"] == "missing" and details["loc"] in meant
@@ -88,7 +89,7 @@ def _meant(loc: Path, model: type[BaseModel]) -> str | None:
 
 
 def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:
-    """Of a document without a field that its model leaves open, and that is needed here."""
+    """Return the problem of a missing field that its model makes optional, and that is required here."""
     return _missing((name,), model, document, ())
 
 
@@ -102,7 +103,7 @@ def _unknown_keys(found: list[ErrorDetails]) -> list[Path]:
 
 
 def field_names(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The model's fields by the name that they have in a document."""
+    """Return the model's fields by the name that they have in a document."""
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
@@ -123,7 +124,7 @@ def _unknown(loc: Path, model: type[BaseModel], document: Document, prefix: Path
 
 
 def _where(key: str, owner: type[BaseModel], model: type[BaseModel]) -> str:
-    """What to do with a field that `owner` does not have."""
+    """Return the remedy for a field that `owner` does not have."""
     fields = field_names(owner)
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return f"`{key}` belongs under `options`"
@@ -133,7 +134,7 @@ def _where(key: str, owner: type[BaseModel], model: type[BaseModel]) -> str:
 
 
 def _homes(key: str, model: type[BaseModel]) -> Iterator[str]:
-    """Names of the sections right below `model` that have a field `key`."""
+    """Yield names of the sections right below `model` that have a field `key`."""
     for name, info in field_names(model).items():
         section = _model_of(info.annotation)
         if section is not None and key in field_names(section):
@@ -147,7 +148,7 @@ def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path
 
 
 def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem:
-    """Of a mapping with free keys."""
+    """Return the problem of a wrong key of a mapping with free keys."""
     form = _FORMS.get(details.get("ctx", {}).get("pattern", ""))
     wrong = f"is not a {form}" if form else f"must {_bound(details, None) or details['msg']}"
     return Problem("HW204", document.name, path, f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}", at_key=True)
@@ -183,7 +184,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
 
 
 def _bound(details: ErrorDetails, info: FieldInfo | None) -> str | None:
-    """What the value must be, a limit of a quantity in its unit; None for an error that is about no bound."""
+    """Return what the value must be, a limit of a quantity in its unit; None for an error without a bound."""
     kind, context = details["type"], details.get("ctx", {})
     notation = None if info is None else _notation(info.annotation, *info.metadata)
     write: Callable[[Any], str] = notation.write if notation else _number
@@ -192,7 +193,7 @@ def _bound(details: ErrorDetails, info: FieldInfo | None) -> str | None:
 
 
 def _notation(*annotations: Any) -> Notation | None:
-    """How the quantity is written that stands in one of the annotations; None where there is none."""
+    """Return the notation of the quantity in one of the annotations; None if there is none."""
     for each in annotations:
         inner = notation_of(each.json_schema or {}) if isinstance(each, WithJsonSchema) else _notation(*get_args(each))
         if inner is not None:
@@ -201,7 +202,7 @@ def _notation(*annotations: Any) -> Notation | None:
 
 
 def _written(document: Document, path: Path) -> Path:
-    """Where the value stands: of a mapping that is written as its name alone, at the name."""
+    """Return the position of the value; of a mapping that is written as its name alone, the name's."""
     return path[:-1] if path not in document.values and path[:-1] in document.scalars else path
 
 
@@ -227,7 +228,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _in_quotes(document: Document, path: Path) -> str | None:
-    """How to write a number or a boolean where text is wanted; None where something else stands there."""
+    """Return how to write a number or a boolean where text is required; None for other values."""
     if document.value(path) is None or path not in document.scalars:
         return None
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
@@ -235,12 +236,12 @@ def _in_quotes(document: Document, path: Path) -> str | None:
 
 
 def _of_key(path: Path) -> str | None:
-    """What to do with a value of nothing in a mapping with free keys, of which there is no more to say."""
+    """Return the remedy for an empty value in a mapping with free keys."""
     return f'leave `{path[-1]}` out, or write `{path[-1]}: ""` for an empty text' if isinstance(path[-1], str) else None
 
 
 def _about(loc: Path, model: type[BaseModel]) -> str | None:
-    """What the field at `loc` means, with an example; of an item, what its list means."""
+    """Return the description of the field at `loc`, with an example; of an item, that of its list."""
     owner, name = _holder(model, loc)
     if owner is None or name not in field_descriptions(owner):
         return None
@@ -249,13 +250,13 @@ def _about(loc: Path, model: type[BaseModel]) -> str | None:
 
 
 def _as_clause(sentence: str) -> str:
-    """Without its full stop and capital; `CPU cores` keeps its own."""
+    """Return it without its full stop and capital; `CPU cores` keeps its own."""
     first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()
     return first + sentence[1:].rstrip(".")
 
 
 def _example(info: FieldInfo) -> str:
-    """The field's first example in YAML's flow style."""
+    """Return the field's first example in YAML's flow style."""
     return flow((info.examples or [None])[0])
 
 
@@ -264,19 +265,19 @@ def _place(path: Path, owner: type[BaseModel]) -> str:
 
 
 def field_of(model: type[BaseModel], loc: Path) -> FieldInfo | None:
-    """The field that holds the value at `loc`, below a `model`: for an item of a list, the list's."""
+    """Return the field that holds the value at `loc`, below a `model`: for an item of a list, the list's."""
     owner, name = _holder(model, loc)
     return None if owner is None else field_names(owner).get(name)
 
 
 def _holder(model: type[BaseModel], loc: Path) -> tuple[type[BaseModel] | None, str]:
-    """The model and the name of the field that holds the value at `loc`: for an item of a list, the list's."""
+    """Return the model and the name of the field that holds the value at `loc`: for an item of a list, the list's."""
     names = [segment for segment in loc if isinstance(segment, str)]
     return (_owner(model, tuple(names[:-1])), names[-1]) if names else (None, "")
 
 
 def _owner(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
-    """The model of the mapping at `loc`."""
+    """Return the model of the mapping at `loc`."""
     owner: type[BaseModel] | None = model
     for segment in loc:
         if isinstance(segment, str) and owner is not None:
@@ -286,14 +287,14 @@ def _owner(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model inside `X`, `X | None` or `tuple[X, ...]`."""
+    """Return the model inside `X`, `X | None` or `tuple[X, ...]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for found in map(_model_of, get_args(annotation)) if found is not None), None)
 
 
 def _literals(info: FieldInfo | None) -> list[str]:
-    """What the field's `Literal` allows, also inside a tuple or beside None."""
+    """Return what the field's `Literal` allows, also inside a tuple or with None."""
     return [] if info is None else list(_literal_values(info.annotation))
 
 

@@ -25,7 +25,7 @@ _TAG_DIRECTIVE = re.compile("(?:^|(?<=[\r\n\x85\u2028\u2029]))%TAG")
 
 
 def load_file(path: FilePath) -> tuple[Document, list[Problem]]:
-    """The document in the file, by whose path problems name it. With a problem its data may be incomplete."""
+    """Return the document in the file, whose path problems name. With a problem its data may be incomplete."""
     try:
         return load_bytes(str(path), read_bytes(path))
     except (OSError, ValueError) as error:
@@ -33,13 +33,14 @@ def load_file(path: FilePath) -> tuple[Document, list[Problem]]:
 
 
 def read_bytes(path: FilePath) -> bytes:
-    """What is in the file, up to the first byte that is too many. Raises OSError, and ValueError for what no path can be."""
+    """Return the content of the file, up to the first byte beyond the limit. Raises OSError, and ValueError for an
+    impossible path."""
     with path.open("rb") as file:
         return file.read(MAX_BYTES + 1)
 
 
 def load_bytes(name: str, content: bytes) -> tuple[Document, list[Problem]]:
-    """The document in `content`, as `load_file` reads it."""
+    """Return the document in `content`, as `load_file` reads it."""
     if len(content) > MAX_BYTES:
         message = f"the file is larger than the {MAX_BYTES} bytes that a spec may have"
         return Document(name), [Problem("HW103", name, (), message, "a spec is a page or two; check that this is the right file")]
@@ -141,7 +142,7 @@ class _Reader:
         return found
 
     def _key(self, path: Path, event: yaml.Event, found: dict[str, Any]) -> str | None:
-        """The key, or None when it cannot be used; then its value is read past."""
+        """Return the key, or None when it cannot be used; then its value is read past."""
         self._refuse(event)
         if not isinstance(event, yaml.ScalarEvent):
             self._problem("HW109", self._span(event), "this key is a list or a mapping; a key is text", None)
@@ -163,7 +164,7 @@ class _Reader:
         return None
 
     def _skip(self, event: yaml.Event) -> None:
-        """Reads past a node without keeping it. What it holds is still refused where it must be."""
+        """Read past a node without keeping it. Forbidden content is still refused."""
         depth = 0
         while True:
             self._refuse(event)
@@ -188,7 +189,7 @@ class _Reader:
         return event.value
 
     def _refuse(self, event: yaml.Event) -> None:
-        """Anchors, aliases and tags, each with its reason."""
+        """Refuse anchors, aliases and tags, each with its reason."""
         if isinstance(event, yaml.AliasEvent):
             message = f"the alias `*{clipped(str(event.anchor))}` is refused"
             self._problem("HW106", self._span(event), message, "write the value where it is used")
@@ -210,7 +211,7 @@ class _Reader:
             raise _StopError
 
     def _count(self, event: yaml.Event, depth: int) -> None:
-        """Stops before more is kept than a spec may hold."""
+        """Stop before more is kept than a spec may hold."""
         self._read += 1
         if depth > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels"
@@ -235,7 +236,8 @@ class _Reader:
         what, context = getattr(error, "problem", None) or "not YAML", getattr(error, "context", None)
         mark = getattr(error, "problem_mark", None)
         if what == "could not find expected ':'":
-            mark = getattr(error, "context_mark", None) or mark  # the key that lacks it, not the line after
+            # The key without a value, not the following line.
+            mark = getattr(error, "context_mark", None) or mark
         span = None if mark is None else self._between(mark.line, mark.column, mark.line, mark.column + 1)
         message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
         hint = "indent with spaces, put a space after `:` and quote texts that contain `: ` or ` #`"
@@ -248,7 +250,7 @@ class _Reader:
         return self._between(start.line, start.column, end.line, end.column) if start and end else Span(0, 0, 0, 0)
 
     def _between(self, line: int, column: int, end_line: int, end_column: int) -> Span:
-        """From one place to the other; libyaml takes the end of a text for a line of its own."""
+        """Return the range between two places; libyaml counts the end of a text as a line."""
         return Span(*min((line, column), self._end), *min((end_line, end_column), self._end))
 
     def _forbidden_character(self, error: yaml.reader.ReaderError) -> None:
@@ -261,7 +263,7 @@ class _Reader:
 
 
 def _span_at(before: str, length: int = 1) -> Span:
-    """The `length` characters that follow the text `before`."""
+    """Return the `length` characters that follow the text `before`."""
     lines = LINE_BREAK.split(before)
     line, column = len(lines) - 1, len(lines[-1])
     return Span(line, column, line, column + length)

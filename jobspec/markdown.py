@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 
 def code(text: str) -> str:
-    """`text` as it is, also where it holds backticks (GFM 6.3)."""
+    """Return `text` unchanged, also if it holds backticks (GFM 6.3)."""
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     padding = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{padding}{text}{padding}{fence}"
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown cells, each of one line (GFM 4.10)."""
+    """Return a table of Markdown cells, each of one line (GFM 4.10)."""
     names = list(columns)
     return "\n".join(map(_row, [names, ["---"] * len(names), *rows]))
 
@@ -22,10 +22,10 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def link(text: str, title: str) -> str:
-    """A link to the heading `title` of the same page."""
+    """Return a link to the heading `title` of the same page."""
     return f"[{text}](#{anchor(title)})"
 
 
 def anchor(title: str) -> str:
-    """What GitHub calls the place of a heading: lower case, hyphens for spaces, no punctuation."""
+    """Return GitHub's anchor of a heading: lower case, hyphens for spaces, no punctuation."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -15,7 +15,7 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 @dataclass(frozen=True)
 class Notation:
-    """One type of quantity: its name with its article, what may be written, and how a value of it is."""
+    """One type of quantity: its name with its article, its accepted notation, and how a value of it is written."""
 
     article: str
     name: str
@@ -40,7 +40,7 @@ def write_bytes_per_second(number: int) -> str:
 
 
 def write_seconds(seconds: float) -> str:
-    """`90s`, `7d`; what is below a millisecond is lost."""
+    """Write `90s`, `7d`; fractions of a millisecond are lost."""
     return _in_largest(round(seconds * 1000), _MILLISECONDS) if seconds else "0s"
 
 
@@ -91,7 +91,7 @@ _QUANTITIES: tuple[tuple[Any, Notation], ...] = (
 
 
 def _pattern(quantity: Any) -> str:
-    """What JSON Schema has of the type."""
+    """Return what JSON Schema has of the type."""
     schemas = (each.json_schema or {} for each in get_args(quantity) if isinstance(each, WithJsonSchema))
     return next(str(schema["pattern"]) for schema in schemas)
 
@@ -101,13 +101,13 @@ NOTATIONS: tuple[Notation, ...] = tuple(_BY_PATTERN.values())
 
 
 def notation_of(schema: Mapping[str, Any]) -> Notation | None:
-    """How the quantity is written that the JSON Schema, or one of its alternatives, is of; None where it is of none."""
+    """Return the notation of the quantity in the JSON Schema, or in one of its alternatives; None if it has none."""
     patterns = (each.get("pattern", "") for each in (schema, *schema.get("anyOf", ())))
     return next((_BY_PATTERN[pattern] for pattern in patterns if pattern in _BY_PATTERN), None)
 
 
 def bounds(least: str | None, above: str | None, most: str | None, below: str | None) -> str:
-    """Limits in words, for example `1 to 8`; empty where there are none."""
+    """Return limits in words, for example `1 to 8`; empty where there are none."""
     if least is not None and most is not None:
         return f"{least} to {most}"
     limits = {"at least": least, "more than": above, "at most": most, "less than": below}

@@ -36,9 +36,10 @@ S = TypeVar("S", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Parsed(Generic[S]):
-    """`spec` is whole when `complete`; else only the sections that `has` answers for may be read.
+    """`spec` is whole when `complete`; else only the sections for which `has` is true may be read.
 
-    `undecided` are the places of values that are `auto`, where nothing else keeps the spec from being whole: it has stand-ins there.
+    `undecided` are the places of values that are `auto`, if nothing else keeps the spec from being whole: it has
+    stand-ins there.
     """
 
     document: Document
@@ -55,9 +56,9 @@ AnyParsed = Parsed[Cluster] | Parsed[TrainingJob] | Parsed[Inventory]
 
 
 def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | None, list[Problem]]:
-    """The file's document with its bases, its spec and the problems of all; `load` reads files.
+    """Return the file's document with its bases, its spec and the problems of all; `load` reads files.
 
-    A value that cannot be read is not judged as well, and no spec comes from a document that lacks a part of its bases.
+    An unreadable value is not judged as well, and a document with an incomplete base has no spec.
     """
     document, unreadable = load(path)
     if len(unreadable) > MAX_PROBLEMS or not isinstance(document.data, dict) or _head_problems(document):
@@ -73,25 +74,27 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
 
 
 def kind_of(document: Document) -> str | None:
-    """The document's `kind`, if it is a known one."""
+    """Return the document's `kind`, if it is a known one."""
     kind = document.value(("kind",))
     return kind if isinstance(kind, str) and kind in MODELS else None
 
 
 def is_partial(document: Document) -> bool:
-    """Whether the document is only a base for others."""
+    """Return whether the document is only a base for others."""
     return ("partial",) in document.values and document.value(("partial",)) is not False
 
 
 def said_only(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems without those of fields that another document can add: all that are missing, but not in the items of a list."""
+    """Return the problems without those of fields that another document can add: all missing fields, but not in the
+    items of a list."""
     return [problem for problem in problems if problem.code != _MISSING or any(isinstance(key, int) for key in problem.path)]
 
 
 def parse(document: Document) -> tuple[AnyParsed | None, list[Problem]]:
-    """The spec in the document and its problems. None when its kind or version is unknown, so that no field can be judged.
+    """Return the spec in the document and its problems. None when its kind or version is unknown, so that no field can
+    be judged.
 
-    Of a partial document no section counts as whole, and what it lacks is no problem.
+    In a partial document no section counts as whole, and missing fields are no problem.
     """
     kind, problems = kind_of(document), _head_problems(document)
     if kind is None or problems:
@@ -104,7 +107,7 @@ def parse(document: Document) -> tuple[AnyParsed | None, list[Problem]]:
 
 
 def parse_job(document: Document) -> tuple[Parsed[TrainingJob], list[Problem]]:
-    """The spec of a document that is known for a TrainingJob, no base for others, and its problems; stand-ins for what is `auto`.
+    """Return the spec of a known TrainingJob, which is no base for others, and its problems; stand-ins replace `auto`.
 
     A section with an `auto` does not count as whole before that is decided; the rest of it is judged.
     """
@@ -118,7 +121,7 @@ def parse_job(document: Document) -> tuple[Parsed[TrainingJob], list[Problem]]:
 
 
 def _head_problems(document: Document) -> list[Problem]:
-    """What keeps the document from being judged at all."""
+    """Yield the reasons why the document cannot be judged at all."""
     return [*_version_problems(document), *_kind_problems(document)] if isinstance(document.data, dict) else []
 
 
@@ -143,7 +146,7 @@ def _parse_as(model: type[Any], document: Document) -> tuple[Parsed[Any], list[P
 
 
 def _valid_sections(model: type[BaseModel], data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
-    """The top-level fields that are valid once unknown keys are taken out."""
+    """Return the top-level fields that are valid once unknown keys are taken out."""
     unknown = unknown_keys(error)
     known = _without(data, unknown)
     bad = {details["loc"][0] for details in error.errors(include_url=False) if details["loc"] and details["loc"] not in unknown}
@@ -161,7 +164,7 @@ def _valid_sections(model: type[BaseModel], data: dict[str, Any], error: Validat
 
 @cache
 def _section(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
-    """What reads one field of the model by itself."""
+    """Return the reader of one field of the model."""
     info = model.model_fields[name]
     return TypeAdapter(cast("Any", Annotated[info.annotation, info]))
 

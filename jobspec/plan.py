@@ -13,7 +13,7 @@ from headway.runner.contract import Mesh, RunConfig
 JOB_PLAN_SCHEMA = "headway.job-plan/2"
 CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/3"
 
-# The two lowest bits of the traffic class byte; 10 says that the sender understands marks.
+# The two lowest bits of the traffic class byte; 10 means that the sender understands marks.
 _ECT0 = 2
 
 
@@ -21,7 +21,7 @@ _ECT0 = 2
 class EnvVar:
     """A variable of every rank's environment, why it is set, and the public source that defines it.
 
-    `decided_by` is what of the cluster file its value must agree with; None where a job may say another.
+    `decided_by` is the part of the cluster file with which its value must agree; None if a job may set another.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """A local disk: its directory, its room, and how many bytes a second it takes and gives, where the cluster file says."""
+    """A local disk: its directory, its size, and its write and read bandwidth in bytes a second, if the cluster file has them."""
 
     path: str
     size_bytes: int
@@ -84,7 +84,7 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """A node: the `index`-th of its group. `host` and `port` are where SSH answers; None when no document says."""
+    """A node: the `index`-th of its group. `host` and `port` are its SSH address; None when no document has it."""
 
     name: str
     group: str
@@ -106,10 +106,11 @@ class EcnPlan:
 
 @dataclass(frozen=True)
 class ClassPlan:
-    """A class of traffic and every number by which some device knows it.
+    """A class of traffic and every number by which some device identifies it.
 
-    `priority` is 802.1p's and PFC's; `traffic_class`, `queue` and `priority_group` are the switch's own: the class after its DSCP
-    is read, the queue at the way out, the buffer at the way in. `bandwidth_percent` None is strict priority.
+    `priority` is 802.1p's and PFC's; `traffic_class`, `queue` and `priority_group` are the switch's own: the class
+    after its DSCP is read, the queue at the way out, the buffer at the way in. `bandwidth_percent` None is strict
+    priority.
     """
 
     name: str
@@ -137,11 +138,11 @@ class QosPlan:
     rest_percent: int
 
     def carrying(self, what: str) -> ClassPlan | None:
-        """The class of the traffic `what`."""
+        """Return the class of the traffic `what`."""
         return next((each for each in self.classes if each.carries == what), None)
 
     def of_dscp(self, dscp: int) -> ClassPlan | None:
-        """The class of packets with this DSCP; None is the rest."""
+        """Return the class of packets with this DSCP; None is the rest."""
         return next((each for each in self.classes if each.dscp == dscp), None)
 
     @property
@@ -155,7 +156,7 @@ class FabricPlan:
     """A network with one role. `qos` is None where no class is planned.
 
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
-    the same between a pod and the tier above it. `congestion` is None where nothing is said. `addresses` is the network that the
+    the same between a pod and the tier above it. `congestion` is None if it is not set. `addresses` is the network that the
     adapters' addresses are of; `os` are the kinds of files that its switches get.
     """
 
@@ -198,7 +199,7 @@ class PortPlan:
 class SwitchPlan:
     """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
 
-    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory says.
+    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them.
     """
 
     name: str
@@ -214,7 +215,7 @@ class SwitchPlan:
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
-        """Its ports to other switches: the interfaces that BGP speaks on."""
+        """Its ports to other switches: the interfaces of its BGP sessions."""
         return tuple(port for port in self.ports if port.role == "fabric")
 
 
@@ -258,7 +259,7 @@ class FailurePlan:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What a job is resolved against."""
+    """The cluster against which a job is resolved."""
 
     name: str
     hash: str
@@ -275,11 +276,11 @@ class ClusterPlan:
     schema: str = CLUSTER_PLAN_SCHEMA
 
     def group(self, name: str) -> GroupPlan:
-        """The group of nodes of this name; KeyError when there is none."""
+        """Return the group of nodes of this name; KeyError when there is none."""
         return {group.name: group for group in self.groups}[name]
 
     def fabric(self, name: str) -> FabricPlan:
-        """The fabric of this name; KeyError when there is none."""
+        """Return the fabric of this name; KeyError when there is none."""
         found = {fabric.name: fabric for fabric in self.fabrics}
         return found[name]
 
@@ -302,10 +303,11 @@ class MountPlan:
 class JobPlan:
     """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds.
 
-    `spares` nodes are held beside the `slots` that compute. `segment_nodes` must come from one NVLink domain together, and as multiples
-    of which every domain is used; None where it does not matter which nodes the job gets.
+    `spares` nodes are held in addition to the `slots` that compute. `segment_nodes` must come from one NVLink domain
+    together, and as multiples of which every domain is used; None where it does not matter which nodes the job gets.
 
-    `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the spec) and image.
+    `spec` is the whole spec with its defaults, `code` what is to run: the git commit (`HEAD`: the one that holds the
+    spec) and image.
     """
 
     name: str
@@ -341,20 +343,20 @@ class JobPlan:
 
     @property
     def outlives_nodes(self) -> bool:
-        """Whether an attempt goes on when it loses a node: another takes its place."""
+        """Whether an attempt continues when it loses a node: another takes its place."""
         return self.spares > 0 or self.run.timeouts["replace"].floor_s > 0
 
     @property
     def kept_spec(self) -> Mapping[str, Any]:
-        """What an attempt keeps of the spec, to compare a later one with: the model by its sizes too."""
+        """The part of the spec that an attempt keeps, to compare a later one with: the model by its sizes too."""
         return with_sizes(self.spec, self.model)
 
     @property
     def run_stem(self) -> str:
-        """What the names of its runs begin with; a number, a date or the scheduler's job id follows."""
+        """The prefix of its runs' names; a number, a date or the scheduler's job id follows."""
         return f"{self.name}-{self.spec_hash[:8]}"
 
 
 def to_json(plan: JobPlan | ClusterPlan | RunConfig) -> str:
-    """The plan as JSON text: the same plan gives the same bytes."""
+    """Return the plan as JSON text: the same plan gives the same bytes."""
     return json_text(dataclasses.asdict(plan))

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from headway.jobspec.document import Document, Path, Span, clipped
 
-# Checks do not know files: they name the document by its part, and `locate` puts the file's name in its place.
+# Checks do not use file names: they name the document by its part, and `locate` replaces it by the file's name.
 JOB = "job"
 CLUSTER = "cluster"
 
@@ -16,7 +16,7 @@ _UNSHOWN = "HW116"
 _ALWAYS_SHOWN = {*UNREADABLE, _UNSHOWN}
 
 MAX_PROBLEMS = 100
-"""Problems that are told of one document in one go."""
+"""The most problems of one document that are reported at once."""
 
 _WIDTH = 120
 _LONGEST = 1000
@@ -37,7 +37,7 @@ _COLOUR: Mapping[Severity, str] = {Severity.ERROR: "\x1b[1;31m", Severity.WARNIN
 class Problem:
     """One mistake. `path` leads to the value; `span` is set only where there is no path yet (syntax).
 
-    `heir` is the document in which it was found, where `document` is a base of it that says the value.
+    `heir` is the document in which it was found, if `document` is a base of it that has the value.
     """
 
     code: str
@@ -56,7 +56,8 @@ class Problem:
 
 
 def locate(problems: Iterable[Problem], names: Mapping[str, str]) -> list[Problem]:
-    """The problems with the documents' parts (`job`, `cluster`) replaced by the names of their files, and no text too long."""
+    """Return the problems with the documents' parts (`job`, `cluster`) replaced by the names of their files, and no
+    text too long."""
     return [
         replace(
             problem,
@@ -69,13 +70,13 @@ def locate(problems: Iterable[Problem], names: Mapping[str, str]) -> list[Proble
 
 
 def at_origin(problem: Problem, document: Document) -> Problem:
-    """The problem in `document`, at the base that says the value if it is inherited."""
+    """Return the problem in `document`, at the base that has the value if it is inherited."""
     origin = document if problem.span is not None else document.origin(problem.path)
     return problem if origin is document else replace(problem, document=origin.name, heir=document.name)
 
 
 def capped(problems: Iterable[Problem], document: str, more: int = 0) -> list[Problem]:
-    """So many problems of the document as people can use, and how many there are besides, `more` of them not even given."""
+    """Return a readable number of the document's problems, and how many there are in addition, `more` of them not even listed."""
     found = list(problems)
     first = [problem for index, problem in enumerate(found) if index < MAX_PROBLEMS or problem.code in _ALWAYS_SHOWN]
     unshown = len(found) - len(first) + more
@@ -86,7 +87,7 @@ def capped(problems: Iterable[Problem], document: str, more: int = 0) -> list[Pr
 
 
 def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> list[Problem]:
-    """The problems without repetitions: what cannot be read at all, then the others by document, line and column."""
+    """Return the problems without repetitions: what cannot be read at all, then the others by document, line and column."""
 
     def key(problem: Problem) -> tuple[bool, str, bool, int, int, str]:
         span = span_of(problem, documents.get(problem.document))
@@ -97,7 +98,7 @@ def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> 
 
 
 def show(problem: Problem, document: Document | None, colour: bool = False, heirs: Sequence[str] = ()) -> str:
-    """The problem as text of several lines, without a line break at the end. `heirs` inherit it from the document."""
+    """Return the problem as text of several lines, without a line break at the end. `heirs` inherit it from the document."""
     label = f"{problem.severity}[{problem.code}]"
     head = f"{_COLOUR[problem.severity]}{label}{_RESET}" if colour else label
     span = span_of(problem, document)
@@ -112,7 +113,7 @@ def show(problem: Problem, document: Document | None, colour: bool = False, heir
 
 
 def inherited(heirs: Sequence[str]) -> str:
-    """Where a problem of a base is found as well: the first heir by name, and how many others."""
+    """Return where else a problem of a base is found: the first heir by name, and the number of others."""
     first = f"in {heirs[0]}"
     return f"{first}, which extends it" if len(heirs) == 1 else f"{first} and {len(heirs) - 1} more, which extend it"
 
@@ -123,7 +124,7 @@ def printable(text: str) -> str:
 
 
 def span_of(problem: Problem, document: Document | None) -> Span | None:
-    """Where the problem is; None where nobody knows."""
+    """Return the position of the problem; None if it is unknown."""
     if problem.span is not None or document is None:
         return problem.span
     return document.span(problem.path, problem.at_key)

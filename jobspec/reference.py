@@ -30,7 +30,7 @@ A **name** is a DNS label (RFC 1123): lower-case letters, digits and hyphens, 63
 
 A **quantity** is text with its unit: `80GiB`, not 80. A count is a plain number, and so is a field whose name contains its unit."""
 
-# What stands over the kinds of a choice, and before the name of each.
+# The text above the kinds of a choice, and before the name of each.
 _CHOICES: Mapping[str, tuple[str, str]] = {
     "scheduler": ("Schedulers", "Scheduler"),
     "provider": ("Providers", "Provider"),
@@ -45,7 +45,7 @@ Definitions = Mapping[str, JsonSchema]
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the fields of a definition stand: in a document or the options of a kind, at a path of fields."""
+    """The place of a definition's fields: in a document or the options of a kind, at a path of fields."""
 
     definition: str
     root: str
@@ -57,7 +57,7 @@ class _Place:
 
 
 def reference(tables: Tables) -> str:
-    """The page docs/spec.md."""
+    """Return the page docs/spec.md."""
     definitions: Definitions = document_schema(tables)["$defs"]
     wholes = {kind: whole if (whole := f"{kind}.whole") in definitions else kind for kind in MODELS}
     documents = {kind: list(_places(_Place(whole, kind), definitions)) for kind, whole in wholes.items()}
@@ -74,7 +74,7 @@ def reference(tables: Tables) -> str:
 
 
 def _places(place: _Place, definitions: Definitions) -> Iterator[_Place]:
-    """The place and those of the sections in it, in reading order."""
+    """Yield the place and those of the sections in it, in reading order."""
     yield place
     for field, schema in definitions[place.definition].get("properties", {}).items():
         for inner in _referred(schema):
@@ -83,7 +83,7 @@ def _places(place: _Place, definitions: Definitions) -> Iterator[_Place]:
 
 
 def _kinds(choice: str, definitions: Definitions) -> Iterator[_Place]:
-    """The places of the options of every kind."""
+    """Yield the places of the options of every kind."""
     word = "Data" if choice.startswith(_DATA) else _CHOICES[choice][1]
     for branch in definitions[choice]["allOf"]:
         kind = branch["if"]["properties"]["kind"]["const"]
@@ -92,7 +92,7 @@ def _kinds(choice: str, definitions: Definitions) -> Iterator[_Place]:
 
 
 def _referred(schema: JsonSchema) -> list[str]:
-    """Names of the definitions that a field refers to, by itself, in its items or as an alternative."""
+    """Return names of the definitions that a field refers to, by itself, in its items or as an alternative."""
     own = [schema["$ref"].rpartition("/")[2]] if "$ref" in schema else []
     inner = [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]
     return [*own, *(name for each in inner for name in _referred(each))]
@@ -136,13 +136,13 @@ def _section(place: _Place, depth: int, definitions: Definitions, tables: Tables
 
 
 def _type(name: str, field: JsonSchema, links: Links) -> str:
-    """The type; what data may be follows from the trainer."""
+    """Return the type; that of data follows from the trainer."""
     data = [words for choice, words in links.items() if choice.startswith(_DATA)]
     return " or ".join(data) if name == "data" and "type" not in field else field_type(field, links)
 
 
 def _not_yet(root: str, path: tuple[str, ...], tables: Tables) -> Iterator[str]:
-    """What of the field is refused, by headway and by each trainer."""
+    """Return the parts of the field that are refused, by headway and by each trainer."""
     for row in PENDING.get(root, ()):
         if path[: len(row.field)] == row.field:
             yield f"**Not yet**{f' ({row.values})' if row.values else ''}: {row.yet}."
@@ -154,7 +154,7 @@ def _not_yet(root: str, path: tuple[str, ...], tables: Tables) -> Iterator[str]:
 
 
 def _left_out(field: JsonSchema, needed_by: list[str]) -> str:
-    """What counts when the field is left out: its default; of a section, the defaults of its fields."""
+    """Return the field's default; of a section, the defaults of its fields."""
     if needed_by:
         return f"required by {', '.join(map(code, needed_by))}"
     return code(flow(field.get("default", {})))

@@ -22,7 +22,7 @@ class NotFiniteError(ValueError):
 
 
 def plain_scalar(text: str) -> str | int | float | bool | None:
-    """What an unquoted `text` means. Raises LeadingZeroError and NotFiniteError."""
+    """Return the value of an unquoted `text`. Raises LeadingZeroError and NotFiniteError."""
     if text in _NULL:
         return None
     if text in _BOOL:

@@ -43,13 +43,13 @@ class Tables:
     only: Mapping[str, Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]] = dataclass_field(default_factory=dict)
 
     def options(self) -> list[type[BaseModel]]:
-        """The options models of all kinds."""
+        """Return the options models of all kinds."""
         tables = (self.schedulers, self.providers, self.switches, self.trainers, *self.data.values())
         return [kind.options for table in tables for kind in table.values()]
 
 
 def document_schema(tables: Tables, kind: str | None = None) -> JsonSchema:
-    """The schema of documents of that kind, by itself; without one, of all documents, told apart by their `kind`."""
+    """Return the schema of documents of that kind, alone; without one, of all documents, distinguished by their `kind`."""
     definitions = _definitions(tables)
     top = _any_document(definitions) if kind is None else definitions[kind]
     used = set(_reached(top, definitions))
@@ -57,16 +57,16 @@ def document_schema(tables: Tables, kind: str | None = None) -> JsonSchema:
 
 
 class _Strict(GenerateJsonSchema):
-    """Pydantic's schema with what the docstrings say of fields and without their titles, which repeat their names.
+    """Pydantic's schema with the docstrings of fields and without their titles, which repeat their names.
 
-    A mapping has no keys beside those of the wanted form.
+    A mapping accepts only keys of the required form.
     """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def sort(self, value: JsonSchema, parent_key: str | None = None) -> JsonSchema:
-        """As it is: Pydantic would put the keys of examples into the order of the alphabet."""
+        """Return the value unchanged: Pydantic would sort the keys of examples."""
         return value
 
     def model_schema(self, schema: ModelSchema) -> JsonSchema:
@@ -83,7 +83,8 @@ class _Strict(GenerateJsonSchema):
 
 
 def _as_written(schema: JsonSchema, info: FieldInfo) -> JsonSchema:
-    """A field with a quantity: its default as a document has it, its bounds, which no pattern can tell, as a comment."""
+    """Return a field with a quantity: its default as a document has it, its bounds, which no pattern can express, as a
+    comment."""
     notation = notation_of(schema)
     if notation is None:
         return schema
@@ -94,13 +95,13 @@ def _as_written(schema: JsonSchema, info: FieldInfo) -> JsonSchema:
 
 
 def _without_bounds(schema: JsonSchema) -> JsonSchema:
-    """Without the bounds of the value, which Pydantic writes beside the pattern of its text."""
+    """Remove the bounds of the value, which Pydantic writes in addition to the pattern of its text."""
     found = {key: value for key, value in schema.items() if key not in _BOUNDS}
     return {**found, "anyOf": [_without_bounds(each) for each in found["anyOf"]]} if "anyOf" in found else found
 
 
 def _definitions(tables: Tables) -> dict[str, JsonSchema]:
-    """Every section and every kind's options by name, and each choice by the name of its field."""
+    """Return every section and every kind's options by name, and each choice by the name of its field."""
     models = [*MODELS.values(), Switches, Choice, *tables.options()]
     references, found = models_json_schema([(model, "validation") for model in models], schema_generator=_Strict)
     names = {model: reference["$ref"].removeprefix(_DEFINITIONS) for (model, _), reference in references.items()}
@@ -124,7 +125,7 @@ def _definitions(tables: Tables) -> dict[str, JsonSchema]:
 
 
 def _allow_parts(name: str, definitions: dict[str, JsonSchema]) -> None:
-    """Defines the document anew: one that extends another, or is only a base, may lack what the other has."""
+    """Define the document again for parts: one that extends another, or is only a base, may omit fields that the other has."""
     whole = definitions[name]
     definitions[f"{name}.whole"] = whole
     definitions[f"{name}.part"] = _part(whole, definitions)
@@ -139,7 +140,7 @@ def _allow_parts(name: str, definitions: dict[str, JsonSchema]) -> None:
 
 
 def _part(schema: Any, definitions: dict[str, JsonSchema]) -> Any:
-    """The schema without fields that must be there."""
+    """Return the schema without required fields."""
     if isinstance(schema, dict):
         return {key: _part_of(key, value, definitions) for key, value in schema.items() if key != "required"}
     return [_part(each, definitions) for each in schema] if isinstance(schema, list) else schema
@@ -149,9 +150,11 @@ def _part_of(keyword: str, value: Any, definitions: dict[str, JsonSchema]) -> An
     match keyword:
         case "properties":
             return {name: _part(schema, definitions) for name, schema in value.items()}
-        case "items":  # a list is never completed
+        case "items":
+            # A list is never completed.
             return value
-        case "if":  # what another document says decides nothing here
+        case "if":
+            # Another document's content decides nothing here.
             return {**value, "required": list(value["properties"])}
         case "$ref":
             return _part_reference(value, definitions)
@@ -159,7 +162,7 @@ def _part_of(keyword: str, value: Any, definitions: dict[str, JsonSchema]) -> An
 
 
 def _part_reference(reference: str, definitions: dict[str, JsonSchema]) -> str:
-    """What to refer to in a part: the same where nothing of it must be there."""
+    """Return what to refer to in a part: the same where nothing of it must be there."""
     name = reference.removeprefix(_DEFINITIONS)
     part = _part(definitions[name], definitions)
     if part == definitions[name]:
@@ -169,12 +172,12 @@ def _part_reference(reference: str, definitions: dict[str, JsonSchema]) -> str:
 
 
 def _said(field: str, nothing: Any) -> JsonSchema:
-    """A document with the field, and not with the value that means the same as none."""
+    """Return a document with the field, and not with the value that means the same as none."""
     return {**_property(field, {"not": {"const": nothing}}), "required": [field]}
 
 
 def _job(schema: JsonSchema, tables: Tables) -> JsonSchema:
-    """A job that has what its trainer needs and data that it reads."""
+    """Return a job that has what its trainer needs and data that it reads."""
     properties = schema["properties"]
     data = {key: value for key, value in properties["data"].items() if key != "anyOf"}
     return {
@@ -185,7 +188,7 @@ def _job(schema: JsonSchema, tables: Tables) -> JsonSchema:
 
 
 def _of_trainer(name: str, tables: Tables) -> JsonSchema:
-    """What a job must have for this trainer; a field that it does not need may be null, as if it were left out."""
+    """Return what a job must have for this trainer; a field that it does not need may be null, as if it were left out."""
     kinds = [{"$ref": f"{_DEFINITIONS}data.{name}"}] if tables.data[name] else []
     there = {field: {"not": {"type": "null"}} for field in tables.needs[name]}
     data = _property("data", {"anyOf": [*kinds, {"type": "null"}]})
@@ -211,7 +214,7 @@ def _choice(shape: JsonSchema, table: Table, names: Mapping[Any, str]) -> JsonSc
 
 
 def _options(model: type[BaseModel], reference: str) -> JsonSchema:
-    """The options of one kind: they may be left out where the kind wants none."""
+    """Return the options of one kind: they may be omitted if the kind requires none."""
     fields = field_names(model)
     wanted = [name for name, info in fields.items() if info.is_required()]
     example = {name: (fields[name].examples or [None])[0] for name in wanted or list(fields)[:1]}
@@ -220,7 +223,7 @@ def _options(model: type[BaseModel], reference: str) -> JsonSchema:
 
 
 def _any_document(definitions: Mapping[str, JsonSchema]) -> JsonSchema:
-    """Any document: its kind says which definition is its own."""
+    """Return the schema of any document: its kind selects the definition."""
     head = definitions[next(iter(MODELS))]["properties"]
     return {
         "title": "headway document",
@@ -239,7 +242,7 @@ def _of_kind(name: str) -> JsonSchema:
 
 
 def _with_trainer(name: str) -> JsonSchema:
-    """A job that this trainer runs, which the default one does unasked."""
+    """Return a job that this trainer runs, which the default one does unasked."""
     condition = _property("trainer", _of_kind(name))
     return condition if name == DEFAULT_TRAINER else {**condition, "required": ["trainer"]}
 
@@ -249,14 +252,14 @@ def _property(name: str, schema: JsonSchema) -> JsonSchema:
 
 
 def _pointed(schema: Any, old: str, new: str) -> Any:
-    """The schema with `new` wherever it refers to `old`."""
+    """Return the schema with `new` wherever it refers to `old`."""
     if isinstance(schema, dict):
         return {key: new if (key, value) == ("$ref", old) else _pointed(value, old, new) for key, value in schema.items()}
     return [_pointed(each, old, new) for each in schema] if isinstance(schema, list) else schema
 
 
 def _reached(schema: Any, definitions: Mapping[str, JsonSchema]) -> Iterator[str]:
-    """Names of the definitions that the schema refers to, and those refer to; none of them refers to itself."""
+    """Yield names of the definitions that the schema refers to, and those refer to; none of them refers to itself."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             name = schema["$ref"].removeprefix(_DEFINITIONS)

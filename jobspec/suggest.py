@@ -1,8 +1,8 @@
-"""Suggests the known name that a misspelt one probably stands for."""
+"""Suggests the known name that a misspelt one is probably meant to be."""
 
 from collections.abc import Iterable, Mapping
 
-# What other programs call a field that stands elsewhere here, by the section where it is looked for and its name there.
+# Other programs' names of fields that are elsewhere here, by the section where they are looked for and their name here.
 _ELSEWHERE: Mapping[tuple[str, str], str] = {
     **{
         ("TrainingJob", name): "set `gpus` of a node group in the cluster; a job sets `nodes`"
@@ -13,12 +13,12 @@ _ELSEWHERE: Mapping[tuple[str, str], str] = {
 
 
 def called_elsewhere(section: str, name: str) -> str | None:
-    """What to write for a field that the section does not have and other programs do."""
+    """Return the hint for a field that the section does not have and other programs do."""
     return _ELSEWHERE.get((section, name))
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The most similar of `known`, or None when none is as near as `cutoff` (difflib's ratio, 1 for the same)."""
+    """Return the most similar of `known`, or None when none is as near as `cutoff` (difflib's ratio, 1 for the same)."""
     from difflib import get_close_matches  # noqa: PLC0415 (only a mistake needs it)
 
     by_lower = {candidate.lower(): candidate for candidate in known}
@@ -27,7 +27,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], what: str) -> str:
-    """A hint: the nearest of `known`, or all of them, which are `what`."""
+    """Return a hint: the nearest of `known`, or all of them, which are `what`."""
     names = list(known)
     beginning = [each for each in names if name and each.lower().startswith(name.lower())]
     near = beginning[0] if len(beginning) == 1 else None if beginning else nearest(name, names)

@@ -51,22 +51,22 @@ class Amount:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in `80GiB` or `1.5TB`. Raises ValueError."""
+    """Return bytes in `80GiB` or `1.5TB`. Raises ValueError."""
     return _whole(_scaled(text, "B"))
 
 
 def parse_bits_per_second(text: str) -> int:
-    """Bits per second in `400Gb/s`. Raises ValueError."""
+    """Return bits per second in `400Gb/s`. Raises ValueError."""
     return _whole(_scaled(text, "b/s"))
 
 
 def parse_bytes_per_second(text: str) -> int:
-    """Bytes per second in `200GB/s`. Raises ValueError."""
+    """Return bytes per second in `200GB/s`. Raises ValueError."""
     return _whole(_scaled(text, "B/s"))
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds in `90s`, `1h30m`, `7d` or `1:30:00` (hours, minutes, seconds). Raises ValueError."""
+    """Return seconds in `90s`, `1h30m`, `7d` or `1:30:00` (hours, minutes, seconds). Raises ValueError."""
     if clock := _CLOCK.fullmatch(text):
         hours, minutes, seconds = map(int, clock.groups())
         return float(hours * 3600 + minutes * 60 + seconds)
@@ -78,7 +78,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_metres(text: str) -> int:
-    """Metres in `5m`, `0.5m` or `1.5km`, rounded up to whole ones. Raises ValueError."""
+    """Return metres in `5m`, `0.5m` or `1.5km`, rounded up to whole ones. Raises ValueError."""
     found = re.fullmatch(rf"({_NUMBER})(m|km)", text)
     if found is None:
         raise ValueError(text)
@@ -115,13 +115,13 @@ def parse_amount(text: str) -> Amount:
 
 
 def format_seconds(seconds: float) -> str:
-    """Hours, minutes and seconds as schedulers take them: `1:30:00`; parts of a second count as a whole one."""
+    """Return hours, minutes and seconds as schedulers accept them: `1:30:00`; parts of a second count as a whole one."""
     whole = -int(-seconds // 1)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def format_bytes(number: float) -> str:
-    """Bytes in the largest binary unit, with one digit behind the point where it is not whole."""
+    """Return bytes in the largest binary unit, with one digit behind the point where it is not whole."""
     for name in ("PiB", "TiB", "GiB", "MiB", "KiB"):
         scale = _PREFIXES[name.removesuffix("B")]
         if number >= scale:
@@ -143,7 +143,7 @@ def _whole(number: Fraction) -> int:
 
 
 def _reading(what: str, parse: Callable[[str], Any], examples: str) -> BeforeValidator:
-    """Reads text; a bare number is told apart from other texts, because its unit is what is missing."""
+    """Parse text; a bare number gets a separate error, because its unit is missing."""
 
     def read(value: Any) -> Any:
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,7 +1,7 @@
 """Checks whether files that were read back agree: the chain DSCP -> priority -> queue -> PFC -> CNP, and each switch's routing.
 
-Every view of every file is a set of facts. With a cluster each fact has to be what its plan says. Without one it has to be what
-most files say, and every end must keep its part of the chain: what carries the collectives is paused and marked, and the
+Every view of every file is a set of facts. With a cluster, each fact must match its plan. Without one, it must match
+most files, and every end must keep its part of the chain: the collectives' traffic is paused and marked, and the
 notifications travel apart from it.
 """
 
@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from headway.jobspec.plan import ClusterPlan, QosPlan, SwitchPlan
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
-# What is said of what, for example ("queue of DSCP", 26).
+# A subject and its key, for example ("queue of DSCP", 26).
 Fact = tuple[str, str | int]
 Value = int | bool | str | None
 
@@ -23,13 +23,13 @@ _CHAIN_HINT = "`headway render` writes the whole chain from one cluster file"
 _COLLECTIVES: Fact = ("DSCP that marks", "collectives")
 _CNP: Fact = ("DSCP that marks", "cnp")
 
-# FRR as Debian and SONiC build it has room for this many (--enable-multipath).
+# The limit of FRR as Debian and SONiC build it (--enable-multipath).
 _MOST_PATHS = 256
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """In `file`, at `end` (a port, an adapter), something is not as it must be; `doubtful` where somebody may have meant it."""
+    """In `file`, at `end` (a port, an adapter), a setting is wrong; `doubtful` if it may be intended."""
 
     file: str
     end: str
@@ -40,7 +40,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class _Said:
-    """What some ends of a file say alike."""
+    """A fact that some ends of a file share."""
 
     file: str
     ends: tuple[str, ...]
@@ -49,7 +49,7 @@ class _Said:
 
 
 def disagreements(readings: Mapping[str, Reading], cluster: ClusterPlan | None = None) -> Iterator[Disagreement]:
-    """What is wrong between the files, each by its name; with a cluster, what is not as it says."""
+    """Yield the errors between the files, each by its name; with a cluster, also the differences from its plan."""
     if cluster is not None:
         yield from _against(readings, cluster)
     else:
@@ -58,12 +58,12 @@ def disagreements(readings: Mapping[str, Reading], cluster: ClusterPlan | None =
 
 
 def carries_collectives(readings: Iterable[Reading]) -> bool:
-    """Whether any file says which DSCP the collectives have; without it the chain has no beginning."""
+    """Return whether any file sets the collectives' DSCP; without it the chain has no beginning."""
     return any("collectives" in view.marks for reading in readings for view in reading.qos.values())
 
 
 def facts(view: QosView) -> dict[Fact, Value]:
-    """What the view says, fact by fact."""
+    """Return the facts of the view."""
     named: dict[str, Mapping[str, Value] | Mapping[int, Value]] = {
         "DSCP that marks": view.marks,
         "priority that marks": view.marks_priority,
@@ -80,12 +80,13 @@ def facts(view: QosView) -> dict[Fact, Value]:
 
 
 def _of_every_dscp(places: Mapping[int, int]) -> dict[int, int | None]:
-    """A switch has to put every packet somewhere; one that says so of some DSCPs says none of the others."""
+    """Return a place for every DSCP. A switch has to put every packet into one; a file that maps some DSCPs maps the
+    others to none."""
     return {dscp: places.get(dscp) for dscp in range(64)} if places else {}
 
 
 def _distinct(reading: Reading) -> list[tuple[QosView, tuple[str, ...]]]:
-    """The views of the file, each with its ends: the ports of a switch are mostly alike, and there are thousands of them."""
+    """Return the views of the file, each with its ends: most ports of a switch are equal, and there are thousands of them."""
     found: list[tuple[QosView, list[str]]] = []
     for end, view in reading.qos.items():
         ends = next((ends for other, ends in found if other == view), None)
@@ -102,7 +103,7 @@ def _statements(file: str, reading: Reading) -> Iterator[_Said]:
 
 
 def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Disagreement]:
-    """Each file by itself: whatever it says, and must say, is the cluster's; every end is there."""
+    """Compare each file with the cluster: what it states, must state, and its ends."""
     switches = {switch.name: switch for switch in cluster.switches}
     intended = cache(_intended)
     for file, reading in readings.items():
@@ -118,7 +119,7 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
 
 
 def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
-    """The files against each other, then every end against the chain."""
+    """Compare the files with each other, then every end with the chain."""
     said = [statement for file, reading in readings.items() for statement in _statements(file, reading)]
     agreed, authorities = _majority(said, by_end=len(readings) == 1)
     yield from _dissent([each for each in said if _counts(each.fact, agreed)], agreed, authorities)
@@ -126,9 +127,10 @@ def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
 
 
 def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
-    """Devices differ in what nobody uses, as switches come with PFC on 3 and 4, and mlx5 with a priority for every DSCP.
+    """Return whether the fact matters. Devices differ in unused classes: switches come with PFC on 3 and 4, and mlx5
+    with a priority for every DSCP.
 
-    Used are the collectives' DSCP and priority, those of the notifications, and of everything else, which are 0.
+    Used are the DSCP and priority of the collectives, of the notifications, and of everything else, which are 0.
     """
     dscps = {0, *(agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed)}
     if fact[0] == "priority of DSCP":
@@ -139,7 +141,7 @@ def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
 
 
 def _intended(plan: QosPlan) -> dict[Fact, Value]:
-    """What every file has to say that says anything of it."""
+    """Return the planned facts, for every file that states any of them."""
     by_queue = {each.queue: each for each in plan.classes}
     by_dscp = {dscp: plan.of_dscp(dscp) for dscp in range(64)}
     cnp = plan.carrying("cnp")
@@ -161,7 +163,7 @@ def _intended(plan: QosPlan) -> dict[Fact, Value]:
 
 
 def _unsaid(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
-    """What an end has to say and does not, where it matters: a class's place, not that of everything else."""
+    """Yield facts that an end must state and does not, where it matters: a class's place, not that of everything else."""
     wanted = [fact for fact, value in agreed.items() if value]
     for view, ends in _distinct(reading):
         said = facts(view)
@@ -171,7 +173,7 @@ def _unsaid(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterat
 
 
 def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPlan | None) -> Iterator[Disagreement]:
-    """Ports and adapters of the plan that the file of their switch or node leaves out."""
+    """Yield the plan's ports and adapters that are missing in the file of their switch or node."""
     if switch is not None:
         ends = [port.name for port in switch.ports] if reading.qos else []
     else:
@@ -184,7 +186,8 @@ def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPla
 
 
 def _majority(said: Iterable[_Said], by_end: bool) -> tuple[dict[Fact, Value], dict[Fact, str]]:
-    """What most files say, and who they are: a file counts once for each value. In one file, what most of its ends say."""
+    """Return the facts of most files, and these files: a file counts once for each value. In one file, return the facts
+    of most of its ends."""
     voters: dict[Fact, dict[Value, list[str]]] = {}
     votes = dict.fromkeys((each.fact, each.value, voter) for each in said for voter in (each.ends if by_end else (each.file,)))
     for fact, value, voter in votes:
@@ -199,7 +202,7 @@ def _majority(said: Iterable[_Said], by_end: bool) -> tuple[dict[Fact, Value], d
 
 
 def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: Mapping[Fact, str]) -> Iterator[Disagreement]:
-    """One disagreement for each file and fact, whatever the number of its ends that say so."""
+    """Yield one disagreement for each file and fact, whatever the number of its ends."""
     ends: dict[tuple[str, Fact, Value], list[str]] = {}
     for statement in said:
         if statement.fact in agreed and statement.value != agreed[statement.fact]:
@@ -210,7 +213,7 @@ def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: M
 
 
 def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Iterator[Disagreement]:
-    """Ends that do not keep their part of the chain, a file and a message once."""
+    """Yield ends that do not keep their part of the chain, one per file and message."""
     dscp, cnp = agreed.get(_COLLECTIVES), agreed.get(_CNP)
     if not isinstance(dscp, int):
         return
@@ -233,7 +236,7 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
 
 
 def _is_unmarked(reading: Reading) -> bool:
-    """Whether it is the environment of a job that uses RDMA adapters and sets no traffic class."""
+    """Return whether it is the environment of a job that uses RDMA adapters and sets no traffic class."""
     setting = reading.settings
     uses_rdma = "NCCL_IB_HCA" in setting or ("NCCL_NET" in setting and setting["NCCL_NET"].value == "IB")
     return uses_rdma and "NCCL_IB_TC" not in setting
@@ -241,14 +244,14 @@ def _is_unmarked(reading: Reading) -> bool:
 
 @dataclass(frozen=True)
 class _Others:
-    """Whether any end pauses, or marks, at all. Where none does, a fabric may be meant to be without."""
+    """Whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
 
     pause: bool
     mark: bool
 
 
 def _open_links(view: QosView, dscp: int, cnp: int | None, others: _Others) -> Iterator[tuple[str, bool]]:
-    """What an end leaves open of the chain, and whether that is doubtful."""
+    """Yield the missing parts of the chain at an end, and whether each is doubtful."""
     if view.queues or "queue of DSCP" in view.says:
         yield from _open_in_switch(view, dscp, cnp, others)
     elif view.priorities or "priority of DSCP" in view.says:
@@ -280,7 +283,7 @@ def _open_in_adapter(view: QosView, dscp: int, others: _Others) -> Iterator[tupl
 
 
 def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
-    """Two files of different names in one folder are of one switch."""
+    """Compare two files of different names in one folder, which are of one switch."""
     seen: dict[PurePosixPath, tuple[str, RoutingView]] = {}
     for file, reading in readings.items():
         if reading.routing is None:
@@ -301,7 +304,7 @@ def _routing_of_plan(file: str, found: RoutingView, switch: SwitchPlan) -> Itera
 
 
 def _routing_of(file: str, found: RoutingView, authority: str, wanted: RoutingView) -> Iterator[Disagreement]:
-    """What both say and say differently."""
+    """Yield the facts that both state differently."""
     pairs = (
         ("AS number is", found.asn, wanted.asn),
         ("router id is", found.router_id, wanted.router_id),
@@ -333,11 +336,11 @@ def _thresholds(ecn: EcnView | None) -> str | None:
 
 
 def _key(value: Value) -> str | int:
-    """The value as a fact's key; what no file says is no key of any fact."""
+    """Return the value as a fact's key; a value that no file states is no key of any fact."""
     return value if isinstance(value, (int, str)) else ""
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names, or the first three and how many more."""
+    """Return the names, or the first three and the number of the rest."""
     names = list(dict.fromkeys(names))
     return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -24,7 +24,7 @@ _SWITCHES = PurePosixPath("switches")
 
 
 def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
-    """Every file of the cluster, below `<cluster>/`; none where neither switches nor hosts need one."""
+    """Return every file of the cluster, below `<cluster>/`; none if neither switches nor hosts need one."""
     files: Files = {}
     for switch in cluster.switches:
         for path, text in _switch_files(cluster, switch, options):
@@ -38,14 +38,14 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
 
 
 def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Problem]:
-    """What the switches' operating systems have against the plan."""
+    """Yield the problems of the switches' operating systems with the plan."""
     for switch in cluster.switches:
         for kind in cluster.fabric(switch.fabric).os:
             yield from SWITCHES[kind].check(options[switch.fabric, kind], switch, cluster)
 
 
 def readers_by_kind() -> Mapping[str, Reader]:
-    """What reads a file of each kind."""
+    """Return the reader of each kind of file."""
     return {
         "host": _read_host,
         "nccl": read_environment,
@@ -55,7 +55,7 @@ def readers_by_kind() -> Mapping[str, Reader]:
 
 
 def reader_of(path: PurePath) -> Reader | None:
-    """What reads a file of this name; None for a name that no kind gives to its files."""
+    """Return the reader for a file name; None for a name that no kind uses."""
     readers = {SCRIPT.name: _read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
     if path.parts[-2:] == ("kubernetes", "job.yaml"):
         return read_manifest

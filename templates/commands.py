@@ -1,6 +1,7 @@
-r"""Splits a shell script, a systemd unit or a file of `NAME=VALUE` into its simple commands, each word with its line.
+"""Splits a shell script, a systemd unit or a file of `NAME=VALUE` into its simple commands, each word with its line.
 
-Nothing is expanded: `$NAME` stays as it is written. Quotes that do not close on their line are letters, so that no text is refused.
+Nothing is expanded: `$NAME` stays unchanged. Quotes that do not close on their line are letters, so that no text is
+refused.
 """
 
 import re
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-# The pieces of a word that quote something. `$(...)` in double quotes may have quotes of its own.
+# The quoting pieces of a word. `$(...)` in double quotes may have quotes of its own.
 _QUOTED = r"""\\.|'[^'\n]*'|"(?>\\.|\$\([^()\n]*\)|[^"\\\n])*+\""""
 _EXPANDED = r"\$\(\([^()\n]*\)\)|\$\([^()\n]*\)|\$\{[^{}\n]*\}|`[^`\n]*`"
 _TOKEN = re.compile(
@@ -31,7 +32,7 @@ _SHELLS = {"sh", "bash", "dash", "ksh", "zsh"}
 
 @dataclass(frozen=True)
 class Command:
-    """`words` without quotes. `target`: the file that its output goes to. `piped`: its input is the output of the one before."""
+    """`words` without quotes. `target`: the file of its output. `piped`: its input is the previous command's output."""
 
     words: tuple[str, ...]
     lines: tuple[int, ...]
@@ -44,7 +45,8 @@ class Command:
 
 
 def commands(text: str, line: int = 1) -> Iterator[Command]:
-    """The commands in the order of the text, whose first line has this number; what `sh -c` is given follows its command."""
+    """Yield the commands in the order of the text, whose first line has this number; the command in `sh -c` follows its
+    caller."""
     words: list[tuple[str, int]] = []
     target, piped, redirect = None, False, ""
     for token in _TOKEN.finditer(text.replace("\r\n", "\n") + "\n\n"):
@@ -64,7 +66,7 @@ def commands(text: str, line: int = 1) -> Iterator[Command]:
 
 
 def _redirect(token: re.Match[str]) -> str:
-    """`>` where what follows is the file that standard output goes to."""
+    """Return `>` if the next word is the file of standard output."""
     is_output = token["way"] in {">", ">>", ">|"} and token["stream"] in {"", "1", "&"} and not token["copy"]
     return ">" if is_output else "other"
 

@@ -12,7 +12,7 @@ from headway.templates.trainers import TRAINERS
 
 
 def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, trainer: BaseModel) -> Files:
-    """Every file of the job on the cluster, below `<job>/<cluster>/`; `scheduler` and `trainer` are the chosen options."""
+    """Return every file of the job on the cluster, below `<job>/<cluster>/`; `scheduler` and `trainer` are the chosen options."""
     files: Files = {
         PurePosixPath("plan.json"): to_json(plan),
         PurePosixPath("run.json"): to_json(plan.run),
@@ -24,5 +24,5 @@ def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, traine
 
 
 def tree_of(plan: JobPlan) -> PurePosixPath:
-    """The folder of a job on a cluster, relative to the folder of all rendered files."""
+    """Return the folder of a job on a cluster, relative to the folder of all rendered files."""
     return PurePosixPath(plan.name, plan.cluster)

@@ -14,29 +14,29 @@ from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
 
-# Fields of a job that a trainer takes one way only: the values that say so, and what it does instead of all others.
+# Fields of a job with a single supported value for a trainer, and what it does instead of all others.
 Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]
 
 
 @dataclass(frozen=True)
 class DataKind:
-    """A source of tokens: its options are handed to the runner as they are."""
+    """A source of tokens: the runner gets its options unchanged."""
 
     options: type[BaseModel]
 
 
 def as_they_are(options: BaseModel, plan: JobPlan) -> Mapping[str, Any]:
-    """Settings of a trainer that takes its options as the spec has them."""
+    """Return the options unchanged, as a trainer's settings."""
     return options.model_dump(mode="json")
 
 
 def no_files(options: BaseModel, plan: JobPlan) -> Mapping[Path, str]:
-    """Of a trainer that reads nothing of the submitter's."""
+    """Return no files: the trainer reads none of the submitter's."""
     return {}
 
 
 def no_limits(options: BaseModel) -> Limited:
-    """Of a trainer that can do with any options what it can do at all."""
+    """Return no limits: no option restricts this trainer."""
     return {}
 
 
@@ -44,10 +44,10 @@ def no_limits(options: BaseModel) -> Limited:
 class JobKind:
     """A scheduler or a trainer. `check`, `render`, `settings` and `files` get options that `options` has validated.
 
-    Problems name their document by its part (`problem.JOB`). Of a trainer only: `data` are the kinds of data that it reads, `needs`
-    the fields of a job that it cannot do without, `only` those that it takes one way, `limits` those that its options let it take one
-    way; `settings`, for a plan without errors, is what run.json tells it; `files` are files that it starts from, by where the spec names
-    them, with paths that count from where the job is submitted.
+    Problems name their document by its part (`problem.JOB`). Only for a trainer: `data` are the kinds of data that it
+    reads, `needs` the fields of a job that it requires, `only` those with a single supported value, `limits` those that
+    its options limit so; `settings`, for a plan without errors, is its part of run.json; `files` are files that it
+    starts from, by their path in the spec, with paths that count from the submission directory.
     """
 
     options: type[BaseModel]
@@ -63,9 +63,9 @@ class JobKind:
 
 @dataclass(frozen=True)
 class SwitchKind:
-    """An operating system of switches. `render` gives one switch's files, by their names in its folder.
+    """An operating system of switches. `render` returns one switch's files, by their names in its folder.
 
-    `file` is the one that `read` understands; `read` raises ValueError, with the line, on text that is none of its kind.
+    `file` is the one that `read` understands; `read` raises ValueError, with the line, on text of another kind.
     """
 
     options: type[BaseModel]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Setting:
-    """A value as the file writes it, and its line, counted from 1."""
+    """A value as it is in the file, and its line, counted from 1."""
 
     value: str
     line: int
@@ -14,7 +14,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class EcnView:
-    """From which queue length a queue marks. None: the file switches marking on and leaves the numbers to the device."""
+    """The queue length from which a queue marks. None: the file switches marking on and leaves the numbers to the device."""
 
     min_bytes: int | None = None
     max_bytes: int | None = None
@@ -23,16 +23,16 @@ class EcnView:
 
 @dataclass(frozen=True)
 class QosView:
-    """What one end (a port, an adapter, a job's environment) does with packets. What its file does not say is absent or empty.
+    """How one end (a port, an adapter, a job's environment) treats packets. Settings that are not in its file are
+    absent or empty.
 
-    `marks`: kind of traffic (`collectives`, `cnp`) -> the DSCP that this end puts on it.
-    `marks_priority`: kind of traffic -> the 802.1p priority that this end puts on it.
-    `priorities`: DSCP -> 802.1p priority; on a switch the PFC priority whose pause holds back this DSCP's queue.
-    `queues`, `groups`: DSCP -> egress queue, ingress priority group.
-    `pfc`: priority 0-7 -> whether it is paused and not dropped. `paused_queues`: PFC priority -> the queue that it pauses.
-    `ecn`: queue of a switch -> when it marks; None is never. `reacts`: priority of an adapter -> whether marks slow it down.
-    `weights`: queue -> its share of a full link; None is strict priority.
-    `says`: names of the facts (`agreement.facts`) that such an end has to state; one that is left out is missing there.
+    `marks`: kind of traffic (`collectives`, `cnp`) -> the DSCP that this end puts on it. `marks_priority`: kind of
+    traffic -> the 802.1p priority that this end puts on it. `priorities`: DSCP -> 802.1p priority; on a switch the PFC
+    priority whose pause holds back this DSCP's queue. `queues`, `groups`: DSCP -> egress queue, ingress priority group.
+    `pfc`: priority 0-7 -> whether it is paused and not dropped. `paused_queues`: PFC priority -> the queue that it
+    pauses. `ecn`: queue of a switch -> when it marks; None is never. `reacts`: priority of an adapter -> whether marks
+    slow it down. `weights`: queue -> its share of a full link; None is strict priority. The set `says` names the facts
+    (`agreement.facts`) that such an end has to state; one that is omitted is missing there.
     """
 
     marks: Mapping[str, int] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class QosView:
 
 @dataclass(frozen=True)
 class RoutingView:
-    """BGP of one switch. `neighbors` are interfaces (unnumbered) or addresses; None is what the file does not say."""
+    """BGP of one switch. `neighbors` are interfaces (unnumbered) or addresses; None if the file does not set it."""
 
     asn: int | None = None
     router_id: str | None = None
@@ -60,7 +60,7 @@ class RoutingView:
 
 @dataclass(frozen=True)
 class Reading:
-    """A file. `settings`: where in the file's own words (`PORT|Ethernet0|speed`) -> value. `qos`: name of the end -> view."""
+    """A file. `settings`: path in the file's own words (`PORT|Ethernet0|speed`) -> value. `qos`: name of the end -> view."""
 
     settings: Mapping[str, Setting]
     qos: Mapping[str, QosView] = field(default_factory=dict)

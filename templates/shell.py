@@ -8,20 +8,20 @@ from headway.templates.template import fill
 
 
 class Shell(str):
-    """Text that is shell already, and is printed as it is."""
+    """Text that is shell already, and is printed unchanged."""
 
     __slots__ = ()
 
 
 def comment(text: str) -> Shell:
-    """`text` as it may stand behind `#`. Raises ValueError when it would leave the comment."""
+    """Return `text` for a comment. Raises ValueError when it would leave the comment."""
     if len(text.splitlines()) > 1:
         raise ValueError(f"a comment of several lines: {text!r}")
     return Shell(text)
 
 
 def quote(value: Any) -> str:
-    """`value` as one word of shell; text that is shell already stays as it is."""
+    """Return `value` as one word of shell; shell text stays unchanged."""
     if isinstance(value, Shell):
         return value
     quoted = shlex.quote(str(value))
@@ -30,5 +30,5 @@ def quote(value: Any) -> str:
 
 
 def render_shell(template: Path, **values: Any) -> str:
-    """The template filled with `values`. Raises jinja2.UndefinedError when it names one that is not there."""
+    """Return the template filled with `values`. Raises jinja2.UndefinedError for a missing one."""
     return fill(template, quote, comment, values)

@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 
 
 def fill(template: Path, word: Callable[[Any], str], comment: Callable[[str], str], values: dict[str, Any]) -> str:
-    """The template filled with `values`, each of them through `word`, or through `comment` where the template says so.
+    """Return the template filled with `values`, each of them through `word`, or through `comment` where the template
+    requests it.
 
-    Raises jinja2.UndefinedError when the template names a value that is not there.
+    Raises jinja2.UndefinedError for a missing value.
     """
     return _compiled(template, word, comment).render(values)
 
 
 @cache
 def _compiled(path: Path, word: Callable[[Any], str], comment: Callable[[str], str]) -> "Template":
-    """Read once: a large cluster has thousands of files of one template."""
+    """Compile the template, once: a large cluster has thousands of files of one template."""
     import jinja2  # noqa: PLC0415 (checking a spec must not need it)
 
     environment = jinja2.Environment(

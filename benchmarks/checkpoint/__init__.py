@@ -1,1 +1,1 @@
-"""What checkpoints cost, beside torch.distributed.checkpoint in the same processes."""
+"""The cost of checkpoints, compared with torch.distributed.checkpoint in the same processes."""

@@ -21,7 +21,7 @@ _DCP = f"torch.distributed.checkpoint {torch.__version__}"
 
 
 def claims(count: int) -> Iterator[Claim]:
-    """What planning costs, then all that two ranks can show, in so many rounds each."""
+    """Yield what planning costs, then all that two ranks can show, in so many rounds each."""
     yield from _planning()
     tiers = _conditions(count, "tiers memory and disk")
     yield compared(
@@ -41,7 +41,7 @@ def claims(count: int) -> Iterator[Claim]:
 
 
 def _inflation(found: dict[str, list[Window]], count: int) -> Claim:
-    """Ours beside the configuration of the peer that has the lowest median."""
+    """Compare ours with the configuration of the peer that has the lowest median."""
     inflation = {way: spread([window.inflation_s for window in each]) for way, each in found.items()}
     ours = inflation.pop(Behind.name)
     best, *_, worst = sorted(inflation, key=lambda way: inflation[way].median)

@@ -1,4 +1,4 @@
-"""Measures how much an asynchronous save slows the steps beside it, until the save is durable."""
+"""Measures how much an asynchronous save slows the concurrent steps, until the save is durable."""
 
 import random
 import statistics
@@ -14,30 +14,30 @@ _CALM_STEPS = 5
 
 
 class Way(Protocol):
-    """A way to save while training goes on."""
+    """A way to save during training."""
 
     name: str
 
     def start(self, step: int, state: State) -> None:
-        """Begins to save; returns when training may go on up to its optimizer."""
+        """Begin to save; return when training may continue up to its optimizer."""
         ...
 
     def before_optimizer(self) -> None:
-        """Returns when the state may change."""
+        """Return when the state may change."""
         ...
 
     def durable(self) -> bool:
-        """Whether all of this rank is on disk."""
+        """Return whether all of this rank is on disk."""
         ...
 
     def finish(self) -> None:
-        """Raises what went wrong, and deletes what was saved."""
+        """Raise the save's error, and delete its files."""
         ...
 
 
 @dataclass(frozen=True)
 class Window:
-    """One save beside training. `inflation_s`: the window less as many undisturbed steps; `blocked_s`: until training went on."""
+    """One save during training. `inflation_s`: the window less as many undisturbed steps; `blocked_s`: until training continued."""
 
     inflation_s: float
     blocked_s: float
@@ -46,7 +46,8 @@ class Window:
 
 
 def windows(training: Training, ways: Sequence[Way], rounds: int) -> dict[str, list[Window]]:
-    """Each way once a round, in an order drawn for each round, between undisturbed steps; collective. One round before is not counted."""
+    """Return each way once a round, in an order drawn for each round, between undisturbed steps; collective. One round
+    before is not counted."""
     found: dict[str, list[Window]] = {way.name: [] for way in ways}
     calm = _calm(training)
     for number in range(rounds + 1):
@@ -60,7 +61,7 @@ def windows(training: Training, ways: Sequence[Way], rounds: int) -> dict[str, l
 
 
 def _calm(training: Training) -> list[float]:
-    """Seconds of undisturbed steps."""
+    """Return seconds of undisturbed steps."""
     return [_one(training) for _ in range(_CALM_STEPS)]
 
 
@@ -72,7 +73,7 @@ def _one(training: Training) -> float:
 
 
 def _saved(training: Training, way: Way) -> tuple[float, float, int]:
-    """Seconds until training went on, seconds and steps until the save is durable on all ranks."""
+    """Return seconds until training continued, seconds and steps until the save is durable on all ranks."""
     state, began, first = training.state(), time.perf_counter(), training.steps
     way.start(first, state)
     blocked = time.perf_counter() - began

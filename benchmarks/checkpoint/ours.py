@@ -33,7 +33,7 @@ def opened(folder: Path) -> checkpoint.Session:
 
 
 class Behind:
-    """A save to memory and disk while training goes on."""
+    """A save to memory and disk during training."""
 
     name = "headway"
 
@@ -41,7 +41,7 @@ class Behind:
         self._run, self._step, self._durable = opened(folder), 0, False
 
     def start(self, step: int, state: State) -> None:
-        """Begins to save; returns when the copy is made."""
+        """Begin to save; return when the copy is made."""
         self._step, self._durable = step, False
         self._run.save(step, state, now=True)
 
@@ -49,7 +49,7 @@ class Behind:
         pass
 
     def durable(self) -> bool:
-        """Whether the step is committed on disk."""
+        """Return whether the step is committed on disk."""
         for outcome in self._run.outcomes():
             if outcome.error is not None:
                 raise OSError(outcome.error)
@@ -83,7 +83,7 @@ class Restore:
         self._memory = self._held(step)
 
     def _held(self, step: int) -> Base:
-        """The base that follows from what the keepers say that they hold."""
+        """Return the base that follows from what the keepers say that they hold."""
         link = self._connect()
         (mine,) = {h.part_xxh3_128 for h in link.held() if (h.rank, h.step) == (self._ranks.rank, step)}
         link.close()
@@ -104,7 +104,7 @@ class Restore:
 
 
 def record(directory: Path) -> None:
-    """Reads what this rank has saved by dcp.save for its record, as behind a script's save."""
+    """Read this rank's files of dcp.save for their records, as after a script's save."""
     for path in directory.glob(f"__{dist.get_rank()}_*"):
         if record_of(str(path), Identity.of(path.stat())) is None:
             raise OSError(f"{path} was written meanwhile")
@@ -116,7 +116,7 @@ def save_own_format(state: State, path: Path) -> None:
 
 
 def forget(directory: Path) -> None:
-    """Takes the directory's files out of the page cache; what is on disk already can be dropped (posix_fadvise(2))."""
+    """Remove the directory's files from the page cache; what is on disk already can be dropped (posix_fadvise(2))."""
     for path in directory.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)

@@ -62,7 +62,7 @@ class DcpAsync:
         self._staged, self._saved = Future[None](), Future[Any]()
 
     def start(self, step: int, state: State) -> None:
-        """Begins to save; returns when training may go on up to its optimizer."""
+        """Begin to save; return when training may continue up to its optimizer."""
         options = self._options
         answer = state_dict_saver.async_save(
             dict(state),
@@ -84,7 +84,7 @@ class DcpAsync:
         return self._saved.done()
 
     def finish(self) -> None:
-        """Raises what went wrong, and deletes what was saved."""
+        """Raise the save's error, and delete its files."""
         self._saved.result()
         delete(self._folder)
 

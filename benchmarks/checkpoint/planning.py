@@ -30,7 +30,8 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _shards() -> dict[str, torch.Tensor]:
-    """What the first of the ranks holds: a row of each tensor. No process group is behind the mesh: nothing can be sent."""
+    """Return what the first of the ranks holds: a row of each tensor. No process group is behind the mesh: nothing can
+    be sent."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp_shard",))
     row = torch.ones(1, _COLUMNS)
@@ -38,7 +39,8 @@ def _shards() -> dict[str, torch.Tensor]:
 
 
 def ours(shards: dict[str, torch.Tensor]) -> tuple[float, list[float]]:
-    """Seconds of one rank's plan and of the first rank's manifest of all: the first time, and with the plan kept.
+    """Return seconds of one rank's plan and of the first rank's manifest of all: the first time, and with the plan
+    kept.
 
     Every rank plans for itself at the same time, so this is what a save waits for.
     """
@@ -53,7 +55,8 @@ def ours(shards: dict[str, torch.Tensor]) -> tuple[float, list[float]]:
 
 
 def peer(shards: dict[str, torch.Tensor]) -> tuple[float, list[float]]:
-    """Seconds of one rank's plan and of the first rank's plan for all, for which DCP has all ranks wait: first, and with plans cached.
+    """Return seconds of one rank's plan and of the first rank's plan for all, for which DCP has all ranks wait: first,
+    and with plans cached.
 
     Gathering the plans of all ranks and scattering what is decided is not counted.
     """
@@ -70,7 +73,7 @@ def peer(shards: dict[str, torch.Tensor]) -> tuple[float, list[float]]:
 
 
 class _AllAlike(Ranks):
-    """The other ranks say what this one says; no store is behind the group."""
+    """The other ranks report what this one reports; no store is behind the group."""
 
     def meet(self, data: bytes) -> list[bytes]:
         return [data] * self.world_size
@@ -81,7 +84,7 @@ class _CachingPlanner(DefaultSavePlanner):
 
 
 def _plan_of(rank: int) -> SavePlan:
-    """What `create_local_plan` gives on that rank."""
+    """Return what `create_local_plan` gives on that rank."""
     names = [f"layers.{number}.weight" for number in range(TENSORS)]
     return SavePlan([_write_item(name, rank) for name in names], planner_data={name: (name,) for name in names})
 

@@ -15,7 +15,7 @@ Pair = tuple[list[float], list[float]]
 
 
 def blocked(training: Training, folder: Path, rounds: int) -> Pair:
-    """Seconds until `save` returns, and those of a copy of the same bytes into memory that was written before."""
+    """Return seconds until `save` returns, and those of a copy of the same bytes into memory that was written before."""
     state, run = training.state(), opened(folder)
     shards = [t.to_local() if isinstance(t, DTensor) else t for tensors in state.values() for t in tensors.values()]
     copies = [shard.clone() for shard in shards]
@@ -37,7 +37,7 @@ def blocked(training: Training, folder: Path, rounds: int) -> Pair:
 
 
 def durable(training: Training, folder: Path, rounds: int) -> Pair:
-    """Seconds until a save is committed and durable, ours and dcp.save's."""
+    """Return seconds until a save is committed and durable, ours and dcp.save's."""
     state, run = training.state(), opened(folder / "ours")
     theirs = folder / "dcp"
 
@@ -52,12 +52,13 @@ def durable(training: Training, folder: Path, rounds: int) -> Pair:
 
 
 def recorded(training: Training, folder: Path, rounds: int) -> Pair:
-    """Seconds of a script's dcp.save with the checksums that headway makes of its files afterwards, and of dcp.save alone."""
+    """Return seconds of a script's dcp.save with the checksums that headway makes of its files afterwards, and of
+    dcp.save alone."""
     return _saved_by_a_script(training, folder, rounds, peer.save)
 
 
 def recorded_or_own(training: Training, folder: Path, rounds: int) -> Pair:
-    """Seconds of a script's dcp.save with its checksums, and of one in headway's format."""
+    """Return seconds of a script's dcp.save with its checksums, and of one in headway's format."""
     return _saved_by_a_script(training, folder, rounds, ours.save_own_format)
 
 
@@ -76,7 +77,7 @@ def _saved_by_a_script(training: Training, folder: Path, rounds: int, other: Cal
 
 
 def warm_load(training: Training, folder: Path, rounds: int) -> Pair:
-    """Seconds of a load of what was read before, ours with every byte verified, and dcp.load's."""
+    """Return seconds of a load of what was read before, ours with every byte verified, and dcp.load's."""
     state = training.state()
     saved = ours.Restore(folder / "ours", training.steps, state)
     peer.save(state, folder / "dcp")
@@ -84,7 +85,8 @@ def warm_load(training: Training, folder: Path, rounds: int) -> Pair:
 
 
 def restore(training: Training, folder: Path, rounds: int) -> Pair:
-    """Seconds of a restore from the keeper's memory, and of the same from disk that is not in the page cache; both verified."""
+    """Return seconds of a restore from the keeper's memory, and of the same from disk that is not in the page cache;
+    both verified."""
     saved = ours.Restore(folder, training.steps, training.state())
 
     def forget() -> None:
@@ -100,7 +102,8 @@ def _nothing() -> None:
 
 
 def _in_turn(one: Callable[[], None], other: Callable[[], None], rounds: int, after: Callable[[], None] = _nothing) -> Pair:
-    """Seconds of the slowest rank; one round before is not counted. `after` puts back what both change, outside of the time."""
+    """Return seconds of the slowest rank; one round before is not counted. `after` puts back what both change, outside
+    of the time."""
     pairs = []
     for _ in range(rounds + 1):
         pairs.append((_timed(one), _timed(other)))

@@ -1,4 +1,4 @@
-"""Defines the training beside which checkpoints are measured: a decoder and AdamW, sharded over two single-threaded ranks."""
+"""Defines the training during which checkpoints are measured: a decoder and AdamW, sharded over two single-threaded ranks."""
 
 import time
 from collections.abc import Callable
@@ -46,7 +46,8 @@ class Training:
         return time.perf_counter() - began
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """All tensors of parameters and optimizer by name: references, made once, so that no way of saving pays for finding them."""
+        """Return all tensors of parameters and optimizer by name: references, made once, so that no way of saving pays
+        for finding them."""
         names: dict[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
         slots = {
             f"{names[parameter]}.{key}": value for parameter, slot in self.optimizer.state.items() for key, value in slot.items()
@@ -63,14 +64,14 @@ def _sharded(model: Transformer) -> nn.Module:
 
 
 def everyone(flag: bool) -> bool:
-    """Whether `flag` is set on all ranks; collective."""
+    """Return whether `flag` is set on all ranks; collective."""
     flags = torch.tensor(int(flag))
     dist.all_reduce(flags, dist.ReduceOp.MIN)
     return bool(flags)
 
 
 def slowest(seconds: float) -> float:
-    """The longest time of all ranks; collective."""
+    """Return the longest time of all ranks; collective."""
     times = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX)
     return float(times)

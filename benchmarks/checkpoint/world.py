@@ -26,18 +26,18 @@ Measure = Callable[[Training, Path, int], Any]
 
 
 def pair(measure: Measure, count: int) -> rounds.Pair:
-    """Seconds of both sides of one of `rounds`, in so many rounds."""
+    """Return seconds of both sides of one of `rounds`, in so many rounds."""
     one, other = _measured(measure, count)
     return one, other
 
 
 def behind(count: int) -> dict[str, list[Window]]:
-    """Windows of each way of saving beside training, headway's among them."""
+    """Windows of each way of saving during training, headway's among them."""
     return {way: [Window(**window) for window in each] for way, each in _measured(_behind, count).items()}
 
 
 def _measured(measure: Measure, count: int) -> Any:
-    """What the first rank found; starts the ranks and waits for them."""
+    """Return what the first rank found; starts the ranks and waits for them."""
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as path:
         start_processes(_rank, args=(server.port, path, measure, count), nprocs=RANKS)  # type: ignore[no-untyped-call]
@@ -53,7 +53,8 @@ def _rank(rank: int, port: int, path: str, measure: Measure, count: int) -> None
     if rank == 0:
         (Path(path) / _RESULT).write_text(json.dumps(found))
     dist.barrier()
-    os._exit(0)  # a gloo group's destructor may wait for a thread that waits for the GIL (pytorch/pytorch#56297)
+    # A gloo group's destructor may wait for a thread that waits for the GIL (pytorch/pytorch#56297).
+    os._exit(0)
 
 
 def _behind(training: Training, folder: Path, count: int) -> dict[str, list[dict[str, Any]]]:
@@ -70,4 +71,5 @@ def _ways(folder: Path) -> Iterator[list[Way]]:
         yield [mine, *theirs]
     finally:
         mine.close()
-        _async_process_executor._CHECKPOINT_PROCESS = None  # its destructor is what ends the daemon
+        # Its destructor ends the daemon.
+        _async_process_executor._CHECKPOINT_PROCESS = None

@@ -1,1 +1,1 @@
-"""What one coordinator on one core can do for 12,500 agents, beside torchrun's rendezvous."""
+"""The capacity of one coordinator on one core for 12,500 agents, compared with torchrun's rendezvous."""

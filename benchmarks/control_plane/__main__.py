@@ -1,6 +1,6 @@
-"""Prints each claim on the control plane, beside torchrun's rendezvous in the same run; exits with 1 if one does not hold.
+"""Prints each claim on the control plane, compared with torchrun's rendezvous in the same run; exits with 1 if one does not hold.
 
-Where torchrun's agents do not find each other in time, that is said, and ours is measured alone.
+Where torchrun's agents do not find each other in time, that is reported, and ours is measured alone.
 """
 
 import argparse
@@ -21,8 +21,10 @@ from benchmarks.control_plane.fleet import PROCS, SPARES, Fleet, fleet
 from benchmarks.control_plane.peer import JOIN_S, GaveUpError, Rendezvous, measure
 from headway.runner.coordinator.vitals import beat_interval_s
 
-ROUNDS = 3  # of each that happens in a moment; a lost node costs a spare
-WINDOWS = 5  # of what goes on
+# Of each brief measurement; a lost node costs a spare.
+ROUNDS = 3
+# Of continuous measurements.
+WINDOWS = 5
 _PEER = f"torchrun's c10d rendezvous, torch {torch.__version__}"
 
 
@@ -34,7 +36,7 @@ class Share(Claim):
 
 
 def claims(nodes: int, peers: int, seconds: float, patience_s: float = JOIN_S) -> Iterator[Claim | Alone | GaveUp]:
-    """What `peers` agents take with either, then what `nodes` agents take with ours."""
+    """Yield what `peers` agents take with either, then what `nodes` agents take with ours."""
     theirs = None
     try:
         theirs = measure(peers, seconds, patience_s)
@@ -110,7 +112,7 @@ def _started(job: Fleet) -> float:
 
 
 def _failed_s(job: Fleet, node: int, pause_s: float) -> float:
-    """From the end of a rank on `node` until all agents have the next generation."""
+    """Return the seconds from the end of a rank on `node` until all agents have the next generation."""
     job.do("fail", number=node)
     failed = job.heard("failed")["at"]
     started_s = _started(job) - failed
@@ -119,7 +121,8 @@ def _failed_s(job: Fleet, node: int, pause_s: float) -> float:
 
 
 def _lost_s(job: Fleet, generation: int, pause_s: float) -> tuple[float, float]:
-    """Of a node of `generation`, which runs: from its loss until it is given up, and from then until all agents have the next one."""
+    """Return the seconds for a node of `generation`, which runs: from its loss until it is given up, and from then
+    until all agents have the next one."""
     job.do("lose", number=generation)
     lost = job.heard("lost")["at"]
     given_up = job.given_up(generation)
@@ -129,11 +132,13 @@ def _lost_s(job: Fleet, generation: int, pause_s: float) -> tuple[float, float]:
 
 
 def _failed_over_s(job: Fleet, generation: int, node: int, pause_s: float) -> float:
-    """Until the coordinator that `node` starts has all agents; those of the nodes before it have had `generation` too."""
+    """Return the seconds until the coordinator that `node` starts has all agents; those of the nodes before it have had
+    `generation` too."""
     killed, wall = time.monotonic(), time.time()
     job.kill_coordinator()
     job.coordinate(node)
-    while (assigned_s := float(job.heard("assigned")["at"]) - killed) < 0:  # by the coordinator before
+    # By the previous coordinator.
+    while (assigned_s := float(job.heard("assigned")["at"]) - killed) < 0:
         continue
     found_s = max(assigned_s, job.noted(generation, "adopted", times=node) - wall)
     time.sleep(pause_s)

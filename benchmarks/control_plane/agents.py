@@ -1,4 +1,4 @@
-"""Simulates all agents of a large job in one process: they speak the agents' protocol and run nothing.
+"""Simulates all agents of a large job in one process: they implement the agents' protocol and run nothing.
 
 Orders come as JSON lines on stdin, what has happened goes as JSON lines to stdout, with the monotonic clock's seconds, which all processes
 of a machine share.
@@ -20,7 +20,8 @@ from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.messages import ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory
 
-AT_ONCE = 200  # connections that are being made; real agents are made by machines of their own
+# Connections that are being made; real agents run on separate machines.
+AT_ONCE = 200
 RECONNECT_S = 0.1
 TICK_S = 0.05
 STEP_S = 1.0
@@ -35,7 +36,8 @@ class Node:
         self.slot: int | None = None
         self.generation = 0
         self.port = 20000
-        self.running: dict[int, None] = {}  # ranks
+        # By rank.
+        self.running: dict[int, None] = {}
 
     async def join(self, host: str, port: int) -> None:
         fleet = self._fleet
@@ -77,14 +79,15 @@ class Node:
         self.slot = slot_of(self.number, body["slots"], dict(body["moved"]))
         procs = self._fleet.config.procs_per_slot
         self.running = {} if self.slot is None else dict.fromkeys(range(self.slot * procs, (self.slot + 1) * procs))
-        if self.slot == 0:  # the rendezvous has taken the socket: it opens another
+        # The rendezvous has taken the socket: it opens another.
+        if self.slot == 0:
             self.port += 1
             self.beat(self._fleet.words())
         self._fleet.started(self)
 
 
 class Fleet:
-    """All nodes of one job. Whoever loses its coordinator looks for the next one."""
+    """All nodes of one job. A node that loses its coordinator looks for the next one."""
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
         self.config, self._directory, self.secret = config, directory, directory.secret()
@@ -98,7 +101,7 @@ class Fleet:
         self._started: set[int] = set()
         self._wrong = 0
 
-    # --- what the driver wants ----------------------------------------------------------------------------------------
+    # --- requests of the driver ----------------------------------------------------------------------------------------
 
     def join(self) -> None:
         self._say("joining")
@@ -180,7 +183,7 @@ class Fleet:
     # --- beats --------------------------------------------------------------------------------------------------------
 
     def words(self) -> list[Any]:
-        """What every rank's page says: step, section, pulse, seconds since the last sign of life, seconds of its own."""
+        """Return the content of every rank's page: step, section, pulse, seconds since the last heartbeat, own seconds."""
         now = time.monotonic()
         step, since_s = divmod((self._stalled_at or now) - self._began, STEP_S)
         return [
@@ -192,7 +195,7 @@ class Fleet:
         ]
 
     async def keep_beating(self) -> None:
-        """Each node in its turn, so that the coordinator hears some of them all the time."""
+        """Each node in its turn, so that the coordinator gets messages all the time."""
         interval_s, began, turn = beat_interval_s(len(self.nodes)), time.monotonic(), 0
         numbers = list(self.nodes)
         while True:
@@ -206,7 +209,8 @@ class Fleet:
 
 
 async def serve(run_json: Path, attempt: int) -> None:
-    gc.disable()  # real agents have a process each, and little in it
+    # Real agents have a process each, and little in it.
+    gc.disable()
     fleet = Fleet(RunDirectory.of(run_json, attempt), from_json(RunConfig, run_json.read_text()))
     orders = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)

@@ -23,7 +23,7 @@ class GaveUp:
 
 @dataclass(frozen=True)
 class Alone:
-    """A claim as `like` would have it, of ours alone; `holds` is None where the goal is a ratio, and nothing can be said."""
+    """A claim as `like` would have it, for headway alone; `holds` is None if the goal is a ratio, which cannot be computed."""
 
     like: type[Claim]
     claim: str
@@ -46,7 +46,7 @@ class Alone:
 
 
 def report_all(told: Iterable[Claim | Alone | GaveUp], *, as_json: bool) -> int:
-    """As `report`; what cannot be judged without the peer neither holds nor fails."""
+    """Report like `report`; a claim that cannot be judged without the peer neither holds nor fails."""
     failed = False
 
     def paired() -> Iterable[Claim]:

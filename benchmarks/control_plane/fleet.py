@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def config(nodes: int) -> RunConfig:
-    """A job of `nodes` nodes with 8 ranks each, spares included."""
+    """Return a job of `nodes` nodes with 8 ranks each, spares included."""
     slots = nodes - SPARES
     return RunConfig(
         slots=slots,
@@ -65,7 +65,7 @@ class Fleet:
         self._coordinator.wait()
 
     def coordinator_share(self, seconds: float) -> float:
-        """What the coordinator uses of a core, over so many seconds."""
+        """Return what the coordinator uses of a core, over so many seconds."""
         return share(self._coordinator.pid, seconds)
 
     def do(self, order: str, **facts: Any) -> None:
@@ -74,7 +74,7 @@ class Fleet:
         self._agents.stdin.flush()
 
     def heard(self, what: str) -> dict[str, Any]:
-        """The next line of this kind that the agents say. Raises MeasureError when it does not come."""
+        """Return the next line of this kind that the agents say. Raises MeasureError when it does not come."""
         until = time.monotonic() + WAIT_S
         with contextlib.suppress(Empty):
             while (left_s := until - time.monotonic()) > 0:
@@ -87,7 +87,8 @@ class Fleet:
         return self.noted(generation, "lost") - time.time() + time.monotonic()
 
     def noted(self, generation: int, kind: str, times: int = 1) -> float:
-        """The wall time of the last of so many lines in the generation's journal. Raises MeasureError when it does not come."""
+        """Return the wall time of the last of so many lines in the generation's journal. Raises MeasureError when it
+        does not come."""
         path = self._directory.journal(generation)
         found: list[float] = []
 
@@ -99,7 +100,8 @@ class Fleet:
         return found[-1]
 
     def close(self) -> None:
-        with self._agents, self._coordinator:  # their pipes are closed at the end
+        # Their pipes are closed at the end.
+        with self._agents, self._coordinator:
             self._agents.kill()
             self._coordinator.kill()
             self._listening.join()
@@ -124,7 +126,7 @@ class Fleet:
 
 
 def cores() -> tuple[int, int]:
-    """One for whoever is measured, one for the agents; the same where there is only one."""
+    """Return one for the measured process, one for the agents; the same where there is only one."""
     there = sorted(os.sched_getaffinity(0))
     return there[0], there[-1]
 
@@ -136,7 +138,7 @@ def cpu_s(pid: int) -> float:
 
 
 def share(pid: int, seconds: float) -> float:
-    """What a process uses of a core, over so many seconds."""
+    """Return what a process uses of a core, over so many seconds."""
     cpu, began = cpu_s(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu_s(pid) - cpu) / (time.monotonic() - began)
@@ -144,7 +146,7 @@ def share(pid: int, seconds: float) -> float:
 
 @contextlib.contextmanager
 def fleet(runs: Path, nodes: int) -> Iterator[Fleet]:
-    """A job of `nodes` nodes whose agents are joining."""
+    """Yield a job of `nodes` nodes whose agents are joining."""
     found = Fleet(open_run(runs, f"fleet-{nodes}", config(nodes), 1))
     try:
         yield found

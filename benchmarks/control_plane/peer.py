@@ -27,7 +27,7 @@ class Rendezvous:
 
 
 def measure(agents: int, seconds: float, patience_s: float = JOIN_S) -> Rendezvous:
-    """Raises GaveUpError when the agents do not all get a rank in time, MeasureError when nothing can be measured."""
+    """Measure. Raises GaveUpError when the agents do not all get a rank in time, MeasureError when nothing can be measured."""
     with _process(cores()[0], "serve") as store:
         assert store.stdout is not None  # noqa: S101  a pipe
         with _process(cores()[1], "join", store.stdout.readline().strip(), str(agents), str(patience_s)) as joining:

@@ -37,7 +37,8 @@ def join(port: int, agents: int, patience_s: float) -> None:
             patience = RendezvousTimeout(join=timedelta(seconds=patience_s))
             handler = DynamicRendezvousHandler.from_backend("fleet", store, backend, agents, agents, timeout=patience)
             ranks.append(handler.next_rendezvous().rank)
-            handlers.append(handler)  # one that is gone keeps nothing alive
+            # A handler without reference keeps nothing alive.
+            handlers.append(handler)
         except Exception as error:
             errors.append(error)
 
@@ -52,7 +53,8 @@ def join(port: int, agents: int, patience_s: float) -> None:
     complete = sorted(ranks) == list(range(agents))
     print(json.dumps({"took_s": took_s, "complete": complete, "error": repr(errors[0]) if errors else ""}), flush=True)
     sys.stdin.read()
-    os._exit(0)  # the handlers' own threads go on otherwise
+    # The handlers' own threads continue otherwise.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prints each claim on hang detection, beside timeouts on the same job; exits with 1 if one does not hold."""
+"""Prints each claim on hang detection, compared with timeouts on the same job; exits with 1 if one does not hold."""
 
 import argparse
 import os
@@ -18,8 +18,7 @@ from benchmarks.detection.synthetic import Job, Steps, fitted
 from benchmarks.detection.trace import Trace
 
 TRACES = Path(__file__).with_name("traces")
-# Whom a look at two ranks names, and what is claimed. Of two that wait in two different collectives it is nobody; of three or more, who
-# stands elsewhere than most.
+# The named rank and the claim. Of two ranks in two different collectives none is named; of three or more, the minority.
 PROVEN: dict[str, tuple[tuple[int, ...], str]] = {
     "is_stopped": ((1,), "a rank that is stopped is named"),
     "holds_the_interpreter": ((1,), "a rank that holds the interpreter is named"),
@@ -30,9 +29,12 @@ PROVEN: dict[str, tuple[tuple[int, ...], str]] = {
 # at work, so it is ended by `busy`, which is set to this.
 IN_TIME: dict[str, tuple[float, tuple[int, ...]]] = {"loops": (900.0, (1,)), "skips": (600.0, ())}
 FIXED_S = 45.0
-NVRX_S = 2700.0  # rank_heartbeat_timeout of nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/api/config.html
-WORLDS = (2, 8)  # ranks of the synthetic jobs, which share the steps
-EVERY = 300.0  # steps from one thing that takes long to the next
+# rank_heartbeat_timeout of nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/api/config.html.
+NVRX_S = 2700.0
+# Ranks of the synthetic jobs, which share the steps.
+WORLDS = (2, 8)
+# Steps from one long event to the next.
+EVERY = 300.0
 _AT_STEP, _LIMIT_S = 60, 120.0
 
 Make = Callable[[int, float], Detector]
@@ -69,7 +71,7 @@ def _on_recorded(traces: Sequence[Trace]) -> Claim:
 
 
 def _on_synthetic(drawn: Steps, steps: int) -> Claim:
-    """All detectors hear the same jobs. One that would have ended a job begins again."""
+    """Run all detectors on the same jobs. One that would have ended a job begins again."""
     makes: dict[str, Make] = {"ours": Ours, **PEERS}
     kills, happened, hours = dict.fromkeys(makes, 0), 0, 0.0
     for ranks in WORLDS:
@@ -97,7 +99,7 @@ def _others(kills: dict[str, int]) -> str:
 
 
 def _live(what: str, rounds: int) -> Claim:
-    """Real processes under the watch; the timeouts see what was heard of them, and then silence."""
+    """Real processes under the watch; the timeouts see their messages, and then silence."""
     (ranks, found), right = PROVEN[what], 0
     after_s, peers_s, bounds_s = list[float](), dict[str, list[float]](), list[float]()
     for _ in range(rounds):

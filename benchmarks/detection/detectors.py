@@ -16,7 +16,7 @@ class Detector(Protocol):
     def probed(self, ranks: Mapping[int, Probe], now_s: float) -> None: ...
 
     def tick(self, now_s: float) -> tuple[frozenset[int], tuple[int, ...] | None]:
-        """The ranks to probe now; and the ranks that it would end the job for, which may be none by name, or None."""
+        """Return the ranks to probe now; and the ranks that it would end the job for, which may be none by name, or None."""
 
 
 class Ours:
@@ -38,7 +38,8 @@ class StepTimeout:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._steps: dict[int, tuple[int, float]] = {}  # by rank: step, and when it was first seen
+        # By rank: step, and when it was first seen.
+        self._steps: dict[int, tuple[int, float]] = {}
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
         for rank, beat in ranks.items():
@@ -55,7 +56,7 @@ class StepTimeout:
 
 
 class LearnedTimeout(StepTimeout):
-    """`FACTOR` times the longest time between two steps in the first WARM_UP_S, which is how long it names nobody.
+    """`FACTOR` times the longest time between two steps in the first WARM_UP_S, during which it names no rank.
 
     NVRx calculates its timeouts so, with this `safety_factor` as its default (nvidia_resiliency_ext/fault_tolerance, config.py and
     timeouts_calc.py).

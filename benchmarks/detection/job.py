@@ -1,6 +1,6 @@
 """Runs a small data-parallel training in which rank 1 fails in a given way at one step: `job.py WHAT STEP SECONDS MARKS`.
 
-It is an ordinary script: nothing in it knows that it is watched. What happens, and when, it appends to the file MARKS.
+It is an ordinary script: it contains no reference to headway. It appends each event with its time to the file MARKS.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ def reads_slowly(seconds: float) -> None:
 
 
 def saves_slowly(seconds: float) -> None:
-    """torch.save into a pipe that nobody drains for so long."""
+    """torch.save into a pipe that is not drained for so long."""
     reading, writing = os.pipe()
     threading.Timer(seconds, _drain, (reading,)).start()
     with os.fdopen(writing, "wb") as file:
@@ -87,7 +87,7 @@ def _drain(reading: int) -> None:
 
 
 def sleeps(seconds: float) -> None:
-    """Waits before it tries again, as clients of busy servers do."""
+    """Wait before a retry, as clients of busy servers do."""
     time.sleep(seconds)
 
 
@@ -123,7 +123,7 @@ def loops(_: float) -> None:
 
 
 def skips(_: float) -> None:
-    """Its gradients are not averaged with the others': see `train`."""
+    """Skip the averaging of gradients with the others: see `train`."""
 
 
 SLOW: dict[str, Callable[[float], None]] = {

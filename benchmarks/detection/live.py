@@ -33,7 +33,7 @@ JOB = Path(__file__).with_name("job.py")
 
 @dataclass(frozen=True)
 class Observed:
-    """What was heard of the job, and when the watch named whom, in seconds after rank 1 did what it was told to."""
+    """The messages of the job, and when the watch named which rank, in seconds after rank 1's fault."""
 
     trace: Trace
     hang: Hang | None
@@ -55,7 +55,7 @@ class Node:
         self._recorder, self._asked = Recorder(self._directory, os.environ), dict[int, tuple[Path, int]]()
         self._asked_ns: dict[int, int] = {}
         descriptors = {"HEARTBEAT": memory, "EVENTS": theirs.fileno()}
-        # An agent's, as the workers' environment says.
+        # An agent's, from the workers' environment.
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.workers = [self._start(rank, command, descriptors, self._store.port) for rank in range(RANKS)]
         os.close(memory)
@@ -88,7 +88,7 @@ class Node:
         )
 
     def beats(self) -> dict[int, RankBeat]:
-        """What an agent would send now."""
+        """Return what an agent would send now."""
         return {rank: self._beat(rank) for rank, worker in enumerate(self.workers) if worker.poll() is None}
 
     def _beat(self, rank: int) -> RankBeat:
@@ -106,14 +106,14 @@ class Node:
         return await probe.look(pids, self._stacks, dump)
 
     def ask_recorders(self, ranks: frozenset[int]) -> None:
-        """As an agent does after a look: those that have stood still since the look before."""
+        """Ask, like an agent, the ranks that have not moved since the previous look."""
         signs_ns = {rank: self._page.read(rank)["monotonic_ns"] for rank in ranks}
         due = self._recorder.to_ask(signs_ns, time.monotonic_ns())
         self._asked |= self._recorder.ask(1, due)
         self._asked_ns |= {rank: signs_ns[rank] for rank in due}
 
     def recorded(self) -> dict[int, tuple[Collective, ...]]:
-        """What they have answered since, of ranks that still stand where they stood."""
+        """Return what they have answered since, of ranks that still stand where they stood."""
         found = flight.answers(self._asked)
         self._asked = {rank: before for rank, before in self._asked.items() if rank not in found}
         return {rank: each for rank, each in found.items() if self._page.read(rank)["monotonic_ns"] == self._asked_ns[rank]}
@@ -130,7 +130,7 @@ class Node:
 
 
 def observe(what: str, at: int, seconds: float, limit_s: float) -> Observed:
-    """Runs the job until it ends, is named as hung, or `limit_s` have passed since what happens."""
+    """Run the job until it ends, is reported as hung, or `limit_s` have passed since the fault."""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder, "marks.json")
         node = Node(Path(folder), [str(JOB), what, str(at), str(seconds), str(marks)])

@@ -23,7 +23,8 @@ def main() -> None:
 
 
 def _cut(whole: Trace) -> Trace:
-    """What came shortly before, and all after; the innermost frames of stacks, and the names of files as far as they say something."""
+    """Return what came shortly before, and all after; the innermost frames of stacks, and the names of files as far as
+    they say something."""
     return dataclasses.replace(whole, heard=tuple(_shortened(whole.heard, whole.happened_s - _BEFORE_S)))
 
 

@@ -21,7 +21,7 @@ class Named:
 
 
 def replayed(trace: Trace, make: Callable[[int, float], Detector], on_s: float = 0.0) -> Named | None:
-    """What the detector would have done. After its end the trace goes on for `on_s` as it ended: silent."""
+    """Return what the detector would have done. After its end the trace continues for `on_s` as it ended: silent."""
     heard = [*trace.heard, *_silence(trace, on_s)]
     looks = [each for each in heard if each.probes]
     times = [each.at_s for each in looks]
@@ -41,7 +41,7 @@ def replayed(trace: Trace, make: Callable[[int, float], Detector], on_s: float =
 
 
 def _silence(trace: Trace, seconds: float) -> list[Heard]:
-    """What would have been heard had nobody moved for so long after the end."""
+    """Return the messages if no rank had moved for so long after the end."""
     last = next(each for each in reversed(trace.heard) if each.beats and each.probes)
     found = []
     for half_seconds in range(1, round(2 * seconds) + 1):

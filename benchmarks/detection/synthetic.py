@@ -9,14 +9,17 @@ from benchmarks.detection.detectors import Detector
 from headway.runner.health.watch import Probe, RankBeat
 
 BEAT_S, TICK_S = 0.5, 0.1
-HEAVY = 2.0  # below this a Pareto tail has no variance
-LONGEST_S = 500.0  # of what happens; what takes longer than a section's timeout is hung by what the user has set
-_SHORTEST_S, _TAIL = 2.0, 1.1  # of what happens: a Pareto tail so heavy that its variance is infinite
+# Below this a Pareto tail has no variance.
+HEAVY = 2.0
+# Of an event; a longer one than a section's timeout is hung by the user's setting.
+LONGEST_S = 500.0
+# Of an event: a Pareto tail so heavy that its variance is infinite.
+_SHORTEST_S, _TAIL = 2.0, 1.1
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What a rank does for a while; `cpu` while it uses it. It gives a sign of life when it begins, and `every_s` if that is set."""
+    """An activity of a rank; `cpu` while it uses it. It sends a heartbeat when it begins, and `every_s` if that is set."""
 
     section: str
     seconds: float
@@ -51,7 +54,7 @@ HAPPENS: Mapping[str, Doing] = {
     "a library's thread is waited for": Doing("compute", 1.0, "S", cpu=False, waits_on="futex_do_wait", stack=_IN_LIBRARY),
     "a busy server is asked again later": Doing("compute", 1.0, "S", cpu=False, waits_on="hrtimer_nanosleep"),
 }
-# To all of them: what they wait for together, that all are slow, and that nothing is heard of them.
+# To all of them: what they wait for together, that all are slow, and missing heartbeats.
 TO_ALL = ("lazy communicator set-up", "all slow", "nothing heard", "heard late")
 
 
@@ -72,8 +75,8 @@ class Steps:
 
 
 def fitted(steps_s: Sequence[float]) -> Steps:
-    """The body by median and quartiles; the tail by Hill's estimator over the longest twentieth (Hill, Annals of Statistics 3, 1975), or
-    HEAVY where what was recorded is lighter than that."""
+    """Return the body by median and quartiles; the tail by Hill's estimator over the longest twentieth (Hill, Annals of
+    Statistics 3, 1975), or HEAVY where what was recorded is lighter than that."""
     ordered = sorted(steps_s)
     count = len(ordered)
     low, median, high = (ordered[int(share * count)] for share in (0.25, 0.5, 0.75))
@@ -105,7 +108,7 @@ class Job:
         self._next_beat_s, self._next_tick_s = BEAT_S, TICK_S
 
     def run(self, steps: int, detectors: Sequence[Detector]) -> Iterator[int]:
-        """Goes on for so many steps, whatever the detectors say; yields the index of one that would end the job, which may then be
+        """Run so many steps, whatever the detectors report; yield the index of one that would end the job, which may then be
         replaced in the list."""
         for _ in range(steps):
             self.step += 1
@@ -146,7 +149,7 @@ class Job:
         return what, min(_SHORTEST_S * self._chance.paretovariate(_TAIL), LONGEST_S)
 
     def _hear(self, began_s: float, detectors: Sequence[Detector]) -> Iterator[int]:
-        """The next heartbeats or the next look at what they say."""
+        """Yield the next heartbeats or the next look at what they say."""
         if self._next_beat_s <= self._next_tick_s:
             self._beat(self._next_beat_s, began_s, detectors)
             self._next_beat_s += BEAT_S
@@ -172,7 +175,7 @@ class Job:
         self._late = None
 
     def _shown(self, rank: _Rank, into_s: float) -> RankBeat:
-        """A rank's page so far into the step."""
+        """Return a rank's page so far into the step."""
         pulse, own_s = rank.pulse, rank.own_s
         for doing in rank.doing[:-1]:
             pulse += 1

@@ -12,7 +12,7 @@ _Cells = Mapping[str, list[object]]
 
 @dataclass(frozen=True)
 class Heard:
-    """What arrived at once, so many seconds after the beginning."""
+    """The messages that arrived at once, so many seconds after the beginning."""
 
     at_s: float
     beats: Mapping[int, RankBeat] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Prints the cost of a training step under headway, with all detectors and checkpoints, beside torchrun; 1 above a goal."""
+"""Prints the cost of a training step under headway, with all detectors and checkpoints, compared with torchrun; 1 above a goal."""
 
 import argparse
 import os
@@ -50,12 +50,14 @@ def _say_start(number: int, starts: int, measured: Measured) -> None:
 
 
 def _judged(measured: Sequence[Measured], groups: int, sequences: int, saver: str) -> Claim:
-    """The turns of one start together are one value: where a process's memory comes to lie makes it faster or slower for as long as it
-    lives, torchrun beside torchrun too.
+    """The turns of one start together are one value: where a process's memory comes to lie makes it faster or slower
+    for as long as it lives, torchrun against torchrun too.
 
-    What our control processes take in our turns is in our time already. What they take in the other's turns has held up the other: by
-    that CPU time at most, where all its ranks waited for each other at every moment of it, and by that over the number of cores at least.
-    The most is taken off the other's time, so the ratio that is judged errs against us."""
+    The CPU time of our control processes in our turns is in our time already. Their CPU time in the other's turns has
+    delayed the other: by that CPU time at most, where all its ranks waited for each other at every moment of it, and by
+    that over the number of cores at least. The most is taken off the other's time, so the ratio that is judged errs
+    against us.
+    """
     ours_s, control_s = [sum(each.ours_s) for each in measured], [each.control_s for each in measured]
     measured_s = [sum(each.other_s) for each in measured]
     other_s = [took_s - held_up_s for took_s, held_up_s in zip(measured_s, control_s, strict=True)]
@@ -82,7 +84,7 @@ def _text(found: Ratio) -> str:
 
 
 def sequences_for(step_s: float) -> int:
-    """How many sequences a rank needs for steps of about so long on this machine, on one thread."""
+    """Return how many sequences a rank needs for steps of about so long on this machine, on one thread."""
     torch.set_num_threads(1)
     model, tokens = Transformer(MODEL), torch.zeros(8, TOKENS, dtype=torch.long)
     took_s = []
@@ -104,9 +106,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the jobs' logs, times and checkpoints in this folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # the jobs are in sessions of their own: they are ended
+    # The jobs are in separate sessions: end them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     savers = [options.saver] if options.saver else list(SAVERS)
     return report(claims(savers, options.starts, options.groups, options.limit, options.keep), ["--json"] if options.json else [])
 

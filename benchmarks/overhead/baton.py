@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Baton:
-    """A named pipe for each name; a byte in it is the baton. It is kept as long as whoever made the pipes lives."""
+    """A named pipe for each name; a byte in it is the baton. It is kept as long as the pipes' creator lives."""
 
     def __init__(self, folder: Path, names: Sequence[str], make: bool = False) -> None:
         pipes = {name: folder / f"turn-{name}" for name in names}
@@ -17,7 +17,7 @@ class Baton:
         self._pipes = {name: os.open(path, os.O_RDWR | os.O_NONBLOCK) for name, path in pipes.items()}
 
     def take(self, name: str, within_s: float) -> bool:
-        """Whether it has been given to this name, or was in that time."""
+        """Return whether it has been given to this name, or was in that time."""
         pipe = self._pipes[name]
         if not select.select([pipe], [], [], within_s)[0]:
             return False

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from headway.runner.agent.probe import below
 
-_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED (time/posix-cpu-timers in Linux): of all threads of a process, in nanoseconds
+# CPUCLOCK_SCHED (time/posix-cpu-timers in Linux): of all threads of a process, in nanoseconds.
+_PROCESS_CLOCK = 2
 
 
 class Control:
@@ -20,7 +21,7 @@ class Control:
             self._root = parent
 
     def cpu_s(self) -> dict[int, float]:
-        """Seconds since each was forked, by pid."""
+        """Return seconds since each was forked, by pid."""
         pids = {self._root, *below(self._root)} - self._ranks
         return {pid: cpu_s for pid in pids if (cpu_s := _cpu_s(pid)) is not None}
 
@@ -37,5 +38,6 @@ def _parent(pid: int) -> int:
 def _cpu_s(pid: int) -> float | None:
     try:
         return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
-    except OSError:  # it has ended
+    except OSError:
+        # It has ended.
         return None

@@ -4,7 +4,7 @@
 started both jobs. They are never at work at once: each does a turn, and then hands the turn to the other one. A group is SINGLE turns of
 one step and one turn of LONG steps, with a checkpoint in it, where any are saved. Turns are as short as they can be, for a machine that
 others share becomes faster and slower by 10 %, for seconds and for minutes. While a job waits its ranks meet now and then, as they would
-in a step. After the first group, which sets everything up, nobody has the turn until whoever started the jobs gives it.
+in a step. After the first group, which sets everything up, no job has the turn until the starter gives it.
 """
 
 import argparse
@@ -32,13 +32,15 @@ from headway.runner.train.model import Transformer
 SIDES = ("headway", "torchrun")
 NOBODY = "nobody"
 SINGLE, LONG = 40, 10
-EVERY = SINGLE + LONG  # steps from one checkpoint to the next
+# Steps from one checkpoint to the next.
+EVERY = SINGLE + LONG
 GROUP = (*[1] * SINGLE, LONG)
 SET_UP = (LONG,) * (EVERY // LONG)
 # examples/quickstart: 0.8 million parameters, sequences of 256 tokens.
 MODEL = Model(vocab_size=256, layers=4, hidden=128, heads=4, kv_heads=2, ffn_hidden=352)
 TOKENS = 256
-_EARLY = 8  # steps of its turn are left when a checkpoint begins: it is to become durable beside them
+# Steps of its turn that are left when a checkpoint begins: it must become durable in parallel with them.
+_EARLY = 8
 _MEET_S = 0.5
 
 
@@ -78,7 +80,7 @@ class Saver(Protocol):
     def after_step(self) -> None: ...
 
     def wait(self) -> None:
-        """Until what was saved is durable on all ranks."""
+        """Wait until the save is durable on all ranks."""
         ...
 
 
@@ -110,7 +112,8 @@ class DcpSaver:
 
     def __init__(self, training: Training, folder: Path) -> None:
         self._training, self._folder, self._saving = training, folder, list[Any]()
-        self._group = dist.new_group()  # a save goes on beside the steps and must not meet in between their collectives
+        # A save runs in parallel with the steps and must not meet their collectives.
+        self._group = dist.new_group()
 
     def after_step(self) -> None:
         if (self._training.steps + _EARLY) % EVERY:
@@ -129,7 +132,7 @@ SAVERS: dict[str, Callable[[Training, Path], Saver]] = {"headway": HeadwaySaver,
 
 
 def turn(training: Training, saver: Saver, steps: int) -> float:
-    """Seconds of a turn; a checkpoint that was begun in it is durable before it ends."""
+    """Return seconds of a turn; a checkpoint that was begun in it is durable before it ends."""
     dist.barrier()
     began_s = time.perf_counter()
     for _ in range(steps):
@@ -153,7 +156,7 @@ class Turns:
         self.control_s = 0.0
 
     def wait(self) -> None:
-        """Until rank 0 has the baton."""
+        """Wait until rank 0 has the baton."""
         mine = torch.zeros(1)
         while not mine:
             mine += float(self._control is not None and self._baton.take(self._side, _MEET_S))
@@ -162,7 +165,8 @@ class Turns:
             self.control_s += between_s(self._before, self._control.cpu_s())
 
     def begin(self) -> float:
-        """What CPU was taken before the first turn that counts, of which the other's may be over; from here on it is counted."""
+        """Return what CPU was taken before the first turn that counts, of which the other's may be over; from here on
+        it is counted."""
         taken_s, self.control_s = self.control_s, 0.0
         return sum(self._before.values()) + taken_s
 
@@ -186,7 +190,8 @@ def run(side: str, first: str, folder: Path, sequences: int, groups: int, saver_
         took_s.append(turn(training, saver, steps))
         is_set_up = number == len(SET_UP) - 1 and side != first
         turns.hand_over(NOBODY if is_set_up else other)
-    if side == first:  # its end would take from the other's last turn
+    # Its end would take from the other's last turn.
+    if side == first:
         turns.wait()
     if dist.get_rank() == 0:
         found = {

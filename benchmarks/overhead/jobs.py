@@ -15,8 +15,10 @@ from benchmarks.overhead.job import NOBODY, SIDES
 from headway.runner.lines import read_lines
 
 RANKS = 2
-SAVES_TOO = ("dcp",)  # torchrun's side saves like ours where what saves is the script's own, and what headway adds is to be seen
-STANDBYS_S = 180.0  # to be ready, which costs nothing from then on
+# torchrun's side saves like ours where the script itself saves, and the measurement is what headway adds.
+SAVES_TOO = ("dcp",)
+# To be ready, which costs nothing from then on.
+STANDBYS_S = 180.0
 _JOB = Path(__file__).with_name("job.py")
 _LOOK_S = 0.25
 
@@ -80,8 +82,8 @@ def _check(jobs: list[subprocess.Popen[bytes]], until_s: float) -> None:
 
 
 def _await_standbys(jobs: list[subprocess.Popen[bytes]], folder: Path, until_s: float) -> bool:
-    """Whether our job's standbys have become ready: they are made once, at low priority, and would be for minutes while all cores are
-    taken."""
+    """Return whether our job's standbys have become ready: they are made once, at low priority, and would be for
+    minutes while all cores are taken."""
     enough_s = time.monotonic() + STANDBYS_S
     while time.monotonic() < enough_s:
         for job in jobs:

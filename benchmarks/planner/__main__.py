@@ -1,4 +1,4 @@
-"""Measures the planner's accuracy: step times, memory and choices of layouts beside published runs, and beside peers."""
+"""Measures the planner's accuracy: step times, memory and choices of layouts against published runs, and against peers."""
 
 import argparse
 import json

@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 
 
 def draw(picture: dict[str, Any]) -> None:
-    """Writes the picture: log-log, a colour and mark for each source, triangles for models with experts, lines at 10 % off."""
+    """Write the picture: log-log, a colour and mark for each source, triangles for models with experts, lines at 10 % off."""
     figure, axes = plt.subplots(figsize=(11, 7.5))
     groups = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
     for source, moe, measured, predicted in picture["points"]:

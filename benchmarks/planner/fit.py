@@ -38,7 +38,7 @@ def rows_to_fit() -> list[Row]:
 
 
 def left_out(rows: Sequence[Row], fold_of: Callable[[Row], str]) -> dict[str, list[tuple[Row, float]]]:
-    """Each fold's rows with their errors under constants that were fitted to the rows of all other folds."""
+    """Return each fold's rows with their errors under constants that were fitted to the rows of all other folds."""
     tables = speed.read()
     found = dict[str, list[tuple[Row, float]]]()
     for fold in sorted({fold_of(row) for row in rows}):
@@ -50,12 +50,12 @@ def left_out(rows: Sequence[Row], fold_of: Callable[[Row], str]) -> dict[str, li
 
 
 def _by_scale(row: Row) -> str:
-    """One of five folds: rows of one source, model, accelerator and number of GPUs are together."""
+    """Return one of five folds: rows of one source, model, accelerator and number of GPUs are together."""
     return _fold(f"{row.source} {row.model} {row.gpu} {training_of(row).gpus}")
 
 
 def _by_model(row: Row) -> str:
-    """One of five folds: rows of one source and model are together."""
+    """Return one of five folds: rows of one source and model are together."""
     return _fold(f"{row.source} {row.model}")
 
 
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def _leave_out(rows: Sequence[Row]) -> None:
-    """Writes what the rows that a fit did not see say: the scores, the intervals, and how alike errors are on a cluster of nobody's."""
+    """Write the results on rows that a fit did not see: the scores, the intervals, and how alike errors are on an unknown cluster."""
     sources, scales, models = left_out(rows, lambda row: row.source), left_out(rows, _by_scale), left_out(rows, _by_model)
     intervals = _spread([*_pairs(scales), *_pairs(models)])
     values: dict[tuple[str, ...], str] = {("spread", name): f"[{low}, {high}]" for name, (low, high) in intervals.items()}

@@ -2,7 +2,7 @@
 
 python -m benchmarks.planner.fit_experts [--write] [--leave-one-out]
 
-Coordinate descent on the logarithms of the constants. What is minimised is the mean over sources of their mean error, where an error counts
+Coordinate descent on the logarithms of the constants. It minimises the mean over sources of their mean error, where an error counts
 less beyond `_FAR`, and a constant's distance from what it is to be without any rows (`START`).
 """
 
@@ -30,7 +30,7 @@ _STEPS = (0.3, 0.1, 0.04, 0.015)
 
 @dataclass(frozen=True)
 class Start:
-    """What a constant is to be without any rows, and by which factor (as a logarithm) it may well be off."""
+    """The prior of a constant without any rows, and by which factor (as a logarithm) it may well be off."""
 
     value: float
     spread: float
@@ -54,7 +54,7 @@ START: Mapping[str, Start] = {
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:
-    """Those that count: of models with experts, complete, with a step's time."""
+    """Return those that count: of models with experts, complete, with a step's time."""
     return [row for row in rows if row.moe and row.timed]
 
 
@@ -69,7 +69,7 @@ def errors(rows: Sequence[Row], values: Mapping[str, float]) -> dict[str, list[f
 
 
 def tables_with(values: Mapping[str, float]) -> dict[str, Any]:
-    """The tables of experts.yaml with other values."""
+    """Return the tables of experts.yaml with other values."""
     tables = copy.deepcopy(experts_speed.read())
     for name, value in values.items():
         table = tables
@@ -80,14 +80,14 @@ def tables_with(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def cost(rows: Sequence[Row], values: Mapping[str, float]) -> float:
-    """What the fit minimises."""
+    """Return what the fit minimises."""
     sources = errors(rows, values).values()
     mean = statistics.mean(statistics.mean(robust(error) for error in of_source) for of_source in sources)
     return mean + _PULL * sum((math.log(values[name] / start.value) / start.spread) ** 2 for name, start in START.items())
 
 
 def robust(error: float) -> float:
-    """The size of an error, beyond `_FAR` a part of it."""
+    """Return the size of an error, beyond `_FAR` a part of it."""
     far = max(0.0, abs(error) - _FAR)
     return abs(error) - 0.7 * far
 
@@ -113,7 +113,7 @@ def _bounded(name: str, value: float) -> float:
 
 
 def written(text: str, values: Mapping[str, float]) -> str:
-    """The text of experts.yaml with these values."""
+    """Return the text of experts.yaml with these values."""
     lines, section = [], ""
     for line in text.splitlines():
         head = re.match(r"( *)([^:#]+):", line)
@@ -147,13 +147,13 @@ def left_out(rows: Sequence[Row], values: Mapping[str, float], group: Callable[[
 
 
 def summary(by_source: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The mean error of each source, and the mean over sources."""
+    """Return the mean error of each source, and the mean over sources."""
     means = {source: statistics.mean(abs(math.exp(error) - 1) for error in found) for source, found in sorted(by_source.items())}
     return {"mean_over_sources": statistics.mean(means.values()), "by_source": means}
 
 
 def _leave_out(rows: Sequence[Row], values: Mapping[str, float]) -> None:
-    """Writes the scores of rows that a fit did not see, and prints between which logarithms nine of ten of them lie."""
+    """Write the scores of rows that a fit did not see, and print between which logarithms nine of ten of them lie."""
     sources, models = left_out(rows, values, _source), left_out(rows, values, _model)
     report = summary(sources) | {"models": summary(models)}
     unseen.write({"experts": report})

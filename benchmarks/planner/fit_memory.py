@@ -1,4 +1,4 @@
-"""Shows the fitted constants of memory.yaml beside their rows: each makes the median error of its rows zero.
+"""Shows the fitted constants of memory.yaml with their rows: each makes the median error of its rows zero.
 
 python -m benchmarks.planner.fit_memory
 """
@@ -23,7 +23,7 @@ class Fitted:
 
 
 def fitted() -> tuple[Fitted, ...]:
-    """Those of peaks. `fits` and `fails` were chosen on outcomes: `verdicts` of the score shows them."""
+    """Return those of peaks. `fits` and `fails` were chosen on outcomes: `verdicts` of the score shows them."""
     return (
         Fitted("megatron: fragmented", profile("megatron").fragmented, _of("oellm-jupiter", "megatron", graphs=False)),
         Fitted("megatron-deepspeed: fragmented", profile("megatron-deepspeed").fragmented, _of("bloom", "megatron-deepspeed")),

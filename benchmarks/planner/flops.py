@@ -4,7 +4,8 @@ from headway.jobspec.estimate.training import Training
 
 
 def model_flops(training: Training) -> float:
-    """Of one optimizer step, forward and backward, attention over the full square (arXiv 2204.02311, appendix B), active experts only."""
+    """Return the operations of one optimizer step, forward and backward, attention over the full square (arXiv
+    2204.02311, appendix B), active experts only."""
     model = training.model
     matrices = model.active_parameters - model.embedding_parameters
     if model.tie_embeddings:
@@ -13,7 +14,7 @@ def model_flops(training: Training) -> float:
 
 
 def hardware_flops(training: Training) -> float:
-    """The same with what recomputation does again: a forward pass, a third, of the share that is recomputed in full."""
+    """Return the same with what recomputation does again: a forward pass, a third, of the share that is recomputed in full."""
     again = training.recomputed_share / 3 if training.recompute == "full" else 0.0
     return model_flops(training) * (1 + again)
 

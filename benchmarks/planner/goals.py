@@ -1,11 +1,12 @@
-"""Lists the planner's goals, each beside what was measured."""
+"""Lists the planner's goals, each with the measured value."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.planner.score import Score
 
-_LARGEST = 2  # sources, by their largest sweep
+# Sources, by their largest sweep.
+_LARGEST = 2
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """Whether what was measured lies between."""
+        """Whether the measurement is within the bounds."""
         return None if self.measured is None else self.least <= self.measured <= self.most
 
 
 def goals(score: Score) -> tuple[Goal, ...]:
-    """All of them."""
+    """Return all of them."""
     return (*_of_time(score), *_of_memory(score), *_of_choice(score))
 
 

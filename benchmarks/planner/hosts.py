@@ -23,7 +23,7 @@ def _accelerators() -> Mapping[str, Any]:
 
 @cache
 def accelerator(name: str) -> Gpu:
-    """The catalogue's GPU, or accelerators.yaml's. Raises LeftOutError."""
+    """Return the catalogue's GPU, or accelerators.yaml's. Raises LeftOutError."""
     listed = _accelerators().get(name, {})
     known = gpus().get(listed.get("catalogue", name))
     if known is not None:
@@ -34,12 +34,12 @@ def accelerator(name: str) -> Gpu:
 
 
 def gpus_per_node(columns: Mapping[str, str]) -> int:
-    """As printed, else eight."""
+    """Return the printed number, else eight."""
     return whole(columns.get("gpus_per_node")) or 8
 
 
 def network(columns: Mapping[str, str], gpu: Gpu) -> Network:
-    """What the columns print of the fabric, and what the accelerator's hosts usually have where they print nothing."""
+    """Return what the columns print of the fabric, and what the accelerator's hosts usually have where they print nothing."""
     per_node, fabric = gpus_per_node(columns), columns.get("fabric", "")
     usual = _accelerators().get(columns.get("gpu", ""), {}).get("adapter_gbit_s", 400)
     rate = adapter_gbit_s(fabric, per_node) or usual

@@ -27,7 +27,8 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a predictor's choice of a sweep loses of the best measured throughput: 1 for what ran out of memory, `out_of_memory` its chance.
+    """The share of the best measured throughput that a predictor's choice of a sweep loses: 1 for what ran out of
+    memory, `out_of_memory` its chance.
 
     Of layouts that a predictor holds equally fast each is as likely.
     """
@@ -50,7 +51,7 @@ class Choices:
 
 
 def sweeps(predictions: Iterable[Predicted]) -> list[Sweep]:
-    """Rows that differ in nothing but the layout, kernels and recomputation, where three or more were measured."""
+    """Return rows that differ in nothing but the layout, kernels and recomputation, where three or more were measured."""
     groups = defaultdict[tuple[str, str], list[Predicted]](list)
     for each in predictions:
         if each.row.complete and each.step is not None and (each.row.out_of_memory or each.row.timed):
@@ -73,12 +74,13 @@ def _layout(each: Predicted) -> object:
 
 
 def choices(found: Iterable[Sweep], seconds: Seconds) -> list[Choice]:
-    """A predictor's choices among the layouts that ran."""
+    """Return a predictor's choices among the layouts that ran."""
     return [_choice(sweep, sweep.measured, seconds) for sweep in found]
 
 
 def choices_by_verdict(found: Iterable[Sweep], seconds: Seconds, verdicts: Container[Verdict]) -> list[Choice]:
-    """The planner's choices among all layouts, also those that ran out of memory, that it gives one of the verdicts (if any)."""
+    """Return the planner's choices among all layouts, also those that ran out of memory, that it gives one of the
+    verdicts (if any)."""
     chosen = []
     for sweep in found:
         everything = (*sweep.measured, *sweep.failed)
@@ -118,7 +120,7 @@ def summed(chosen: Sequence[Choice]) -> Choices | None:
 
 
 def by_source(found: Iterable[Sweep]) -> Mapping[str, list[Sweep]]:
-    """The sweeps of each source, the source of the largest sweep first."""
+    """Return the sweeps of each source, the source of the largest sweep first."""
     groups = defaultdict[str, list[Sweep]](list)
     for sweep in found:
         groups[sweep.source].append(sweep)

@@ -1,7 +1,7 @@
 """Fits the constants of speed.yaml by least squares between estimated and measured step times.
 
-What is made least takes the logarithm of estimated over measured time of each row, weighs sources by the root of their rows, counts what is
-beyond Huber's bound only in proportion, and pulls every constant towards what its source says. It is found by steps of Gauss and Newton,
+The minimised sum takes the logarithm of estimated over measured time of each row, weighs sources by the root of their rows, counts what is
+beyond Huber's bound only in proportion, and pulls every constant towards the value in its source. It is found by steps of Gauss and Newton,
 damped as Levenberg and Marquardt do.
 """
 
@@ -39,16 +39,16 @@ class Constant:
     within: float
 
     def encoded(self, value: float) -> float:
-        """What the fit moves."""
+        """Return what the fit moves."""
         return math.log(value / (1 - value)) if self.path[-1] in _SHARES else math.log(value)
 
     def decoded(self, moved: float) -> float:
-        """The constant's value."""
+        """Return the constant's value."""
         return 1 / (1 + math.exp(-moved)) if self.path[-1] in _SHARES else math.exp(moved)
 
 
 def constants_of(tables: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[Constant]:
-    """Those that have a `prior`."""
+    """Return those that have a `prior`."""
     if "prior" in tables:
         return [Constant(path, tables["prior"], tables["within"])]
     inner = ((name, table) for name, table in tables.items() if isinstance(table, dict))
@@ -74,7 +74,7 @@ class Fit:
         return np.array([constant.encoded(_entry(self._tables, constant.path)["value"]) for constant in self.constants])
 
     def speed(self, moved: _Vector) -> speed.Speed:
-        """All constants, with these of the fit."""
+        """Return all constants, with these of the fit."""
         tables = copy.deepcopy(self._tables)
         for constant, value in zip(self.constants, moved, strict=True):
             _entry(tables, constant.path)["value"] = constant.decoded(float(value))
@@ -87,7 +87,7 @@ class Fit:
         return np.array([math.log(step_time(self._trainings[row], known).seconds) - self._measured[row] for row in chosen])
 
     def solve(self, rounds: int) -> _Vector:
-        """The constants that fit best, from those of the tables."""
+        """Return the constants that fit best, from those of the tables."""
         moved, damping = self.start, 1e-2
         errors = self.errors(moved)
         loss = self._loss(errors, moved)
@@ -113,14 +113,14 @@ class Fit:
         return float((self._weights * rows).sum() + 0.5 * (((moved - self._priors) / self._within) ** 2).sum())
 
     def _system(self, moved: _Vector, errors: _Vector) -> tuple[_Vector, _Vector]:
-        """The normal equations: of the rows, each as far as it is within the bound, and of the priors."""
+        """Return the normal equations: of the rows, each as far as it is within the bound, and of the priors."""
         slopes = self._slopes(moved, errors)
         weights = self._weights * np.minimum(1.0, _HUBER / np.maximum(np.abs(errors), 1e-12))
         matrix = slopes.T @ (weights[:, None] * slopes) + np.diag(1 / self._within**2)
         return matrix, slopes.T @ (weights * errors) + (moved - self._priors) / self._within**2
 
     def _slopes(self, moved: _Vector, errors: _Vector) -> _Vector:
-        """By differences. Which rows a constant touches is found out once."""
+        """Return the slopes by differences. The rows that a constant affects are determined once."""
         slopes = np.zeros((len(errors), len(moved)))
         everyone = np.arange(len(errors))
         found = []
@@ -153,7 +153,7 @@ def _entry(tables: Mapping[str, Any], path: Iterable[str]) -> dict[str, Any]:
 
 
 def training_of(row: Row) -> Training:
-    """The row's. Raises ValueError where it has none."""
+    """Return the row's. Raises ValueError where it has none."""
     if row.training is None:
         raise ValueError(f"{row.id} has no training")
     return row.training

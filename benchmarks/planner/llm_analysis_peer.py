@@ -14,11 +14,11 @@ from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis  
 from llm_analysis.config import DtypeConfig, GPUConfig, ModelConfig, ParallelismConfig  # type: ignore[import-not-found]
 
 _EFFICIENCY = 0.5
-"""What llm_analysis/constant.py recommends for training with Megatron-LM."""
+"""The values that llm_analysis/constant.py recommends for training with Megatron-LM."""
 
 
 def step_s(case: dict[str, Any]) -> float:
-    """Seconds of an optimizer step. Raises AssertionError where llm-analysis does not take the model or the batch."""
+    """Return seconds of an optimizer step. Raises AssertionError where llm-analysis does not take the model or the batch."""
     analysis = LLMAnalysis(
         ModelConfig(**case["model"]),
         GPUConfig(**case["gpu"]),
@@ -37,7 +37,7 @@ def step_s(case: dict[str, Any]) -> float:
 
 
 def answer(line: str) -> dict[str, float | str]:
-    """The answer to one case."""
+    """Return the answer to one case."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             return {"seconds": step_s(json.loads(line))}

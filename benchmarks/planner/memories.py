@@ -38,7 +38,7 @@ def comparable(use: MemoryUse, kind: str) -> float:
 
 
 def measured_peaks(predictions: Iterable[Predicted]) -> list[tuple[Predicted, Pair]]:
-    """Rows with a printed peak: complete ones, and those that lack only the batch."""
+    """Return rows with a printed peak: complete ones, and those that miss only the batch."""
     return [
         (each, (comparable(each.memory, each.row.peak.kind), each.row.peak.gib))
         for each in predictions
@@ -72,7 +72,7 @@ def _table(rows: Iterable[tuple[str, Pair]]) -> dict[str, Errors]:
 
 
 def labelled(predictions: Sequence[Predicted]) -> list[Predicted]:
-    """Rows of sources that print both what ran and what ran out of memory."""
+    """Return rows of sources that print both what ran and what ran out of memory."""
     usable = [each for each in predictions if each.memory is not None and each.row.lacks in {"", "not printed"}]
     both = {each.row.source for each in usable if each.row.out_of_memory} & {
         each.row.source for each in usable if not each.row.out_of_memory
@@ -81,7 +81,7 @@ def labelled(predictions: Sequence[Predicted]) -> list[Predicted]:
 
 
 def verdicts(rows: Sequence[Predicted]) -> Verdicts | None:
-    """The planner's verdicts against the outcomes of labelled rows; None where there are none."""
+    """Return the planner's verdicts against the outcomes of labelled rows; None where there are none."""
     said = [(each.memory.verdict, each.row.out_of_memory) for each in rows if each.memory is not None]
     if not said:
         return None

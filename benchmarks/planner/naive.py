@@ -22,7 +22,7 @@ _EIGHT_BITS = {"fp8", "mxfp8"}
 
 
 def naive_seconds(training: Training) -> float:
-    """Seconds of a step; an accelerator that no row had is taken as the median of its architecture, or of all."""
+    """Return seconds of a step; an accelerator that no row had is taken as the median of its architecture, or of all."""
     table = _table()
     return _seconds_at_peak(training) / next(table[name] for name in _names(training) if name in table)
 

@@ -20,7 +20,8 @@ _TIMEOUT_S = 120
 
 
 def llm_analysis_seconds(trainings: Sequence[Training]) -> list[float | None]:
-    """Seconds of a step as llm-analysis says, None for what it refuses. Raises MeasureError where the peer is not installed."""
+    """Return seconds of a step by llm-analysis, None for steps that it refuses. Raises MeasureError where the peer is
+    not installed."""
     cases = "".join(json.dumps(_case(training)) + "\n" for training in trainings)
     try:
         done = subprocess.run([PYTHON, _SCRIPT], input=cases, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
@@ -32,7 +33,7 @@ def llm_analysis_seconds(trainings: Sequence[Training]) -> list[float | None]:
 
 
 def takes(training: Training) -> bool:
-    """Whether llm-analysis has words for the training: it knows neither context parallelism nor latent attention."""
+    """Return whether llm-analysis has words for the training: it knows neither context parallelism nor latent attention."""
     return training.degrees.cp == 1 and training.model.latent_attention is None
 
 

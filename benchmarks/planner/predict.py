@@ -1,4 +1,4 @@
-"""Predicts each row with the planner, beside what was measured."""
+"""Predicts each row with the planner, next to the measurement."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Predicted:
-    """A row whose training is known, and the planner's answer; `refused` says why there is none."""
+    """A row whose training is known, and the planner's answer; `refused` is the reason if there is none."""
 
     row: Row
     training: Training
@@ -24,7 +24,7 @@ class Predicted:
 
 
 def predict(rows: Iterable[Row]) -> list[Predicted]:
-    """The planner's answers for the rows whose training is known, in order."""
+    """Return the planner's answers for the rows whose training is known, in order."""
     return [_predicted(row, row.training) for row in rows if row.training is not None]
 
 

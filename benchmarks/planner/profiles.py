@@ -28,7 +28,7 @@ class Profile:
 
     @property
     def sharding(self) -> Sharding:
-        """What is split over the data-parallel ranks where the row does not say."""
+        """The split over the data-parallel ranks if the row does not specify it."""
         return "optimizer" if self.name.startswith("megatron") and self.name != "megatron-fsdp" else "parameters"
 
 
@@ -42,7 +42,8 @@ _BY_KIND: tuple[tuple[str, Framework], ...] = (
 
 
 def profile_of(columns: Mapping[str, str]) -> Profile:
-    """The profile by sources.yaml; of a source that is not listed, by the first word of its name, else by what it splits."""
+    """Return the profile by sources.yaml; of a source that is not listed, by the first word of its name, else by what
+    it splits."""
     name = columns.get("source", "")
     source = _sources().get(name, _sources().get(name.split("-")[0]))
     if source is None:

@@ -14,7 +14,7 @@ _IDS = 4
 
 
 def lines(score: Score) -> Iterator[str]:
-    """The whole report."""
+    """Yield the whole report."""
     yield from _counts(score.counts)
     yield from _kind("Step time, dense models", score.dense)
     yield from _transfer(score.transfer)

@@ -25,7 +25,8 @@ OWN_LINE = "vtrain-single"
 
 _BLOCK_SCALED = re.compile(r"B200|B300|MI355")
 _FINE_TUNING = re.compile(r"-ft\b|\bsft\b|-sft|lora|fine-?tun", re.IGNORECASE)
-_ACCUMULATED = 2  # micro-batches a pipeline stage, where the batch is not printed: enough that the peak of memory is reached
+# Micro-batches per pipeline stage if the batch is not printed: enough to reach the peak of memory.
+_ACCUMULATED = 2
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Row:
     """`training` is there wherever the columns make one up, also where the recomputation is not known and none is taken for it, or where
     the batch is not printed, on which a peak of memory hardly depends.
 
-    `lacks` is empty for a row that counts; else it is the kind of what is missing, and `reason` says it in words. `not_modelled` are
-    remarks of the source that a Training cannot say, `assumed` what was supplied because the row does not print it.
+    The field `lacks` is empty for a row that counts; else it is the kind of what is missing, and `reason` describes it. `not_modelled` are
+    remarks of the source that a Training cannot express, `assumed` what was supplied because the row does not print it.
     """
 
     id: str
@@ -66,12 +67,12 @@ class Row:
 
     @property
     def timed(self) -> bool:
-        """Whether it says how long a step took."""
+        """Whether it has the time of a step."""
         return self.complete and self.step_s is not None and not self.out_of_memory
 
 
 def read(paths: Iterable[Path] = (PUBLISHED,)) -> list[Row]:
-    """The rows of the files, in order. Raises OSError."""
+    """Return the rows of the files, in order. Raises OSError."""
     return [row for path in paths for row in _read(path)]
 
 
@@ -82,7 +83,7 @@ def _read(path: Path) -> Iterator[Row]:
 
 
 def as_row(columns: Mapping[str, str], place: str = "") -> Row:
-    """One row; `place` names a row that has no id."""
+    """Return one row; `place` names a row that has no id."""
     measured = Row(
         id=columns.get("id") or place,
         source=columns.get("source", ""),
@@ -109,7 +110,7 @@ def _is_fine_tuning(columns: Mapping[str, str]) -> bool:
 
 
 def _understood(measured: Row, columns: Mapping[str, str]) -> Row:
-    """The row with its training. Raises LeftOutError."""
+    """Return the row with its training. Raises LeftOutError."""
     described = shape(columns)
     gpu = accelerator(measured.gpu)
     recompute = recomputing(columns.get("act_ckpt", ""), number(columns.get("mfu_pct")), number(columns.get("hfu_pct")))
@@ -128,7 +129,7 @@ def _understood(measured: Row, columns: Mapping[str, str]) -> Row:
 
 
 def _missing(columns: Mapping[str, str], recompute: Recomputing) -> tuple[Lacks, str]:
-    """What a row with a training lacks to be complete."""
+    """Return what is missing in a row with a training."""
     if not recompute.known:
         return "recompute not known", f"recomputation not known: `{columns.get('act_ckpt', '')}`"
     if not whole(columns.get("gbs_seqs")):
@@ -198,18 +199,20 @@ def _degrees(columns: Mapping[str, str], profile: Profile) -> Degrees:
         tp=tp,
         sequence_parallel=tp > 1 and _sequence_parallel(columns, profile),
         ep=whole(columns.get("ep")) or _deepep_ranks(columns),
-        expert_tp=whole(columns.get("etp")) or 1,  # Megatron-Core's default where experts fold (arXiv 2504.14960)
+        # Megatron-Core's default where experts fold (arXiv 2504.14960).
+        expert_tp=whole(columns.get("etp")) or 1,
         sharding=split.sharding or profile.sharding,
     )
 
 
 def _group_of_experts(columns: Mapping[str, str], profile: Profile, split: DataParallel) -> int | None:
-    """The ranks of FSDP's groups where these are the ranks that share experts."""
+    """Return the ranks of FSDP's groups where these are the ranks that share experts."""
     return whole(columns.get("ep")) if profile.groups_of_experts and split.sharding == "parameters" else None
 
 
 def _deepep_ranks(columns: Mapping[str, str]) -> int:
-    """Ranks over which experts are spread where the row names DeepEP, which does nothing else, and not over how many: as many as can be."""
+    """Return ranks over which experts are spread where the row names DeepEP, which does nothing else, and not over how
+    many: as many as can be."""
     experts = re.match(r"E(\d+)", columns.get("moe", ""))
     if experts is None or "deepep" not in columns.get("extras", "").lower():
         return 1
@@ -271,7 +274,7 @@ def _assumed(columns: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _step_s(columns: Mapping[str, str]) -> float | None:
-    """Seconds of a step: printed, or from the printed tokens a second of one GPU."""
+    """Return seconds of a step: printed, or from the printed tokens a second of one GPU."""
     printed = number(columns.get("step_time_s"))
     if printed:
         return printed

@@ -86,7 +86,7 @@ class Score:
 
 
 def score(rows: Sequence[Row], peers: bool = True) -> tuple[Score, list[Predicted]]:
-    """Scores the rows, and with `peers` llm-analysis beside us. Raises MeasureError where that is not installed."""
+    """Score the rows, and with `peers` also llm-analysis. Raises MeasureError where that is not installed."""
     predictions = predict(rows)
     times = timed(predictions)
     counted = [row for row in times if row.predicted.row.source != OWN_LINE]
@@ -184,7 +184,7 @@ def _beside(name: str, rows: Sequence[Timed], said: Sequence[float | None]) -> B
 
 
 def each_row(each: Predicted) -> dict[str, Any]:
-    """One row: what was measured beside what the planner says."""
+    """Return one row: the measurement next to the planner's estimate."""
     row, step, memory = each.row, each.step, each.memory
     return {
         "id": row.id,
@@ -200,7 +200,7 @@ def each_row(each: Predicted) -> dict[str, Any]:
 
 
 def as_json(record: Any) -> Any:
-    """A record of records as what json.dumps takes."""
+    """Return a record of records as what json.dumps takes."""
     if is_dataclass(record):
         return {field.name: as_json(getattr(record, field.name)) for field in fields(record)}
     if isinstance(record, Mapping):

@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from benchmarks.planner.columns import LeftOutError, number, whole
 from headway.jobspec.resolve.model import NORM_EPS, ROPE_THETA, ExpertSizes, LatentAttentionSizes, ModelSizes
 
-_HEAD_DIM = 128  # where neither heads nor their width are printed
-_HEADS = {r"-bs$": 64}  # bigscience: train/tr11-176B-ml/chronicles-prequel.md: 64 where a table says nothing
-_NOMINAL = 0.1  # a printed count of parameters names the model (a `13B` with a large vocabulary has 14.0) as often as it counts
+# Without printed heads or head width.
+_HEAD_DIM = 128
+# bigscience: train/tr11-176B-ml/chronicles-prequel.md: 64 if a table has none.
+_HEADS = {r"-bs$": 64}
+# A printed count of parameters names the model (a `13B` with a large vocabulary has 14.0) as often as it counts.
+_NOMINAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Family:
-    """What models of a name have in common: `tied` None where the printed count of parameters decides."""
+    """The settings that models of a name have in common: `tied` None where the printed count of parameters decides."""
 
     mlp: str
     norm: str
@@ -50,7 +53,7 @@ _QK_NORM = re.compile(r"^qwen3|qkln|^olmo2")
 
 
 def shape(row: Mapping[str, str]) -> Shape:
-    """The model of a row. Raises LeftOutError."""
+    """Return the model of a row. Raises LeftOutError."""
     moe = row.get("moe", "")
     if re.search(r"hybrid|mamba|gdn", f"{moe} {row.get('extras', '')}", re.IGNORECASE):
         raise LeftOutError("hybrid model", f"hybrid model: {moe}")
@@ -62,7 +65,7 @@ def shape(row: Mapping[str, str]) -> Shape:
 
 
 def _columns(row: Mapping[str, str]) -> ModelSizes:
-    """What the columns print, as if of the Llama family."""
+    """Return what the columns print, as if of the Llama family."""
     needed = {name: whole(row.get(name)) for name in ("hidden", "layers", "vocab")}
     missing = [name for name, value in needed.items() if value is None]
     if missing:
@@ -114,7 +117,8 @@ def _usual_heads(model: str, hidden: int) -> int:
 
 
 def _experts(moe: str) -> ExpertSizes | None:
-    """The column `moe`: `E256 top8 moe_ffn=2048 shared1 dense_first=3 ...`. Raises LeftOutError for experts without sizes."""
+    """Return the column `moe`: `E256 top8 moe_ffn=2048 shared1 dense_first=3 ...`. Raises LeftOutError for experts
+    without sizes."""
     if not moe.strip():
         return None
     count, top_k, ffn = (re.search(pattern, moe) for pattern in (r"\bE(\d+)", r"top-?(\d+)", r"moe_ffn=(\d+)"))
@@ -133,7 +137,7 @@ def _experts(moe: str) -> ExpertSizes | None:
 
 
 def _latent(moe: str) -> LatentAttentionSizes | None:
-    """`MLA(q1536,kv512,nope128,rope64,v128)`; what it leaves out is as in arXiv 2405.04434, where all models of this kind agree."""
+    """`MLA(q1536,kv512,nope128,rope64,v128)`; omitted parts are as in arXiv 2405.04434, where all models of this kind agree."""
     if "MLA" not in moe:
         return None
     query = re.search(r"MLA\([^)]*\bq(\d+)", moe)
@@ -152,7 +156,7 @@ def _number(pattern: str, text: str, default: int) -> int:
 
 
 def _with_family(row: Mapping[str, str], sizes: ModelSizes) -> tuple[ModelSizes, tuple[str, ...]]:
-    """The sizes with what the family has; where that is not known, as agrees best with the printed count of parameters."""
+    """Return the sizes with what the family has; where that is not known, as agrees best with the printed count of parameters."""
     supplied = (("heads", sizes.heads), ("ffn", sizes.ffn_hidden))
     assumed = tuple(f"{name} {size}" for name, size in supplied if size and not whole(row.get(name)))
     known = _family(row["model"])
@@ -176,7 +180,7 @@ def _ties(family: Family) -> tuple[bool, ...]:
 
 
 def _tied(row: Mapping[str, str]) -> bool | None:
-    """What the remarks say of the output layer."""
+    """Return what the remarks say of the output layer."""
     notes = row.get("notes", "")
     if "untied embeddings" in notes:
         return False

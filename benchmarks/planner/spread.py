@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Pair = tuple[float, float]
-"""What was predicted, and what was measured."""
+"""A prediction and its measurement."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def errors(pairs: Iterable[Pair]) -> Errors | None:
 
 
 def mean_of_groups(groups: Mapping[str, Sequence[Pair]]) -> float | None:
-    """The mean over the groups of each group's mean error, so that a large group weighs no more than a small one."""
+    """Return the mean over the groups of each group's mean error, so that a large group weighs no more than a small one."""
     means = [found.mean for pairs in groups.values() if (found := errors(pairs)) is not None]
     return statistics.fmean(means) if means else None
 

@@ -26,7 +26,7 @@ _BLOCK_SHARES = (r"every (\d+)(?:st|nd|rd|th) (?:layer|block)", r"\b1 (?:of|in) 
 
 @dataclass(frozen=True)
 class Recomputing:
-    """What is computed again: how, in which share of the blocks, which parts; `known` is false where the source does not say."""
+    """The recomputation: how, in which share of the blocks, which parts; `known` is false if the source does not specify it."""
 
     mode: Recompute = "none"
     share: float = 1.0
@@ -35,9 +35,10 @@ class Recomputing:
 
 
 def recomputing(text: str, mfu_pct: float | None = None, hfu_pct: float | None = None) -> Recomputing:
-    """The column `act_ckpt`.
+    """Return the column `act_ckpt`.
 
-    A share that is not printed ("1 of N blocks") follows from what is: full recomputation adds a third to the operations of the hardware.
+    A share that is not printed ("1 of N blocks") follows from what is: full recomputation adds a third to the
+    operations of the hardware.
     """
     said = text.strip().lower()
     if said.startswith(("recipe (none", "recipe (mostly none", "none")) or said in {"no", "off", "false"}:
@@ -71,14 +72,14 @@ def _parts(said: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DataParallel:
-    """What is split over the ranks that read different data, and over how many of them (None: over all)."""
+    """The split over the ranks that read different data, and over how many of them (None: over all)."""
 
     sharding: Sharding | None
     group: int | None = None
 
 
 def data_parallel(text: str, gpus_per_node: int) -> DataParallel | None:
-    """The column `dp_kind`; no sharding where it is empty, None where it says what no table here knows."""
+    """Return the column `dp_kind`; no sharding where it is empty, None for a value that no table here has."""
     said = text.strip().lower()
     if not said:
         return DataParallel(None)
@@ -99,7 +100,8 @@ _SHARDINGS: tuple[tuple[str, Sharding], ...] = (
 
 
 def formats(text: str, *, block_scaled: bool) -> Formats | None:
-    """The column `precision`; `block_scaled` says whether the GPU multiplies MX formats (Blackwell, CDNA4). None: not understood."""
+    """Return the column `precision`; `block_scaled`: whether the GPU multiplies MX formats (Blackwell, CDNA4).
+    None: not understood."""
     said = text.strip().lower()
     compute = next((name for pattern, name in _COMPUTE if re.search(pattern, said)), None)
     if compute is None:
@@ -118,16 +120,13 @@ _COMPUTE = (
     (r"fp16|float16|half", "fp16"),
     (r"tf32|fp32|float32", "fp32"),
 )
-_REDUCE = (
-    (r"fp16 grad", "fp16"),
-    (r"fp32 (?:grad|reduce)|mp default", "fp32"),  # Composer's mixed precision DEFAULT reduces in fp32, PURE as it computes
-    (r"bf16 (?:grad|reduce)|mp pure", "bf16"),
-)
+# Composer's mixed precision DEFAULT reduces in fp32, PURE as it computes.
+_REDUCE = ((r"fp16 grad", "fp16"), (r"fp32 (?:grad|reduce)|mp default", "fp32"), (r"bf16 (?:grad|reduce)|mp pure", "bf16"))
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a row says of its kernels and of what overlaps, and the words that change nothing here or are not understood."""
+    """A row's kernels and overlaps, and the words that change nothing here or are not understood."""
 
     kernels: Kernels = field(default_factory=Kernels)
     overlaps: Overlaps = field(default_factory=Overlaps)
@@ -153,14 +152,14 @@ _OVERLAPS: tuple[tuple[str, str, bool], ...] = (
     (r"a2a overlap=off", "experts", False),
     (r"grad(?:ient)?-?(?: )?(?:reduce )?overlap=off|no overlap-grad-reduce", "gradients", False),
 )
-# What says nothing of the cost, or is what every row of its source has.
+# Remarks that do not affect the cost, or are in every row of their source.
 _NO_COST = re.compile(
     r"^(?:backend=|job \d|vboost|force-balanced|fake balanced|no grad clip|te\b|pack_sample|eager$|95 gib visible|dropless|\d\d-\d\d$)"
 )
 
 
 def extras(column: str, notes: str = "") -> Extras:
-    """The column `extras`, and those remarks in `notes` that name a dispatcher or an overlap."""
+    """Return the column `extras`, and those remarks in `notes` that name a dispatcher or an overlap."""
     found = Extras()
     for word in _words(column):
         found = _with_word(found, word)
@@ -206,12 +205,14 @@ _TRANSPORTS = (
     (r"roce|rdma|spectrum-x", "roce"),
 )
 _ADAPTERS = re.compile(r"(\d+)\s*x\s*(?:NDR|HDR|EDR)?\s*(\d+)", re.IGNORECASE)
-_RATES = ((r"(\d+)\s*(?:Gb/s|Gbps|Gbit/s|Gbit)", 1.0), (r"([\d.]+)\s*(?:Tb/s|Tbps|Tbit/s)", 1000.0))  # GB/s are of NVLink
-_OF_A_GPU = 800  # Gbit/s: more is what a node's adapters carry together
+# GB/s are of NVLink.
+_RATES = ((r"(\d+)\s*(?:Gb/s|Gbps|Gbit/s|Gbit)", 1.0), (r"([\d.]+)\s*(?:Tb/s|Tbps|Tbit/s)", 1000.0))
+# Gbit/s: more is the sum of a node's adapters.
+_OF_A_GPU = 800
 
 
 def transport(fabric: str) -> str:
-    """What the column `fabric` names; InfiniBand where it names none, and for Omni-Path, which is as lossless."""
+    """Return what the column `fabric` names; InfiniBand where it names none, and for Omni-Path, which is as lossless."""
     return next((name for pattern, name in _TRANSPORTS if re.search(pattern, fabric.lower())), "infiniband")
 
 
@@ -235,17 +236,18 @@ def adapters(fabric: str, gpus_per_node: int) -> int:
 
 @dataclass(frozen=True)
 class MemoryKind:
-    """What a printed peak is of: what tensors held (`allocated`), what the allocator held (`reserved`), or the whole GPU (`device`)."""
+    """The scope of a printed peak: the tensors (`allocated`), the allocator (`reserved`), or the whole GPU (`device`)."""
 
     kind: str
     gib: float
 
 
 def memory_kind(text: str) -> MemoryKind:
-    """The column `mem_kind`: its kind, and how many GiB one of its units is.
+    """Return the column `mem_kind`: its kind, and how many GiB one of its units is.
 
-    A decimal GB is one only where the tool is known to divide by 10^9 (Megatron-Bridge: src/megatron/bridge/training/utils/train_utils.py);
-    nvidia-smi and rocm-smi print what others call GiB, and so do the logs of nanotron and torchtitan.
+    A decimal GB is one only where the tool is known to divide by 10^9 (Megatron-Bridge:
+    src/megatron/bridge/training/utils/train_utils.py); nvidia-smi and rocm-smi print what others call GiB, and so do
+    the logs of nanotron and torchtitan.
     """
     said = text.lower()
     decimal = "gb peak allocated" in said

@@ -46,7 +46,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One row of a group measured, the others of the group predicted with what it says; mean over groups and over all predictions."""
+    """One row of a group measured, the others of the group predicted with it; mean over groups and over all predictions."""
 
     groups: int
     mean_over_groups: float
@@ -57,7 +57,7 @@ class Transfer:
 
 
 def timed(predictions: Iterable[Predicted]) -> list[Timed]:
-    """The complete rows that say how long a step took."""
+    """Return the complete rows that say how long a step took."""
     return [
         Timed(each, each.step.seconds, each.row.step_s, each.step.low, each.step.high)
         for each in predictions
@@ -80,7 +80,7 @@ def kind(rows: Sequence[Timed]) -> Kind:
 
 
 def grouped(rows: Iterable[Timed], key: Callable[[Timed], str]) -> dict[str, list[Timed]]:
-    """The rows by key, the largest group first."""
+    """Return the rows by key, the largest group first."""
     groups = defaultdict[str, list[Timed]](list)
     for row in rows:
         groups[key(row)].append(row)
@@ -92,7 +92,7 @@ def _table(groups: Mapping[str, Sequence[Timed]]) -> dict[str, Errors]:
 
 
 def transfer(rows: Sequence[Timed]) -> Transfer | None:
-    """Every row of a (source, model, accelerator) group in turn as the only measurement."""
+    """Return every row of a (source, model, accelerator) group in turn as the only measurement."""
     groups = {name: group for name, group in grouped(rows, _group).items() if len(group) > 1}
     if not groups:
         return None

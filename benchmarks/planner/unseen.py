@@ -9,7 +9,7 @@ FILE = Path(__file__).with_name("leave-one-out.json")
 
 
 def read() -> Mapping[str, Any] | None:
-    """All parts; None where no fit was measured yet. Raises OSError, ValueError."""
+    """Return all parts; None where no fit was measured yet. Raises OSError, ValueError."""
     if not FILE.is_file():
         return None
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))

@@ -25,7 +25,8 @@ from benchmarks.recovery import launchers
 from benchmarks.recovery.launchers import RANKS, end, free_port, launched, settle, standbys
 from benchmarks.recovery.trace import await_steps, recovered_s, steps_of, wait_until
 
-STEADY = 10  # steps before anything is killed
+# Steps before the first kill.
+STEADY = 10
 # From the loss of a node to the launch of another one: a scheduler's time, in which torchrun's survivors notice the loss.
 AT_ONCE_S, LATER_S = 0.0, 3.0
 Command = tuple[Sequence[str | Path], dict[str, str]]
@@ -43,7 +44,7 @@ def folder() -> Iterator[Path]:
 
 
 def killed_worker(command: Callable[[Path], Command], rounds: int, ready: Callable[[int], None]) -> list[float]:
-    """Seconds from SIGKILL of rank 1 to the first step of the new processes, as often as asked in one run."""
+    """Return seconds from SIGKILL of rank 1 to the first step of the new processes, as often as asked in one run."""
     found = []
     with folder() as place:
         words, environment = command(place)
@@ -60,13 +61,13 @@ def killed_worker(command: Callable[[Path], Command], rounds: int, ready: Callab
 
 
 def with_standbys(pid: int) -> None:
-    """Waits until each rank has a standby that has imported what it needs."""
+    """Wait until each rank has a standby that has imported what it needs."""
     wait_until(lambda: len(standbys(pid)) == RANKS, f"{RANKS} standby workers")
     settle(standbys(pid))
 
 
 def without_standbys(pid: int) -> None:
-    """Ends the standbys, so that the next start is a cold one."""
+    """End the standbys, so that the next start is a cold one."""
     with_standbys(pid)
     for standby in standbys(pid):
         with contextlib.suppress(ProcessLookupError):
@@ -99,15 +100,15 @@ Node = Callable[[Path, int], Command]
 
 
 def with_a_standby(pids: Sequence[int]) -> None:
-    """Waits until each of the nodes has a standby that has imported what it needs: nodes are not lost in the first seconds."""
+    """Wait until each of the nodes has a standby that has imported what it needs: nodes are not lost in the first seconds."""
     for pid in pids:
         wait_until(partial(standbys, pid), "a standby worker of each node")
         settle(standbys(pid))
 
 
 def lost_node(node: Node, launched_s: float | None, ready: Callable[[Sequence[int]], None]) -> float:
-    """Seconds from the loss of the second of two nodes to the first new step: a third one is launched `launched_s` later; None: it was
-    parked before."""
+    """Return seconds from the loss of the second of two nodes to the first new step: a third one is launched
+    `launched_s` later; None: it was parked before."""
     with folder() as place, contextlib.ExitStack() as running:
         port = free_port()
 
@@ -116,7 +117,8 @@ def lost_node(node: Node, launched_s: float | None, ready: Callable[[Sequence[in
             return running.enter_context(launched(words, place, environment, name))
 
         first = launch("node-0")
-        time.sleep(1)  # the first one hosts the meeting
+        # The first one hosts the rendezvous.
+        time.sleep(1)
         second = launch("node-1")
         await_steps(place, RANKS, STEADY)
         ready([first.pid, launch("node-2").pid] if launched_s is None else [first.pid])
@@ -145,7 +147,8 @@ def _worker_claims(rounds: int) -> Iterator[Claim]:
     if not launchers.LIGHTHOUSE.exists():
         raise MeasureError(f"{launchers.LIGHTHOUSE} is not there; `make peers` installs it")
     warm, cold, theirs, fast, default = [], [], [], [], []
-    for _ in range(rounds):  # in turn, so that all meet the same machine
+    # Alternate, so that all run on the same machine state.
+    for _ in range(rounds):
         theirs += killed_worker(launchers.torchrun, 2, nothing)
         warm += killed_worker(launchers.headway, 2, with_standbys)
         cold += killed_worker(launchers.headway, 2, without_standbys)

@@ -27,7 +27,7 @@ QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 def launched(
     words: Sequence[str | Path], folder: Path, environment: dict[str, str], name: str
 ) -> Iterator["subprocess.Popen[Any]"]:
-    """A launcher, ended with everything below it when the block is left. What it prints goes to a file in `folder`."""
+    """Yield a launcher, ended with everything below it when the block is left. Its output goes to a file in `folder`."""
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [str(word) for word in words],
@@ -54,7 +54,7 @@ def launched(
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all below it."""
+    """Return the process and all below it."""
     found = [pid]
     for each in found:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
@@ -84,7 +84,7 @@ def headway(folder: Path) -> tuple[list[str | Path], dict[str, str]]:
 
 
 def torchrun_node(folder: Path, port: int) -> tuple[list[str | Path], dict[str, str]]:
-    """One of torchrun's nodes, tuned, with keep-alives each second."""
+    """Return one of torchrun's nodes, tuned, with keep-alives each second."""
     words = [
         "--nnodes",
         "2",
@@ -102,14 +102,14 @@ def torchrun_node(folder: Path, port: int) -> tuple[list[str | Path], dict[str, 
 
 
 def headway_node(folder: Path, port: int) -> tuple[list[str | Path], dict[str, str]]:
-    """One of headway's nodes."""
+    """Return one of headway's nodes."""
     words = ["torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d"]
     words += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "recovery", "--rdzv-conf", QUICK]
     return [sys.executable, "-m", "headway.cli.main", *words, SCRIPT, folder, STEPS], {"HEADWAY_RUNS": str(folder / "runs")}
 
 
 def standbys(pid: int) -> list[int]:
-    """The warm standby workers below a launcher that have finished importing: they sleep, waiting for an order."""
+    """Return the warm standby workers below a launcher that have finished importing: they sleep, waiting for an order."""
     return [each for each in tree(pid) if _is_standby(each)]
 
 
@@ -122,7 +122,7 @@ def _is_standby(pid: int) -> bool:
 
 
 def settle(pids: Sequence[int]) -> None:
-    """Waits until processes sleep and no longer use the CPU: two looks, half a second apart, show the same."""
+    """Wait until processes sleep and no longer use the CPU: two looks, half a second apart, show the same."""
 
     def quiet() -> bool:
         before = _cpu(pids)
@@ -143,7 +143,7 @@ def _cpu(pids: Sequence[int]) -> list[str]:
 
 @contextlib.contextmanager
 def torchft_groups(folder: Path, heartbeat_ms: int) -> Iterator[list["subprocess.Popen[Any]"]]:
-    """Two replica groups of one process each and their lighthouse."""
+    """Yield two replica groups of one process each and their lighthouse."""
     port = free_port()
     words: list[str | Path] = [
         LIGHTHOUSE,

@@ -21,7 +21,7 @@ class Step:
 
 
 def steps_of(folder: Path, rank: int) -> list[Step]:
-    """The whole lines that a rank has written so far."""
+    """Return the whole lines that a rank has written so far."""
     path = folder / f"steps-{rank}"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     fields = [line.split() for line in lines if line.endswith("\n")]
@@ -29,13 +29,13 @@ def steps_of(folder: Path, rank: int) -> list[Step]:
 
 
 def await_steps(folder: Path, ranks: int, count: int) -> list[int]:
-    """The process of each rank, once each has completed so many steps."""
+    """Return the process of each rank, once each has completed so many steps."""
     wait_until(lambda: all(len(steps_of(folder, rank)) >= count for rank in range(ranks)), f"{count} steps in {folder}")
     return [steps_of(folder, rank)[-1].pid for rank in range(ranks)]
 
 
 def recovered_s(folder: Path, killed_s: float, before: set[int], ranks: int = 2) -> float:
-    """Seconds from the kill to the first step that new processes have completed on every rank."""
+    """Return seconds from the kill to the first step that new processes have completed on every rank."""
     wait_until(lambda: all(_first(folder, rank, before) for rank in range(ranks)), f"a step after the kill in {folder}")
     return max(step.ended_s for rank in range(ranks) if (step := _first(folder, rank, before))) - killed_s
 

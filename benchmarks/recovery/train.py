@@ -13,13 +13,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, LAYERS = 512, 4  # 1.05 million parameters: 12.6 MB with AdamW's moments, about what the quickstart has
+# 1.05 million parameters: 12.6 MB with AdamW's moments, about the quickstart's.
+WIDTH, LAYERS = 512, 4
 STEP_S = 0.05
 SAVED_AT = 5
 
 
 def network() -> nn.Module:
-    """The model of both sides of the comparison."""
+    """Return the model of both sides of the comparison."""
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
 
 
@@ -31,7 +32,8 @@ def main() -> None:
     model = DistributedDataParallel(network())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     saved, step = folder / "state.pt", 0
-    fresh = not saved.exists()  # the same for all ranks: none saves before all have taken steps
+    # The same for all ranks: none saves before all have taken steps.
+    fresh = not saved.exists()
     if not fresh:
         state = torch.load(saved)
         model.load_state_dict(state["model"])

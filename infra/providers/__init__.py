@@ -1,7 +1,7 @@
 """Table of the providers of machines that a cluster document may name.
 
 In: the `provider` of a cluster document. Out: a `ProviderKind` (`kind.py`).
-To add a provider, add a folder beside `onprem/` and a row below.
+To add a provider, add a folder next to `onprem/` and a row below.
 """
 
 import types

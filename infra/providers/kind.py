@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProviderKind:
-    """A provider. `hosts` gets options that `options` has validated, the cluster's rendered files, and the folder of its document.
+    """A provider. `hosts` gets options that `options` has validated, the cluster's rendered files, and the folder of
+    its document.
 
-    It raises ValueError, which says what is missing, when a host with files cannot be reached by what the plan says. `reach` is
-    how hosts are reached that the plan no longer has: its name and address are empty.
+    It raises ValueError, which names the missing field, when the plan does not allow reaching a host with files.
+    `reach` is for hosts that the plan no longer has: its name and address are empty.
     """
 
     options: type[BaseModel]

@@ -6,12 +6,12 @@ _NO_TORCH = "torch 2.6 or newer, which is not installed: use an image that has i
 
 
 def lacking_to_run() -> str | None:
-    """What a person must do before anything can be run here; None where all is there."""
+    """Return what a person must install before a run can start here; None if nothing is missing."""
     return None if _has_torch() else f"the runner needs {_NO_TORCH}"
 
 
 def lacking_to_read() -> str | None:
-    """The same of reading checkpoints."""
+    """Return the same for reading checkpoints."""
     return None if _has_torch() else f"reading checkpoints needs {_NO_TORCH}"
 
 

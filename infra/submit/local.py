@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class LocalError(Exception):
-    """This machine cannot run the job; the message says what it lacks."""
+    """This machine cannot run the job; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Kill:
 
 @dataclass
 class LocalRun:
-    """A run on this machine: its directory, the attempt, and one supervisor process a slot and spare."""
+    """A run on this machine: its directory, the attempt, and one supervisor process per slot and spare."""
 
     directory: Path
     attempt: int
@@ -46,7 +46,7 @@ class LocalRun:
         return any(supervisor.poll() is None for supervisor in self.supervisors)
 
     def exit_code(self) -> int:
-        """The verdict's code, or without a verdict what the supervisors' codes say; all must have ended."""
+        """Return the verdict's exit code, or without a verdict the supervisors' codes; all must have ended."""
         codes = [supervisor.wait() for supervisor in self.supervisors]
         try:
             verdict = self.directory / "attempts" / str(self.attempt) / "verdict.json"
@@ -55,30 +55,31 @@ class LocalRun:
             return max(map(settled, codes))
 
     def end(self) -> None:
-        """Ends every slot at once; its processes go with its supervisor."""
+        """End every slot at once; its processes end with its supervisor."""
         for supervisor in self.supervisors:
             supervisor.kill()
 
     def interrupt(self) -> None:
-        """Asks every slot to save and stop."""
+        """Ask every slot to save and stop."""
         for supervisor in self.supervisors:
             if supervisor.poll() is None:
                 supervisor.send_signal(signal.SIGTERM)
 
     def kill(self, fault: Kill) -> bool:
-        """Carries `fault` out if its step has come. True when it is done."""
+        """Inject `fault` if its step has come. Returns True when it is done."""
         slot, local_rank = divmod(fault.rank, self.procs_per_slot)
         words = self._heartbeat(slot, local_rank)
         if words is None or words["step"] < fault.step or not words["pid"]:
             return False
         try:
             os.kill(words["pid"], signal.SIGKILL)
-        except ProcessLookupError:  # something else ended it; its successor will come to the step
+        except ProcessLookupError:
+            # Another cause ended it; its successor will reach the step.
             return False
         return True
 
     def _heartbeat(self, slot: int, local_rank: int) -> dict[str, int] | None:
-        """The rank's line of its node's page; None before the supervisor has published it or after it has gone."""
+        """Return the rank's line of its node's page; None before the supervisor has published it or after it has gone."""
         published = self.directory / "attempts" / str(self.attempt) / "nodes" / f"{slot}.json"
         try:
             page = Path(json.loads(published.read_text())["heartbeat"]).read_bytes()
@@ -88,19 +89,21 @@ class LocalRun:
 
 
 def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
-    """Makes the run's directory, or enters `resume` again, and starts every slot and spare here. Raises LocalError."""
+    """Create the run's directory, or resume `resume`, and start every slot and spare here. Raises LocalError."""
     _check_machine(plan)
     stem = f"{plan.run_stem}-"
     name = _resumed(runs, plan, resume) if resume else f"{stem}{_next_number(runs, stem)}"
     attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
-    while (run_json := _open(plan, runs, name, attempt)) is None:  # somebody else took it in the same moment
+    # Another process took it at the same moment.
+    while (run_json := _open(plan, runs, name, attempt)) is None:
         if resume:
             raise LocalError(f"run `{name}` has just been resumed by another process")
         name = f"{stem}{_next_number(runs, stem)}"
     hosts = ",".join([LOOPBACK] * plan.nodes)
     environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
     command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
-    # In sessions of their own: an interrupt at the terminal comes to us, and we ask them to save and stop. No thread runs yet.
+    # In separate sessions: an interrupt at the terminal comes to this process, which asks them to save and stop. No
+    # thread runs yet.
     own = {"env": environment, "start_new_session": True, "preexec_fn": ending_with_parent()}
     supervisors = [subprocess.Popen([*command, str(node)], **own) for node in range(plan.nodes)]  # type: ignore[call-overload]
     return LocalRun(run_json.parent.parent.parent, attempt, supervisors, plan.procs_per_slot)
@@ -119,7 +122,8 @@ def _check_machine(plan: JobPlan) -> None:
 
 
 def _resumed(runs: Path, plan: JobPlan, run: str) -> str:
-    """The name of the run to go on with, which may be given as its path. Raises LocalError where the job is no longer the run's."""
+    """Return the name of the run to resume, which may be given as its path. Raises LocalError if the job is no longer
+    the run's."""
     name = Path(run).name
     if not (runs / name / "handle.json").is_file():
         raise LocalError(f"there is no run `{name}` below `{runs}`")
@@ -140,7 +144,7 @@ def _next_number(runs: Path, stem: str) -> int:
 
 
 def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:
-    """The attempt's run.json; None when the attempt is somebody else's."""
+    """Return the attempt's run.json; None when the attempt belongs to another process."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as spec:
         spec.write(json_text(plan.kept_spec))
         spec.flush()

@@ -8,7 +8,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def ending_with_parent() -> Callable[[], None]:
-    """Before exec: ask the kernel to end the supervisor, as by an interrupt, when this process dies without a word."""
+    """Return a function to call before exec: the kernel interrupts the supervisor when this process dies."""
     prctl = ctypes.CDLL(None).prctl
 
     def ask() -> None:

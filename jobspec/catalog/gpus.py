@@ -13,12 +13,12 @@ _NARROW = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` and `fp4_tflops` are None where it has no
-    such format. `memory_tb_s` is the bandwidth of its memory.
+    """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` and `fp4_tflops` are
+    None where it has no such format. `memory_tb_s` is the bandwidth of its memory.
 
-    `usable_gib` is the memory that frameworks report, where somebody printed it. `scale_up_gb_s` is what one GPU exchanges with the
-    others of its NVLink (or Infinity Fabric) domain, both directions together, and `scale_up_domain` how many they usually are.
-    `host_arch` is set where the GPU comes with its host processor.
+    `usable_gib` is the memory that frameworks report, if it was published. `scale_up_gb_s` is the exchange rate of one
+    GPU with the others of its NVLink (or Infinity Fabric) domain, both directions together, and `scale_up_domain` how
+    many they usually are. `host_arch` is set where the GPU comes with its host processor.
     """
 
     name: str
@@ -37,12 +37,15 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """What a job can use: the memory as reported, else as named."""
+        """Return what a job can use: the memory as reported, else as named."""
         return int((self.memory_gib if self.usable_gib is None else self.usable_gib) * (1 << 30))
 
     def rate_of(self, compute: str) -> tuple[str, int]:
-        """The rate at which matrices in the format `compute` are multiplied: whose it is (`bf16`, `fp8`, `fp4`), and its peak in 10^12
-        operations a second. What the GPU has no rate for, it computes in the next wider format."""
+        """Return the rate at which matrices in the format `compute` are multiplied: the rate's format (`bf16`, `fp8`,
+        `fp4`), and its peak in 10^12 operations a second.
+
+        A format without a rate is computed in the next wider one.
+        """
         wanted = _NARROW.get(compute, "bf16")
         if wanted == "fp4" and self.fp4_tflops:
             return wanted, self.fp4_tflops
@@ -51,11 +54,11 @@ class Gpu:
         return "bf16", self.bf16_tflops
 
     def lacks(self, compute: str) -> bool:
-        """Whether matrices in the format `compute` are computed in a wider one."""
+        """Return whether matrices in the format `compute` are computed in a wider one."""
         return self.rate_of(compute)[0] != _NARROW.get(compute, "bf16")
 
 
 @cache
 def gpus() -> Mapping[str, Gpu]:
-    """The GPU models by name."""
+    """Return the GPU models by name."""
     return types.MappingProxyType({name: Gpu(name, **row) for name, row in rows("gpus").items()})

@@ -1,7 +1,8 @@
 """Reads the sizes of a model from a Hugging Face `config.json`.
 
-Keys and their defaults are those of transformers 5.23 (src/transformers/models/*/configuration_*.py). What a spec's model does not
-have is not read: dropout, which is a setting of the training, scaling of rotary positions, sliding and chunked windows, activations.
+Keys and their defaults are those of transformers 5.23 (src/transformers/models/*/configuration_*.py). Settings that a
+spec's model does not have are ignored: dropout, which is a setting of the training, scaling of rotary positions,
+sliding and chunked windows, activations.
 """
 
 import json
@@ -22,7 +23,7 @@ Values = dict[str, Any]
 
 
 class ConfigError(Exception):
-    """A config.json that cannot be used. The text says why, `hint` what to do."""
+    """A config.json that cannot be used. The text is the reason, `hint` the remedy."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -30,7 +31,7 @@ class ConfigError(Exception):
 
 
 def read_config(folder: Path, name: str) -> Model:
-    """The sizes in the file `name`, a path from `folder`. Raises ConfigError."""
+    """Return the sizes in the file `name`, a path from `folder`. Raises ConfigError."""
     config = _object(name, _content(folder / name, name))
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _FAMILIES:
@@ -103,14 +104,14 @@ def _model(name: str, values: Values) -> Model:
 
 
 class _Keys:
-    """A config's keys by type. What is missing or wrong is noted in `faults`, and a harmless value stands in."""
+    """A config's keys by type. Missing or wrong ones are added to `faults`, and a harmless value is used instead."""
 
     def __init__(self, config: Values) -> None:
         self.config = config
         self.faults: list[str] = []
 
     def integer(self, *names: str, default: int | None = None, least: int = 1, most: int = _MAX_INTEGER) -> int:
-        """The first of the keys that is there. Older files and newer ones may name one thing differently."""
+        """Return the first of the keys that exists. Older files and newer ones may name one thing differently."""
         name, value = self._first(names)
         if value is None and default is not None:
             return default
@@ -154,7 +155,7 @@ class _Keys:
         return sorted(set(value))
 
     def rope_theta(self, default: float = 10_000.0) -> float:
-        """In `rope_parameters` since transformers 5, by itself before."""
+        """Return the value from `rope_parameters` since transformers 5, from the top level before."""
         parameters = self.config.get("rope_parameters")
         if isinstance(parameters, dict) and "rope_theta" in parameters:
             inner = _Keys(parameters)
@@ -177,7 +178,7 @@ def _shown(value: object) -> str:
 
 
 def _decoder(keys: _Keys, norm_eps: str = "rms_norm_eps", eps: float = 1e-6, theta: float = 10_000.0) -> Values:
-    """What the configs of all families but GPT-2 share."""
+    """Return the settings that the configs of all families but GPT-2 share."""
     heads = keys.integer("num_attention_heads")
     return {
         "vocab_size": keys.integer("vocab_size"),
@@ -241,7 +242,7 @@ def _sparse_blocks(keys: _Keys, layers: int) -> Values:
 
 
 def _pattern(keys: _Keys, name: str, layers: int, blocks: Sequence[int]) -> Values:
-    """The blocks with experts as `first_dense` and `every`."""
+    """Return the blocks with experts as `first_dense` and `every`."""
     every = blocks[1] - blocks[0] if len(blocks) > 1 else 1
     first_dense = blocks[0] - every + 1 if blocks else -1
     if first_dense < 0 or list(range(blocks[0], layers, every)) != list(blocks):
@@ -251,7 +252,7 @@ def _pattern(keys: _Keys, name: str, layers: int, blocks: Sequence[int]) -> Valu
 
 
 def _with_dense(keys: _Keys, experts: Values, width: str) -> Values:
-    """The experts, and the width of the plain MLP when some blocks have one."""
+    """Return the experts, and the width of the plain MLP when some blocks have one."""
     if experts.get("first_dense", 0) == 0 and experts.get("every", 1) == 1:
         return {"experts": experts}
     return {"experts": experts, "ffn_hidden": keys.integer(width)}
@@ -274,7 +275,7 @@ def _deepseek_v3(keys: _Keys) -> Values:
         "rope_head": keys.integer("qk_rope_head_dim"),
         "value_head": keys.integer("v_head_dim"),
     }
-    # `head_dim` and `num_key_value_heads` say nothing in a model with latent attention.
+    # `head_dim` and `num_key_value_heads` mean nothing in a model with latent attention.
     own = {"kv_heads": None, "head_dim": None, "latent_attention": latent}
     return {**_decoder(keys), **own, **_with_dense(keys, experts, "intermediate_size")}
 
@@ -291,7 +292,7 @@ def _llama4(keys: _Keys) -> Values:
 
 
 def _llama4_text(keys: _Keys) -> Values:
-    """Its norm of queries and keys (`use_qk_norm`) has no weights, so it is not `qk_norm`."""
+    """Return the sizes. Its norm of queries and keys (`use_qk_norm`) has no weights, so it is not `qk_norm`."""
     decoder = _decoder(keys, eps=1e-5, theta=500_000.0)
     width, blocks = keys.integer("intermediate_size"), keys.integers("moe_layers")
     step = {"every": keys.integer("interleave_moe_layer_step", default=1)}

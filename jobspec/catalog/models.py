@@ -23,13 +23,13 @@ class Preset:
 
 @cache
 def models() -> Mapping[str, Preset]:
-    """The presets by name."""
+    """Return the presets by name."""
     return types.MappingProxyType({name: _preset(name, **values) for name, values in rows("models").items()})
 
 
 @cache
 def preset(name: str) -> Preset:
-    """One preset, without reading the others. Raises KeyError."""
+    """Return one preset, without reading the others. Raises KeyError."""
     return _preset(name, **row("models", name))
 
 

@@ -20,5 +20,5 @@ class Nic:
 
 @cache
 def nics() -> Mapping[str, Nic]:
-    """The adapter models by name."""
+    """Return the adapter models by name."""
     return types.MappingProxyType({name: Nic(name, **row) for name, row in rows("nics").items()})

@@ -24,5 +24,5 @@ class Switch:
 
 @cache
 def switches() -> Mapping[str, Switch]:
-    """The switch models by name."""
+    """Return the switch models by name."""
     return types.MappingProxyType({name: Switch(name, **row) for name, row in rows("switches").items()})

@@ -10,13 +10,13 @@ _HERE = Path(__file__).parent
 
 
 def rows(table: str) -> dict[str, dict[str, Any]]:
-    """The rows of `<table>.yaml`, in their order."""
+    """Return the rows of `<table>.yaml`, in their order."""
     found: dict[str, dict[str, Any]] = yaml.load(_text(table), yaml.CSafeLoader)
     return found
 
 
 def row(table: str, name: str) -> dict[str, Any]:
-    """One row of `<table>.yaml`; the others are not parsed. Raises KeyError."""
+    """Return one row of `<table>.yaml`; the others are not parsed. Raises KeyError."""
     found = re.search(rf"^{re.escape(name)}:\n(?:  .*\n)+", _text(table), re.MULTILINE)
     if found is None:
         raise KeyError(name)

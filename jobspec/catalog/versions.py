@@ -38,7 +38,7 @@ class RenamedVariable:
 
 @dataclass(frozen=True)
 class NcclFault:
-    """What does not work with NCCL from `first` to `last`, and the version that mends it."""
+    """A fault of NCCL `first` to `last`, and the version that fixes it."""
 
     first: str
     last: str
@@ -70,25 +70,25 @@ class Compatibility:
     torch: Mapping[str, TorchRelease]
 
     def architecture_of(self, gpu: str) -> Architecture | None:
-        """The architecture of a GPU model; None when it is not NVIDIA's or not known."""
+        """Return the architecture of a GPU model; None when it is not NVIDIA's or not known."""
         return next((each for each in self.architectures if gpu in each.gpus), None)
 
     def oldest_driver(self, gpu: str) -> str | None:
-        """The oldest driver of a GPU model: its own, else that of its architecture; None where none is known."""
+        """Return the oldest driver of a GPU model: its own, else that of its architecture; None where none is known."""
         if gpu in self.gpu_drivers:
             return self.gpu_drivers[gpu].driver
         architecture = self.architecture_of(gpu)
         return architecture.driver if architecture is not None else None
 
     def before_renaming(self, variable: str, torch: str) -> RenamedVariable | None:
-        """The older name of a variable, where this version of torch reads only that."""
+        """Return the older name of a variable, if this version of torch reads only that."""
         renamed = self.torch_variables.get(variable)
         return renamed if renamed is not None and is_older(torch, renamed.since) else None
 
 
 @cache
 def compatibility() -> Compatibility:
-    """The tables, read once."""
+    """Return the tables, read once."""
     tables = rows("versions")
     return Compatibility(
         family_drivers=types.MappingProxyType(tables["families"]["drivers"]),
@@ -103,17 +103,18 @@ def compatibility() -> Compatibility:
 
 
 def is_older(version: str, other: str) -> bool:
-    """Whether `version` comes before `other`; `12.8` and `12.8.0` are the same, and any `580.x` is not older than `580`."""
+    """Return whether `version` comes before `other`; `12.8` and `12.8.0` are the same, and any `580.x` is not older
+    than `580`."""
     return ordering_key(version) < ordering_key(other)
 
 
 def major_minor(version: str) -> str:
-    """The first two numbers of a version."""
+    """Return the first two numbers of a version."""
     return ".".join(version.split(".")[:2])
 
 
 def ordering_key(version: str) -> tuple[int, ...]:
-    """What versions are ordered by: their numbers, without zeros at the end."""
+    """Return what versions are ordered by: their numbers, without zeros at the end."""
     numbers = [int(number) for number in version.split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()

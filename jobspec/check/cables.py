@@ -63,7 +63,7 @@ class _Found:
 
 
 def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nics: Sequence[ObservedNic]) -> Iterator[Problem]:
-    """The observed adapters at `path`, those of one node of the group."""
+    """Check the observed adapters at `path`, those of one node of the group."""
     found = []
     for index, nic in enumerate(nics):
         problem = _unknown(cabling, nodes, document, (*path, index), nic)
@@ -77,7 +77,7 @@ def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, ni
 
 
 def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed) -> Iterator[Problem]:
-    """The cables of all nodes on the switches of the fabric at `path`: there are ports for them, and they stay where they are."""
+    """Check that the cables of all nodes on the switches of the fabric at `path` have ports and keep them."""
     shape = shape_of(fabric, cluster.nodes)
     cables = list(resolve_cables(shape, fabric, cluster.nodes, observed))
     outside = list(dict.fromkeys(cable.node for cable in cables if cable.place.leaf >= shape.spec.leaves))
@@ -94,7 +94,7 @@ def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed)
 
 
 def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic: ObservedNic) -> Problem | None:
-    """What of the adapter, its switch and its port there is not."""
+    """Yield the unknown names among the adapter, its switch and its port."""
     names = [each.name for each in nodes.nics]
     if nic.name not in names:
         message = f"the nodes `{nodes.group}` have no adapter `{nic.name}`"
@@ -115,7 +115,7 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
 
 
 def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator[Problem]:
-    """Adapter and leaf are of one rail; two adapters that are each on the other's have exchanged cables."""
+    """Check that adapter and leaf are of one rail; two adapters on each other's have exchanged cables."""
     crossed = {each.rail: each for each in found if each.is_crossed}
     for each in crossed.values():
         leaf_rail = each.shape.rail_of(each.place.leaf)
@@ -132,9 +132,10 @@ def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator
 
 
 def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Iterator[Problem]:
-    """The adapters of a node hang on ports of one number on the leaves of one unit; one that does not may be another node's cable.
+    """Check that the adapters of a node use ports of one number on the leaves of one unit; a different one may be
+    another node's cable.
 
-    The same is looked for on running hosts, by LLDP: https://github.com/scitix/sichek/pull/133
+    On running hosts the same check uses LLDP: https://github.com/scitix/sichek/pull/133
     """
     if not found:
         return

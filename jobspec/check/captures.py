@@ -11,7 +11,7 @@ _LIMIT = ("checkpoint", "host_memory")
 
 
 def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Nothing is said where the size of the state is not known, and of a script that may save to storage by itself."""
+    """Check captures. States of unknown size, and scripts that may save to storage by themselves, are not checked."""
     limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
     if limit is not None and node is not None and limit > node:
         message = f"`host_memory` is {format_bytes(limit)}, but a node of `{plan.group}` has {format_bytes(node)}"
@@ -41,7 +41,7 @@ def _taken(captures: Captures) -> str:
 
 
 def _or_less(captures: Captures, room: int) -> str:
-    """What is left without copies of another node's, where that fits."""
+    """Return what is left without copies of another node's, if that fits."""
     alone = captures.rank_bytes * captures.ranks * captures.buffers
     if not captures.copies or alone > room:
         return ""

@@ -13,7 +13,7 @@ from headway.jobspec.spec.cluster import Cluster
 
 
 def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
-    """Every problem of the sections that are valid by themselves."""
+    """Yield every problem of the sections that are valid by themselves."""
     for needs, check in _RULES:
         if cluster.has(needs):
             yield from check(cluster.spec)

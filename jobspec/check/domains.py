@@ -12,7 +12,7 @@ from headway.jobspec.spec.nodes import NodeGroup
 
 
 def check_domains(job: TrainingJob, group: NodeGroup, sizes: ModelSizes | None) -> Iterator[Problem]:
-    """Groups of ranks on the job's nodes; nodes without GPUs have no domains."""
+    """Check groups of ranks on the job's nodes; nodes without GPUs have no domains."""
     if group.gpus is None:
         return
     domains = Domains(domain_of(group), group.gpus, group.count)
@@ -36,8 +36,8 @@ def _check_tensor(job: TrainingJob, domains: Domains, sizes: ModelSizes | None) 
 
 
 def _check_experts(job: TrainingJob, domains: Domains, sizes: ModelSizes | None) -> Iterator[Problem]:
-    """Expert parallelism over the network is usual where a domain is a node; where it is a rack, the all-to-all over both stalls and
-    slows down (NVIDIA-NeMo/RL#2986)."""
+    """Check experts. Expert parallelism over the network is usual where a domain is a node; where it is a rack, the
+    all-to-all over both stalls and slows down (NVIDIA-NeMo/RL#2986)."""
     ep, tp = job.layout.ep, job.layout.tp
     if domains.nodes == 1 or ep == 1 or domains.are_crossed_by(tp):
         return
@@ -52,7 +52,7 @@ def _check_experts(job: TrainingJob, domains: Domains, sizes: ModelSizes | None)
 
 
 def _check_replacement(job: TrainingJob, group: NodeGroup, domains: Domains) -> Iterator[Problem]:
-    """A node whose group spans nodes is replaced within its domain, or the whole domain is."""
+    """Check that a node whose group spans nodes is replaced within its domain, or the whole domain is."""
     tp = job.layout.tp
     unit = domains.unit(tp)
     takes_all = job.nodes % domains.nodes == 0 and domains.nodes % unit == 0
@@ -70,7 +70,7 @@ def _check_replacement(job: TrainingJob, group: NodeGroup, domains: Domains) -> 
 
 
 def _check_spares(job: TrainingJob, domains: Domains) -> Iterator[Problem]:
-    """Nodes whose ranks talk over NVLink are replaced together, by as many nodes of one domain."""
+    """Check the spares: nodes whose ranks communicate over NVLink are replaced together, by as many nodes of one domain."""
     spares, unit = job.resilience.spares, domains.together(job.layout.tp, job.layout.ep)
     if unit is None or not 0 < spares < unit:
         return
@@ -83,7 +83,7 @@ def _check_spares(job: TrainingJob, domains: Domains) -> Iterator[Problem]:
 
 
 def _lacks_room(job: TrainingJob, domains: Domains, unit: int) -> bool:
-    """Whether the nodes are there and hold whole groups, some of which would lie in two domains however the nodes are chosen."""
+    """Return whether there are enough nodes for whole groups, but any choice splits a group over two domains."""
     return domains.room(unit) < job.nodes <= domains.count and job.nodes * domains.per_node % job.layout.tp == 0
 
 

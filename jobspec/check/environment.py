@@ -6,8 +6,9 @@ from headway.jobspec.plan import EnvVar, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.spec.job import TrainingJob
 
-# What the agent tells every rank (runner/agent/main.py), as torchrun does (docs.pytorch.org elastic/run, "Environment Variables"), and
-# what schedulers tell every process (Slurm: sbatch(1); Kubernetes: an indexed Job's completion index).
+# The variables that the agent sets for every rank (runner/agent/main.py), as torchrun does (docs.pytorch.org
+# elastic/run, "Environment Variables"), and those that schedulers set for every process (Slurm: sbatch(1); Kubernetes:
+# an indexed Job's completion index).
 _PER_RANK = (
     "RANK",
     "LOCAL_RANK",
@@ -30,11 +31,12 @@ _PREFIXES = ("TORCHELASTIC_", "HEADWAY_", "SLURM_")
 # docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html; ROCm: rocm.docs.amd.com, gpu-isolation.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
-# By these the batch script finds `python3` and that its library; and bash ends a script that sets one of its own (bash(1): readonly).
+# By these the batch script finds `python3`, which finds its library by them; and bash ends a script that sets one of
+# its own (bash(1): readonly).
 _INTERPRETER = ("PATH", "PYTHONHOME")
 _OF_BASH = ("UID", "EUID", "PPID", "BASHOPTS", "BASH_VERSINFO", "SHELLOPTS")
 
-# Variables that a planned one stands in for, or that turn off what it chooses.
+# Variables that compete with a planned one, or that disable its choice.
 _RIVALS = {
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp and FlightRecorder.hpp: older names of one setting.
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
@@ -51,7 +53,7 @@ _RIVALS = {
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
-    """What the runner or the scheduler has a value of its own for."""
+    """Report variables that the runner or the scheduler sets."""
     for name in names:
         found = _reserved(name)
         if found is not None:
@@ -59,7 +61,7 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
 
 
 def check_webhook(job: TrainingJob) -> Iterator[Problem]:
-    """The variable that holds a webhook's address: nobody else's, and no value of it in the spec."""
+    """Check the variable that holds a webhook's address: it has no other use, and the spec has no value for it."""
     if job.resilience.notify is None:
         return
     name = job.resilience.notify.webhook_env
@@ -75,7 +77,7 @@ def check_webhook(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _reserved(name: str) -> tuple[str, str] | None:
-    """Why no job may set the variable, and what to do; None where it may."""
+    """Return why no job may set the variable, and what to do; None where it may."""
     if name in _PER_RANK or name.startswith(_PREFIXES):
         return f"`{name}` is set for each rank when it starts, and one value for all would be wrong", "leave it out"
     if name in _DEVICES:
@@ -93,7 +95,7 @@ def _reserved(name: str) -> tuple[str, str] | None:
 
 
 def check_environment(plan: JobPlan) -> Iterator[Problem]:
-    """The job's variables against those that must agree with the cluster."""
+    """Check the job's variables against those that must agree with the cluster."""
     planned = {variable.name: variable for variable in plan.env}
     for name in plan.spec["environment"]:
         if planned[name].decided_by is not None:

@@ -53,7 +53,7 @@ _SCHEMES: Mapping[str, tuple[bool, bool | None]] = {
 
 
 def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
-    """Each fabric by itself."""
+    """Check each fabric."""
     yield from check_unique(CLUSTER, ("fabrics",), "name", [fabric.name for fabric in cluster.fabrics])
     for index, fabric in enumerate(cluster.fabrics):
         path = ("fabrics", index)
@@ -69,7 +69,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_cabling(cluster: Cluster) -> Iterator[Problem]:
-    """Planes and rails fit the adapters, and the switches have ports and addresses for them.
+    """Check that planes and rails fit the adapters, and that the switches have ports and addresses for them.
 
     The addresses of a link follow from one fabric, so one has switches.
     """
@@ -88,7 +88,7 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
-    """GPU nodes have a fabric between them, adapters on it, and settings of NCCL for it."""
+    """Check that GPU nodes have a fabric between them, adapters on it, and settings of NCCL for it."""
     fabrics = [(index, fabric) for index, fabric in enumerate(cluster.fabrics) if fabric.role == "scale_out"]
     for place, fabric in fabrics[:1]:
         yield from _check_settings(("fabrics", place), fabric, cluster.nodes)
@@ -103,7 +103,7 @@ def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem]:
-    """Nodes are reached over SSH by addresses of another network than the fabric's."""
+    """Check that nodes are reached over SSH by addresses of another network than the fabric's."""
     hosts = [(group, place, host) for group, nodes in enumerate(cluster.nodes) for place, host in enumerate(nodes.hosts)]
     for group, place, host in hosts:
         if in_network(host.partition(":")[0], switches.addresses):
@@ -113,7 +113,7 @@ def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem
 
 
 def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
-    """NCCL is told the adapters of an RDMA fabric by name."""
+    """Check the adapters of an RDMA fabric, whose names NCCL needs."""
     if fabric.transport in _RDMA and not adapters_on(nodes, fabric):
         message = f"the fabric `{fabric.name}` is {fabric.transport}, but the nodes `{nodes.group}` list no adapter"
         message += " on it" if nodes.nics else ""
@@ -122,7 +122,8 @@ def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Pr
 
 
 def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """Google's plugin refuses variables of another version than its own; they come with it as a script (NVIDIA/aicr#422)."""
+    """Report variables that Google's plugin refuses if they differ from its own; they come with it as a script
+    (NVIDIA/aicr#422)."""
     if fabric.transport == "tcpxo" and any(nodes.gpus for nodes in groups):
         message = f"no NCCL settings are planned for {fabric.transport} yet, and without them jobs would run over plain TCP"
         hint = "they depend on the version of Google's plugin; if TCP is enough, set `transport: tcp` and its `interface`"
@@ -130,7 +131,7 @@ def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> 
 
 
 def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """A rail that no node has an adapter on is a mistake, unless adapters are numbered so that they leave rails out."""
+    """Report a rail without adapters, unless adapters are numbered so that they skip rails."""
     on = [list(adapters_on(nodes, fabric).values()) for nodes in groups]
     most = max(map(len, on), default=0)
     leave_out = any(rails != list(range(len(rails))) for rails in on)
@@ -140,7 +141,8 @@ def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
 
 
 def _check_shared_rails(fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """No two adapters of a node are said to be on one rail of a fabric whose shape has none; check/nodes.py looks at the other shapes."""
+    """Check that no two adapters of a node name one rail of a fabric whose shape has none; check/nodes.py checks the
+    other shapes."""
     if fabric.shape in (None, *_SHAPES_OF_RAILS):
         return
     for index, nodes in enumerate(groups):
@@ -156,7 +158,8 @@ def _check_shared_rails(fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator
 
 
 def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """One name: NCCL reads commas as a list, and `^` and `=` before it as "not" and "exactly" (NCCL_SOCKET_IFNAME).
+    """Check that it is one name: NCCL reads commas as a list, and `^` and `=` before it as "not" and "exactly"
+    (NCCL_SOCKET_IFNAME).
 
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
@@ -185,7 +188,7 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 
 def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """Settings that only other transports have."""
+    """Report settings that only other transports have."""
     for key, owners in _OF_TRANSPORTS:
         if key in fabric.model_fields_set and getattr(fabric, key) and fabric.transport not in owners:
             message = f"`{key}` has no effect on the {fabric.transport} fabric `{fabric.name}`"
@@ -237,7 +240,7 @@ def _described(lossless: bool, marked: bool | None) -> str:
 
 
 def _agreement(scheme: str, classes: Sequence[TrafficClass]) -> str:
-    """What to change: the scheme where the classes are one, else the class."""
+    """Return the remedy: the scheme if all classes agree, else the class."""
     said, (lossless, marked) = congestion_of(classes), _SCHEMES[scheme]
     if said is not None:
         return f"change the class, or set `congestion: {said}`"
@@ -253,7 +256,7 @@ def _check_balancing(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 
 def _check_shape(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """The shape says what its numbers say."""
+    """Check the shape against its numbers."""
     rails, planes = fabric.rails, fabric.planes
     if fabric.shape == "leaf-spine" and rails is not None and rails > 1:
         message = f"in `leaf-spine` all adapters of a node connect to one leaf, but `{fabric.name}` has {rails} rails"
@@ -268,7 +271,7 @@ def _check_shape(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 
 def _check_oversubscription(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """What is said of the leaves is what their links come to."""
+    """Check the given oversubscription of the leaves against their links."""
     stated, found = fabric.oversubscription, leaf_oversubscription(fabric, switches, groups)
     if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and abs(stated.leaf - found) > 0.01 * found:
         down, up = leaf_links(fabric, switches, groups)
@@ -278,7 +281,7 @@ def _check_oversubscription(path: Path, fabric: Fabric, switches: Switches, grou
 
 
 def _check_pending(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """What the files of switches do not do yet; of somebody else's switches it may be said."""
+    """Report features that switch files do not support yet; they are allowed for switches that headway does not configure."""
     for key, is_pending, today in _PENDING if fabric.switches is not None else ():
         if is_pending(fabric):
             subject = f"`{key}: {getattr(fabric, key)}` with `switches`"

@@ -18,7 +18,7 @@ from headway.jobspec.suggest import did_you_mean
 
 
 def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
-    """Every problem of the entries, each by itself and in their order."""
+    """Yield every problem of the entries, each by itself and in their order."""
     if not job.has(("history",)):
         return
     history = job.spec.history
@@ -32,7 +32,8 @@ def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
 
 
 def _check_order(history: tuple[Change, ...]) -> Iterator[Problem]:
-    """Each entry comes after the step that the run went on from after the one before, which a rollback moves back."""
+    """Check that each entry comes after the step from which the run continued after the previous one, which a rollback
+    moves back."""
     for index, (before, entry) in enumerate(pairwise(history), 1):
         went_on = takes_effect_at(before)
         if entry.from_step <= went_on:
@@ -49,8 +50,9 @@ def _check_rollback(index: int, entry: Change) -> Iterator[Problem]:
 
 
 def _check_end(job: TrainingJob) -> Iterator[Problem]:
-    """Each entry takes effect before the run ends by the entries before it, and none ends it in its past."""
-    ends: list[tuple[int, int]] = []  # from which step on the run has how many
+    """Check that each entry takes effect before the run ends by the earlier entries, and that none ends it in its past."""
+    # From which step on the run has how many.
+    ends: list[tuple[int, int]] = []
     for index, entry in enumerate(job.history):
         begins, steps = takes_effect_at(entry), entry.set.get("steps")
         ends = [each for each in ends if entry.rollback_to is None or each[0] < entry.rollback_to]
@@ -97,19 +99,20 @@ def _not_for_history(path: Path, name: str, rule: Rule) -> Problem:
 
 
 def _check_value(document: Document, path: Path, name: str) -> Iterator[Problem]:
-    """The value as the field itself takes it."""
+    """Check the value like the field itself."""
     place = tuple(name.split("."))
     alone = _alone(document, path, place)
     try:
         TrainingJob.model_validate_json(json.dumps(alone.data))
-    except ValidationError as error:  # of the fields beside it too, which are not there
+    except ValidationError as error:
+        # Also errors of its neighbours, which are missing here.
         for problem in describe(error, TrainingJob, alone):
             if problem.path[: len(place)] == place:
                 yield dataclasses.replace(problem, code="HW219", path=(*path, *problem.path[len(place) :]))
 
 
 def _alone(document: Document, path: Path, place: Path) -> Document:
-    """The document as if what stands at `path` stood at `place`, and nothing beside it."""
+    """Return the document with the value at `path` moved to `place`, and no other value there."""
     data = document.value(path)
     for segment in reversed(place):
         data = {segment: data}

@@ -17,7 +17,7 @@ from headway.jobspec.suggest import did_you_mean
 
 
 def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
-    """What is wrong with the document whatever its cluster is."""
+    """Yield the document's problems that do not depend on its cluster."""
     for path, device in _devices(inventory):
         if device.host is not None:
             yield from check_host(inventory.document.name, (*path, "host"), device.host)
@@ -26,7 +26,7 @@ def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
 
 
 def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
-    """All inventories of a cluster that passed its checks, beside what is wrong with each by itself: against it, and the others."""
+    """Check all inventories of a cluster that passed its checks against it and each other, in addition to the problems of each."""
     cabling = Cabling(cluster)
     for inventory in inventories:
         yield from _check_against(cabling, inventory)
@@ -36,7 +36,7 @@ def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]
 
 
 def check_places(cluster: Cluster, inventories: Sequence[Inventory]) -> Iterator[Problem]:
-    """The places that follow for all nodes, those that nobody has observed too, when everything above is right."""
+    """Check the resulting places of all nodes, also unobserved ones, if everything above is right."""
     observed = Observed.of(inventories)
     for index, fabric in enumerate(cluster.fabrics):
         if fabric.switches is not None:
@@ -44,7 +44,7 @@ def check_places(cluster: Cluster, inventories: Sequence[Inventory]) -> Iterator
 
 
 def _devices(inventory: Parsed[Inventory]) -> Iterator[tuple[Path, ObservedNode | ObservedSwitch]]:
-    """The nodes and switches of the sections that are valid, and where they stand."""
+    """Return the nodes and switches of the valid sections, with their paths."""
     if inventory.has(("nodes",)):
         yield from ((("nodes", index), node) for index, node in enumerate(inventory.spec.nodes))
     if inventory.has(("switches",)):
@@ -62,7 +62,7 @@ def _check_own_nics(document: str, path: Path, nics: Sequence[ObservedNic]) -> I
 
 
 def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[Problem]:
-    """Each name of the inventory is one of the cluster's."""
+    """Check that each name of the inventory is one of the cluster's."""
     name, cluster = inventory.document.name, cabling.cluster
     for path, device in _devices(inventory):
         if device.host is not None:
@@ -79,7 +79,7 @@ def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[P
 
 
 def _group_of(cluster: Cluster, node: str) -> NodeGroup | None:
-    """The group of the node; None when the cluster has no such node."""
+    """Return the group of the node; None when the cluster has no such node."""
     group, _, number = node.rpartition("-")
     nodes = next((nodes for nodes in cluster.nodes if nodes.group == group), None)
     if nodes is None or not number.isdecimal() or number.startswith("0") or int(number) > nodes.count:
@@ -109,7 +109,7 @@ def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Ite
 
 
 def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNode) -> Iterator[Problem]:
-    """The address is the one that the group lists, if it lists them."""
+    """Check that the address is the one that the group lists, if it lists them."""
     index = int(node.name.rpartition("-")[2]) - 1
     listed = nodes.hosts[index] if index < len(nodes.hosts) else None
     if node.host is not None and listed is not None and normal_host(listed) != normal_host(node.host):
@@ -118,7 +118,7 @@ def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNod
 
 
 def _check_apart(cluster: Cluster, document: str, path: Path, host: str) -> Iterator[Problem]:
-    """Hosts are reached over SSH by addresses of another network than a fabric's links."""
+    """Check that hosts are reached over SSH by addresses of another network than a fabric's links."""
     for fabric in cluster.fabrics:
         if fabric.switches is not None and in_network(host.partition(":")[0], fabric.switches.addresses):
             message = f"`{host}` is in {fabric.switches.addresses}, the network of the links of the fabric `{fabric.name}`"
@@ -142,7 +142,7 @@ def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Prob
 
 @dataclass(frozen=True)
 class _Fact:
-    """What only one device can have: `what` it is, whose, and where the document says so."""
+    """A value that only one device can have: `what` it is, of which device, and its place in the document."""
 
     what: str
     owner: str
@@ -151,7 +151,7 @@ class _Fact:
 
 
 def _check_once(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
-    """No address, serial number or port belongs to two; what the cluster's document lists comes first."""
+    """Check that no address, serial number or port belongs to two; the cluster's document comes first."""
     owners = {fact.what: fact.owner for fact in _facts_of_cluster(cluster)}
     for inventory in inventories:
         for fact in _facts(inventory):
@@ -192,7 +192,7 @@ def _address(host: str) -> str:
 
 
 def _check_reach(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
-    """Where something reaches the nodes, some document says by which addresses."""
+    """Check that if anything must reach the nodes, some document has their addresses."""
     observed = any(isinstance(device, ObservedNode) and device.host for each in inventories for _, device in _devices(each))
     if cluster.provider is not None and not observed and not any(nodes.hosts for nodes in cluster.nodes):
         message = "the cluster has a provider, but no node has an address"

@@ -26,7 +26,7 @@ _IMAGE_FILE = (".sif", ".sqsh")
 
 
 def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
-    """Every problem of the sections that are valid by themselves."""
+    """Yield every problem of the sections that are valid by themselves."""
     for needs, check in _RULES:
         if job.has(needs):
             yield from check(job.spec)
@@ -37,7 +37,7 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
 
 
 def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
-    """A size that is missing may be the one that is misspelt, which has a problem of its own."""
+    """Check the model. A missing size may be a misspelt one, which has a separate problem."""
     if not job.has(("model",)) or job.spec.model is None:
         return
     misspelt = job.document.value(("model",)).keys() - Model.model_fields.keys()
@@ -56,7 +56,7 @@ def _check_clusters(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_tokens(job: TrainingJob) -> Iterator[Problem]:
-    """A global batch in tokens is that of whole sequences."""
+    """Check that a global batch in tokens is whole sequences."""
     for path, batch in batches(job):
         tokens, length = batch.global_batch.tokens or 0, batch.sequence_length
         if tokens % length:
@@ -88,7 +88,7 @@ def _check_warmup(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_decay(job: TrainingJob) -> Iterator[Problem]:
-    """Only warm-up, stable, decay has a decay of its own length."""
+    """Check that only warm-up, stable, decay has a decay length."""
     optimizer = job.optimizer
     if optimizer is None:
         return
@@ -115,7 +115,7 @@ def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
 
 
 def is_image_file(image: str) -> bool:
-    """Whether the image is a file, and not a name in a registry: by its first character or its suffix."""
+    """Return whether the image is a file, and not a name in a registry: by its first character or its suffix."""
     return image.startswith(("/", ".")) or image.endswith(_IMAGE_FILE)
 
 
@@ -168,7 +168,7 @@ def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_time(job: TrainingJob) -> Iterator[Problem]:
-    """The scheduler asks the job to save and stop so long before it ends it; nodes may take so long to come up."""
+    """Check the times: the scheduler asks the job to save and stop so long before it ends it; nodes may take so long to start."""
     time, grace, join = job.limits.time, job.resilience.grace, job.resilience.timeouts.join
     if time is None:
         return

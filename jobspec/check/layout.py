@@ -33,7 +33,7 @@ _IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 
 def sizes_of(job: Parsed[TrainingJob]) -> ModelSizes | None:
-    """The sizes of the job's model, as far as they can be known; `check_model` says why they cannot."""
+    """Return the sizes of the job's model, as far as they are known; `check_model` reports why they are not."""
     if not job.has(("model",)) or job.spec.model is None:
         return None
     try:
@@ -43,12 +43,13 @@ def sizes_of(job: Parsed[TrainingJob]) -> ModelSizes | None:
 
 
 def check_layout(layout: Layout, sizes: ModelSizes | None, batch: Batch | None) -> Iterator[Problem]:
-    """What needs no cluster: `sizes` and `batch` are None where nothing is known of them."""
+    """Check the rules that need no cluster: `sizes` and `batch` are None if they are unknown."""
     yield from _check_company(layout, sizes)
     yield from _check_schedule(layout)
     uneven = [] if sizes is None else list(_check_split(layout, sizes))
     yield from uneven
-    even = layout.model_copy(update={"tp": 1}) if uneven else layout  # what is wrong with `tp` is told once
+    # An error of `tp` is reported once.
+    even = layout.model_copy(update={"tp": 1}) if uneven else layout
     if sizes is not None:
         yield from _check_copies(even, sizes)
         yield from _check_layers(layout, sizes)
@@ -60,14 +61,14 @@ def check_layout(layout: Layout, sizes: ModelSizes | None, batch: Batch | None) 
 
 
 def check_mesh(layout: Layout, mesh: Mesh, sizes: ModelSizes | None, batch: Batch | None) -> Iterator[Problem]:
-    """What needs all degrees, and so the number of ranks."""
+    """Check the rules that need all degrees, and so the number of ranks."""
     yield from _check_fold(layout, mesh, sizes)
     if batch is not None:
         yield from _check_microbatches(layout, mesh, batch)
 
 
 def _check_company(layout: Layout, sizes: ModelSizes | None) -> Iterator[Problem]:
-    """Settings that do nothing alone."""
+    """Report settings that have no effect alone."""
     if layout.virtual_stages > 1 and layout.pp == 1:
         message = f"`virtual_stages` is {layout.virtual_stages}, but there is no pipeline to interleave: `pp` is 1"
         yield Problem("HW210", JOB, ("layout", "virtual_stages"), message, "set `pp`, or leave `virtual_stages` out", at_key=True)
@@ -83,7 +84,7 @@ def _check_company(layout: Layout, sizes: ModelSizes | None) -> Iterator[Problem
 
 
 def _check_schedule(layout: Layout) -> Iterator[Problem]:
-    """A schedule that is left out is the trainer's own choice, which may be any that takes these stages."""
+    """Check the schedule. The trainer may choose any schedule for these stages when it is omitted."""
     schedule = layout.schedule
     if layout.pp == 1 or schedule is None:
         return
@@ -98,9 +99,10 @@ def _check_schedule(layout: Layout) -> Iterator[Problem]:
 
 
 def _check_split(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
-    """Each rank of `tp` computes whole heads and an equal part of each width.
+    """Check that each rank of `tp` computes whole heads and an equal part of each width.
 
-    Key and value heads may also be fewer, if each is then held by equally many ranks (NVIDIA/Megatron-LM#6434, `num_query_groups`).
+    Key and value heads may also be fewer, if each is then held by equally many ranks (NVIDIA/Megatron-LM#6434,
+    `num_query_groups`).
     """
     uneven = [f"`{name}` {number}" for name, number in _split_by_tp(layout, sizes) if number % layout.tp]
     if not _shares_kv_heads(layout.tp, sizes.kv_heads) and sizes.kv_heads != sizes.heads:
@@ -120,7 +122,7 @@ def _shares_kv_heads(tp: int, kv_heads: int) -> bool:
 
 
 def _split_by_tp(layout: Layout, sizes: ModelSizes) -> Iterator[tuple[str, int]]:
-    """What is split over `tp`. With expert parallelism, experts are spread whole: `ep` folds over `tp` too."""
+    """Yield the widths that are split over `tp`. With expert parallelism, experts are spread whole: `ep` folds over `tp` too."""
     yield "heads", sizes.heads
     if sizes.ffn_hidden:
         yield "ffn_hidden", sizes.ffn_hidden
@@ -146,8 +148,9 @@ def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
 
 
 def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
-    """Embedding and output layer, one of them or both, may count as a layer each, and stand on a stage of their own: 126 layers are 128
-    stages of one (arXiv 2407.21783, section 3.3.2; torchtitan, generate_llm_fqn_per_model_part)."""
+    """Check the layers. Embedding and output layer, one of them or both, may count as a layer each, on a separate
+    stage: 126 layers are 128 stages of one (arXiv 2407.21783, section 3.3.2; torchtitan,
+    generate_llm_fqn_per_model_part)."""
     stages, layers = layout.pp * layout.virtual_stages, sizes.layers
     if layout.pp == 1:
         return
@@ -173,8 +176,8 @@ def _check_experts(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
 
 
 def _check_sequence(layout: Layout, batch: Batch) -> Iterator[Problem]:
-    """Causal attention over `cp` ranks is balanced by giving each an early and a late part (torch: _HeadTailLoadBalancer); sequence
-    parallelism then splits what a rank of `cp` has over `tp`."""
+    """Check the sequence. Causal attention over `cp` ranks is balanced by giving each an early and a late part (torch:
+    _HeadTailLoadBalancer); sequence parallelism then splits the part of a rank of `cp` over `tp`."""
     parallel = layout.tp if layout.sequence_parallel is not False else 1
     divisor = lcm(2 * layout.cp, layout.cp * parallel) if layout.cp > 1 else parallel
     if batch.sequence_length % divisor == 0:
@@ -220,6 +223,6 @@ def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pr
 
 
 def _least(layout: Layout, schedule: Schedule) -> int:
-    """Microbatches without which the schedule is refused."""
+    """Return the fewest microbatches that the schedule accepts."""
     stages = {"1F1B": layout.pp, "DualPipeV": layout.pp * layout.virtual_stages}
     return stages.get(schedule, 1)

@@ -10,9 +10,9 @@ from headway.jobspec.problem import JOB, Problem, Severity
 
 
 def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """A warning where the step does not fit; no error, since a profile may know a trainer less well than its users do.
+    """Warn if the step does not fit; no error, since a profile may be less exact than a user's measurement.
 
-    Nothing is said of a script that does not say whose code runs its steps.
+    A script of an unknown framework is not checked.
     """
     if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot or not states_framework(plan):
         return

@@ -15,7 +15,7 @@ _EXAMPLE = "llama-3.1-8b"
 
 
 def check_model(model: Model, folder: Path) -> Iterator[Problem]:
-    """Every problem of the model; `folder` is the document's, which `config` is a path from."""
+    """Yield every problem of the model; `folder` is the document's, which `config` is a path from."""
     if model.preset is not None and model.config is not None:
         hint = "keep one of them; sizes set beside it override its sizes"
         yield Problem("HW210", JOB, ("model", "config"), "`config` and `preset` are both set", hint, at_key=True)
@@ -47,7 +47,7 @@ def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:
 
 
 def _check_idle(model: Model, whole: Model) -> Iterator[Problem]:
-    """Fields of the document that the rest of the model leaves without effect."""
+    """Report fields of the document that have no effect with the rest of the model."""
     for name, reason in _idle(whole).items():
         if getattr(model, name) is not None:
             yield Problem("HW210", JOB, ("model", name), f"`{name}` has no effect: {reason}", "leave it out", at_key=True)
@@ -113,7 +113,7 @@ def _check_rotary(model: Model, whole: Model) -> Iterator[Problem]:
 
 
 def _rotary_heads(model: Model, whole: Model) -> Iterator[tuple[tuple[str, ...], int, str]]:
-    """Where the width that is turned comes from, the width, and what to change."""
+    """Return the source of the rotated width, the width, and the remedy."""
     if whole.latent_attention is not None:
         path = (*_place(model, "latent_attention"), "rope_head")
         yield path, whole.latent_attention.rope_head, "make `rope_head` even"
@@ -124,7 +124,7 @@ def _rotary_heads(model: Model, whole: Model) -> Iterator[tuple[tuple[str, ...],
 
 
 def _place(model: Model, *names: str) -> tuple[str, ...]:
-    """The first of the fields that the document has; else what brought its value; else the model."""
+    """Return the first of the fields that the document has; else the source of its value; else the model."""
     for name in (*names, "preset", "config"):
         if getattr(model, name) is not None:
             return ("model", name)

@@ -9,13 +9,13 @@ _SHOWN = 16
 
 
 def divisors(number: int) -> list[int]:
-    """The divisors of a positive number, ascending."""
+    """Return the divisors of a positive number, ascending."""
     small = [candidate for candidate in range(1, min(isqrt(number), _LARGEST_TRIAL) + 1) if number % candidate == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def nearest_multiples(number: int, of: int) -> list[int]:
-    """The multiples below and above a number that is none; only the one above where the other would be 0."""
+    """Return the multiples below and above a number that is none; only the one above where the other would be 0."""
     below = number - number % of
     return [below, below + of] if below else [of]
 

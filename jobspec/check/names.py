@@ -13,7 +13,8 @@ _OF_NO_HOST = (IPv4Network("0.0.0.0/8"), IPv4Network("224.0.0.0/3"))
 
 
 def check_unique(document: str, path: Path, key: str | None, names: Sequence[str]) -> Iterator[Problem]:
-    """A problem for each name that stands before in the list at `path`; `key` is the name's field in an item, if it has one."""
+    """Yield a problem for each name that occurred before in the list at `path`; `key` is the name's field in an item,
+    if it has one."""
     before: set[str] = set()
     for index, name in enumerate(names):
         if name in before:
@@ -23,7 +24,7 @@ def check_unique(document: str, path: Path, key: str | None, names: Sequence[str
 
 
 def check_host(document: str, path: Path, host: str) -> Iterator[Problem]:
-    """A problem unless it is the address of one host."""
+    """Yield a problem unless it is the address of one host."""
     if not is_host(host):
         message = f"`{host}` is neither a host name nor an IPv4 address, with or without a port from 1 to 65535"
         yield Problem("HW512", document, path, message, "write it as `10.0.0.11`, `gpu1.example.com` or `gpu1:2222`")
@@ -33,14 +34,15 @@ def check_host(document: str, path: Path, host: str) -> Iterator[Problem]:
 
 
 def normal_host(host: str) -> str:
-    """The address in the form in which two are compared: names are the same in capitals (RFC 4343), and 22 is the port without one."""
+    """Return the address in the form in which two are compared: names are the same in capitals (RFC 4343), and 22 is
+    the port without one."""
     name, _, port = host.lower().partition(":")
     number = int(port or _SSH_PORT)
     return name if number == _SSH_PORT else f"{name}:{number}"
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a host name (RFC 1123) or an IPv4 address, with `:PORT` behind it or not."""
+    """Return whether it is a host name (RFC 1123) or an IPv4 address, optionally with `:PORT`."""
     name, colon, port = text.partition(":")
     if colon and not 1 <= int(port) <= 65535:
         return False

@@ -9,7 +9,7 @@ from headway.jobspec.spec.job import TrainingJob
 
 
 def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Problem]:
-    """A problem for each field that is not there; one of the wrong form has its own, and a document for others to extend lacks none."""
+    """Yield a problem for each missing field; one of the wrong form has a separate one, and a base document may omit any."""
     if not job.has(("partial",)) or job.spec.partial:
         return
     for name in needs:

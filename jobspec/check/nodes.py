@@ -22,7 +22,7 @@ _MOST_NODES = 100_000
 
 
 def check_nodes(cluster: Cluster) -> Iterator[Problem]:
-    """Each group by itself, and how many nodes they have together."""
+    """Check each group, and the total number of their nodes."""
     yield from check_unique(CLUSTER, ("nodes",), "group", [nodes.group for nodes in cluster.nodes])
     count = sum(nodes.count for nodes in cluster.nodes)
     if count > _MOST_NODES:
@@ -38,7 +38,7 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_adapters(cluster: Cluster) -> Iterator[Problem]:
-    """The adapters of each group against the fabrics that they are on."""
+    """Check the adapters of each group against their fabrics."""
     most = {each.name: max(len(_adapters_on(nodes, each)) for nodes in cluster.nodes) for each in cluster.fabrics}
     for index, nodes in enumerate(cluster.nodes):
         path = ("nodes", index)
@@ -74,7 +74,7 @@ def _check_spares(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 
 
 def _check_domain(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
-    """The NVLink domain is a part of a node, a node, or several nodes that can map each other's memory."""
+    """Check that the NVLink domain is a part of a node, a node, or several nodes that can map each other's memory."""
     domain, count = nodes.nvlink_domain, nodes.gpus
     if count is None:
         return
@@ -107,7 +107,7 @@ def _check_one_node(path: Path, nodes: NodeGroup, count: int) -> Iterator[Proble
 
 
 def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -> Iterator[Problem]:
-    """IMEX: docs.nvidia.com/multi-node-nvlink-systems/imex-guide."""
+    """Check several nodes. IMEX: docs.nvidia.com/multi-node-nvlink-systems/imex-guide."""
     if not nodes.imex:
         message = f"an NVLink domain of {domain} GPUs spans {size} nodes, and without IMEX a GPU cannot map another node's memory"
         hint = f"set `imex: true` if the service runs and its channels exist, else `nvlink_domain: {nodes.gpus}`"
@@ -124,7 +124,7 @@ def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -
 
 
 def _usual_domain(nodes: NodeGroup) -> int | None:
-    """How many GPUs of the group's model NVLink joins as a rule, where that is a rack."""
+    """Return how many GPUs of the group's model NVLink usually joins, if that is a rack."""
     model = _gpu(nodes)
     return model.scale_up_domain if model and model.scale_up_domain > _LARGEST_NODE else None
 
@@ -148,7 +148,7 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 
 
 def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
-    """What an adapter is on is there, and speaks RDMA."""
+    """Check that an adapter's fabric exists, and uses RDMA."""
     by_name = {fabric.name: fabric for fabric in fabrics}
     for place, nic in enumerate(nodes.nics):
         if nic.fabric is None:
@@ -163,13 +163,14 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
 
 
 def _adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[int, Nic]:
-    """Adapters of the group on the fabric, by their place in `nics`; one that names no fabric is on the scale-out one."""
+    """Return the adapters of the group on the fabric, by their index in `nics`; one without a fabric is on the scale-out one."""
     default = fabric.name if fabric.role == "scale_out" else None
     return {place: nic for place, nic in enumerate(nodes.nics) if (nic.fabric or default) == fabric.name}
 
 
 def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> Iterator[Problem]:
-    """Each adapter has a rail of its own, and the rail is there; without a number there are as many as the `most` adapters of a node."""
+    """Check that each adapter has a different rail, and that the rail exists; without a number there are as many as the
+    `most` adapters of a node."""
     if fabric.shape not in (None, "rail-optimized", "rail-only"):
         return
     rails = fabric.rails or most
@@ -194,7 +195,7 @@ def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 
 
 def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
-    """The model of the adapters carries the fabric's transport, as fast as the group says."""
+    """Check that the model of the adapters supports the fabric's transport, at the group's speed."""
     model: NicModel | None = nics().get(nodes.nic) if nodes.nic else None
     if model is None or fabric.transport in ("nvlink", "tcpxo"):
         return
@@ -210,7 +211,7 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
 
 
 def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
-    """Both ends of a cable have one speed."""
+    """Check that both ends of a cable have one speed."""
     if fabric.switches is not None and nodes.nic_speed not in (None, fabric.switches.speed):
         found, speed = _gbps(nodes.nic_speed or 0), _gbps(fabric.switches.speed)
         message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"
@@ -219,7 +220,7 @@ def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
 
 
 def _check_share(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
-    """Every GPU has the same share of an adapter, or the same number of them."""
+    """Check that every GPU has the same share of an adapter, or the same number of them."""
     scale_out = next((fabric for fabric in fabrics if fabric.role == "scale_out"), None)
     on, count = len(_adapters_on(nodes, scale_out)) if scale_out else 0, nodes.gpus or 0
     if on and count and max(on, count) % min(on, count):

@@ -11,7 +11,8 @@ from headway.jobspec.spec.job import TrainingJob
 
 @dataclass(frozen=True)
 class Pending:
-    """A field that waits, by its path without indices, with its fields; `values` says which of its values, empty for all of them."""
+    """A field that is not implemented yet, by its path without indices, with its fields; `values` are the refused
+    values, empty for all of them."""
 
     field: tuple[str, ...]
     values: str
@@ -30,7 +31,7 @@ class _Pending:
 
 
 def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
-    """A problem for each place where the job asks for something that nothing does yet."""
+    """Yield a problem for each place where the job requests something that is not implemented yet."""
     for row in _TABLE:
         if job.has((row.field[0],)):
             for path, subject in row.find(job.spec):

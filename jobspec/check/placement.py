@@ -23,7 +23,7 @@ from headway.runner.contract import Mesh
 
 
 def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
-    """Every problem of the sections that are valid by themselves."""
+    """Yield every problem of the sections that are valid by themselves."""
     for job_needs, cluster_needs, check in _RULES:
         if job.has(job_needs) and cluster.has(cluster_needs):
             yield from check(job.spec, cluster.spec)
@@ -80,7 +80,7 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
-    """The groups of ranks that the layout makes of the job's nodes; the model's sizes count as far as they are known."""
+    """Check the groups of ranks that the layout makes of the job's nodes; the model's sizes count as far as they are known."""
     if not job.has(("group", "nodes", "layout", "resilience")) or not cluster.has(("name", "nodes")):
         return
     group, mesh = _group(job.spec, cluster.spec), _mesh(job.spec, cluster.spec)
@@ -98,7 +98,7 @@ def _check_storage(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
-    """Spares are held, and cost, from the start."""
+    """Report that spares are held, and cost, from the start."""
     group, time, limit = _group(job, cluster), job.limits.time, job.limits.gpu_hours
     gpus = 0 if group is None or group.gpus is None else (job.nodes + job.resilience.spares) * group.gpus
     if time is None or limit is None or gpus * time <= limit * 3600:
@@ -113,7 +113,7 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:
-    """The job's group of nodes; None when the cluster has none of that name."""
+    """Return the job's group of nodes; None when the cluster has none of that name."""
     groups = {nodes.group: nodes for nodes in cluster.nodes}
     return cluster.nodes[0] if job.group is None else groups.get(job.group)
 
@@ -124,7 +124,7 @@ def _world_size(job: TrainingJob, cluster: Cluster) -> int:
 
 
 def _mesh(job: TrainingJob, cluster: Cluster) -> Mesh | None:
-    """The job's mesh on the cluster; None when there is none."""
+    """Return the job's mesh on the cluster; None when there is none."""
     world_size = _world_size(job, cluster)
     try:
         return resolve_mesh(job.layout, world_size) if world_size else None
@@ -133,7 +133,7 @@ def _mesh(job: TrainingJob, cluster: Cluster) -> Mesh | None:
 
 
 def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
-    """The degree to change, if one is enough `dp_shard` or else the largest, and what to do."""
+    """Return the degree to change, if one is enough `dp_shard` or else the largest, and the remedy."""
     degrees = {axis: degree for axis, degree in layout.model_dump(include=set(Mesh().axes)).items() if degree is not None}
     others = {axis: prod(degrees.values()) // degree for axis, degree in degrees.items()}
     alone = [axis for axis in degrees if world_size % others[axis] == 0 and (degrees[axis] > 1 or axis == "dp_shard")]

@@ -18,7 +18,7 @@ _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
 
 
 def check_classes(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
-    """The classes at `path` against each other and each by itself."""
+    """Check each of the classes at `path`, and all against each other."""
     yield from check_unique(CLUSTER, path, "name", [each.name for each in classes])
     for key, value in _PLACES:
         yield from _check_apart(path, classes, key, value)
@@ -31,7 +31,7 @@ def check_classes(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Probl
 def _check_apart(
     path: Path, classes: Sequence[TrafficClass], key: str, value: Callable[[TrafficClass], object]
 ) -> Iterator[Problem]:
-    """Two classes that switches could not tell apart; queues that follow from one priority are told as that."""
+    """Report two classes that switches could not distinguish; queues that follow from one priority are reported as that."""
     first: dict[object, TrafficClass] = {}
     for index, each in enumerate(classes):
         other = first.setdefault(value(each), each)
@@ -57,7 +57,7 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
 
 
 def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
-    """Something is left for what is in no class."""
+    """Check that a share is left for traffic without a class."""
     total = sum(share_of(each) or 0 for each in classes)
     if total > 99:
         message = f"the classes take {total} % of a link and leave nothing for other traffic"
@@ -65,7 +65,7 @@ def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Probl
 
 
 def _check_notifications(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
-    """Marks reach the sender as notifications, which want a queue of their own."""
+    """Check that notifications, which carry marks to the sender, have a separate queue."""
     for index, each in enumerate(classes):
         if each.ecn is not None and not any(other.carries == "cnp" for other in classes):
             message = f"switches mark `{each.name}`, but no class carries the congestion notifications that answer the marks"

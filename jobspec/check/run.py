@@ -17,8 +17,8 @@ from headway.jobspec.spec.job import TrainingJob
 class RunSoFar:
     """A run: its name, its newest attempt with the spec that it was made from, and the newest step of its checkpoints.
 
-    `checkpoints` are the steps of all that stand; empty where nothing tells. By the first `carried_out` entries of the history it has
-    gone back already.
+    `checkpoints` are the steps of all that exist; empty if they are unknown. The run has already applied the first
+    `carried_out` entries of the history.
     """
 
     name: str
@@ -30,12 +30,12 @@ class RunSoFar:
 
 
 def changes_since(run: RunSoFar, job: Parsed[TrainingJob]) -> list[Change]:
-    """What the job has otherwise than the run's newest attempt."""
+    """Return the differences between the job and the run's newest attempt."""
     return changes(run.spec, with_sizes(values_of(job.spec), sizes_of(job)))
 
 
 def new_entries(run: RunSoFar, job: TrainingJob) -> Iterator[int]:
-    """Which entries of the job's `history` the run's newest attempt did not have, by index."""
+    """Yield which entries of the job's `history` the run's newest attempt did not have, by index."""
     known = _entries(run.spec)
     for index, entry in enumerate(_entries(values_of(job))):
         if index >= len(known) or known[index] != entry:
@@ -43,7 +43,7 @@ def new_entries(run: RunSoFar, job: TrainingJob) -> Iterator[int]:
 
 
 def check_run(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[Problem]:
-    """Every change that the run cannot go on with. The job must be complete."""
+    """Yield every change with which the run cannot continue. The job must be complete."""
     found = changes_since(run, job)
     yield from (_starts_a_new_run(change, run) for change in found if change.how is How.NEW_RUN)
     yield from _check_said(job.spec, run, [change for change in found if change.how is How.HISTORY])
@@ -57,7 +57,7 @@ def _starts_a_new_run(change: Change, run: RunSoFar) -> Problem:
 
 
 def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterator[Problem]:
-    """Fields of `history` that were changed in their own place, which holds what the run began with."""
+    """Report fields of `history` that were changed in their own place, which holds the run's initial values."""
     said = {name: entry.from_step for entry in job.history for name in entry.set}
     missing = [change for change in found if change.name not in said]
     first = max(run.committed_step, *(entry.from_step + 1 for entry in job.history), 0)
@@ -71,7 +71,7 @@ def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterato
 
 
 def _check_kept(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
-    """Entries that have taken effect stay as they are."""
+    """Check that entries that have taken effect stay unchanged."""
     new = set(new_entries(run, job))
     for index, entry in _in_effect(run).items():
         if index in new or index >= len(job.history):
@@ -81,7 +81,7 @@ def _check_kept(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
 
 
 def _check_ahead(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
-    """Entries that are new say nothing of steps that were computed without them, unless the run goes back behind these."""
+    """Check that new entries do not affect steps that were computed without them, unless the run goes back before these."""
     for index in sorted(set(new_entries(run, job)) - _in_effect(run).keys()):
         entry, done = job.history[index], run.committed_step
         if entry.rollback_to is None and entry.from_step < done:
@@ -93,7 +93,7 @@ def _check_ahead(job: TrainingJob, run: RunSoFar) -> Iterator[Problem]:
 
 
 def _check_back(index: int, step: int, run: RunSoFar) -> Iterator[Problem]:
-    """A run goes back to a checkpoint that stands, or to its beginning."""
+    """Check that a run goes back to an existing checkpoint, or to its beginning."""
     path = ("history", index, "rollback_to")
     if step > run.committed_step:
         message = f"`rollback_to` {step} is ahead of step {run.committed_step}, the newest checkpoint of run `{run.name}`"
@@ -120,11 +120,11 @@ def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _in_effect(run: RunSoFar) -> dict[int, dict[str, Any]]:
-    """The entries that the run has gone back by, or computed its newest checkpoint with, by index."""
+    """Return the entries that the run has gone back by, or computed its newest checkpoint with, by index."""
     found = enumerate(_entries(run.spec))
     return {index: entry for index, entry in found if index < run.carried_out or _is_computed(entry, run.committed_step)}
 
 
 def _is_computed(entry: Mapping[str, Any], step: int) -> bool:
-    """Whether steps up to this one were computed with an entry that goes back nowhere."""
+    """Return whether steps up to this one were computed with an entry that goes back nowhere."""
     return entry.get("rollback_to") is None and int(entry["from_step"]) < step

@@ -12,6 +12,6 @@ _HINT = (
 
 
 def check_secrets(document: Document) -> Iterator[Problem]:
-    """A problem for each; the value itself is in none of them."""
+    """Yield a problem for each; the value itself is in none of them."""
     for path, kind in document.credentials.items():
         yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _HINT)

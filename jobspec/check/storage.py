@@ -12,7 +12,7 @@ from headway.jobspec.suggest import did_you_mean, listed
 
 
 def check_storage(cluster: Cluster) -> Iterator[Problem]:
-    """Each storage by itself, and that one is there for the runs."""
+    """Check each storage, and that the runs have one."""
     yield from check_unique(CLUSTER, ("storage",), "name", [storage.name for storage in cluster.storage])
     for index, storage in enumerate(cluster.storage):
         yield from _check_place(("storage", index), storage)
@@ -26,7 +26,7 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
-    """The groups of nodes that reach a storage are there."""
+    """Check that the groups of nodes that reach a storage exist."""
     known = [nodes.group for nodes in cluster.nodes]
     for index, storage in enumerate(cluster.storage):
         for place, group in enumerate(storage.groups):
@@ -37,8 +37,8 @@ def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_chain(index: int, cluster: Cluster) -> Iterator[Problem]:
-    """Who writes to a run is decided by creating a file that is not there yet: on a file system by a hard link, which comes into
-    being whole and once only (open(2), O_EXCL)."""
+    """Check that exclusive creation works: it decides which process writes to a run. On a file system it is a hard
+    link, which is created whole and once only (open(2), O_EXCL)."""
     runs = cluster.storage[index]
     if not runs.hard_links:
         message = f"`{runs.name}` holds the runs but has no hard links: two writers could both believe that they own a run"
@@ -48,7 +48,7 @@ def _check_chain(index: int, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
-    """A file system has a path, an object store a URL, and every node sees what is in it."""
+    """Check that a file system has a path, an object store a URL, and that every node sees its content."""
     own, other = ("path", "url") if storage.kind == "posix" else ("url", "path")
     if getattr(storage, other) is not None:
         hint = f"a storage of the kind `{storage.kind}` has a `{own}`; leave `{other}` out, or change the kind"

@@ -21,7 +21,7 @@ _MOST_CABLES = 262_144
 
 
 def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """The switches of the fabric at `path`, if it has some, against the nodes that hang on them."""
+    """Check the switches of the fabric at `path`, if it has some, against their nodes."""
     if fabric.switches is None:
         return
     at, switches = (*path, "switches"), fabric.switches
@@ -36,7 +36,7 @@ def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> I
 
 
 def check_planes(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """Each plane of the fabric at `path` has a rail, whether its switches are planned or not."""
+    """Check that each plane of the fabric at `path` has a rail, whether its switches are planned or not."""
     planes, rails = fabric.planes, rails_of(fabric, groups)
     if planes > rails > 0:
         message = f"{planes} planes are more than the {rails} rails, so that {planes - rails} of them would have no leaf"
@@ -66,7 +66,7 @@ def _check_spines(path: Path, switches: Switches, planes: int) -> Iterator[Probl
 
 
 def _check_cables(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """They are counted before any of them is planned."""
+    """Check the number of cables before any of them is planned."""
     down = sum(nodes.count * len(adapters_on(nodes, fabric)) for nodes in groups)
     up = switches.leaves * (switches.spines // fabric.planes) * switches.uplinks
     if down + up > _MOST_CABLES:
@@ -76,7 +76,7 @@ def _check_cables(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
 
 
 def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Iterator[Problem]:
-    """A leaf has ports for the spines of its plane, a spine for the leaves of its plane."""
+    """Check that a leaf has ports for the spines of its plane, a spine for the leaves of its plane."""
     up = switches.ports - nodes_per_leaf(switches)
     spines, uplinks = -(-switches.spines // planes), switches.uplinks
     leaves = switches.leaves if planes == 1 or not rails else switches.leaves // rails * -(-rails // planes)
@@ -99,7 +99,7 @@ def _check_numbers(path: Path, switches: Switches) -> Iterator[Problem]:
 
 
 def _check_systems(path: Path, kinds: Sequence[str]) -> Iterator[Problem]:
-    """An operating system has one set of options."""
+    """Check that an operating system has one set of options."""
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             hint = "keep one of the two: a switch gets one set of files per system"
@@ -107,7 +107,7 @@ def _check_systems(path: Path, kinds: Sequence[str]) -> Iterator[Problem]:
 
 
 def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
-    """What a model has is counted in lanes: a port that is broken out is several, each with its share of them."""
+    """Check the model. Its ports are counted in lanes: a port that is broken out is several, each with its share of them."""
     if switches.model is None:
         return
     model = models().get(switches.model)
@@ -131,7 +131,7 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
 
 
 def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
-    """Both pools are networks, large enough, and apart."""
+    """Check that both pools are networks, large enough, and disjoint."""
     loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, 2 * max(switches.spines + 1, switches.leaves))
     addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * switches.leaves * nodes_per_leaf(switches))
     if loopbacks and addresses and loopbacks.overlaps(addresses):
@@ -140,7 +140,7 @@ def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
 
 
 def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, IPv4Network | None]:
-    """Yields what is wrong with the pool; returns its network, or None."""
+    """Yield the pool's problems; return its network, or None."""
     try:
         network = IPv4Network(text)
     except (AddressValueError, NetmaskValueError, ValueError):
@@ -166,7 +166,7 @@ def _is_unicast(network: IPv4Network) -> bool:
 
 
 def in_network(address: str, network: str) -> bool:
-    """Whether it is an address of the network; a name is not, and nothing is of what is no network."""
+    """Return whether it is an address of the network; False for a name, and for an invalid network."""
     try:
         return IPv4Address(address) in IPv4Network(network)
     except ValueError:

@@ -19,7 +19,7 @@ _STORED = ("disk", "remote")
 
 
 def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
-    """The tiers among themselves."""
+    """Check the tiers against each other."""
     yield from _check_kinds(checkpoint)
     for index, tier in enumerate(checkpoint.tiers):
         yield from _check_url(index, tier)
@@ -29,7 +29,7 @@ def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 
 def check_peer(job: TrainingJob) -> Iterator[Problem]:
-    """A copy on another node needs one."""
+    """Check that a copy on another node has such a node."""
     for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
         if tier.kind == "peer" and job.nodes == 1:
             message = "a `peer` tier copies to the memory of another node of the job, but the job has one node"
@@ -38,7 +38,7 @@ def check_peer(job: TrainingJob) -> Iterator[Problem]:
 
 
 def check_reach(job: TrainingJob, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
-    """The job's nodes reach what its runs and its tiers are written to."""
+    """Check that the job's nodes reach the storage of its runs and tiers."""
     yield from _check_runs(cluster, group)
     for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
         if tier.url is not None and tier.kind == "remote":
@@ -73,7 +73,7 @@ def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
 
 
 def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
-    """What is only in the nodes' memory is gone when the job gives the nodes back."""
+    """Check that some tier outlives the nodes' memory, which is lost when the job releases the nodes."""
     if not any(tier.kind in _STORED for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
@@ -81,7 +81,7 @@ def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
-    """A tier that is lost sooner and written less often than another saves nothing."""
+    """Report a tier that is lost sooner and written less often than another: it is useless."""
     ordered = sorted(enumerate(checkpoint.tiers), key=lambda item: _ORDER.index(item[1].kind))
     for (index, near), (_, far) in pairwise(ordered):
         if near.kind != far.kind and _is_longer(near.every, far.every):
@@ -92,14 +92,14 @@ def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 
 def _is_longer(one: Interval, other: Interval) -> bool:
-    """Steps and times cannot be compared before the run is measured."""
+    """Return whether the interval is longer. Steps and times cannot be compared before the run is measured."""
     if one.steps is not None and other.steps is not None:
         return one.steps > other.steps
     return one.seconds is not None and other.seconds is not None and one.seconds > other.seconds
 
 
 def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
-    """The first shared file system holds the runs (`resolve_runs`), checkpoints of the `disk` tier among them."""
+    """Check the first shared file system, which holds the runs (`resolve_runs`), including checkpoints of the `disk` tier."""
     shared = [storage for storage in cluster.storage if storage.shared and storage.path is not None]
     if shared and not _reaches(shared[0], group):
         message = (
@@ -134,5 +134,5 @@ def _reaches(storage: Storage, group: NodeGroup) -> bool:
 
 
 def _is_inside(url: str, prefix: str) -> bool:
-    """Whether the URL is the prefix or below it, by whole segments of the path."""
+    """Return whether the URL is the prefix or below it, by whole segments of the path."""
     return f"{url.rstrip('/')}/".startswith(f"{prefix.rstrip('/')}/")

@@ -12,12 +12,12 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.operation import Versions
 from headway.jobspec.suggest import listed
 
-# RCCL stands in for NCCL on AMD's GPUs and has versions of its own.
+# RCCL replaces NCCL on AMD's GPUs and has its own versions.
 _NVIDIA: Mapping[str, str] = {"driver": "NVIDIA's driver", "cuda": "CUDA", "nccl": "NCCL"}
 
 
 def check_versions(cluster: Cluster) -> Iterator[Problem]:
-    """Driver, CUDA, NCCL and PyTorch against each other."""
+    """Check driver, CUDA, NCCL and PyTorch against each other."""
     versions = cluster.versions
     if versions.driver is not None and versions.cuda is not None:
         yield from _check_driver(versions.driver, versions.cuda, compatibility())
@@ -28,7 +28,7 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
-    """Driver and CUDA know the GPUs, and there are GPUs that use them."""
+    """Check that driver and CUDA support the GPUs, and that there are GPUs that use them."""
     versions = cluster.versions
     models = [nodes.gpu for nodes in cluster.nodes if nodes.gpu is not None]
     if versions.driver is not None:
@@ -40,7 +40,7 @@ def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_nccl_version(cluster: Cluster) -> Iterator[Problem]:
-    """NCCL reads every variable that the plan sets; a version that is not said is the one that PyTorch brings."""
+    """Check that NCCL reads every variable that the plan sets; its default version is the one in PyTorch."""
     stated, torch = cluster.versions.nccl, cluster.versions.torch
     nccl = stated or _nccl_of_torch(cluster)
     if nccl is None:
@@ -60,14 +60,15 @@ def check_nccl_version(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _nccl_of_torch(cluster: Cluster) -> str | None:
-    """The NCCL in the wheels of the cluster's PyTorch; those for AMD's GPUs bring RCCL, of which nothing is known here."""
+    """Return the NCCL in the wheels of the cluster's PyTorch; those for AMD's GPUs have RCCL, whose versions are not in
+    the tables."""
     torch = cluster.versions.torch
     release = compatibility().torch.get(major_minor(torch)) if torch is not None and not _all_from_amd(cluster) else None
     return release.nccl if release is not None else None
 
 
 def _nccl_variables(cluster: Cluster) -> list[str]:
-    """Names of the variables that ranks of any group get, each once."""
+    """Return names of the variables that ranks of any group get, each once."""
     fabrics = [resolve_fabric(fabric, cluster.nodes) for fabric in cluster.fabrics]
     scale_out = next((fabric.name for fabric in fabrics if fabric.role == "scale_out"), None)
     groups = [resolve_group(nodes, scale_out) for nodes in cluster.nodes if nodes.gpus]
@@ -107,7 +108,7 @@ def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> I
 
 
 def _all_from_amd(cluster: Cluster) -> bool:
-    """Whether there are GPUs, and each is a model of AMD's."""
+    """Return whether there are GPUs, and each is a model of AMD's."""
     models = [nodes.gpu for nodes in cluster.nodes if nodes.gpu is not None]
     return bool(models) and all(gpu in gpus() and gpus()[gpu].vendor == "AMD" for gpu in models)
 

@@ -28,14 +28,14 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.suggest import listed
 
-# Of fields that the trainer takes one way only: the values that say so; none where the field has to be left out.
+# Fields with a single supported value for the trainer, and that value; empty if the field has to be omitted.
 Limits = Mapping[tuple[str, ...], tuple[Any, ...]]
 
 _MICRO = ("batch", "micro")
 _RECOMPUTE = ("recompute",)
 _SPARES = ("resilience", "spares")
 
-# What a part of a layout is where nothing says it (resolve/mesh.py, from_plan.py); None: it follows from the others.
+# The default of a part of a layout (resolve/mesh.py, from_plan.py); None: it follows from the others.
 _UNSAID: Mapping[str, tuple[Any, ...] | None] = {
     "dp_shard": None,
     "schedule": ("1F1B", "Interleaved1F1B"),
@@ -48,7 +48,8 @@ _REASONS_SHOWN = 3
 
 
 def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tuple[Decisions, list[Problem]]:
-    """A value for each `auto` of a job that is right otherwise and fits the cluster, or why there is none (HW212).
+    """Return a value for each `auto` of a job that is right otherwise and fits the cluster, or why there is none
+    (HW212).
 
     The same job, cluster and limits come to the same values.
     """
@@ -66,24 +67,25 @@ def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tu
 
 
 def _undecidable(paths: Sequence[Path], error: EstimateError) -> Problem:
-    """What is open still, at the first of it: each part waits for the one before."""
+    """Return why the first open value cannot be decided: each part waits for the previous one."""
     message = f"{listed(map(dotted, paths))} cannot be decided: {error}"
     return Problem("HW212", JOB, paths[0], message, f"{error.hint}; or write the value itself")
 
 
 def request_of(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, limits: Limits, top: int) -> Request:
-    """The search for any layout, microbatch and recomputing, whatever the job says of them. Raises EstimateError."""
+    """Return the search for any layout, microbatch and recomputing, ignoring the job's own. Raises EstimateError."""
     request = _request(spec, plan, cluster, (("layout",), _MICRO, _RECOMPUTE), limits)
     return replace(request, sharding=sharding_of(request.framework, pp=1), top=top)
 
 
 def on_any_nodes(request: Request, limits: Limits) -> Request:
-    """The same search where the nodes are not the job's own: their NVLink domains hold any number of them."""
+    """Return the same search where the nodes are not the job's own: their NVLink domains hold any number of them."""
     return replace(request, allowed=replace(request.allowed, tp=_choices(("layout", "tp"), _DEGREE_UNSAID, limits)))
 
 
 def _planned(job: Parsed[TrainingJob], decisions: Decisions, cluster: ClusterPlan) -> tuple[TrainingJob, JobPlan]:
-    """The spec with what is decided so far and stand-ins for the rest, and its plan; an open layout has all ranks in one axis there."""
+    """Return the spec with the decided values and stand-ins for the rest, and its plan; an open layout has all ranks in
+    one axis there."""
     decided, _ = parse_job(with_values(job.document, {path: decision.value for path, decision in decisions.items()}))
     spec, is_open = decided.spec, any(path[0] == "layout" for path in decided.undecided)
     placed = spec.model_copy(update={"layout": Layout()}) if is_open else spec
@@ -91,7 +93,7 @@ def _planned(job: Parsed[TrainingJob], decisions: Decisions, cluster: ClusterPla
 
 
 def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Decisions:
-    """What is open of the layout, the microbatch and recomputing. Raises EstimateError."""
+    """Decide the open values of the layout, the microbatch and recomputing. Raises EstimateError."""
     request = _request(spec, plan, cluster, paths, limits)
     found = search(replace(request, tight=False))
     found = found if found.best is not None else search(request)
@@ -104,7 +106,7 @@ def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths
 
 
 def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limits: Limits) -> EstimateError:
-    """Why no layout can be used: for want of memory, or by the rules that no layout keeps."""
+    """Return why no layout can be used: for want of memory, or by the rules that no layout keeps."""
     without_room = [rejection.reason for rejection in found.rejections if rejection.layouts]
     reasons = without_room or [rejection.reason for rejection in found.rejections]
     more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
@@ -121,7 +123,7 @@ def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limit
 
 
 def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Request:
-    """The search for all that is open; the rest is as the job says, or means by leaving it out."""
+    """Return the search for all open values; the others are the job's, or its defaults."""
     training = training_of(plan, cluster)
     parts: dict[str, Any] = {_part(field): _allowed(field, spec.layout, paths, limits) for field in Layout.model_fields}
     allowed = Allowed(
@@ -135,7 +137,7 @@ def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tupl
 
 
 def _allowed(field: str, layout: Layout, paths: tuple[Path, ...], limits: Limits) -> tuple[Any, ...] | None:
-    """The values that a field of the layout may come to; None for any."""
+    """Return the values that a field of the layout may come to; None for any."""
     unsaid = _UNSAID.get(field, _DEGREE_UNSAID)
     if ("layout",) in paths or ("layout", field) in paths:
         return _choices(("layout", field), unsaid, limits)
@@ -144,23 +146,23 @@ def _allowed(field: str, layout: Layout, paths: tuple[Path, ...], limits: Limits
 
 
 def _tensor_degrees(plan: JobPlan, group: GroupPlan) -> tuple[int, ...]:
-    """Sizes of groups for which NVLink domains hold as many nodes as the job wants (check/domains.py)."""
+    """Return sizes of groups for which NVLink domains hold as many nodes as the job requires (check/domains.py)."""
     domains = Domains(group.nvlink_domain, group.gpus, group.count)
     return tuple(tp for tp in divisors(plan.world_size) if domains.room(domains.unit(tp)) >= plan.slots)
 
 
 def _choices(path: tuple[str, ...], unsaid: tuple[Any, ...] | None, limits: Limits) -> tuple[Any, ...] | None:
-    """The values that the trainer takes of an open field; None for any."""
+    """Return the values that the trainer supports for an open field; None for any."""
     return (limits[path] or unsaid) if path in limits else None
 
 
 def _part(field: str) -> str:
-    """The name that estimates have for a field of the layout."""
+    """Return the name that estimates have for a field of the layout."""
     return "chunks" if field == "virtual_stages" else field
 
 
 def _value(path: Path, best: Training, limits: Limits) -> Any:
-    """What stands at the path in a document that says this layout; None for what is to be left out."""
+    """Return the value at the path in a document with this layout; None for a field to omit."""
     if limits.get(tuple(map(str, path))) == ():
         return None
     if path == _MICRO:
@@ -174,14 +176,14 @@ def _value(path: Path, best: Training, limits: Limits) -> Any:
 
 
 def _degree(field: str, degrees: Degrees) -> Any:
-    """The field's value; what does nothing alone is left out (None)."""
+    """Return the field's value; None if it has no effect alone."""
     if (field == "schedule" and degrees.pp == 1) or (field == "sequence_parallel" and degrees.tp == 1):
         return None
     return getattr(degrees, _part(field))
 
 
 def _is_default(field: str, value: Any) -> bool:
-    """Whether the field means this value where it is left out."""
+    """Return whether the value is the field's default."""
     return value == Layout.model_fields[field].default or (field == "sequence_parallel" and value is True)
 
 
@@ -199,7 +201,7 @@ def _next_best(found: SearchResult, best: Estimate) -> str:
 
 
 def _decide_run(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...]) -> Decisions:
-    """The intervals of checkpoints and the spares that are open. Raises EstimateError."""
+    """Return the intervals of checkpoints and the spares that are open. Raises EstimateError."""
     step = estimate(training_of(plan, cluster))
     longest = spec.limits.time if spec.steps is None else None
     run = run_of(plan, cluster, step.step.seconds, step.checkpoint_bytes, longest)
@@ -211,7 +213,8 @@ def _decide_run(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: t
 
 
 def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
-    """The run with the best interval of each of these tiers, none longer than that of a tier that outlives it: it would be of no use."""
+    """Return the run with the best interval of each of these tiers, none longer than that of a tier that outlives it:
+    it would be of no use."""
     for kind in kinds:
         run = with_interval(run, kind, run.length_s)
     for _ in range(_ROUNDS):
@@ -224,7 +227,8 @@ def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
 
 
 def _interval(run: Run, kind: str, steps: int | None) -> Decision:
-    """In steps, since the runner counts them; two digits, since the optimum is flat, and none shorter, since writing one takes its time."""
+    """Return the interval in steps, since the runner counts them; two digits, since the optimum is flat, and none
+    shorter, since writing one takes its time."""
     chosen = _two_digits(run.tier(kind).interval_s / run.step_s)
     chosen = chosen if steps is None else min(chosen, steps)
     often = _duration(chosen * run.step_s)
@@ -234,7 +238,7 @@ def _interval(run: Run, kind: str, steps: int | None) -> Decision:
 
 
 def _share(share: float) -> str:
-    """Never rounded up to a whole that it is not."""
+    """Return the share, never rounded up to a whole that it is not."""
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
@@ -247,18 +251,18 @@ def _spares(run: Run, together: int) -> Decision:
 
 
 def _two_digits(number: float) -> int:
-    """The next whole number from there on that has no more than two digits before its zeros."""
+    """Return the next whole number from there on that has no more than two digits before its zeros."""
     scale: int = 10 ** max(0, len(str(int(number))) - 2)
     return max(1, math.ceil(number / scale)) * scale
 
 
 def _significant(number: float, digits: int) -> int:
-    """The number with so many significant digits, as a whole one."""
+    """Return the number with so many significant digits, as a whole one."""
     return round(float(f"{number:.{digits}g}"))
 
 
 def _duration(seconds: float) -> str:
-    """In words, with two digits: `14 min`."""
+    """Return the duration as text, with two digits: `14 min`."""
     for unit, scale in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * scale:
             return f"{float(f'{seconds / scale:.2g}'):g} {unit}"

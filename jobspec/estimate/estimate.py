@@ -15,7 +15,7 @@ _COSTS_SHOWN = 3
 
 @dataclass(frozen=True)
 class Budget:
-    """What training on `tokens` tokens takes, without failures: `steps` optimizer steps, `days`, GPU-hours."""
+    """The cost of training on `tokens` tokens without failures: `steps` optimizer steps, `days`, GPU-hours."""
 
     tokens: int
     steps: int
@@ -69,13 +69,13 @@ class Estimate:
 
     @cached_property
     def costs(self) -> tuple[tuple[str, float], ...]:
-        """What takes longest: names, and shares of the step."""
+        """The largest costs: names, and shares of the step."""
         shares = ((name, seconds / self.step.seconds) for name, seconds in self.step.parts.items())
         return tuple(sorted(shares, key=lambda item: -item[1])[:_COSTS_SHOWN])
 
     @cached_property
     def hints(self) -> tuple[str, ...]:
-        """What to change where it does not fit for certain, in words."""
+        """Changes for a step that is not certain to fit, as text."""
         return hints(self.training, self.memory)
 
     @property
@@ -84,7 +84,7 @@ class Estimate:
         return checkpoint_bytes(self.training)
 
     def budget(self, tokens: int) -> Budget:
-        """What training on so many tokens takes."""
+        """Return what training on so many tokens takes."""
         steps = -(-tokens // self.training.tokens)
         seconds = steps * self.step.seconds
         return Budget(tokens, steps, seconds / 86400, seconds / 3600 * self.training.gpus)
@@ -94,7 +94,7 @@ class Estimate:
 
 
 def estimate(training: Training) -> Estimate:
-    """The training's memory and time. Raises EstimateError where the pipeline's schedule does not take the layout."""
+    """Return the training's memory and time. Raises EstimateError where the pipeline's schedule does not take the layout."""
     try:
         return Estimate(training, peak(training), step_time(training))
     except ScheduleError as error:

@@ -10,7 +10,8 @@ from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import Degrees, Formats, Kernels, Network, Overlaps, Sharding, Training
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 
-# What the ranks of `dp_shard` split: Megatron's distributed optimizer only the optimizer's state, the others as FSDP2 does.
+# The state that the ranks of `dp_shard` split: Megatron's distributed optimizer only the optimizer's, the others all,
+# as FSDP2 does.
 _SHARDING: Mapping[Framework, Sharding] = {
     "megatron": "optimizer",
     "megatron-deepspeed": "optimizer",
@@ -28,7 +29,7 @@ _DEFAULT_FRAMEWORK: Framework = "torchtitan"
 
 
 class EstimateError(Exception):
-    """A plan lacks what an estimate is made from; the text says what, and `hint` what to write."""
+    """A plan has too little information for an estimate; the text is the reason, `hint` the remedy."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -36,7 +37,8 @@ class EstimateError(Exception):
 
 
 def framework_of(plan: JobPlan) -> Framework:
-    """The profile by which the job's trainer is estimated: its own, or what a script's options say (torchtitan's when they do not)."""
+    """Return the profile by which the job's trainer is estimated: its own, or that of a script's options (torchtitan's
+    by default)."""
     trainer = plan.spec["trainer"]
     if trainer["kind"] == "builtin":
         return "headway"
@@ -45,13 +47,13 @@ def framework_of(plan: JobPlan) -> Framework:
 
 
 def states_framework(plan: JobPlan) -> bool:
-    """Whether it is known, and not supposed, whose code runs the job's steps."""
+    """Return whether the framework of the job's steps is known, and not assumed."""
     trainer = plan.spec["trainer"]
     return trainer["kind"] == "builtin" or "framework" in trainer["options"]
 
 
 def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
-    """The job's step. Raises EstimateError."""
+    """Return the job's step. Raises EstimateError."""
     group = cluster.group(plan.group)
     if group.gpu is None:
         reason = f"the nodes of group `{group.name}` have no GPU, and the planner only models GPUs"
@@ -83,7 +85,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
 
 
 def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
-    """What joins the GPUs of `nodes` nodes of the group. Raises EstimateError."""
+    """Return the network of the GPUs of `nodes` nodes of the group. Raises EstimateError."""
     gpu = gpus()[str(group.gpu)]
     fabric = cluster.scale_out
     transport = "tcp" if fabric is None else fabric.transport
@@ -104,7 +106,7 @@ def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
 
 
 def _adapter_gbps(group: GroupPlan, transport: str) -> float:
-    """Speed of one adapter on the transport, 0 where neither the group nor the catalogue says."""
+    """Return the speed of one adapter on the transport, 0 if neither the group nor the catalogue has it."""
     if group.nic_gbps is not None:
         return group.nic_gbps
     known = nics().get(group.nic or "")
@@ -129,12 +131,12 @@ def _degrees(plan: JobPlan, framework: Framework) -> Degrees:
 
 
 def sharding_of(framework: Framework, pp: int) -> Sharding:
-    """What the ranks of `dp_shard` split, with and without a pipeline."""
+    """Return what the ranks of `dp_shard` split, with and without a pipeline."""
     split = _SHARDING.get(framework, "parameters")
     return abilities(framework).pipelined if split == "parameters" and pp > 1 else split
 
 
 def _formats(precision: Mapping[str, Any], framework: Framework) -> Formats:
-    """The builtin trainer computes in fp32; all others in bf16, where nothing is said."""
+    """Return the formats. The builtin trainer computes in fp32; all others in bf16 by default."""
     compute = precision["compute"] or ("fp32" if framework == "headway" else "bf16")
     return Formats(compute, precision["parameters"], precision["reduce"])

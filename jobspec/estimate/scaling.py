@@ -24,7 +24,7 @@ _RANGE = re.compile(r"([1-9][0-9]{0,8})(k?)\.\.([1-9][0-9]{0,8})(k?)")
 _KIBI = {"": 1, "k": 1024}
 _MOST_GPUS = 1 << 24
 _COMMUNICATION = " communication"
-# What costs are in words, where their name does not say why they grow.
+# The reasons for costs whose name does not explain why they grow.
 _WHY: Mapping[str, str] = {
     "matmul": "matrix products, which become too small to be efficient",
     "attention": "attention, of which each rank has too little to be efficient",
@@ -49,7 +49,7 @@ class ScalingPoint:
 
     @property
     def tokens_s(self) -> float:
-        """Tokens a second of all GPUs while training goes on."""
+        """Tokens a second of all GPUs during training."""
         return 0.0 if self.best is None else self.best.tokens_s
 
     @property
@@ -135,7 +135,8 @@ def gpu_counts(text: str) -> tuple[int, ...]:
 def scaling(
     request: Request, gpus: Sequence[int], growth: Growth, run: Run | None = None, corrected: Correction = _as_it_is
 ) -> Scaling:
-    """The request's job on each of these numbers of GPUs, in order. With `run`, the job as a run on one of them, failures count too.
+    """Return the request's job on each of these numbers of GPUs, in order. With `run`, the job as a run on one of them,
+    failures count too.
 
     `corrected` is what measurements make of the estimate of the layout that a search finds best.
     """
@@ -157,7 +158,7 @@ def _point(request: Request, gpus: int, growth: Growth, run: Run | None, correct
 
 
 def _goodput(run: Run, found: Estimate, gpus: int) -> float:
-    """Of the run on so many GPUs, each tier saving as often as is best there."""
+    """Return the goodput of the run on so many GPUs, each tier saving as often as is best there."""
     there = replace(run, nodes=max(1, gpus // run.gpus_per_node), step_s=found.step.seconds)
     for tier in there.tiers:
         there = with_interval(there, tier.kind, best_interval(there, tier.kind))
@@ -165,7 +166,7 @@ def _goodput(run: Run, found: Estimate, gpus: int) -> float:
 
 
 def _judged(growth: Growth, points: tuple[ScalingPoint, ...]) -> Scaling:
-    """Where an added GPU first gives less than half of what one gave before."""
+    """Return where an added GPU first gives less than half of what one gave before."""
     for before, after in pairwise(point for point in points if point.best is not None):
         added = (after.effective_tokens_s - before.effective_tokens_s) / (after.gpus - before.gpus)
         marginal = added / (before.effective_tokens_s / before.gpus)
@@ -175,5 +176,5 @@ def _judged(growth: Growth, points: tuple[ScalingPoint, ...]) -> Scaling:
 
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """What costs most more GPU-seconds for a token than before."""
+    """Return what costs most more GPU-seconds for a token than before."""
     return max(sorted(after), key=lambda name: after[name] - before.get(name, 0.0))

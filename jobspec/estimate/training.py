@@ -15,7 +15,7 @@ Verdict = Literal["fits", "tight", "does not fit"]
 
 @dataclass(frozen=True)
 class Network:
-    """What joins the GPUs. Rates are bytes a second that one GPU sends, in one direction, at the links' nominal speed.
+    """The network of the GPUs. Rates are bytes a second that one GPU sends, in one direction, at the links' nominal speed.
 
     `scale_up_domain` GPUs reach each other over NVLink (or Infinity Fabric); the others over adapters, whose speed the GPUs of a node share
     alike. Of what comes into a leaf from below, 1 in `oversubscription` fits through its links up. Without `gpu_direct` all that passes an
@@ -34,9 +34,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Degrees:
-    """How the ranks are laid out, `tp` innermost, then `cp`, `dp_shard`, `dp_replicate` and `pp`; experts fold over (dp_shard, cp, tp).
+    """The layout of the ranks, `tp` innermost, then `cp`, `dp_shard`, `dp_replicate` and `pp`; experts fold over (dp_shard, cp, tp).
 
-    `sharding` says what is split over the dp_shard x cp ranks: nothing (DDP), the optimizer's state (ZeRO-1, Megatron's distributed
+    `sharding` is what is split over the dp_shard x cp ranks: nothing (DDP), the optimizer's state (ZeRO-1, Megatron's distributed
     optimizer), gradients too (ZeRO-2), or parameters too (ZeRO-3, FSDP). `expert_tp` splits the matrices of one expert. A rank holds
     `chunks` stages (virtual pipeline stages); `schedule` is a name of torch.distributed.pipelining.
     """
@@ -78,7 +78,7 @@ class Formats:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What computes, as far as it changes the cost.
+    """The kernels, as far as they change the cost.
 
     `attention`: `unfused` writes the scores to memory, `fused` only their softmax is one kernel; `flash1` to `flash3` never write them;
     None is the framework's own. `norm`, `loss`: whether the norm, and the loss after the output layer, are one kernel each. `dispatcher` of
@@ -95,7 +95,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Communication that runs beside computation; None is the framework's own choice."""
+    """Communication that runs in parallel with computation; None is the framework's own choice."""
 
     parameters: bool | None = None
     gradients: bool | None = None
@@ -106,12 +106,14 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class Training:
-    """What is estimated. `micro` sequences of `sequence` tokens a forward pass of a rank, `accumulation` such passes a step.
+    """The training step to estimate. `micro` sequences of `sequence` tokens a forward pass of a rank, `accumulation`
+    such passes a step.
 
-    `recompute` holds for `recomputed_share` of the blocks; the others keep everything. `recomputed_parts` are the parts of a block
-    that selective recomputation drops, where a framework can be told (`attention`, `norm`, `activation`, `experts`, ...). Of the blocks,
-    `windowed_share` have attention over the last `window` tokens only. `framework` is the profile's name, `supposed` where nothing says
-    it. `expert_load` is what the rank gets whose experts are chosen most, relative to the mean: 1 where the router is forced to be even.
+    `recompute` holds for `recomputed_share` of the blocks; the others keep everything. `recomputed_parts` are the parts
+    of a block that selective recomputation drops, where a framework has a setting (`attention`, `norm`, `activation`,
+    `experts`, ...). Of the blocks, `windowed_share` have attention over the last `window` tokens only. `framework` is
+    the profile's name, `supposed` if it is not set. `expert_load` is what the rank gets whose experts are chosen most,
+    relative to the mean: 1 where the router is forced to be even.
     """
 
     model: ModelSizes

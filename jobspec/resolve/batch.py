@@ -10,13 +10,13 @@ from headway.jobspec.units import parse_amount
 
 
 def global_sequences(batch: Batch) -> int:
-    """Sequences of one optimizer step; tokens that fill no whole sequence are left out (`check_job` refuses them)."""
+    """Return the sequences of one optimizer step; tokens that fill no whole sequence are ignored (`check_job` refuses them)."""
     amount = batch.global_batch
     return amount.sequences if amount.sequences is not None else (amount.tokens or 0) // batch.sequence_length
 
 
 def with_amount(batch: Batch, amount: Any) -> Batch | None:
-    """The batch with another amount, as a document writes it; None where it is none (`check_history` says so)."""
+    """Return the batch with another amount, as a document writes it; None if that is invalid (`check_history` reports it)."""
     try:
         return batch.model_copy(update={"global_batch": parse_amount(amount)})
     except (TypeError, ValueError):
@@ -24,7 +24,7 @@ def with_amount(batch: Batch, amount: Any) -> Batch | None:
 
 
 def batches(job: TrainingJob) -> Iterator[tuple[Path, Batch]]:
-    """Every batch of the run, each with the place that says how much it is."""
+    """Return every batch of the run, each with the path of its amount."""
     if job.batch is None:
         return
     yield ("batch", "global"), job.batch

@@ -20,7 +20,7 @@ _SSH_PORT = 22
 
 
 def resolve_cluster(cluster: Cluster, inventories: Iterable[Inventory] = ()) -> ClusterPlan:
-    """The plan of a cluster that passed its checks, with its inventories."""
+    """Return the plan of a cluster that passed its checks, with its inventories."""
     observed = Observed.of(inventories)
     scale_out = next((fabric.name for fabric in cluster.fabrics if fabric.role == "scale_out"), None)
     groups = tuple(resolve_group(nodes, scale_out) for nodes in cluster.nodes)
@@ -52,7 +52,7 @@ def _nodes(spec: NodeGroup, group: GroupPlan, observed: Observed) -> Iterator[No
 
 
 def _switches(fabric: Fabric, groups: tuple[NodeGroup, ...], observed: Observed) -> Iterator[SwitchPlan]:
-    """The fabric's switches, where it has some, with what was observed of them."""
+    """Yield the fabric's switches, where it has some, with what was observed of them."""
     if fabric.switches is None:
         return
     shape = shape_of(fabric, groups)
@@ -66,7 +66,7 @@ def _as_observed(switch: SwitchPlan, found: ObservedSwitch | None) -> SwitchPlan
 
 
 def _reached_at(host: str | None) -> tuple[str | None, int]:
-    """The address of an SSH server and its port."""
+    """Return the address of an SSH server and its port."""
     name, _, port = (host or "").partition(":")
     return name or None, int(port or _SSH_PORT)
 

@@ -14,7 +14,7 @@ from headway.runner.contract import Domain
 
 @dataclass(frozen=True)
 class Domains:
-    """NVLink domains of `gpus` each over nodes of `per_node`; `count` nodes lie in full ones, and what is left in one more."""
+    """NVLink domains of `gpus` each over nodes of `per_node`; `count` nodes are in full ones, and the remainder in one more."""
 
     gpus: int
     per_node: int
@@ -25,22 +25,23 @@ class Domains:
         return max(1, self.gpus // self.per_node)
 
     def unit(self, *sizes: int) -> int:
-        """Nodes that groups of these sizes, each of consecutive ranks, fill exactly."""
+        """Return nodes that groups of these sizes, each of consecutive ranks, fill exactly."""
         return lcm(self.per_node, *sizes) // self.per_node
 
     def are_crossed_by(self, *sizes: int) -> bool:
-        """Whether one domain is too small for such groups, however many of its nodes the job gets."""
+        """Return whether one domain is too small for such groups, however many of its nodes the job gets."""
         return self.unit(*sizes) > self.nodes
 
     def room(self, unit: int) -> int:
-        """Nodes of all domains, of which every domain gives a multiple of `unit`."""
+        """Return nodes of all domains, of which every domain gives a multiple of `unit`."""
         full, rest = divmod(self.count, self.nodes)
         return (full * (self.nodes // unit) + rest // unit) * unit
 
     def together(self, tp: int, ep: int) -> int | None:
-        """Nodes that groups of these sizes need of one domain together; `ep` counts where the domains hold such groups.
+        """Return the nodes of one domain that groups of these sizes need together; `ep` counts where the domains hold
+        such groups.
 
-        None where no group spans nodes, where a domain is one node, where it holds all nodes there are, and where the groups leave the
+        None if no group spans nodes, if a domain is one node, if it holds all nodes, and if the groups leave the
         domains anyway.
         """
         if self.nodes == 1 or self.count <= self.nodes:
@@ -53,7 +54,7 @@ class Domains:
 
 
 def domains_of(cluster: ClusterPlan, group: GroupPlan) -> tuple[Domain, ...]:
-    """The group's NVLink domains with those of their hosts that a document names; none of which it names no host."""
+    """Return the group's NVLink domains with those of their hosts that a document names; none of which it names no host."""
     size = Domains(group.nvlink_domain, max(1, group.gpus), group.count).nodes
     hosts: dict[int, list[str]] = {}
     for node in cluster.nodes:
@@ -63,9 +64,9 @@ def domains_of(cluster: ClusterPlan, group: GroupPlan) -> tuple[Domain, ...]:
 
 
 def partner_segment(group: GroupPlan, slots: int, together: int | None) -> int:
-    """How many slots in a row lie in one NVLink domain, where the job fills more than one; 1 where it does not.
+    """Return how many slots in a row are in one NVLink domain, if the job fills more than one; 1 otherwise.
 
-    Domains are filled by as many multiples of the `together` nodes that must lie in one as they have.
+    Domains are filled by as many multiples of the `together` nodes that must be in one as they have.
     """
     nodes, unit = Domains(group.nvlink_domain, max(1, group.gpus), group.count).nodes, together or 1
     filled = nodes // unit * unit
@@ -73,7 +74,7 @@ def partner_segment(group: GroupPlan, slots: int, together: int | None) -> int:
 
 
 def segment_nodes(group: GroupPlan, tp: int, ep: int) -> int | None:
-    """Nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
+    """Return nodes that must come from one NVLink domain together, and as multiples of which every domain is used.
 
     None where that does not matter (`Domains.together`).
     """

@@ -26,14 +26,14 @@ _RAILS_APART = ("rail-optimized", "rail-only")
 
 
 def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar, ...]:
-    """The variables for ranks on nodes of `group`."""
+    """Return the variables for ranks on nodes of `group`."""
     torch = cluster.versions.get("torch")
     backend = nccl_environment(cluster.fabrics, group, torch) if group.gpus else _gloo(cluster.fabrics)
     return (*_processes(group), *backend)
 
 
 def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan, torch: str | None = None) -> Iterator[EnvVar]:
-    """The variables of NCCL, of its plugins and of torch's use of it, by the names that this version of torch reads."""
+    """Yield the variables of NCCL, of its plugins and of torch's use of it, by the names that this version of torch reads."""
     yield from _sockets(fabrics)
     yield from _network(fabrics, group)
     yield from _nvlink(group)
@@ -81,7 +81,7 @@ def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar
 
 
 def _efa(fabric: FabricPlan) -> Iterator[EnvVar]:
-    """What AWS's plugin needs in all of its versions; the newer ones set the rest by the type of the instance."""
+    """Yield the variables that AWS's plugin needs in all of its versions; newer ones set the rest by the type of the instance."""
     reason = f"AWS's plugin carries `{fabric.name}`: if it is missing, an error, not a silent fall-back to TCP; every version has this name"
     source = "aws/aws-ofi-nccl src/nccl_ofi_interface_nvidia.cpp"
     yield EnvVar("NCCL_NET", "AWS Libfabric", reason, source, _of(fabric, "transport"))
@@ -126,7 +126,7 @@ def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:
 
 
 def _gid(fabric: FabricPlan) -> Iterator[EnvVar]:
-    """NCCL finds the GID index by these; the index itself differs from host to host."""
+    """Yield the variables by which NCCL finds the GID index; the index itself differs from host to host."""
     reason = (
         "RoCE v2 has an IP header and so a DSCP; NCCL finds the GID index by this version, since the index may differ by host"
     )
@@ -181,7 +181,7 @@ def _of(fabric: FabricPlan, field: str) -> str:
 
 
 def _socket_fabric(fabrics: Sequence[FabricPlan]) -> FabricPlan | None:
-    """The TCP fabric for sockets: scale-out if it is one, else management, else any."""
+    """Return the TCP fabric for sockets: scale-out if it is one, else management, else any."""
     order = ("scale_out", "management", "storage", "scale_up")
     tcp = [fabric for fabric in fabrics if fabric.transport == "tcp" and fabric.interface is not None]
     return min(tcp, key=lambda fabric: order.index(fabric.role), default=None)

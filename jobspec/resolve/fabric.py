@@ -15,7 +15,7 @@ SWITCHED_SHAPE = "rail-optimized"
 
 
 def resolve_fabric(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricPlan:
-    """The fabric with every default filled in; `groups` are the cluster's nodes."""
+    """Return the fabric with every default filled in; `groups` are the cluster's nodes."""
     switches = fabric.switches
     return FabricPlan(
         name=fabric.name,
@@ -37,13 +37,14 @@ def resolve_fabric(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricPlan:
 
 
 def leaf_oversubscription(fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> float:
-    """Links between nodes and the fullest leaf, over those between it and the spines of its plane; 1 where these are not fewer."""
+    """Return links between nodes and the fullest leaf, over those between it and the spines of its plane; 1 where these
+    are not fewer."""
     down, up = leaf_links(fabric, switches, groups)
     return max(1.0, down / up)
 
 
 def leaf_links(fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> tuple[int, int]:
-    """How many links the fullest leaf has to nodes and to spines."""
+    """Return how many links the fullest leaf has to nodes and to spines."""
     of_rail: Counter[int] = Counter()
     for group in groups:
         of_rail.update(dict.fromkeys(adapters_on(group, fabric).values(), group.count))

@@ -10,20 +10,20 @@ from pydantic import BaseModel
 
 from headway.jobspec.resolve.model import ModelSizes
 
-# Where values stand, not what they are.
+# Keys that define where values come from, not the values.
 _PLACES = {"extends", "partial"}
 
 
 def values_of(spec: BaseModel) -> dict[str, Any]:
-    """All that the spec says, defaults and what it inherits included, as JSON under the names of the documents."""
+    """Return all values of the spec, including defaults and inherited ones, as JSON under the names of the documents."""
     return spec.model_dump(mode="json", by_alias=True, exclude=_PLACES)
 
 
 def with_sizes(values: Mapping[str, Any], model: ModelSizes | None) -> Mapping[str, Any]:
-    """A job's values with the sizes that its `preset` or `config` stands for: a catalogue and another file can change."""
+    """Return a job's values with the sizes of its `preset` or `config`: a catalogue and another file can change."""
     return values if model is None else {**values, "model": {**values["model"], **dataclasses.asdict(model)}}
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:
-    """SHA-256 in hex of a spec's values."""
+    """Return SHA-256 in hex of a spec's values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -9,7 +9,7 @@ from headway.runner import contract
 
 
 def resolve_history(job: TrainingJob) -> tuple[contract.Change, ...]:
-    """The entries of a job that passed its checks."""
+    """Return the entries of a job that passed its checks."""
     return tuple(_change(entry, job) for entry in job.history)
 
 

@@ -15,14 +15,14 @@ from headway.jobspec.spec.nodes import NodeGroup
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of each node and switch, by its name in the plan."""
+    """The observations of each node and switch, by its name in the plan."""
 
     nodes: Mapping[str, ObservedNode] = field(default_factory=dict)
     switches: Mapping[str, ObservedSwitch] = field(default_factory=dict)
 
     @classmethod
     def of(cls, inventories: Iterable[Inventory]) -> "Observed":
-        """What the inventories of one cluster say together."""
+        """Return the inventories of one cluster together."""
         each = tuple(inventories)
         return cls(
             {node.name: node for inventory in each for node in inventory.nodes},
@@ -31,11 +31,11 @@ class Observed:
 
 
 def resolve_cables(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[Cable]:
-    """The cables of every node with adapters on the fabric, in the order of the nodes.
+    """Return the cables of every node with adapters on the fabric, in the order of the nodes.
 
-    The formula counts the nodes, group after group. Adapters that were not observed hang where it says or, beside others of their
-    node, where those say. Where another one was observed in that place, the node takes the first free one. What was observed must name
-    ports of `shape`.
+    The formula counts the nodes, group after group. Unobserved adapters are where it puts them or, next to observed
+    ones of their node, where those imply. If another adapter was observed in that place, the node gets the first free
+    one. Observations must name ports of `shape`.
     """
     nodes = list(_attached(shape, fabric, groups, observed))
     positions = _positions(shape, nodes)
@@ -86,7 +86,8 @@ def _observed_places(shape: Shape, adapters: Mapping[str, int], node: ObservedNo
 
 
 def _positions(shape: Shape, nodes: Sequence[_Attached]) -> Mapping[str, int]:
-    """The position of each node's open rails, by its name: the wanted ones first, so that nobody is displaced by who is displaced."""
+    """Return the position of each node's open rails, by its name: requested positions first, so that no displaced node
+    displaces another."""
     taken = {place for node in nodes for place in node.observed.values()}
     found: dict[str, int] = {}
     for node in nodes:

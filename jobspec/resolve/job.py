@@ -20,10 +20,10 @@ _OWN = "set by the job"
 
 
 def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None, data: BaseModel | None) -> JobPlan:
-    """The plan of a job that passed its checks against the cluster.
+    """Return the plan of a job that passed its checks against the cluster.
 
-    `model` are the sizes of its model and `data` the options of its data, where it has them. What its trainer is told comes last: it
-    may hold values of the plan (resolve/trainer.py).
+    `model` are the sizes of its model and `data` the options of its data, if any. The trainer's settings come last:
+    they may hold values of the plan (resolve/trainer.py).
     """
     group = group_of_job(cluster, job.group)
     mesh = resolve_mesh(job.layout, job.nodes * group.procs)
@@ -70,13 +70,13 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
 
 
 def _peer_dscp(cluster: ClusterPlan) -> int | None:
-    """The DSCP of copies of checkpoints on the fabric that has a class for them."""
+    """Return the DSCP of copies of checkpoints on the fabric that has a class for them."""
     found = (fabric.qos.carrying("checkpoints") for fabric in cluster.fabrics if fabric.qos is not None)
     return next((each.dscp for each in found if each is not None), None)
 
 
 def _with_own(planned: Iterable[EnvVar], own: Mapping[str, str]) -> Iterator[EnvVar]:
-    """Every variable once: the job's value stands in place of a planned one that it may change."""
+    """Return every variable once: the job's value replaces a planned one that it may change."""
     left = dict(own)
     for variable in planned:
         value = left.pop(variable.name, None)

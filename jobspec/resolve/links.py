@@ -73,36 +73,37 @@ class Shape:
         return f"{self.fabric}-spine-{index + 1}"
 
     def port_name(self, index: int) -> str:
-        """SONiC's name, by the first lane; FRR on any Linux takes the same."""
+        """Return SONiC's name, by the first lane; FRR on any Linux accepts the same."""
         return f"Ethernet{index * self.spec.lanes}"
 
     def rail_of(self, leaf: int) -> int:
         return leaf % self.rails
 
     def place(self, position: int, rail: int) -> Place:
-        """Where the adapter of that rail hangs, of the node in that position: the positions of a unit are the ports of its leaves."""
+        """Return the port for the adapter of that rail, of the node in that position: the positions of a unit are the
+        ports of its leaves."""
         unit, port = divmod(position, self.down)
         return Place(unit * self.rails + rail, port)
 
     def position(self, place: Place) -> int:
-        """The position of a node that has an adapter there."""
+        """Return the position of a node that has an adapter there."""
         return place.leaf // self.rails * self.down + place.port
 
     def spines_of(self, leaf: int) -> range:
-        """Spines that the leaf is linked to."""
+        """Return spines that the leaf is linked to."""
         return range(self.rail_of(leaf) % self.planes, self.spec.spines, self.planes)
 
     def leaves_of(self, spine: int) -> list[int]:
-        """Leaves that the spine is linked to."""
+        """Return leaves that the spine is linked to."""
         plane = spine % self.planes
         return [leaf for leaf in range(self.spec.leaves) if self.rail_of(leaf) % self.planes == plane]
 
     def uplink_port(self, spine: int, link: int) -> int:
-        """Port of a leaf."""
+        """Return port of a leaf."""
         return self.down + spine // self.planes * self.spec.uplinks + link
 
     def downlink_port(self, leaf: int, link: int) -> int:
-        """Port of a spine."""
+        """Return port of a spine."""
         unit, rail = divmod(leaf, self.rails)
         rails_of_plane = len(range(rail % self.planes, self.rails, self.planes))
         return (unit * rails_of_plane + rail // self.planes) * self.spec.uplinks + link
@@ -114,28 +115,28 @@ class Shape:
         return str(self._loopbacks[index + 1])
 
     def leaf_address(self, place: Place) -> str:
-        """The leaf's end of a link to a node: the even address of a /31 (RFC 3021)."""
+        """Return the leaf's end of a link to a node: the even address of a /31 (RFC 3021)."""
         return f"{self._addresses + 2 * (place.leaf * self.down + place.port)}/31"
 
 
 def nodes_per_leaf(switches: Switches) -> int:
-    """Ports of a leaf that are for nodes: the lower half."""
+    """Return ports of a leaf that are for nodes: the lower half."""
     return switches.ports // 2
 
 
 def rails_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> int:
-    """Rails of the fabric: what it says, else as many as a node has adapters on it; 0 when none has one."""
+    """Return the rails of the fabric: its setting, else the number of a node's adapters on it; 0 when none has one."""
     return fabric.rails or max((len(adapters_on(nodes, fabric)) for nodes in groups), default=0)
 
 
 def shape_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> Shape:
-    """The shape of a fabric with switches."""
+    """Return the shape of a fabric with switches."""
     assert fabric.switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
     return Shape(fabric.name, fabric.switches, rails_of(fabric, groups) or 1, fabric.planes)
 
 
 def resolve_switches(shape: Shape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
-    """Leaves, then spines, of a fabric that passed its checks."""
+    """Yield leaves, then spines, of a fabric that passed its checks."""
     of_leaf: dict[int, list[Cable]] = {}
     for cable in sorted(cables, key=lambda cable: cable.place):
         of_leaf.setdefault(cable.place.leaf, []).append(cable)
@@ -149,7 +150,7 @@ def resolve_switches(shape: Shape, cables: Sequence[Cable]) -> Iterator[SwitchPl
 
 
 def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
-    """Each cable once, as its leaf sees it: the leaf is end a, the node or spine end b."""
+    """Return each cable once, from its leaf's side: the leaf is end a, the node or spine end b."""
     for switch in (switch for switch in switches if switch.role == "leaf"):
         for port in switch.ports:
             address = _other_end(port.address) if port.address else None
@@ -157,7 +158,7 @@ def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
 
 
 def _node_ports(shape: Shape, cables: Sequence[Cable]) -> Iterator[PortPlan]:
-    """The leaf's ports with these cables in them."""
+    """Yield the leaf's ports with these cables in them."""
     for cable in cables:
         address = shape.leaf_address(cable.place)
         yield _port(shape, cable.place.port, "node", cable.node, cable.adapter, shape.spec.node_cable, address)
@@ -184,6 +185,6 @@ def _port(shape: Shape, index: int, role: str, peer: str, peer_port: str, metres
 
 
 def _other_end(address: str) -> str:
-    """The odd address of the /31 whose even one is given."""
+    """Return the odd address of the /31 whose even one is given."""
     head, _, last = address.removesuffix("/31").rpartition(".")
     return f"{head}.{int(last) + 1}/31"

@@ -9,7 +9,7 @@ class MeshError(ValueError):
 
 
 def resolve_mesh(layout: Layout, world_size: int) -> Mesh:
-    """The mesh of `world_size` ranks. Raises MeshError."""
+    """Return the mesh of `world_size` ranks. Raises MeshError."""
     others = layout.pp * layout.dp_replicate * layout.cp * layout.tp
     left, rest = divmod(world_size, others)
     if layout.dp_shard is None and rest:

@@ -67,7 +67,7 @@ class ModelSizes:
     latent_attention: LatentAttentionSizes | None
 
     def has_experts(self, layer: int) -> bool:
-        """Whether the block, counted from 0, has experts."""
+        """Return whether the block, counted from 0, has experts."""
         experts = self.experts
         return experts is not None and layer >= experts.first_dense and (layer - experts.first_dense + 1) % experts.every == 0
 
@@ -108,12 +108,13 @@ class ModelSizes:
 
     @property
     def norm_parameters(self) -> int:
-        """Of one norm over the residual stream: a scale, and for LayerNorm a shift."""
+        """Return the parameters of one norm over the residual stream: a scale, and for LayerNorm a shift."""
         return self.hidden * (2 if self.norm == "layer" else 1)
 
     @property
     def attention_parameters(self) -> int:
-        """Of one block: the projections of queries, keys, values and of the output; the norms of queries and keys."""
+        """Return the parameters of one block's attention: the projections of queries, keys, values and of the output;
+        the norms of queries and keys."""
         if self.latent_attention is not None:
             return self._latent_attention_parameters(self.latent_attention)
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -123,17 +124,17 @@ class ModelSizes:
 
     @property
     def mlp_parameters(self) -> int:
-        """Of one block with a plain MLP."""
+        """Return the parameters of one block with a plain MLP."""
         return self._mlp(self.ffn_hidden)
 
     @property
     def expert_parameters(self) -> int:
-        """Of one routed expert; 0 in a dense model."""
+        """Return the parameters of one routed expert; 0 in a dense model."""
         return 0 if self.experts is None else self._mlp(self.experts.ffn_hidden)
 
     @property
     def moe_parameters(self) -> int:
-        """Of one block with experts: the router, all routed experts, the shared ones."""
+        """Return the parameters of one block with experts: the router, all routed experts, the shared ones."""
         experts = self.experts
         if experts is None:
             return 0
@@ -141,7 +142,7 @@ class ModelSizes:
         return self.hidden * experts.count + experts.count * self.expert_parameters + shared
 
     def _mlp(self, width: int) -> int:
-        """Two matrices into the width when gated (arXiv 2002.05202), one when plain, and one back."""
+        """Return two matrices into the width when gated (arXiv 2002.05202), one when plain, and one back."""
         into = 2 if self.mlp == "gated" else 1
         return into * _linear(self.hidden, width, self.linear_bias) + _linear(width, self.hidden, self.linear_bias)
 
@@ -162,11 +163,12 @@ class UnknownPresetError(Exception):
 
 
 class MissingSizeError(Exception):
-    """A model lacks sizes; the text is their names."""
+    """A model has no value for some sizes; the text is their names."""
 
 
 def described(model: Model, folder: Path) -> Model:
-    """What the preset, or the config.json by its path from `folder`, says of the model, and what the model itself says in its place.
+    """Return the description by the preset, or by the config.json at its path from `folder`, overridden by the model's
+    own fields.
 
     Raises UnknownPresetError and ConfigError.
     """
@@ -187,7 +189,7 @@ def _base(model: Model, folder: Path) -> Model:
 
 
 def missing_sizes(model: Model) -> list[str]:
-    """The sizes without a default that a described model lacks."""
+    """Return the missing sizes of a described model that have no default."""
     return [name for name in _needed(model) if getattr(model, name) is None]
 
 
@@ -200,17 +202,17 @@ def _needed(model: Model) -> Iterator[str]:
 
 
 def has_dense_layers(model: Model) -> bool:
-    """Whether a block of the described model has a plain MLP."""
+    """Return whether a block of the described model has a plain MLP."""
     return model.experts is None or model.experts.first_dense > 0 or model.experts.every > 1
 
 
 def expert_layers(model: Model) -> int:
-    """Blocks of the described model that have experts."""
+    """Return blocks of the described model that have experts."""
     return 0 if model.experts is None or model.layers is None else _expert_layers(model.layers, model.experts)
 
 
 def resolve_model(model: Model, folder: Path) -> ModelSizes:
-    """The sizes of a model that passed its checks. Raises UnknownPresetError, ConfigError and MissingSizeError."""
+    """Return the sizes of a model that passed its checks. Raises UnknownPresetError, ConfigError and MissingSizeError."""
     whole = described(model, folder)
     vocab_size, layers, hidden, heads = whole.vocab_size, whole.layers, whole.hidden, whole.heads
     if vocab_size is None or layers is None or hidden is None or heads is None or missing_sizes(whole):
@@ -241,7 +243,7 @@ def resolve_model(model: Model, folder: Path) -> ModelSizes:
 
 
 def as_decoder(sizes: ModelSizes) -> contract.Model | str:
-    """The model as the builtin trainer's decoder, or what it has that this decoder has not."""
+    """Return the model as the builtin trainer's decoder, or the features that this decoder does not support."""
     other = [feature for feature, there in _beyond_llama(sizes).items() if there]
     if other:
         return ", ".join(other)

@@ -8,22 +8,24 @@ from headway.jobspec.spec.nodes import Nic, NodeGroup
 
 
 def procs_per_node(nodes: NodeGroup) -> int:
-    """Ranks of one node: one a GPU, else what the group says."""
+    """Return ranks of one node: one a GPU, else the group's setting."""
     return nodes.gpus or nodes.procs or 1
 
 
 def domain_of(nodes: NodeGroup) -> int:
-    """Ranks that reach each other over NVLink: a node's, where the group does not say more."""
+    """Return the number of ranks that reach each other over NVLink: a node's, unless the group sets more."""
     return nodes.nvlink_domain or procs_per_node(nodes)
 
 
 def rails_of_group(nodes: NodeGroup, scale_out: str | None) -> dict[str, int]:
-    """Rail of each adapter on the fabric `scale_out` between the nodes, by the adapter's name and in the order of the rails."""
+    """Return rail of each adapter on the fabric `scale_out` between the nodes, by the adapter's name and in the order
+    of the rails."""
     return _rails(nic for nic in nodes.nics if nic.fabric in (None, scale_out))
 
 
 def adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[str, int]:
-    """Rail of each adapter on the fabric, by its name and in the order of the rails; one that names no fabric is on the scale-out one."""
+    """Return the rail of each adapter on the fabric, by its name and in the order of the rails; one without a fabric is
+    on the scale-out one."""
     if fabric.role == "scale_out":
         return rails_of_group(nodes, fabric.name)
     return _rails(nic for nic in nodes.nics if nic.fabric == fabric.name)
@@ -35,7 +37,7 @@ def _rails(nics: Iterable[Nic]) -> dict[str, int]:
 
 
 def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
-    """The group with every default filled in; `scale_out` is the name of the fabric between the nodes."""
+    """Return the group with every default filled in; `scale_out` is the name of the fabric between the nodes."""
     return GroupPlan(
         name=nodes.group,
         count=nodes.count,

@@ -4,7 +4,7 @@ from headway.jobspec.plan import ClusterPlan, GroupPlan
 
 
 def group_of_job(cluster: ClusterPlan, name: str | None) -> GroupPlan:
-    """The one group of nodes that a job runs on: the one that it names, else the cluster's first."""
+    """Return the one group of nodes that a job runs on: the one that it names, else the cluster's first."""
     return cluster.groups[0] if name is None else cluster.group(name)
 
 

@@ -1,24 +1,26 @@
-"""Resolves traffic classes into every number by which a device knows them; all artifacts are rendered from this one object."""
+"""Resolves traffic classes into the numbers that each device needs; all artifacts are rendered from this one object."""
 
 from collections.abc import Sequence
 
 from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
 from headway.jobspec.spec.fabric import TrafficClass
 
-# What NVIDIA's `nv set qos roce` gives RoCE (docs.nvidia.com, Cumulus Linux, RDMA over Converged Ethernet).
+# The share of RoCE under NVIDIA's `nv set qos roce` (docs.nvidia.com, Cumulus Linux, RDMA over Converged Ethernet).
 _SHARE = 50
-# Of copies of checkpoints, which nobody waits for: enough to be done before the next, and little beside a step's collectives.
+# The share of checkpoint copies, for which nothing waits: enough to finish before the next, and little compared with a
+# step's collectives.
 _SHARE_OF_CHECKPOINTS = 10
 
 
 def resolve_qos(classes: tuple[TrafficClass, ...]) -> QosPlan:
-    """The classes with their priorities, queues and buffers decided; the rest gets what share of a link they leave."""
+    """Return the classes with their priorities, queues and buffers decided; other traffic gets the remaining share of a link."""
     plans = tuple(_class(each) for each in classes)
     return QosPlan(plans, 100 - sum(each.bandwidth_percent or 0 for each in plans))
 
 
 def congestion_of(classes: Sequence[TrafficClass]) -> str | None:
-    """How the senders of collectives learn that a queue is full, as the classes say it; None where nothing tells them."""
+    """Return how the senders of collectives learn that a queue is full, according to the classes; None if nothing
+    notifies them."""
     collectives = next((each for each in classes if each.carries == "collectives"), None)
     if collectives is None:
         return None
@@ -28,24 +30,25 @@ def congestion_of(classes: Sequence[TrafficClass]) -> str | None:
 
 
 def priority_of(traffic: TrafficClass) -> int:
-    """Its priority, else the upper three bits of the DSCP: mlx5's own mapping (`mlnx_qos`, default dscp2prio)."""
+    """Return its priority, else the upper three bits of the DSCP: mlx5's own mapping (`mlnx_qos`, default dscp2prio)."""
     return traffic.dscp >> 3 if traffic.priority is None else traffic.priority
 
 
 def queue_of(traffic: TrafficClass) -> int:
-    """Its queue, else the number of its priority."""
+    """Return its queue, else the number of its priority."""
     return priority_of(traffic) if traffic.queue is None else traffic.queue
 
 
 def share_of(traffic: TrafficClass) -> int | None:
-    """Its share of a full link in percent. Notifications are few and go first; collectives would leave nothing to the rest."""
+    """Return its share of a full link in percent. Notifications are few and go first; collectives would leave nothing
+    to the rest."""
     if traffic.bandwidth_percent is None and traffic.carries != "cnp":
         return _SHARE_OF_CHECKPOINTS if traffic.carries == "checkpoints" else _SHARE
     return traffic.bandwidth_percent
 
 
 def _class(traffic: TrafficClass) -> ClassPlan:
-    """A lossless class has a buffer of its own at the way in; all that may be dropped shares buffer 0."""
+    """Return a class. A lossless class has a separate ingress buffer; all that may be dropped shares buffer 0."""
     priority = priority_of(traffic)
     return ClassPlan(
         name=traffic.name,

@@ -5,7 +5,7 @@ from headway.runner.contract import Mesh, coordinates
 
 
 def resolve_ranks(mesh: Mesh, procs_per_slot: int) -> tuple[Rank, ...]:
-    """Every rank with its slot, its place there and its coordinates, in the order of the mesh's axes."""
+    """Return every rank with its slot, its place there and its coordinates, in the order of the mesh's axes."""
     return tuple(_rank(mesh, procs_per_slot, rank) for rank in range(mesh.world_size))
 
 

@@ -1,4 +1,4 @@
-"""Builds run.json from a job and its mesh: everything that the runner needs to know."""
+"""Builds run.json from a job and its mesh: all of the runner's configuration."""
 
 import dataclasses
 
@@ -30,11 +30,12 @@ def resolve_run(
     model: ModelSizes | None,
     data: BaseModel | None,
 ) -> contract.RunConfig:
-    """The runner's configuration, with the options of the data as their owner filled them in; the trainer's come later.
+    """Return the runner's configuration, with the options of the data as their owner filled them in; the trainer's come
+    later.
 
-    It has a model where the builtin trainer could build it; other trainers have models of their own. `together` are the nodes that must
-    come from one of the NVLink `domains`, whose hosts may be known; `peer_dscp` marks copies of checkpoints. Suspects are remembered by
-    the name of the `cluster`.
+    It has a model if the builtin trainer could build it; other trainers have models of their own. `together` are the
+    nodes that must come from one of the NVLink `domains`, whose hosts may be known; `peer_dscp` marks copies of
+    checkpoints. Suspects are recorded by the name of the `cluster`.
     """
     return contract.RunConfig(
         slots=job.nodes,
@@ -86,7 +87,7 @@ def _checkpoint(checkpoint: Checkpoint, checks: Corruption | None) -> contract.C
 
 
 def _looks_back(checks: Corruption | None) -> int:
-    """How many steps may have been wrong when a check finds out, where that is known."""
+    """Return how many steps may have been wrong when a check finds out, where that is known."""
     intervals = () if checks is None else (checks.compare, checks.replay)
     return max((every.steps for every in intervals if every is not None and every.steps is not None), default=0)
 
@@ -108,6 +109,6 @@ def _tier(tier: Tier, keep: int) -> contract.Tier:
 
 
 def _timeouts(timeouts: Timeouts) -> dict[str, contract.Timeout]:
-    """The spec says how long at least; how much longer than usual a section may take is the runner's."""
+    """Return the timeouts. The spec has the minimum; the runner has the factor by which a section may exceed its usual time."""
     said = timeouts.model_dump()
     return {name: contract.Timeout(said[name], default.factor) for name, default in contract.DEFAULT_TIMEOUTS.items()}

@@ -8,6 +8,6 @@ from headway.jobspec.plan import JobPlan
 
 
 def with_settings(plan: JobPlan, settings: Mapping[str, Any]) -> JobPlan:
-    """The plan whose run.json has the settings as the options of its trainer."""
+    """Return the plan whose run.json has the settings as the options of its trainer."""
     trainer = dataclasses.replace(plan.run.trainer, options=settings)
     return dataclasses.replace(plan, run=dataclasses.replace(plan.run, trainer=trainer))

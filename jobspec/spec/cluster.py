@@ -27,7 +27,7 @@ class Cluster(Section):
     partial: bool = Field(False, examples=[True])
     """Whether this document is only a base for others, and may be incomplete."""
     scheduler: Choice = Field(examples=[{"kind": "slurm"}])
-    """What starts jobs."""
+    """The scheduler that starts jobs."""
     provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])
     """How `headway up` reaches the machines."""
     nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=1024, examples=[[{"group": "gpu", "count": 2, "cpus": 96}]])

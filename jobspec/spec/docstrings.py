@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 @cache
 def field_descriptions(section: type[BaseModel]) -> Mapping[str, str]:
-    """What stands below each field of the section, or of a section that it inherits from, by the field's name in a document."""
+    """Return the docstring of each field of the section, or of a section that it inherits from, by the field's name in
+    a document."""
     sections = takewhile(lambda each: each is not BaseModel, section.__mro__)
     found = {name: text for each in reversed(list(sections)) for name, text in _of_class(each).items()}
     return {info.alias or name: found[name] for name, info in section.model_fields.items() if name in found}
@@ -24,7 +25,7 @@ def _of_class(section: type) -> Mapping[str, str]:
 
 @cache
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """By the qualified name of the class, then by the field; nothing where the module comes without its source."""
+    """Return docstrings by the qualified name of the class, then by the field; empty if the module comes without its source."""
     try:
         source = inspect.getsource(importlib.import_module(name))
     except OSError:
@@ -43,7 +44,7 @@ def _classes(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Mappi
 
 
 def _docstrings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Each field with the text that follows it, in one line."""
+    """Yield each field with the text that follows it, in one line."""
     for pair in pairwise(body):
         match pair:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

@@ -94,7 +94,7 @@ class Fabric(Section):
     name: Name = Field(examples=["rails"])
     """Name of the fabric."""
     role: Literal["scale_up", "scale_out", "storage", "management"] = Field(examples=["scale_out"])
-    """What it is for: `scale_up` inside a node or NVLink domain, `scale_out` between them."""
+    """Its purpose: `scale_up` inside a node or NVLink domain, `scale_out` between them."""
     transport: Literal["roce", "infiniband", "efa", "tcpxo", "tcp", "nvlink"] = Field(examples=["roce"])
     """How data travels on it; `efa` is AWS's adapter, `tcpxo` Google's GPUDirect-TCPXO."""
     interface: str | None = Field(None, pattern=r"^[^\s/:]{1,15}$", examples=["eth0"])

@@ -22,5 +22,5 @@ later are undone."""
 
 
 def takes_effect_at(change: Change) -> int:
-    """The completed steps that the run goes on from with the change."""
+    """Return the number of completed steps from which the change applies."""
     return change.from_step if change.rollback_to is None else change.rollback_to

@@ -8,7 +8,7 @@ from headway.jobspec.spec.nodes import AdapterName, Host
 from headway.jobspec.spec.section import API_VERSION, Name, Section
 
 PortName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_/.:]{0,62}$")]
-# Printable ASCII, as it stands on the sticker.
+# Printable ASCII, as on the sticker.
 Serial = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,126}[!-~])?$")]
 
 

@@ -1,4 +1,4 @@
-"""Defines the TrainingJob document: what a user wants to run, on any cluster."""
+"""Defines the TrainingJob document: a training job that any cluster can run."""
 
 from typing import Annotated, Literal
 
@@ -23,7 +23,7 @@ Clusters = Annotated[_Names, BeforeValidator(one_or_many, json_schema_input_type
 
 
 class Code(Section):
-    """What runs is what was reviewed."""
+    """The code that runs: exactly what was reviewed."""
 
     commit: Annotated[str, StringConstraints(pattern=r"^(HEAD|[0-9a-f]{40})$")] = Field("HEAD", examples=["HEAD"])
     """Git commit: its whole hash, or `HEAD`, the commit that holds this spec."""
@@ -45,7 +45,7 @@ class Mount(Section):
 
 
 class Limits(Section):
-    """What a run may use."""
+    """The limits of a run."""
 
     time: Seconds | None = Field(None, ge=60, le=365 * 86400, examples=["1:30:00", "7d"])
     """Longest time of one attempt; the scheduler then ends the attempt, and the next one resumes."""
@@ -67,7 +67,7 @@ class TrainingJob(Section):
     partial: bool = Field(False, examples=[True])
     """Whether this document is only a base for others, and may be incomplete."""
     code: Code = Field(default_factory=Code, examples=[{"commit": "HEAD"}])
-    """What runs is what was reviewed."""
+    """The code that runs: exactly what was reviewed."""
     cluster: Clusters = Field(examples=["two-h100-nodes"])
     """Name of the Cluster document, or a list of names of which the first is the default. It is looked for in the job's folder and then
     in each folder above, up to the repository's root (`.git`); the nearest counts."""
@@ -76,7 +76,7 @@ class TrainingJob(Section):
     nodes: int = Field(1, ge=1, le=100_000, examples=[2])
     """Nodes to compute on."""
     model: Model | None = Field(None, examples=[{"preset": "llama-3.1-8b"}])
-    """What is trained."""
+    """The model to train."""
     layout: Annotated[Layout, OrAuto({})] = Field(default_factory=Layout, examples=[{"dp_shard": 16}])
     """How the ranks are laid out."""
     data: Choice | None = Field(None, examples=[{"kind": "files", "options": {"paths": ["corpus/*.txt"]}}])
@@ -94,7 +94,7 @@ class TrainingJob(Section):
     optimizer: Optimizer | None = Field(None, examples=[{"lr": 3e-4, "warmup_steps": 2000}])
     """How the parameters are updated."""
     trainer: Choice = Field(Choice(kind=DEFAULT_TRAINER), examples=[{"kind": "builtin"}])
-    """What runs the steps."""
+    """The trainer that runs the steps."""
     steps: int | None = Field(None, ge=1, examples=[10000])
     """Optimizer steps of the whole run."""
     seed: int = Field(contract.RunConfig.seed, ge=0, le=2**63 - 1, examples=[1])
@@ -104,7 +104,7 @@ class TrainingJob(Section):
     resilience: Resilience = Field(default_factory=Resilience, examples=[{"restart": {"budget": 3}}])
     """How the job handles failures."""
     limits: Limits = Field(default_factory=Limits, examples=[{"time": "1:30:00"}])
-    """What the run may use."""
+    """The limits of the run."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
     """Variables of every rank; they override the plan's, except those that follow from the cluster file. Not for secrets."""
     mounts: tuple[Mount, ...] = Field((), max_length=64, examples=[[{"source": "/data/corpus"}]])

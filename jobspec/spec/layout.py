@@ -10,7 +10,7 @@ from headway.jobspec.spec.written import OrAuto
 # torch.distributed.pipelining.schedules, as get_schedule_class takes them.
 Schedule = Literal["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]
 
-# A degree, and one that follows from the others where it is left out.
+# A degree, and one that follows from the others when omitted.
 _Degree = Annotated[int, OrAuto(1)]
 _Rest = Annotated[int | None, OrAuto()]
 

@@ -42,7 +42,7 @@ class LatentAttention(Section):
 
 
 class Model(Section):
-    """A decoder. Fields set beside `preset` or `config` override its values."""
+    """A decoder. Fields set in addition to `preset` or `config` override its values."""
 
     preset: str | None = Field(None, examples=["llama-3.1-70b"])
     """Name in the catalogue of published models (docs/models.md)."""

@@ -35,7 +35,7 @@ class Checkpoint(Section):
     keep: int = Field(contract.Tier.keep, ge=2, examples=[3])
     """Verified checkpoints to keep; at least 2, so that one is left when the newest fails verification."""
     horizon: Steps | None = Field(None, examples=["10000 steps"])
-    """How far back silent corruption may be found, in steps: one older verified checkpoint is kept beside the newest. At least as \
+    """How far back silent corruption may be found, in steps: one older verified checkpoint is kept in addition to the newest. At least as \
 far as `resilience.corruption` looks back."""
     host_memory: Bytes | None = Field(None, ge=1, examples=["400GiB"])
     """Node memory for captures of its ranks and copies for other nodes; all of the node's when left out."""

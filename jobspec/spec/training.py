@@ -52,7 +52,7 @@ class Overlap(Section):
     gradients: bool | None = Field(None, examples=[True])
     """Reducing the gradients of the previous block."""
     tensor: bool | None = Field(None, examples=[True])
-    """Tensor-parallel collectives, in pieces beside their matrix products (async TP)."""
+    """Tensor-parallel collectives, in pieces, in parallel with their matrix products (async TP)."""
     pipeline: bool | None = Field(None, examples=[True])
     """Sends and receives between stages."""
     experts: bool | None = Field(None, examples=[True])

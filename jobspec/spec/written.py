@@ -10,7 +10,7 @@ AUTO = "auto"
 
 
 def one_or_many(value: Any) -> Any:
-    """A single text in place of a list of one."""
+    """Return a single text in place of a list of one."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 

@@ -1,9 +1,9 @@
 """Runs an unmodified script as a worker; import hooks add heartbeats and checksums of what it saves.
 
 In: the script's command line and the environment that agent/launch.py makes.
-Out: signs of life on the heartbeat page, events for the agent, `shared/saved/*.jsonl`.
-Start reading: `script.py` (entry), `hooks.py` (which module gets which hook), `signs.py`
-(heartbeats), `files.py` and `saved.py` (checksums and damaged files).
+Out: heartbeats, events for the agent, `shared/saved/*.jsonl`.
+Start reading: `script.py` (entry), `hooks.py` (which module gets which hook), `signs.py` (heartbeats), `files.py` and `saved.py` (checksums
+and damaged files).
 """
 
 from headway.runner.boot.hooks import prepare

@@ -13,7 +13,7 @@ _before: dict[str, Callable[[], object]] = {}
 
 
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
-    """`change(module)` once `name` is imported. What it raises is said and stops nobody."""
+    """Call `change(module)` once `name` is imported. Its errors are reported and do not stop the import."""
     if (module := sys.modules.get(name)) is not None:
         carefully(change, module)
         return
@@ -22,7 +22,7 @@ def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
 
 
 def before_import(name: str, call: Callable[[], object]) -> None:
-    """`call()` when `name` is about to be imported; never, where it has been."""
+    """Call `call()` when `name` is about to be imported; never if it already was."""
     if name not in sys.modules:
         _before[name] = call
         _find()
@@ -34,7 +34,7 @@ def _find() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what the other finders find, and has its loader call back."""
+    """Delegates to the other finders, and makes the loader call back."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -53,7 +53,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _call_back(loader: importlib.abc.Loader, change: Callable[[ModuleType], None]) -> None:
-    """A loader is made for each module, so that its method may be replaced."""
+    """Replace the method of one loader; each module has a separate loader."""
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:

@@ -1,10 +1,11 @@
 """Compares replicas while a script runs: silent corruption shows as copies that are no longer bit-identical.
 
-    each rank    a checksum of what it holds alike with others, after a step -> all ranks, over a group of this module's own
-    all ranks    equal: that is said, and nothing else happens; else who differs is named and the script ends by CorruptionError
+Each rank sends a checksum of what it shares with others, after a step, to all ranks, over a group of this module's own.
+If all are equal, that is reported and nothing else happens; otherwise the differing ranks are named and the script ends
+by CorruptionError.
 
-Replicas that work stay equal to each other, as they step with the same gradients. What was never equal on any two ranks is therefore no
-replica (a script may step each rank alone), and is left out.
+Correct replicas stay equal, as they step with the same gradients. State that was never equal on any two ranks is
+therefore not a replica (a script may step each rank alone), and is ignored.
 """
 
 import atexit
@@ -33,23 +34,30 @@ from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_compared, say_corrupted
 from headway.runner.worker import Worker
 
-# Ranks that step together come to a comparison together. At most half of the timeout of collectives, in one of which another rank may wait
-# meanwhile for this one.
+# Ranks that step together compare together. At most half of the timeout of collectives: another rank may wait for this
+# one in a collective meanwhile.
 PATIENCE_S = 60.0
-_GROWTH = 2  # of the steps from one comparison to the next, while the time of a step is being learnt
-_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch.optim.optimizer: what calls the hooks of a step
+# Factor of the steps between comparisons, until the time of a step is known.
+_GROWTH = 2
+# The caller of a step's hooks (torch.optim.optimizer).
+_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"
 
 
 def prepare(worker: Worker, every: Every, collective_s: float) -> "Comparison":
-    """What is to be called after each optimizer's step. To be made before the script makes modules. `collective_s` is the run's timeout of
-    collectives."""
+    """Return the function to call after each optimizer's step.
+
+    Create it before the script creates modules. `collective_s` is the run's timeout of collectives.
+    """
     after_import("torch.nn.parallel.distributed", replicas.see_ddp)
     return Comparison(worker, every, min(PATIENCE_S, collective_s / 2))
 
 
 class Schedule:
-    """When the next comparison is due. It counts this process's own steps, so that ranks agree without asking; the first step has the
-    first one, with which the others are compared."""
+    """Decides when the next comparison is due.
+
+    It counts this process's own steps, so that ranks agree without communication; the first comparison, after the first
+    step, is the reference for the others.
+    """
 
     def __init__(self, every: Every, clock: Callable[[], float] = time.monotonic) -> None:
         self._every, self._clock = every, clock
@@ -63,14 +71,14 @@ class Schedule:
         return self._count >= self._due
 
     def step_s(self) -> float:
-        """Seconds a step on this rank since the comparison before; 0 before there was one."""
+        """Seconds per step on this rank since the last comparison; 0 before there was one."""
         if self._from is None:
             return 0.0
         count, at_s = self._from
         return (self._clock() - at_s) / max(self._count - count, 1)
 
     def compared(self, step_s: float) -> None:
-        """Sets the next one, by the first rank's `step_s`."""
+        """Set the next comparison, by the first rank's `step_s`."""
         if self._every.steps is not None:
             self._due = (self._count // self._every.steps + 1) * self._every.steps
         else:
@@ -81,20 +89,26 @@ class Schedule:
 
 
 class Comparison:
-    """One rank's part. Called by StepCounter after each optimizer's step; `counted` where that is a step of the run."""
+    """One rank's part. StepCounter calls it after each optimizer's step; `counted` if that is a step of the run."""
 
     def __init__(self, worker: Worker, every: Every, patience_s: float = PATIENCE_S) -> None:
         self._worker, self._schedule, self._patience = worker, Schedule(every), timedelta(seconds=patience_s)
-        self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in the order of their first steps
-        self._ranks, self._default = Ranks(), None  # the group, and the default group that it was made with
-        self._alike: set[tuple[str, int]] = set()  # kinds and numbers of holders, of what was equal somewhere once
+        # In the order of their first steps.
+        self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+        # The group, and the default group that it was made with.
+        self._ranks, self._default = Ranks(), None
+        # Kinds and numbers of holders of what was equal at least once.
+        self._alike: set[tuple[str, int]] = set()
         self._alone, self._over = False, False
-        self._equal_step: int | None = None  # of the newest comparison that found all equal
-        self._saved_after: float | None = time.time()  # what was saved since may be wrong; None until the next step
+        # Of the newest comparison that found all equal.
+        self._equal_step: int | None = None
+        # Later saves may be wrong; None until the next step.
+        self._saved_after: float | None = time.time()
         self._found: CorruptionError | None = None
 
     def __call__(self, optimizer: Any, counted: bool) -> None:
-        """Raises CorruptionError, and again at each step of a script that goes on. What fails in the check itself stops nobody."""
+        """Compare if due. Raises CorruptionError, and again at each step of a script that continues. An error of the
+        check itself is only logged."""
         if not (self._over or self._found):
             try:
                 self._found = self._after(optimizer, counted)
@@ -125,7 +139,8 @@ class Comparison:
             with _waiting():
                 group = self._group()
                 said = [Said.from_json(text) for text in group.gather_any(mine.to_json())]
-        except Exception as error:  # a rank that is gone, or that makes other steps than this one
+        except Exception as error:
+            # A rank is gone, or makes other steps than this one.
             self._give_up(f"the ranks did not meet: {error}".splitlines()[0])
             return None
         self._schedule.compared(said[0].step_s)
@@ -140,7 +155,7 @@ class Comparison:
         return Said(self._worker.rank, self._worker.step, step_s, self._alone, sums)
 
     def _group(self) -> Ranks:
-        """All ranks over a CPU group of its own, as the script may make and destroy process groups."""
+        """Return all ranks over a separate CPU group, as the script may create and destroy process groups."""
         default: Any = dist.group.WORLD if dist.is_initialized() else None
         if default is not self._default:
             self._ranks = Ranks.of_default_group().apart(self._patience)
@@ -181,13 +196,15 @@ class Comparison:
         found = told(differing, self._worker.step, self._equal_step)
         carefully(say_corrupted, self._worker, suspected(differing), found, None)
         carefully(self._refuse)
-        atexit.register(carefully, self._refuse)  # what is saved on the way out: by a thread, or by who catches the error
-        carefully(group.gather, b"\0")  # the first rank that ends has the others ended
+        # Refuse saves made during exit: by a thread, or by code that catches the error.
+        atexit.register(carefully, self._refuse)
+        # All ranks refuse first: once one of them ends, the launcher ends the others.
+        carefully(group.gather, b"\0")
         return CorruptionError(found)
 
     def _refuse(self) -> None:
-        """What this host has saved since the newest comparison that found all equal. A save before the step after that one holds what was
-        compared."""
+        """Refuse what this host has saved since the newest comparison that found all equal. A save before the following
+        step holds the compared state."""
         since = self._saved_after
         if since is None:
             return
@@ -206,11 +223,12 @@ class Comparison:
         unseen(what)
 
 
-# --- when -------------------------------------------------------------------------------------------------------------
+# --- when to compare --------------------------------------------------------------------------------------------------
 
 
 def is_within_another() -> bool:
-    """Whether the step is a part of another optimizer's (ZeroRedundancyOptimizer's), which has parameters to pass on still."""
+    """Return whether the step is a part of another optimizer's (ZeroRedundancyOptimizer's), which has parameters to
+    pass on still."""
     frame, steps = sys._getframe(), 0
     while (caller := frame.f_back) is not None:
         frame = caller
@@ -219,7 +237,8 @@ def is_within_another() -> bool:
 
 
 def is_unordered() -> bool:
-    """Whether ranks may step in other orders here, or may not wait: within a backward pass, on a thread of torch's, in a CUDA graph."""
+    """Return whether ranks may step in another order here, or may not wait: within a backward pass, on one of torch's
+    threads, in a CUDA graph."""
     in_backward = torch._C._current_graph_task_id() != -1 or isinstance(threading.current_thread(), threading._DummyThread)
     has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return in_backward or (has_cuda and torch.cuda.is_current_stream_capturing())
@@ -227,7 +246,7 @@ def is_unordered() -> bool:
 
 @contextmanager
 def _waiting() -> Iterator[None]:
-    """The thread waits for other ranks, and is seen to."""
+    """Mark the thread as waiting for other ranks."""
     signs = current()
     with in_section("collective"):
         if signs is None or not signs.counts():

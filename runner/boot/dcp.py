@@ -1,7 +1,8 @@
 """Hooks a script's dcp.save and dcp.load: torch's own storage and format, and records of the files in the run's directory.
 
-With HEADWAY_DCP=headway headway's verified storage stands in for torch's plain writer, at the script's own path; `.metadata` appears last
-there too, for whoever looks for it. What is read is told by what lies in the directory, whatever the variable says.
+With HEADWAY_DCP=headway, headway's verified storage replaces torch's plain writer, at the script's own path;
+`.metadata` appears last there too, for programs that look for it. Loads detect the format from the directory, whatever
+the variable is.
 """
 
 import dataclasses
@@ -39,12 +40,13 @@ from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.inspect import Refused, verify
 
-# Stands where torch looks for its data files, so that a load without headway names it in its error.
+# Used where torch expects the names of its data files, so that a load without headway names it in its error.
 MARK = "written by headway - load it with headway.checkpoint.StorageReader"
 
 CHOICE = "HEADWAY_DCP"
 
-_whole: dict[Identity, set[int]] = {}  # blocks of files that were found good here
+# Blocks of files that were found good here.
+_whole: dict[Identity, set[int]] = {}
 
 
 # --- torch's own format -----------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ _whole: dict[Identity, set[int]] = {}  # blocks of files that were found good he
 
 @dataclass(frozen=True)
 class Saving:
-    """A save through torch's plain writer. `leads`: of the ranks that save together, this one commits."""
+    """A save through torch's plain writer. `leads`: this one of the saving ranks commits."""
 
     writer: FileSystemWriter
     directory: Path
@@ -69,7 +71,8 @@ def saving_of(
     use_collectives: bool = True,
     **_: Any,
 ) -> Saving | None:
-    """Notes that a save begins; None for any other writer than torch's plain one to a local path, which is said. Raises OSError."""
+    """Record the begin of a save; None for any other writer than torch's plain one to a local path, which is reported.
+    Raises OSError."""
     if (worker := workers.current()) is None:
         return None
     if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
@@ -85,7 +88,7 @@ def saving_of(
 
 
 def saved_by(saving: Saving, metadata: Metadata) -> None:
-    """Behind the save: what this rank has written, and where it leads what all have. Raises OSError."""
+    """Record the end of a save: this rank's files, and on the leading rank the checkpoint. Raises OSError."""
     if (worker := workers.current()) is None:
         return
     for name in _own_names(saving):
@@ -95,7 +98,8 @@ def saved_by(saving: Saving, metadata: Metadata) -> None:
         files.expect(worker, str(saving.directory / METADATA), PART)
         records.append(worker, [records.line(worker, DCP, str(saving.directory), time.time(), names=names)])
     if threading.current_thread() is not threading.main_thread():
-        files.settle(files.TICK_S)  # of async_save: beside the training and not in its next step
+        # Of async_save: in parallel with the training and not in its next step.
+        files.settle(files.TICK_S)
 
 
 def _own_names(saving: Saving) -> list[str]:
@@ -108,7 +112,7 @@ def _own_names(saving: Saving) -> list[str]:
 
 
 def damage_of_reads(reader: Any, plan: LoadPlan) -> DamagedFileError | None:
-    """What is wrong with the blocks that torch's plain reader is about to read; None of any other reader. Raises OSError."""
+    """Return what is wrong with the blocks that torch's plain reader is about to read; None for other readers. Raises OSError."""
     if workers.current() is None or type(reader) is not FileSystemReader or not isinstance(reader.fs, FileSystem):
         return None
     files.settle()
@@ -136,7 +140,7 @@ def _differs(path: Path, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def damage_of_metadata(reader: Any) -> DamagedFileError | None:
-    """As `damage_of_reads`, of `.metadata`. Raises OSError."""
+    """Return what is wrong with `.metadata`, like `damage_of_reads`. Raises OSError."""
     if workers.current() is None or type(reader) is not FileSystemReader or not isinstance(reader.fs, FileSystem):
         return None
     path = Path(reader.path) / METADATA
@@ -149,7 +153,7 @@ def damage_of_metadata(reader: Any) -> DamagedFileError | None:
 
 
 class ScriptWriter(StorageWriter):
-    """Headway's writer where a script expects torch's: at the end there is a `.metadata` too."""
+    """Headway's writer where a script expects torch's: it writes a `.metadata` at the end, too."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         super().finish(metadata, results)
@@ -163,7 +167,7 @@ def _record_own(path: Path) -> None:
 
 
 def marked(metadata: Metadata) -> Metadata:
-    """The metadata as torch would have it, but with MARK as the name of every data file."""
+    """Return torch's metadata with MARK as the name of every data file."""
     return dataclasses.replace(metadata, storage_data={index: _StorageInfo(MARK, 0, 0) for index in _indices(metadata)})
 
 
@@ -176,23 +180,25 @@ def _indices(metadata: Metadata) -> Iterator[MetadataIndex]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether headway wrote what a directory holds now; torch may have overwritten it since."""
+    """Return whether headway wrote the directory's current content; torch may have overwritten it."""
     metadata = path / METADATA
     return is_rooted(path) and (not metadata.exists() or MARK.encode() in metadata.read_bytes())
 
 
 def opened(path: Path) -> Reader | None:
-    """The checkpoint in a directory that headway wrote; None where it is torch's by now. Raises RefusedError, OSError."""
+    """Return the reader of a directory that headway wrote; None if torch has overwritten it. Raises RefusedError, OSError."""
     return RootedReader(path, read_root(path)) if is_ours(path) else None
 
 
 def damage_of(path: Path) -> str | None:
-    """The first thing wrong with a directory that headway wrote; None if nothing is, or if it is torch's by now. Raises OSError."""
+    """Return the first error of a directory that headway wrote; None if there is none, or if torch has overwritten it.
+    Raises OSError."""
     return damage_of_parts(path, None)
 
 
 def damage_of_parts(path: Path, ranks: Sequence[int] | None) -> str | None:
-    """As `damage_of`, of what some of the ranks that saved have written; None: of all, and of what they are together. Raises OSError."""
+    """Return the first error like `damage_of`, limited to the parts of `ranks`; None: all parts, and whether they are
+    complete. Raises OSError."""
     try:
         if (reader := opened(path)) is None:
             return None
@@ -205,7 +211,7 @@ def damage_of_parts(path: Path, ranks: Sequence[int] | None) -> str | None:
 
 
 def _as_read(path: Path, why: str, unread: int | None) -> str:
-    """`why`. Raises the OSError behind it. A file that is missing from a directory that can be listed was lost, which is damage."""
+    """Return `why`. Raises the OSError behind it. A missing file in a directory that can be listed was lost, which is damage."""
     if unread is not None:
         raise OSError(unread, os.strerror(unread), str(path))
     next(path.iterdir(), None)
@@ -216,25 +222,26 @@ def _as_read(path: Path, why: str, unread: int | None) -> str:
 
 
 def writer_for(storage_writer: Any, use_collectives: bool = True, **_: Any) -> ScriptWriter | None:
-    """Ours in place of torch's plain writer to a local path, where the script's environment asks for it."""
+    """Return headway's writer in place of torch's plain writer to a local path, if the script's environment asks for it."""
     if os.environ.get(CHOICE) != "headway" or not use_collectives:
         return None
     if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
         return None
     path = Path(storage_writer.path)
     if not storage_writer.overwrite and (path / METADATA).exists():
-        return None  # torch's error is the script's
+        # The script gets torch's error.
+        return None
     return ScriptWriter(path) if _is_torchs_format(storage_writer) else None
 
 
 def _is_torchs_format(storage_writer: FileSystemWriter) -> bool:
-    """torch has had other formats and extensions since 2.7."""
+    """Return whether the format is the plain one: torch has had other formats and extensions since 2.7."""
     kind = getattr(storage_writer, "serialization_format", None)
     return (kind is None or kind.name == "TORCH_SAVE") and not getattr(storage_writer, "_extensions", None)
 
 
 def reader_for(storage_reader: Any) -> StorageReader | None:
-    """Ours in place of torch's plain reader of a directory that headway wrote."""
+    """Return headway's reader in place of torch's plain reader of a directory that headway wrote."""
     if type(storage_reader) is not FileSystemReader or not isinstance(storage_reader.fs, FileSystem):
         return None
     path = Path(storage_reader.path)

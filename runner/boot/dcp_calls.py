@@ -1,6 +1,6 @@
 """Hooks torch.distributed.checkpoint: every save and every load passes through one function each, under any imported name.
 
-Planners and arguments stay what they were. This imports nothing of torch: it is itself imported while torch is.
+Planners and arguments stay unchanged. This imports nothing of torch: it is itself imported while torch is.
 """
 
 import functools
@@ -15,18 +15,18 @@ from headway.runner.boot.unseen import carefully, unseen
 
 
 def hook_saver(module: Any) -> None:
-    """torch.distributed.checkpoint.state_dict_saver."""
+    """Hook torch.distributed.checkpoint.state_dict_saver."""
     module._save_state_dict = _saving(module._save_state_dict)
     module.async_save = within("save", module.async_save)
 
 
 def hook_loader(module: Any) -> None:
-    """torch.distributed.checkpoint.state_dict_loader."""
+    """Hook torch.distributed.checkpoint.state_dict_loader."""
     module._load_state_dict = _loading(module._load_state_dict)
 
 
 def hook_state_dict(module: Any) -> None:
-    """torch.distributed.checkpoint.state_dict: it steps an optimizer that has no state yet, to give it one; that is no step."""
+    """Hook torch.distributed.checkpoint.state_dict: it steps an optimizer that has no state yet; that is not a training step."""
     original = module._init_optim_state
 
     @functools.wraps(original)
@@ -44,7 +44,7 @@ def hook_state_dict(module: Any) -> None:
 
 
 def hook_filesystem(module: Any) -> None:
-    """torch.distributed.checkpoint.filesystem: what it is about to read is verified, and all ranks hear of it as of a failed read."""
+    """Hook torch.distributed.checkpoint.filesystem: verify what it is about to read; all ranks get damage as a failed read."""
     for name, look in (("read_data", _damage_of_reads), ("read_metadata", _damage_of_metadata)):
         setattr(module.FileSystemReader, name, _reading(getattr(module.FileSystemReader, name), look))
 
@@ -85,7 +85,8 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
             if (ours := carefully(writer_for, **given)) is not None:
                 try:
                     return original(**{**given, "storage_writer": ours})
-                except CheckpointException as error:  # all ranks have it, so all of them turn back
+                except CheckpointException as error:
+                    # All ranks get it, so all of them turn back.
                     unseen(f"dcp.save to {ours.path}: torch saved it: {_first(error)}")
             saving = carefully(saving_of, **given)
             metadata = original(*args, **kwargs)
@@ -123,6 +124,6 @@ def _loading(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _first(error: Any) -> str:
-    """The first rank's reason of a CheckpointException, in a line."""
+    """Return the first rank's reason of a CheckpointException, in a line."""
     reason, _ = next(iter(error.failures.values()))
     return f"{type(reason).__name__}: {reason}".splitlines()[0]

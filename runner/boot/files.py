@@ -1,10 +1,10 @@
 """Hooks torch.save, torch.load, safetensors and Lightning: records each saved file, and loads no damaged file.
 
-What is saved is written by the original functions; nothing else comes into the script's folders, and its own functions of files are not
-changed. Files in memory, and such as are no files, are left alone.
+The original functions write the files; nothing else is added to the script's folders, and its own file functions are
+not changed. In-memory files and objects that are not files are ignored.
 
-A save only notes that it begins and what the file was when it ended. The file is read for its checksum at one of the next calls that pass
-here, once a later write must show in its time; if anybody has written it by then there is none.
+A save only records its begin and the file's state at its end. One of the next hooked calls reads the file for its
+checksum, once a later write must show in the file's time; if another write came first, there is no checksum.
 """
 
 import atexit
@@ -26,17 +26,20 @@ from headway.runner.boot.signs import in_section
 from headway.runner.boot.unseen import carefully
 from headway.runner.worker import Worker
 
-# Writes within one tick of a file system's clock leave one time: 10 ms with the slowest of Linux's ticks, 2 s where times are whole seconds
-# (FAT, ext3, Lustre).
+# Writes within one tick of a file system's clock leave one time: 10 ms with the slowest of Linux's ticks, 2 s where
+# times are whole seconds (FAT, ext3, Lustre).
 TICK_S, WHOLE_SECONDS_S = 0.02, 2.1
-VERIFIED = 10_000  # files that are remembered
+# Remembered files.
+VERIFIED = 10_000
 
-_verified: dict[Identity, None] = {}  # what was found good
+# Files that were found good.
+_verified: dict[Identity, None] = {}
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A file whose checksum is not made yet, what it was when its save ended, and from when (monotonic) a later write shows."""
+    """A file whose checksum is not made yet, its state when its save ended, and the time (monotonic) from which a later
+    write shows."""
 
     path: str
     kind: str
@@ -51,7 +54,7 @@ _locks = [threading.Lock()]
 
 
 def _in_child() -> None:
-    """What the parent has saved is the parent's to read."""
+    """Drop pending checksums in a child: the parent makes them."""
     _locks[:] = [threading.Lock()]
     _pending.clear()
 
@@ -60,14 +63,16 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def path_of(file: Any) -> str | None:
-    """The absolute path behind what a save or load was given: a path, an open file, or fsspec's local one; None for anything else."""
+    """Return the absolute path behind the argument of a save or load: a path, an open file, or fsspec's local one; None
+    for anything else."""
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None) or getattr(file, "path", None)
     name = os.fspath(name) if isinstance(name, str | os.PathLike) else None
     return abspath(name) if isinstance(name, str) and "://" not in name else None
 
 
 def _stat(path: str) -> os.stat_result | None:
-    """Of a regular file; None where there is none. A small save is 200 us in all, of which Path would take 10. Raises OSError."""
+    """Return the stat of a regular file; None if there is none. A small save is 200 us in all, of which Path would take
+    10. Raises OSError."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +81,8 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def begin(file: Any) -> None:
-    """Before a file is written: what is cut off is known for it. An open file may hold more than one object, and has no mark."""
+    """Record that a file is about to be written, so that an interrupted write is recognized. Not for open files, which
+    may hold more than one object."""
     if (worker := workers.current()) is None:
         return
     due, lines = _due(), list[dict[str, Any]]()
@@ -95,13 +101,13 @@ def _drop(path: str) -> None:
 
 
 def ended(file: Any) -> None:
-    """Behind a save: notes what the file is now."""
+    """Record the file's state after a save."""
     if (worker := workers.current()) is not None and (path := path_of(file)) is not None:
         expect(worker, path, FILE)
 
 
 def expect(worker: Worker, path: str, kind: str) -> None:
-    """This process has just saved `path`, whose checksum is made later. Raises OSError."""
+    """Record that this process has just saved `path`, whose checksum is made later. Raises OSError."""
     if (found := _stat(path)) is None:
         return
     identity = Identity.of(found)
@@ -111,7 +117,7 @@ def expect(worker: Worker, path: str, kind: str) -> None:
 
 
 def settle(wait_s: float = 0.0) -> None:
-    """Makes the checksums that are due, after waiting up to so many seconds for those that are not."""
+    """Make the checksums that are due, after waiting up to `wait_s` for those that are not."""
     if not _pending or (worker := workers.current()) is None:
         return
     if wait_s > 0:
@@ -133,7 +139,7 @@ def _due() -> list[_Pending]:
 
 
 def _keep(worker: Worker, due: Sequence[_Pending], lines: list[dict[str, Any]]) -> None:
-    """Reads the files and writes their records, and these lines. Raises OSError."""
+    """Read the files and write their records, and these lines. Raises OSError."""
     if due:
         with in_section("save"):
             lines = [*_records(worker, due), *lines]
@@ -149,7 +155,7 @@ def _records(worker: Worker, due: Sequence[_Pending]) -> Iterator[dict[str, Any]
 
 
 def _record(pending: _Pending) -> records.Record | None:
-    """None where the file is not there any more, or is another, or cannot be read, which its reader will find."""
+    """Return the record; None if the file is gone, replaced or unreadable."""
     try:
         return records.record_of(pending.path, pending.identity)
     except OSError:
@@ -157,7 +163,7 @@ def _record(pending: _Pending) -> records.Record | None:
 
 
 def verify_before_use(file: Any) -> None:
-    """Raises DamagedFileError, with both checksums, for a file that is not what was saved, after moving it."""
+    """Raise DamagedFileError, with both checksums, for a file that differs from what was saved, after moving it."""
     if workers.current() is None or (name := path_of(file)) is None or (found := _stat(name)) is None:
         return
     settle()
@@ -172,7 +178,7 @@ def verify_before_use(file: Any) -> None:
 
 
 def _refused(unit: Path, why: str) -> str:
-    """What has become of a damaged checkpoint."""
+    """Return what has happened to a damaged checkpoint."""
     try:
         saved.refuse(unit, why)
     except OSError as error:
@@ -181,7 +187,7 @@ def _refused(unit: Path, why: str) -> str:
 
 
 def saving(original: Callable[..., Any], place: int, name: str) -> Callable[..., Any]:
-    """`original`, which saves to its argument `name`, the one at `place`."""
+    """Return `original` with its saves recorded; it saves to its argument `name`, the one at `place`."""
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
@@ -196,7 +202,7 @@ def saving(original: Callable[..., Any], place: int, name: str) -> Callable[...,
 
 
 def loading(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`original`, which loads from its first argument, `name`."""
+    """Return `original` with its loads verified; it loads from its first argument, `name`."""
 
     @functools.wraps(original)
     def load(*args: Any, **kwargs: Any) -> Any:
@@ -208,7 +214,8 @@ def loading(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 class _Loading(type):
-    """Of a class that takes no subclass and no attribute: what it makes is `__wrapped__`'s own, and counts as this class's too."""
+    """Replaces a class that allows no subclass and no attribute: its instances are those of `__wrapped__`, and
+    count as this class's too."""
 
     __wrapped__: type
 
@@ -226,13 +233,14 @@ class _Loading(type):
 
 
 def loading_class(original: type, name: str) -> type:
-    """As `loading`, of a class, and one itself: scripts check for it and annotate with it."""
+    """Return the class with its loads verified, like `loading`; the result is a class too: scripts use it in isinstance
+    and annotations."""
     facts = {"__doc__": original.__doc__, "__module__": original.__module__, "__wrapped__": original}
     return _Loading(original.__name__, (), {**facts, "_load": staticmethod(loading(original, name))})
 
 
 def _verify(file: Any) -> None:
-    """As verify_before_use; what else goes wrong there (a disk that fails) is the original's to find."""
+    """Verify like verify_before_use; other errors there (a failing disk) are left to the original function."""
     error = carefully(_damage, file)
     if error is not None:
         raise error
@@ -250,7 +258,7 @@ def _damage(file: Any) -> saved.DamagedFileError | None:
 
 
 def hook_serialization(module: Any) -> None:
-    """torch.serialization, and torch's own names for it where they are bound."""
+    """Hook torch.serialization, and torch's own names for it."""
     import torch  # noqa: PLC0415  it is being imported
 
     for name, changed in (("save", saving(module.save, 1, "f")), ("load", loading(module.load, "f"))):
@@ -261,24 +269,26 @@ def hook_serialization(module: Any) -> None:
 
 
 def hook_safetensors(module: Any) -> None:
-    """safetensors: `safe_open` for readers."""
+    """Hook safetensors: `safe_open` for readers."""
     module.safe_open = loading_class(module.safe_open, "filename")
 
 
 def hook_safetensors_torch(module: Any) -> None:
-    """safetensors.torch: its functions call these two by their names in the module, whoever has imported the functions."""
+    """Hook safetensors.torch: its functions call these two by their names in the module, even if the functions were
+    imported earlier."""
     module.serialize_file = saving(module.serialize_file, 1, "filename")
     if not isinstance(module.safe_open, _Loading):
         module.safe_open = loading_class(module.safe_open, "filename")
 
 
 def hook_lightning(module: Any) -> None:
-    """lightning.fabric.utilities.cloud_io: saves through memory and a file of fsspec's."""
+    """Hook lightning.fabric.utilities.cloud_io: it saves through memory and a file of fsspec's."""
     module._atomic_save = saving(module._atomic_save, 1, "filepath")
 
 
 def hook_optimizer(module: Any) -> None:
-    """torch.optim.optimizer: behind a step there is time for checksums, and a save is some steps old at most when its process is killed."""
+    """Hook torch.optim.optimizer: after a step there is time for checksums, so a save is at most a few steps old when
+    its process is killed."""
 
     def stepped(*_: Any) -> None:
         if _pending:

@@ -1,6 +1,7 @@
 """Dumps torch's flight recorder when the agent asks, through the pipe that NCCL's process groups create for that purpose.
 
-torch makes that pipe for NCCL alone, under the same name, in the place of this one: so each rank is asked in one way, whatever its backend.
+torch creates that pipe for NCCL alone, under the same name, and replaces this one: so the agent asks each rank in one
+way, whatever its backend.
 """
 
 import _thread
@@ -14,18 +15,21 @@ from headway.runner.boot.unseen import carefully, say_unseen, unseen
 
 
 def answer_requests(rank: int) -> None:
-    """From here on a thread waits for requests. Where there can be no pipe, nobody is asked."""
+    """Start a thread that waits for requests. Without a pipe, there are none."""
     pipes, dumps = os.environ.get(PIPES), os.environ.get(DUMPS) or os.environ.get(DUMPS_BEFORE)
     if not pipes or not dumps:
         return
     path = Path(f"{pipes}{rank}.pipe")
     try:
-        path.unlink(missing_ok=True)  # of the generation before
+        # Of the previous generation.
+        path.unlink(missing_ok=True)
         os.mkfifo(path)
-        requests = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # with an end to write to of our own, reading never meets the end
+        # With a write end of its own, reading never reaches the end of file.
+        requests = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return
-    _thread.start_new_thread(_answer, (requests, Path(f"{dumps}{rank}")))  # none of those that the script can list
+    # Not one of the threads that the script can list.
+    _thread.start_new_thread(_answer, (requests, Path(f"{dumps}{rank}")))
 
 
 def _answer(requests: int, target: Path) -> None:
@@ -36,8 +40,12 @@ def _answer(requests: int, target: Path) -> None:
 
 
 def write_dump(target: Path) -> None:
-    """Without stacks: those are had otherwise, and the first time torch needs 1.6 s of a core for them (2.13, 2,000 entries). Before there
-    is a process group nothing is written, nor where that is not the job's: worlds that a script makes itself call their groups alike."""
+    """Write a dump without stacks: those are available otherwise, and the first time torch needs 1.6 s of a core for
+    them (2.13, 2,000 entries).
+
+    Nothing is written before there is a process group, nor if it is not the job's: groups of worlds that a script
+    creates have the same names.
+    """
     distributed, recorder = (sys.modules.get(name) for name in ("torch.distributed", "torch._C._distributed_c10d"))
     dump = getattr(recorder, "_dump_fr_trace", None)
     if distributed is None or not distributed.is_initialized():

@@ -26,9 +26,9 @@ _done: list[bool] = []
 
 
 def prepare() -> None:
-    """Sets the hooks, once in a process. They do nothing before the process is a worker that shows signs.
+    """Install the hooks, once per process. They do nothing before the process is a worker that sends heartbeats.
 
-    To be called before the libraries are imported that keep functions of these modules under names of their own.
+    Call this before importing libraries that keep functions of these modules under other names.
     """
     if _done:
         return
@@ -38,7 +38,7 @@ def prepare() -> None:
 
 
 def prepare_signs() -> None:
-    """The hooks of the builtin trainer, whose checkpoints are headway's own: signs of life only."""
+    """Install the builtin trainer's hooks: heartbeats only, since it uses headway's checkpoints."""
     if _done:
         return
     _done.append(True)

@@ -2,8 +2,8 @@
 
     shared/saved/HOST.ATTEMPT.GENERATION.N.jsonl    a line for each save begun and ended; the processes of a host append to one file
 
-A record speaks of the bytes that a file had with this inode, length and time of change. Whoever writes the file changes one of them, so
-of a file that somebody else has written, copied or restored nothing is known; and one that was renamed is known by any name.
+A record describes the bytes that a file had with this inode, length and time of change. Every write changes one of
+these, so a file that another program has written, copied or restored has no record; a renamed file keeps its record.
 """
 
 import functools
@@ -28,24 +28,28 @@ from headway.runner.lines import read_last
 from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
 
-# Kinds of lines. A part is a file of a dcp checkpoint, which has a line of its own when it is committed.
+# Kinds of lines. A part is a file of a dcp checkpoint, which gets its own line when it is committed.
 BEGUN, FILE, PART, DCP_BEGUN, DCP, OWN = "begun", "file", "part", "dcp begun", "dcp", "headway dcp"
 
-# Pieces with hashes of their own, which ranks verify apart: so large, or so many.
+# Pieces with separate hashes, which ranks verify in parallel: their size, or their largest number.
 BLOCK_BYTES, BLOCKS = 16 << 20, 1024
 _READ_BYTES = 1 << 24
-ROTATE_BYTES = 32 << 20  # an appended file that is longer is followed by another; two of a host stay
-READ_BYTES = 4 << 20  # of a file's end: some 10,000 saves
-# Lines of earlier generations that stay: of each folder so many, and of all together so many bytes.
+# A longer appended file is followed by another; two of a host stay.
+ROTATE_BYTES = 32 << 20
+# Of a file's end: some 10,000 saves.
+READ_BYTES = 4 << 20
+# Lines of earlier generations that stay: so many of each folder, and so many bytes in total.
 NEWEST, KEEP_BYTES = 50, 1 << 20
-MOST = 100_000  # records that a process keeps in mind
-# A file system here gives no new time to what is stored through a mapping: mmap(2) leaves that to it, tmpfs never does, ZFS seconds later.
+# Records that a process keeps in memory.
+MOST = 100_000
+# File systems that do not update the time of what is stored through a mapping: mmap(2) leaves that to the file system,
+# tmpfs never does, ZFS seconds later.
 TIMELESS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "zfs"})
 _FOLDER = re.compile(rb'"path":"((?:[^"\\]|\\.)*)/')
 
 
 class Identity(NamedTuple):
-    """What changes when somebody writes a file."""
+    """The attributes of a file that change with every write."""
 
     inode: int
     bytes: int
@@ -58,7 +62,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """`blocks` are xxh3_64 of equal pieces, in their order."""
+    """The record of a saved file. `blocks` are xxh3_64 of equal pieces, in their order."""
 
     path: str
     identity: Identity
@@ -67,7 +71,7 @@ class Record:
 
     @classmethod
     def of_line(cls, line: Mapping[str, Any]) -> "Record":
-        """Raises LookupError, TypeError, ValueError."""
+        """Parse a line. Raises LookupError, TypeError, ValueError."""
         identity = Identity(int(line["inode"]), int(line["bytes"]), int(line["mtime_ns"]))
         if not isinstance(line["xxh3_128"], str):
             raise TypeError
@@ -78,10 +82,11 @@ class Record:
 
 
 class Found(StrEnum):
-    """What a file is, compared with its record."""
+    """The result of comparing a file with its record."""
 
     GOOD = "good"
-    UNKNOWN = "unknown"  # no record, or not of what is there now
+    # No record, or none of the current content.
+    UNKNOWN = "unknown"
     DAMAGED = "damaged"
 
 
@@ -98,7 +103,7 @@ class Verified:
 
 
 def registry_of(worker: Worker) -> Path:
-    """The folder with what the run's scripts have saved."""
+    """Return the folder with records of what the run's scripts have saved."""
     return _registry(worker.run_json, worker.attempt)
 
 
@@ -108,7 +113,7 @@ def _registry(run_json: str, attempt: int) -> Path:
 
 
 class _Appending:
-    """This process's end of its host's file: opened once, for a script may save thousands of small files a second."""
+    """This process's descriptor of its host's file: opened once, because a script may save thousands of small files a second."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -116,7 +121,7 @@ class _Appending:
         self._descriptor, self._file, self._number = -1, (0, 0), 0
 
     def append(self, worker: Worker, raw: bytes) -> None:
-        """In one write, as other processes of this host append too. Raises OSError."""
+        """Append in one write, as other processes of this host append too. Raises OSError."""
         with self.lock:
             place = worker.run_json, worker.attempt, worker.generation
             size = self._size() if self._place == place else None
@@ -126,11 +131,13 @@ class _Appending:
                 size = self._open(worker, size is not None)
                 self._place = place
             written = os.write(self._descriptor, raw)
-            if written != len(raw):  # a full disk: the half line must not be the beginning of the next
+            # A full disk: the next line must not continue the half line.
+            if written != len(raw):
                 os.write(self._descriptor, b"\n")
 
     def _size(self) -> int | None:
-        """None where the descriptor is not ours any more: a script may close what it does not know, and the number then is its own."""
+        """Return the file's size; None if the descriptor is no longer ours: a script may close unknown descriptors and
+        reuse the number."""
         try:
             stat = os.fstat(self._descriptor)
         except OSError:
@@ -169,7 +176,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def append(worker: Worker, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Adds lines, each with its kind, its path and the Unix time of the save. Raises OSError."""
+    """Append lines, each with its kind, its path and the Unix time of the save. Raises OSError."""
     if raw := b"".join(map(_line, lines)):
         _appending.append(worker, raw)
 
@@ -182,12 +189,12 @@ _encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def line(worker: Worker, kind: str, path: str, wall: float, **facts: Any) -> dict[str, Any]:
-    """The path comes first: old lines are told apart by their folders before they are parsed."""
+    """Return a line. The path comes first: old lines are sorted by folder before they are parsed."""
     return {"path": path, "kind": kind, "wall": wall, "host": socket.gethostname(), "generation": worker.generation, **facts}
 
 
 def record_of(path: str, expected: Identity) -> Record | None:
-    """Reads the file, which is in memory as a rule. None where it is not what it was any more. Raises OSError."""
+    """Read the file, which is usually in the page cache; None if it is no longer what it was. Raises OSError."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         if Identity.of(os.fstat(file.fileno())) != expected:
             return None
@@ -199,7 +206,7 @@ def record_of(path: str, expected: Identity) -> Record | None:
 
 
 class Known:
-    """The records of a run, as this process has read or made them, by what identifies a file."""
+    """The records of a run that this process has read or made, by file identity."""
 
     def __init__(self) -> None:
         self._records: dict[Identity, Record | None] = {}
@@ -208,9 +215,9 @@ class Known:
 
     def add(self, record: Record) -> None:
         if len(self._records) >= MOST:
-            self.__init__()  # type: ignore[misc]  # a script that saves without end: what is forgotten is not verified
+            self.__init__()  # type: ignore[misc]  # a script that saves without end: forgotten files are not verified
         before = self._records.get(record.identity, record)
-        # Two files of one identity: on two file systems, or within one tick of a coarse clock. Nothing is said of either.
+        # Two files of one identity: on two file systems, or within one tick of a coarse clock. Neither is verified.
         self._records[record.identity] = record if before is not None and before.xxh3_128 == record.xxh3_128 else None
         self._checksums.add(record.xxh3_128)
         self.by_path[record.path] = record
@@ -219,7 +226,7 @@ class Known:
         return self._records.get(identity)
 
     def holds(self, checksum: str) -> bool:
-        """Whether any save had these bytes."""
+        """Return whether any save had these bytes."""
         return checksum in self._checksums
 
 
@@ -227,15 +234,15 @@ _known: dict[Path, Known] = {}
 
 
 def known(registry: Path) -> Known:
-    """What this process knows; at its first question it reads what others have written."""
+    """Return this process's records; the first call reads those of other processes."""
     if registry not in _known:
         read(registry, None)
     return _known[registry]
 
 
 def read(registry: Path, host: str | None) -> list[dict[str, Any]]:
-    """The lines of a registry that say all that it takes, as they were appended, and learns the records among them; with `host`, only of
-    saves there."""
+    """Return the complete lines of a registry in the order of appending, and learn the records among them; with `host`,
+    only of saves there."""
     found, learnt = list[dict[str, Any]](), _known.setdefault(registry, Known())
     for file in sorted(registry.glob("*.jsonl"), key=_generation):
         for each in read_last(file, READ_BYTES):
@@ -252,14 +259,16 @@ def read(registry: Path, host: str | None) -> list[dict[str, Any]]:
 
 
 def _generation(file: Path) -> tuple[int, ...]:
-    """Attempt and generation that a file was begun in; those of earlier ones may be merged."""
+    """Return the attempt and generation that a file was begun in; those of earlier ones may be merged."""
     words = file.name.rsplit(".", 4)[1:4]
     return tuple(map(int, words[:2])) if len(words) == 3 and all(word.isdecimal() for word in words) else (-1, -1)
 
 
 def shorten(worker: Worker) -> None:
-    """Merges what was appended in earlier generations, whose processes have ended, and keeps the newest of it. Several may do it at once:
-    each deletes what it has copied. Raises OSError."""
+    """Merge the files of earlier generations, whose processes have ended, and keep the newest lines.
+
+    Several processes may do this at once: each deletes only what it has copied. Raises OSError.
+    """
     registry = registry_of(worker)
     now = worker.attempt, worker.generation
     earlier = sorted((file for file in registry.glob("*.jsonl") if _generation(file) < now), key=_generation)
@@ -273,7 +282,7 @@ def shorten(worker: Worker) -> None:
 
 
 def _raw_lines(file: Path) -> list[bytes]:
-    """The whole lines at the end of a file."""
+    """Return the complete lines at the end of a file."""
     try:
         with file.open("rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - ROTATE_BYTES))
@@ -284,7 +293,7 @@ def _raw_lines(file: Path) -> list[bytes]:
 
 
 def _newest(lines: Iterable[bytes]) -> list[bytes]:
-    """The newest lines of each folder, and of all together, in their order."""
+    """Return the newest lines of each folder, and in total, in their order."""
     ordered = list(lines)
     of_folder, kept, room = defaultdict[bytes, int](int), set[int](), KEEP_BYTES
     for number in range(len(ordered) - 1, -1, -1):
@@ -301,9 +310,10 @@ def _newest(lines: Iterable[bytes]) -> list[bytes]:
 
 
 def verify(path: Path, found: Known) -> Verified:
-    """Compares a file with the record of its identity.
+    """Compare a file with the record of its identity.
 
-    Damaged is only what nobody can have written: same inode, length and time as recorded, and bytes that no save had. Raises OSError.
+    A file is damaged only if no program can have written it: inode, length and time are as recorded, and the bytes are
+    those of no save. Raises OSError.
     """
     before = path.stat()
     record = found.of(Identity.of(before))
@@ -323,13 +333,13 @@ def verify(path: Path, found: Known) -> Verified:
 
 
 def checksum(path: Path, size: int) -> str:
-    """xxh3_128 of the first `size` bytes. Raises OSError."""
+    """Return xxh3_128 of the first `size` bytes. Raises OSError."""
     with path.open("rb", buffering=0) as file:
         return _hashes(file, size)[0]
 
 
 def file_system(device: int) -> str | None:
-    """The kind of the file system with this number; None where it is not told (a part of btrfs or of an overlay)."""
+    """Return the type of the file system with this device number; None if it is not listed (a part of btrfs or of an overlay)."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for mount in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, more = mount.partition(" - ")
@@ -339,13 +349,13 @@ def file_system(device: int) -> str | None:
 
 
 def differ(path: Path, size: int, blocks: Sequence[str], first: int) -> bool:
-    """Whether any of these blocks, from the number `first` on, has other bytes than were saved. Raises OSError."""
+    """Return whether any of these blocks, from the number `first` on, has other bytes than were saved. Raises OSError."""
     found = _block_hashes(path, size, first, first + len(blocks))
     return any(found.get(first + number) != expected for number, expected in enumerate(blocks))
 
 
 def block_bytes(size: int) -> int:
-    """The length of a file's blocks, but for the last one's."""
+    """Return the length of a file's blocks, except the last one's."""
     return max(BLOCK_BYTES, -(-size // BLOCKS))
 
 
@@ -358,7 +368,7 @@ def _block_hashes(path: Path, size: int, first: int, end: int) -> dict[int, str]
 
 
 def _read(file: io.FileIO, size: int, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The bytes of blocks of the first `size` bytes of a file, each with its block's number, as far as there are any."""
+    """Yield the existing blocks within the first `size` bytes of a file, each with its number."""
     piece = block_bytes(size)
     file.seek(first * piece)
     for number in range(first, end):
@@ -369,7 +379,7 @@ def _read(file: io.FileIO, size: int, first: int, end: int) -> Iterator[tuple[in
 
 
 def _hashes(file: io.FileIO, size: int) -> tuple[str, tuple[str, ...]]:
-    """xxh3_128 of the first `size` bytes of the file, and xxh3_64 of each block of them."""
+    """Return xxh3_128 of the first `size` bytes of the file, and xxh3_64 of each block of them."""
     whole, blocks = xxhash.xxh3_128(), dict[int, xxhash.xxh3_64]()
     for number, data in _read(file, size, 0, -(-size // block_bytes(size))):
         whole.update(data)

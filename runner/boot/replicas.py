@@ -1,7 +1,7 @@
 """Finds what several ranks hold identically (parameters, optimizer state), and computes a checksum per kind and set of ranks.
 
-A DTensor says by itself who else holds the same elements. A plain parameter has others like it where it belongs to a module of torch's
-DistributedDataParallel, and its optimizer state with it. Of all else no other rank is a witness.
+A DTensor's placement gives the other holders of its elements. A plain parameter has replicas if it belongs to a module
+of torch's DistributedDataParallel, and its optimizer state with it. All other state has no known replica.
 """
 
 import contextlib
@@ -19,8 +19,10 @@ from headway.runner.boot.unseen import carefully
 from headway.runner.boot.witness import PARAMETERS, Sum
 from headway.runner.checkpoint.tensors import LocalTensor, local_tensor, to_bytes
 
-_PIECE = 1 << 24  # elements that are copied from a device at once
-# Hooks after which each rank has gradients of its own, for a while or for ever (torch.distributed.algorithms.ddp_comm_hooks).
+# Elements copied from a device at once.
+_PIECE = 1 << 24
+# Hooks after which each rank has its own gradients, for a while or forever
+# (torch.distributed.algorithms.ddp_comm_hooks).
 _LOCAL_HOOKS = frozenset({"noop_hook", "post_localSGD_hook"})
 
 
@@ -28,19 +30,19 @@ _LOCAL_HOOKS = frozenset({"noop_hook", "post_localSGD_hook"})
 
 
 class _Module:
-    """What one module keeps alike, and whether the gradients of its last forward pass are averaged."""
+    """The parameters that one module keeps equal, and whether the gradients of its last forward pass are averaged."""
 
     def __init__(self, parameters: frozenset[int]) -> None:
         self.parameters, self.averages = parameters, True
 
 
-# For as long as a module lives, and with it its parameters. Those are known by their ids: torch.utils.swap_tensors refuses a tensor that
-# has any references.
+# Entries live as long as their module, and with it its parameters. Those are identified by id: torch.utils.swap_tensors
+# refuses a tensor that has any references.
 _modules: "weakref.WeakKeyDictionary[Any, _Module]" = weakref.WeakKeyDictionary()
 
 
 def see_ddp(module: Any) -> None:
-    """torch.nn.parallel.distributed: from here on its modules are remembered, with the parameters whose gradients they average."""
+    """Hook torch.nn.parallel.distributed: record its modules, with the parameters whose gradients they average."""
     original, after_forward = module.DistributedDataParallel.__init__, module.DistributedDataParallel._post_forward
 
     @functools.wraps(original)
@@ -50,7 +52,7 @@ def see_ddp(module: Any) -> None:
 
     @functools.wraps(after_forward)
     def post_forward(self: Any, output: Any) -> Any:
-        # A pass that makes no gradients says nothing of those that the next step takes.
+        # A pass without gradients proves nothing about those of the next step.
         if torch.is_grad_enabled() and self in _modules:
             _modules[self].averages = self.require_backward_grad_sync
         return after_forward(self, output)
@@ -59,12 +61,12 @@ def see_ddp(module: Any) -> None:
 
 
 def _remember(module: Any) -> None:
-    """Without what it was told to ignore, and what was frozen when it was made: that it averages never."""
+    """Record a module's parameters, except ignored ones and those frozen at its creation, which it never averages."""
     _modules[module] = _Module(frozenset(id(parameter) for parameter in module._module_parameters if parameter.requires_grad))
 
 
 def stepped_alone(optimizer: Any) -> bool:
-    """Whether the step that the optimizer just made had gradients of this rank alone: of a module under `no_sync`, or by its hook."""
+    """Return whether the optimizer's last step had gradients of this rank alone: of a module under `no_sync`, or by its hook."""
     alone = [known.parameters for module, known in list(_modules.items()) if not known.averages or _has_local_hook(module)]
     stepped = (id(each) for group in optimizer.param_groups for each in group["params"]) if alone else ()
     return any(each in parameters for each in stepped for parameters in alone)
@@ -75,7 +77,8 @@ def _has_local_hook(module: Any) -> bool:
 
 
 def _members() -> dict[int, tuple[int, ...]]:
-    """The ranks that hold a parameter alike, by its id. A module whose process group was destroyed keeps nothing alike any more."""
+    """Return the ranks that hold a parameter identically, by its id. A module whose process group was destroyed keeps
+    nothing equal any more."""
     found: dict[int, tuple[int, ...]] = {}
     for module, known in list(_modules.items()):
         with contextlib.suppress(KeyError):
@@ -87,7 +90,8 @@ def _members() -> dict[int, tuple[int, ...]]:
 
 
 def sums(optimizers: Iterable[Any], pulse: Callable[[], None]) -> list[Sum]:
-    """Of what the optimizers step, in their order, and their state of the same shapes. `pulse` is called for each tensor."""
+    """Return the checksums of the optimizers' parameters, in order, and of their state of the same shapes. `pulse` is
+    called for each tensor."""
     begun: dict[tuple[str, tuple[int, ...]], _Checksum] = {}
     for kind, local, ranks in _held(optimizers):
         begun.setdefault((kind, ranks), _Checksum()).add(local)
@@ -96,7 +100,7 @@ def sums(optimizers: Iterable[Any], pulse: Callable[[], None]) -> list[Sum]:
 
 
 class _Checksum:
-    """What tensors are, in their order, and what they hold."""
+    """A checksum of tensors' descriptions, in order, and of their content."""
 
     def __init__(self) -> None:
         self._what, self._bytes = xxhash.xxh3_128(), xxhash.xxh3_128()
@@ -114,7 +118,7 @@ class _Checksum:
 
 
 def _held(optimizers: Iterable[Any]) -> Iterator[tuple[str, LocalTensor, tuple[int, ...]]]:
-    """Each tensor that others hold too: its kind, this rank's elements, and the ranks."""
+    """Yield each tensor that other ranks hold too: its kind, this rank's elements, and the ranks."""
     members = _members()
     for kind, tensor, of in _tensors(optimizers):
         if (local := _local(tensor)) is not None:
@@ -124,8 +128,10 @@ def _held(optimizers: Iterable[Any]) -> Iterator[tuple[str, LocalTensor, tuple[i
 
 
 def _tensors(optimizers: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Parameters, and what an optimizer keeps for each in the parameter's shape, with the parameter. Sums of rows or counters it may make
-    in ways of its own on each rank."""
+    """Yield parameters and the optimizer's state of the same shape, with the parameter.
+
+    State of other shapes, such as row sums or counters, may be computed differently on each rank.
+    """
     seen = set[int]()
     for optimizer in optimizers:
         for parameter in (each for group in optimizer.param_groups for each in group["params"]):
@@ -140,7 +146,8 @@ def _tensors(optimizers: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _local(tensor: Any) -> LocalTensor | None:
-    """This rank's elements; None of what has no bytes of its own: partial sums, sparse and quantized kinds, shapes without memory."""
+    """Return this rank's elements; None for tensors without plain bytes: partial sums, sparse and quantized types,
+    shapes without memory."""
     if not isinstance(tensor, DTensor) and type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     try:

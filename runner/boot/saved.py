@@ -1,8 +1,9 @@
 """Verifies what the scripts of a run have saved, and moves damaged checkpoints out of the way of the script's own search.
 
-Before a script starts the newest checkpoint of each family is verified by its records. One whose bytes cannot be what was saved, nor what
-anybody else has written since, is moved to `shared/refused` of the run's directory, so that a script which looks for its newest finds the
-one before. Everything else stays where it is: what somebody else wrote, what cannot be read, what is not known.
+Before a script starts the newest checkpoint of each family is verified by its records. If its bytes can be neither what
+was saved nor another program's later write, it is moved to `shared/refused` of the run's directory, so that a script
+which looks for its newest finds the previous one. All other files stay: those that other programs wrote, unreadable
+ones, unknown ones.
 """
 
 import errno
@@ -27,30 +28,40 @@ from headway.runner.boot.records import BEGUN, DCP, DCP_BEGUN, FILE, OWN, Found,
 from headway.runner.boot.unseen import unseen
 from headway.runner.rundir import RunDirectory
 
-METADATA = ".metadata"  # torch's own name
-# A directory that is one checkpoint (transformers: checkpoint-500, DeepSpeed: global_step500), and not a folder of several.
+# torch's name for it.
+METADATA = ".metadata"
+# A directory that is one checkpoint (transformers: checkpoint-500, DeepSpeed: global_step500), and not a folder of
+# several.
 _NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?\d+")
-# Such numbers in any name, but for accelerate's custom_checkpoint_0 and custom_checkpoint_1, which are of one checkpoint.
+# Such numbers in any name, except accelerate's custom_checkpoint_0 and custom_checkpoint_1, which belong to one
+# checkpoint.
 _STEP = re.compile(r"(?<![A-Za-z])(?<!custom_)(?:checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?(\d+)")
-# Lightning's name of the newest, which it looks for by that name alone (ModelCheckpoint.CHECKPOINT_NAME_LAST).
+# Lightning's name of the newest, the only name that it looks for (ModelCheckpoint.CHECKPOINT_NAME_LAST).
 _LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 
-LOOK_S = 0.25  # how long a file is watched for somebody who writes it
-STILL_S = 10.0  # and need not be, when it has not changed for so long
-RENAMED = 1000  # files of a folder that are looked for under new names: the newest
-WALKED = 100_000  # names that are looked at for them
+# How long a file is watched for a writer.
+LOOK_S = 0.25
+# A file that has not changed for so long is not watched.
+STILL_S = 10.0
+# The newest files of a folder that are searched under new names.
+RENAMED = 1000
+# Names that this search reads.
+WALKED = 100_000
 
 
 class DamagedFileError(Exception):
-    """A file is not what was saved."""
+    """A file differs from what was saved."""
 
 
 class State(StrEnum):
-    """What a checkpoint is, as far as it could be read."""
+    """The state of a checkpoint, as far as it could be read."""
 
-    GOOD = "good"  # read whole, and what was saved
-    UNKNOWN = "unknown"  # no record of what is there now, or no time to compare it
-    UNREAD = "unread"  # by its disk, by a mount that is slow or gone, or of another user: no damage
+    # Read completely, and equal to what was saved.
+    GOOD = "good"
+    # No record of the current content, or no time to compare it.
+    UNKNOWN = "unknown"
+    # A disk error, a slow or missing mount, or another user's file: no damage.
+    UNREAD = "unread"
     DAMAGED = "damaged"
 
 
@@ -62,9 +73,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is one checkpoint to a script: a file, or a directory with all that lies in it. `at` is when it was saved last.
+    """One checkpoint to a script: a file, or a directory with all its content. `at` is when it was saved last.
 
-    `files` may have records. `begun` has, of the files whose last save did not end, the generation of that save.
+    `files` may have records. `begun` has the generation of each file's last save that did not end.
     """
 
     path: Path
@@ -75,7 +86,7 @@ class Unit:
 
     @property
     def family(self) -> tuple[Path, str]:
-        """Checkpoints that replace each other: siblings of one kind."""
+        """The family: checkpoints that replace each other, siblings of one kind."""
         return self.path.parent, self.path.suffix if self.kind == FILE else self.kind
 
 
@@ -83,14 +94,15 @@ class Unit:
 
 
 def unit_of(path: Path) -> Path:
-    """The checkpoint that a file belongs to: itself, or its directory where that is one."""
+    """Return the checkpoint that a file belongs to: itself, or its directory if that is one."""
     folder = str(path.parent)
     saved_there = [name for place, name in map(split, here().by_path) if place == folder]
     return path.parent if _is_one(path.parent, saved_there) else path
 
 
 def _is_one(directory: Path, saved_there: Iterable[str], alike: Collection[str] = ()) -> bool:
-    """Whether a directory is one checkpoint: by its name or as one of `alike`, and it holds neither several, nor anything that runs."""
+    """Return whether a directory is one checkpoint: by its name or as one of `alike`, if it holds neither several nor
+    running code."""
     if not (_NUMBERED.fullmatch(directory.name) or str(directory) in alike):
         return False
     try:
@@ -102,12 +114,12 @@ def _is_one(directory: Path, saved_there: Iterable[str], alike: Collection[str] 
 
 
 def _steps(names: Iterable[str]) -> set[tuple[str, ...]]:
-    """The different step numbers of names that have any."""
+    """Return the different step numbers of names that have any."""
     return {steps for name in names if (steps := tuple(_STEP.findall(name)))}
 
 
 def _holds_what_runs(directory: Path) -> bool:
-    """Whether the working directory, the script or the run lies in a directory. Raises OSError."""
+    """Return whether the working directory, the script or the run is in the directory. Raises OSError."""
     # Before the script's first line argv is that of the boot package, and the script is its first argument.
     before = len(sys.argv) > 1 and Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent
     places = [Path.cwd(), *(Path(script).resolve().parent for script in sys.argv[1 if before else 0 :][:1])]
@@ -117,7 +129,7 @@ def _holds_what_runs(directory: Path) -> bool:
 
 
 def refuse(path: Path, why: str) -> Path | None:
-    """Moves a checkpoint out of every search's way and says so; None when another rank has done it. Raises OSError."""
+    """Move a checkpoint out of every search's way and report it; None when another rank has done it. Raises OSError."""
     if _holds_what_runs(path):
         raise OSError(errno.EBUSY, "it contains the script, its working directory or the run", str(path))
     try:
@@ -131,8 +143,8 @@ def refuse(path: Path, why: str) -> Path | None:
 
 
 def _moved(path: Path) -> Path:
-    """Where it is now: in a folder of its own below `shared/refused`, or hidden beside its old name where that is another file system.
-    Raises OSError."""
+    """Move it, and return the new path: in its own folder below `shared/refused`, or hidden next to its old name on
+    another file system. Raises OSError."""
     if (worker := workers.current()) is not None:
         folder = _own_folder(RunDirectory.of(Path(worker.run_json), worker.attempt).saved.with_name("refused"), path.name)
         try:
@@ -149,7 +161,7 @@ def _moved(path: Path) -> Path:
 
 
 def _own_folder(parent: Path, name: str) -> Path:
-    """Made for one checkpoint: two nodes may refuse files of one name at once."""
+    """Create a folder for one checkpoint: two nodes may refuse files of one name at once."""
     parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
@@ -166,7 +178,7 @@ def _own_folder(parent: Path, name: str) -> Path:
 
 
 def judge(unit: Unit) -> Verdict:
-    """What a checkpoint is, read whole by this process."""
+    """Return the state of a checkpoint, read completely by this process."""
     try:
         unit.path.stat()
         if unit.kind == OWN:
@@ -177,7 +189,7 @@ def judge(unit: Unit) -> Verdict:
 
 
 def unread(error: OSError) -> Verdict:
-    """Of a checkpoint that could not be read."""
+    """Return the verdict on a checkpoint that could not be read."""
     return Verdict(State.UNREAD, str(error))
 
 
@@ -200,18 +212,18 @@ def _judge_files(unit: Unit) -> Verdict:
 
 
 def here() -> Known:
-    """What this process knows of its run; nothing outside of one."""
+    """Return this process's records of its run; empty outside of a run."""
     worker = workers.current()
     return Known() if worker is None else records.known(records.registry_of(worker))
 
 
 def files_of(unit: Unit) -> list[Path]:
-    """The files of a checkpoint that may have a record."""
+    """Return the files of a checkpoint that may have a record."""
     return [file for file in unit.files if file.exists()]
 
 
 def damage_of_file(path: Path) -> str | None:
-    """Both checksums where they differ. Raises OSError."""
+    """Return both checksums if they differ. Raises OSError."""
     return _damage(verify(path, here()))
 
 
@@ -219,11 +231,11 @@ def _damage(found: Verified) -> str | None:
     return f"xxh3_128 is {found.actual}, but {found.expected} was saved" if found.found is Found.DAMAGED else None
 
 
-# --- what a save left that did not end --------------------------------------------------------------------------------
+# --- unfinished saves -------------------------------------------------------------------------------------------------
 
 
 def cut_off(unit: Unit) -> Verdict | None:
-    """Damaged, where whoever saved it was killed on the way and nobody writes it now. Raises OSError."""
+    """Return damage if the saving process was killed during the save and no process writes the checkpoint now. Raises OSError."""
     if unit.kind == DCP:
         return _torn(unit)
     for file, generation in unit.begun.items():
@@ -233,8 +245,8 @@ def cut_off(unit: Unit) -> Verdict | None:
 
 
 def is_cut(path: Path) -> bool:
-    """Whether this cannot be whole: nothing, an archive without its directory (torch.save writes that last), or less than a safetensors
-    header says. Raises OSError."""
+    """Return whether the file cannot be complete: empty, an archive without its directory (torch.save writes that
+    last), or shorter than its safetensors header requires. Raises OSError."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)
@@ -247,8 +259,8 @@ def is_cut(path: Path) -> bool:
 
 
 def _end(header: bytes) -> float:
-    """Where the data of a safetensors file ends, behind its header (huggingface/safetensors: README.md, Format); with a header that is none
-    it would never end."""
+    """Return the end of a safetensors file's data, after its header (huggingface/safetensors: README.md, Format);
+    infinity for an invalid header."""
     try:
         entries = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
         return max((entry["data_offsets"][1] for entry in entries), default=0)
@@ -257,7 +269,8 @@ def _end(header: bytes) -> float:
 
 
 def _is_left(path: Path, generation: int) -> bool:
-    """Whether the save of that generation left the file as it is: nobody has written it later, and nobody does so now. Raises OSError."""
+    """Return whether the file is as that generation's save left it: nothing has written it later or writes it now.
+    Raises OSError."""
     before = path.stat()
     if (worker := workers.current()) is not None and generation < worker.generation:
         journal = RunDirectory.of(Path(worker.run_json), worker.attempt).journal(generation)
@@ -269,7 +282,8 @@ def _is_left(path: Path, generation: int) -> bool:
 
 
 def _torn(unit: Unit) -> Verdict | None:
-    """Of a dcp checkpoint that was being saved over: it has the `.metadata` that it was committed with, and other files. Raises OSError."""
+    """Return the verdict on a dcp checkpoint that was being overwritten: its `.metadata` is as committed, and other
+    files differ. Raises OSError."""
     if not unit.begun:
         return None
     known = here()
@@ -290,7 +304,7 @@ def _torn(unit: Unit) -> Verdict | None:
 
 
 def _is_as_it_was(path: Path, record: Record, known: Known) -> bool:
-    """Whether a file is what it was when it was committed, whatever its times say now. Raises OSError."""
+    """Return whether a file is what it was when it was committed, whatever its times are now. Raises OSError."""
     stat = path.stat()
     if Identity.of(stat) == record.identity:
         return True
@@ -302,19 +316,20 @@ def _is_as_it_was(path: Path, record: Record, known: Known) -> bool:
 
 @dataclass
 class _Saved:
-    """How a path was saved last, and when first and last. `begun`: the generation of a save that has not ended."""
+    """The last save of a path, with the times of the first and the last. `begun`: the generation of an unfinished save."""
 
     kind: str
     first: float
     last: float
     begun: int | None = None
     identity: Identity | None = None
-    names: tuple[str, ...] = ()  # of the files of a dcp checkpoint
+    # Of the files of a dcp checkpoint.
+    names: tuple[str, ...] = ()
 
 
 def units(registry: Path, host: str | None) -> list[Unit]:
-    """The checkpoints that were saved, the newest first, whether they are there or not; with `host`, those that were saved there. What
-    was renamed since has the name that it has now."""
+    """Return the saved checkpoints, the newest first, whether they still exist or not; with `host`, only those saved
+    there. Renamed ones have their current name."""
     files, directories, before = dict[str, _Saved](), dict[str, _Saved](), list[tuple[str, _Saved]]()
     for line in sorted(records.read(registry, host), key=lambda line: float(line["wall"])):
         if line.get("kind") in (BEGUN, FILE):
@@ -322,14 +337,14 @@ def units(registry: Path, host: str | None) -> list[Unit]:
         elif line.get("kind") in (DCP_BEGUN, DCP, OWN):
             _note(directories, line, OWN if line["kind"] == OWN else DCP, line["kind"] == DCP_BEGUN, [])
     _rename(files, before)
-    # One that was never committed is none to the script either, which finds no .metadata in it.
+    # The script ignores an uncommitted one too, which has no .metadata.
     found = [_dcp_unit(path, when) for path, when in directories.items() if when.names or when.kind == OWN]
     found += _file_units(files)
     return sorted(found, key=lambda unit: unit.at, reverse=True)
 
 
 def _note(saved: dict[str, _Saved], line: Mapping[str, Any], kind: str, begins: bool, before: list[tuple[str, _Saved]]) -> None:
-    """`before` gets what was saved at the same path as another file, which may have been renamed since."""
+    """Apply a line. `before` gets earlier files of the same path, which may have been renamed since."""
     path, wall = line["path"], float(line["wall"])
     entry = saved.setdefault(path, _Saved(kind, wall, wall))
     if not begins and entry.identity is not None and entry.identity.inode != line["inode"]:
@@ -370,7 +385,8 @@ def _file_unit(unit: str, paths: Sequence[str], files: Mapping[str, _Saved]) -> 
 
 
 def _alike(files: Mapping[str, _Saved]) -> Iterator[str]:
-    """Directories that are one checkpoint each: files of the same name were saved in several of one parent, in one after the other."""
+    """Yield directories that are one checkpoint each: files of the same name were saved in several of one parent, in
+    one after the other."""
     names, times = defaultdict[str, set[str]](set), dict[str, tuple[float, float]]()
     alike = defaultdict[tuple[str, str], set[str]](set)
     for path, when in files.items():
@@ -385,7 +401,7 @@ def _alike(files: Mapping[str, _Saved]) -> Iterator[str]:
 
 
 def _in_turn(times: Mapping[str, tuple[float, float]]) -> set[str]:
-    """The directories that were written while none of the others was."""
+    """Return the directories that were written while none of the others was."""
     alone, longest = set(times), None
     for folder in sorted(times, key=times.__getitem__):
         if longest is not None and times[folder][0] <= times[longest][1]:
@@ -399,10 +415,10 @@ def _in_turn(times: Mapping[str, tuple[float, float]]) -> set[str]:
 
 
 def _rename(files: dict[str, _Saved], before: Iterable[tuple[str, _Saved]]) -> None:
-    """Gives files the names that they have now: many a save is renamed into place, or the folder that it is in.
+    """Give files their current names: many saves are renamed into place, or their folder is.
 
-    A folder is looked through only where its newest file is not there by the name that it was saved by, and none was saved later by a
-    sibling of a folder that is gone: what was deleted in turn is not looked for.
+    A folder is searched only if its newest file is missing under its saved name, and no sibling of a missing folder was
+    saved later: files that were deleted in turn are not searched.
     """
     kinds = defaultdict[tuple[str, str], list[tuple[str, _Saved]]](list)
     for path, entry in [*before, *files.items()]:
@@ -434,7 +450,8 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True  # what cannot be read is said when it is judged
+        # Judging it reports the read error.
+        return True
     return True
 
 
@@ -446,7 +463,7 @@ def _identity(path: str) -> Identity | None:
 
 
 def _nearest(folder: str) -> tuple[str, int]:
-    """The nearest folder above that is there, and how many levels that is."""
+    """Return the nearest existing ancestor, and its distance in levels."""
     depth = 0
     while not Path(folder).is_dir() and (above := dirname(folder)) != folder:
         folder, depth = above, depth + 1
@@ -454,7 +471,7 @@ def _nearest(folder: str) -> tuple[str, int]:
 
 
 def _inodes(top: str, depth: int) -> dict[int, str]:
-    """The paths of files down to so many levels below a folder, as far as WALKED names go."""
+    """Return the paths of files down to so many levels below a folder, by inode, within WALKED names."""
     found, folders, left = dict[int, str](), deque([(top, depth)]), WALKED
     while folders and left > 0:
         folder, levels = folders.popleft()
@@ -482,8 +499,11 @@ def _each_alone(units: Sequence[Unit]) -> list[Verdict]:
 
 
 def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequence[Verdict]] = _each_alone) -> list[Unit]:
-    """Verifies the newest checkpoint of each family that is there, and where it is damaged or cannot be read the one before, until one is
-    good; returns the good ones. `judged` says what each of some checkpoints is."""
+    """Verify the newest existing checkpoint of each family; while it is damaged or unreadable, the previous one. Return
+    the good ones.
+
+    `judged` returns a verdict for each of some checkpoints.
+    """
     left = defaultdict[tuple[Path, str], deque[Unit]](deque)
     for unit in found:
         left[unit.family].append(unit)
@@ -505,7 +525,7 @@ def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequ
 
 
 def _next(units: deque[Unit]) -> Unit | None:
-    """The newest that is there."""
+    """Return the newest one that exists."""
     while units:
         unit = units.popleft()
         if _is_there(str(unit.path)):
@@ -514,7 +534,7 @@ def _next(units: deque[Unit]) -> Unit | None:
 
 
 def _refused(unit: Unit, why: str) -> list[Unit]:
-    """The checkpoint, unless another rank has refused it or it cannot be moved, which is said."""
+    """Return the checkpoint, unless another rank has refused it or it cannot be moved, which is reported."""
     try:
         return [] if refuse(unit.path, why) is None else [unit]
     except OSError as error:
@@ -528,7 +548,7 @@ def _say(what: str) -> None:
 
 
 def _put_in_place(good: Unit, refused: Path) -> None:
-    """Lightning resumes from the file named `last`: the newest that is good takes that name."""
+    """Rename the newest good checkpoint to `last`, the name from which Lightning resumes."""
     if not _LIGHTNING_LAST.fullmatch(refused.name) or good.path.suffix != refused.suffix:
         return
     temporary = refused.with_name(f".tmp-{refused.name}.{os.getpid()}")

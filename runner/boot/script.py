@@ -1,7 +1,7 @@
 """Runs an unmodified script as a worker: `python START headway.runner.boot [-m] SCRIPT ARGS...` (runner/start.py).
 
-Before the script's first line it sets the hooks and verifies what was saved last; the script finds torchrun's environment, its own argv
-and itself as `__main__`. It ends as Python ends it: what it raises leaves through here, to the interpreter.
+Before the script's first line it sets the hooks and verifies the last saves; the script finds torchrun's environment,
+its own argv and itself as `__main__`. It ends as Python ends it: its exceptions propagate to the interpreter.
 """
 
 import atexit
@@ -38,7 +38,7 @@ _shown: list[TracebackType | None] = []
 
 
 def run_script(words: Sequence[str]) -> None:
-    """Runs `SCRIPT ARGS...` or `-m MODULE ARGS...` as `python` itself would (Modules/main.c). What the script raises, it raises."""
+    """Run `SCRIPT ARGS...` or `-m MODULE ARGS...` like `python` itself (Modules/main.c). The script's exceptions propagate."""
     main_module = types.ModuleType("__main__")
     names = main_module.__dict__
     names["__loader__"] = importlib.machinery.BuiltinImporter
@@ -51,9 +51,10 @@ def run_script(words: Sequence[str]) -> None:
         sys.argv[0] = "-m"
         if not sys.flags.safe_path:
             with contextlib.suppress(FileNotFoundError):
-                sys.path.insert(0, os.getcwd())  # noqa: PTH109  a string, as python has it
+                sys.path.insert(0, os.getcwd())  # noqa: PTH109  a string, as in python
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # what python calls
-    elif pkgutil.get_importer(words[0]) is not None:  # a directory or an archive with a __main__.py
+    elif pkgutil.get_importer(words[0]) is not None:
+        # A directory or an archive with a __main__.py.
         sys.path.insert(0, os.path.abspath(words[0]))  # noqa: PTH100  links stay links
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
     else:
@@ -79,7 +80,8 @@ def _run_file(given: str, names: dict[str, Any]) -> None:
 
 
 def _absolute(given: str) -> str:
-    """As python has it (Python/fileutils.c, _Py_abspath): behind the working folder, with its links and its `..` as they are."""
+    """Return the path as Python makes it absolute (Python/fileutils.c, _Py_abspath): joined to the working directory,
+    links and `..` unchanged."""
     try:
         return given if given.startswith("/") else f"{os.getcwd()}/{given}"  # noqa: PTH109  a string
     except OSError:
@@ -87,7 +89,7 @@ def _absolute(given: str) -> str:
 
 
 def forget_file() -> None:
-    """A script's `__file__` is gone when its exit hooks run (Python/pythonrun.c)."""
+    """Remove the script's `__file__`, which does not exist when its exit hooks run (Python/pythonrun.c)."""
     main_module = sys.modules.get("__main__")
     if isinstance(getattr(main_module, "__file__", None), str) and main_module.__spec__ is None:  # type: ignore[union-attr]
         for name in ("__file__", "__cached__"):
@@ -95,7 +97,7 @@ def forget_file() -> None:
 
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's own frames on; None where there are none, as of a script that cannot be compiled."""
+    """Return the traceback from the script's own frames on; None if there are none, as for a script that cannot be compiled."""
     ours = run_script.__code__, _run_file.__code__
     below, shown = trace, trace
     while below is not None:
@@ -106,7 +108,7 @@ def own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def show_own_frames() -> None:
-    """Has whatever hook shows the exception that ends the script, Python's or the script's, see the script's frames only."""
+    """Limit the traceback of the exception that ends the script to the script's frames, for Python's hook and the script's."""
     hook: Callable[..., object] | None = getattr(sys, "excepthook", None)
     if hook is None:
         return
@@ -114,7 +116,8 @@ def show_own_frames() -> None:
     @functools.wraps(hook)
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = hook
-        _shown.append(trace)  # whoever called this may look at it still
+        # The caller may still read it.
+        _shown.append(trace)
         sys.last_traceback = error.__traceback__ = own_frames(trace)
         try:
             hook(kind, error, error.__traceback__)
@@ -125,15 +128,18 @@ def show_own_frames() -> None:
 
 
 def code_of(error: BaseException | None) -> int:
-    """What the process ends with that `error` has left; a signal's number is negative."""
+    """Return the exit code of a process that `error` ends; a signal's number is negative."""
     if isinstance(error, SystemExit):
         return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(error is not None)
 
 
 class Ending:
-    """Says that the script is through: what is left is Python's own end, in which a process group's destructor may wait for ever
-    (pytorch/pytorch#56297); then the supervisor ends the process, with the code that is said here."""
+    """Reports that the script has ended.
+
+    Only Python's own shutdown is left, in which a process group's destructor may wait forever (pytorch/pytorch#56297);
+    then the supervisor ends the process, with the exit code reported here.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -146,15 +152,15 @@ class Ending:
 
 
 def keep_groups_of_ddp() -> None:
-    """Keeps the groups of `signs.keep_group_of` through the interpreter's end, which drops modules in no order. The kernel takes them."""
-    import ctypes  # noqa: PLC0415  few need it
+    """Keep the groups of `signs.keep_group_of` until the process ends: the interpreter's shutdown drops modules in no order."""
+    import ctypes  # noqa: PLC0415  rarely needed
 
     for _, group in signs.ddp_groups:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def watch_torch(worker: Worker, counter: signs.StepCounter, _: types.ModuleType) -> None:
-    """Once torch is there: steps are counted, and replicas compared behind them where the run asks for that."""
+    """Count steps once torch is imported, and compare replicas after them if the run asks for that."""
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  it has just been imported
 
     register_optimizer_step_post_hook(counter)
@@ -162,7 +168,7 @@ def watch_torch(worker: Worker, counter: signs.StepCounter, _: types.ModuleType)
 
 
 def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
-    """Has what replicas hold alike compared behind the steps that are counted, where the run asks for that."""
+    """Compare replicas after the counted steps, if the run asks for that."""
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     if config.corruption is not None and config.corruption.compare is not None:
         from headway.runner.boot.compare import prepare as prepare_comparison  # noqa: PLC0415  imports torch
@@ -171,8 +177,9 @@ def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
 
 
 def verify_saved(worker: Worker) -> None:
-    """Verifies what the run has saved. It takes torch, which sees the variables that the script set for it when it began before."""
-    if (worker.generation, worker.attempt) == (1, 0):  # nothing yet
+    """Verify what the run has saved. This imports torch, under the variables that the script set in its previous start."""
+    # Nothing is saved yet.
+    if (worker.generation, worker.attempt) == (1, 0):
         return
     modules = os.environ.get(MODULES)
     changes = {} if modules is None else recorded(Path(modules), worker.local_rank).get("torch", {})
@@ -186,7 +193,8 @@ def main() -> None:
     worker = Worker.from_environment()
     worker.section("start")
     ending = Ending(worker)
-    atexit.register(ending)  # the first of all, so it is called last
+    # Registered first, so it is called last.
+    atexit.register(ending)
     words = sys.argv[1:]
     module = sys.orig_argv.index("headway.runner.boot")
     del sys.orig_argv[module - 1 : module + 1]
@@ -198,8 +206,9 @@ def main() -> None:
     if worker.rank == 0:
         worker.say("section", name="script")
     record_changes(worker.local_rank)
-    # What is imported by now stays: a full collection, which would fall into some step or save, need not look at torch's 200,000 objects
-    # each time. One of them took 160 ms beside a dcp.save, on two busy cores; what the script makes is collected as ever.
+    # A full collection during a step or save need not scan torch's 200,000 objects each time. One of them took 160 ms
+    # during a dcp.save, on two busy cores. Only the objects imported so far are frozen; the script's are collected as
+    # usual.
     gc.freeze()
     left: BaseException | None = None
     try:

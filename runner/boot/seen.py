@@ -15,7 +15,7 @@ _OF_ITS_OWN = OF_A_GENERATION | OF_A_RANK
 
 
 def record_changes(local_rank: int) -> None:
-    """From here on, the script's first line, it is noted what it has changed by its first import of each library."""
+    """Record, from the script's first line on, which variables it has changed by its first import of each library."""
     if (modules := os.environ.get(MODULES)) is None:
         return
     began, noted, file = dict(os.environ), dict[str, Changes](), changes_file(Path(modules), local_rank)

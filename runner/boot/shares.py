@@ -1,10 +1,11 @@
 """Verifies saved files before the script's first line with all ranks of a generation: each reads a share, rank 0 decides.
 
-    rank 0     the newest checkpoint of each family -> shares of about the same size -> the others, through the generation's store
-    each rank  its share -> what is wrong with it -> rank 0, which refuses what is damaged and goes on with the one before
+Rank 0 cuts the newest checkpoint of each family into shares of about the same size and sends them through the
+generation's store. Each rank verifies its share and reports problems to rank 0, which refuses what is damaged and
+continues with the previous checkpoint.
 
-Ranks meet in the store without a process group: the script makes its own. A node that has saved what rank 0 does not see verifies that
-by itself.
+Ranks communicate through the store without a process group: the script creates its own. A node verifies its own saves
+that rank 0 does not see.
 """
 
 import dataclasses
@@ -28,18 +29,24 @@ from headway.runner.boot.unseen import carefully
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.worker import Worker, client_store, meet_store
 
-SHARE_BYTES = 64 << 20  # less is not worth a question and an answer
-_SHARES, _GOOD, _VERIFIED = "headway/shares", "headway/good", "headway/verified"  # in the store
+# A smaller share is not worth a message and a reply.
+SHARE_BYTES = 64 << 20
+# Keys in the store.
+_SHARES, _GOOD, _VERIFIED = "headway/shares", "headway/good", "headway/verified"
 
 
 class TooLongError(Exception):
-    """What was saved could not be verified in time: not an OSError, which would speak of one checkpoint."""
+    """Saves could not be verified in time. Not an OSError, which would concern a single checkpoint."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Blocks of a file, or parts of a directory in headway's format, from `first` up to `end`, of the checkpoint `number`. By `mark` a rank
-    knows whether it sees what rank 0 saw: nodes may have other files of that name. `blocks` are the hashes of a file's."""
+    """Blocks of a file, or parts of a directory in headway's format, from `first` up to `end`, of the checkpoint
+    `number`.
+
+    A rank compares `mark` to find out whether it sees rank 0's file: nodes may have different files of that name.
+    `blocks` are the hashes of a file's blocks.
+    """
 
     number: int
     kind: str
@@ -55,7 +62,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a rank has found of the checkpoint `number`, and why; no `state` where rank 0 must see for itself."""
+    """A rank's finding about the checkpoint `number`, and the reason; without `state`, rank 0 must verify it."""
 
     number: int
     state: str = ""
@@ -63,9 +70,12 @@ class Problem:
 
 
 def verify_first(worker: Worker, store: Any, verify_s: float) -> None:
-    """Before the script: all ranks wait until it is decided what is damaged, or they would find different checkpoints. `store` null:
-    a client is made. What all ranks can read has `verify_s`, and what only another node sees as long again; what is loaded later is
-    compared then. Without a store, and after twice as long, a rank goes on alone."""
+    """Verify before the script: all ranks wait for the decision, or they would find different checkpoints.
+
+    With `store` None, a client is created. Checkpoints that all ranks can read have `verify_s`, and those that only
+    another node sees as long again; files that are loaded later are compared then. Without a store, and after twice as
+    long, a rank continues alone.
+    """
     patience = timedelta(seconds=2 * verify_s)
     if worker.local_rank == 0:
         carefully(_shorten, worker)
@@ -79,7 +89,8 @@ def verify_first(worker: Worker, store: Any, verify_s: float) -> None:
         print(f"headway: rank {worker.rank} continues alone from {_SHARES}: {error}".splitlines()[0], file=sys.stderr)
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
-    if worker.world_size > here:  # without a store in common, another node may have a registry
+    # Without a shared store, another node may have a registry.
+    if worker.world_size > here:
         if worker.local_rank == 0 and worker.rank != 0 and carefully(_has_registry, worker):
             worker.section("restore")
             carefully(_verify_own, worker, store, verify_s)
@@ -116,15 +127,16 @@ def _verify_all(worker: Worker, lead: "_Lead") -> list[Unit]:
 
 
 class _Lead:
-    """Gives the other ranks their shares, and hears what they found."""
+    """Gives the other ranks their shares, and receives their findings."""
 
     def __init__(self, store: Any, ranks: int, verify_s: float) -> None:
         self._store, self._until_s = store, time.monotonic() + verify_s
-        self._asked = [0] * ranks  # shares that each rank was given
+        # Shares that each rank was given.
+        self._asked = [0] * ranks
 
     def judged(self, units: Sequence[Unit]) -> list[Verdict]:
-        """What each of these checkpoints is, verified by all ranks. Unknown, where that is not done in time: what is loaded is compared
-        again."""
+        """Return a verdict on each of these checkpoints, verified by all ranks; unknown when time runs out: loads are
+        compared again."""
         pieces, verdicts = list[tuple[Piece, int]](), dict[int, Verdict]()
         for number, unit in enumerate(units):
             try:
@@ -139,7 +151,7 @@ class _Lead:
         self._tell({rank: given[rank] for rank in others})
         answers = [carefully(_verify_in_time, given[0], self.left_s()), *map(self._answer, others)]
         problems = [problem for answer in answers for problem in answer or []]
-        # Damage first: one share of a checkpoint may be damaged and another not to be read.
+        # Damage first: one share of a checkpoint may be damaged and another unreadable.
         for problem in sorted(problems, key=lambda problem: (problem.state != State.DAMAGED, problem.state)):
             if problem.number not in verdicts:
                 seen = Verdict(State(problem.state), problem.why) if problem.state else self._verdict(units[problem.number])
@@ -149,7 +161,7 @@ class _Lead:
         return [verdicts.get(number, verdict) for number, verdict in enumerate(rest)]
 
     def _tell(self, words: Mapping[int, list[Piece] | None]) -> None:
-        """Each rank its share, with the seconds that are left for it; None: there is no more."""
+        """Send each rank its share, with the seconds that are left for it; None: there is no more."""
         keys = [f"{_SHARES}/{rank}/{self._asked[rank]}" for rank in words]
         if keys:
             self._store.multi_set(
@@ -168,7 +180,7 @@ class _Lead:
             return saved.judge(unit)
 
     def _answer(self, rank: int) -> list[Problem] | None:
-        """None from a rank that has not done it in time."""
+        """Return a rank's findings; None if it has not finished in time."""
         key = f"{_SHARES}/{rank}/{self._asked[rank]}/found"
         self._asked[rank] += 1
         try:
@@ -180,7 +192,7 @@ class _Lead:
         return None if found is None else [Problem(*each) for each in found]
 
     def dismiss(self, good: Sequence[Unit]) -> None:
-        """The others go on; `good` needs nobody to look at it again."""
+        """Let the other ranks continue; `good` checkpoints need no further verification."""
         if len(self._asked) > 1:
             marks = {str(unit.path): mark for unit in good if (mark := _mark(unit.path)) is not None}
             self._store.set(_GOOD, json.dumps(marks))
@@ -188,7 +200,7 @@ class _Lead:
 
 
 def pieces_of(number: int, unit: Unit) -> Iterator[tuple[Piece, int]]:
-    """What there is to verify of a checkpoint, with its bytes. Raises OSError, RefusedError."""
+    """Yield the pieces of a checkpoint to verify, with their bytes. Raises OSError, RefusedError."""
     if unit.kind == OWN:
         from headway.runner.boot.dcp import opened  # noqa: PLC0415  imports torch
 
@@ -202,7 +214,7 @@ def pieces_of(number: int, unit: Unit) -> Iterator[tuple[Piece, int]]:
 
 
 def shares(pieces: Sequence[tuple[Piece, int]], ranks: int, least: int) -> list[list[Piece]]:
-    """The pieces, cut so that each rank has about the same bytes of them, and the first ones `least` each where there are few."""
+    """Divide the pieces so that each rank has about the same bytes, and where there are few, the first ranks `least` each."""
     room = each = max(sum(length for _, length in pieces) / ranks, least)
     given: list[list[Piece]] = [[] for _ in range(ranks)]
     rank = 0
@@ -241,7 +253,7 @@ def _verify_in_time(share: Sequence[Piece], seconds: float) -> list[Problem]:
 
 
 def verify_share(share: Sequence[Piece]) -> list[Problem]:
-    """What is wrong with it, and what cannot be read."""
+    """Return what is damaged or unreadable in the share."""
     found = []
     for piece in share:
         try:
@@ -257,7 +269,7 @@ def verify_share(share: Sequence[Piece]) -> list[Problem]:
 
 
 def _problem(piece: Piece) -> Problem | None:
-    """Raises OSError."""
+    """Verify one piece. Raises OSError."""
     path = Path(piece.path)
     if _mark(path) != tuple(piece.mark):
         return Problem(piece.number)
@@ -277,7 +289,7 @@ def _mark(path: Path) -> Identity | None:
 
 
 def _verify_own(worker: Worker, store: Any, verify_s: float) -> None:
-    """What was saved on this node, and rank 0 has not seen or not found good."""
+    """Verify what was saved on this node and rank 0 has not seen or not found good."""
     store.wait([_GOOD], timedelta(seconds=2 * verify_s))
     good = json.loads(store.get(_GOOD))
     found = saved.units(registry_of(worker), socket.gethostname())
@@ -288,7 +300,7 @@ def _verify_own(worker: Worker, store: Any, verify_s: float) -> None:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raises TooLongError in the block, which the main thread runs, after so long."""
+    """Raise TooLongError in the block, which must run in the main thread, after `seconds`."""
 
     def ring(*_: Any) -> None:
         raise TooLongError(f"not done after {seconds:.0f} s")

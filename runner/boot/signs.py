@@ -1,7 +1,7 @@
 """Sends heartbeats for an unmodified training loop: its steps, and sections guessed from the calls that every loop makes.
 
-Only the thread that steps the optimizer counts (the main thread, until one does): what goes on beside it says nothing about it.
-Of calls within calls the outermost names the section, so that a save stays a save while its ranks meet.
+Only the thread that steps the optimizer counts (the main thread, until one does): other threads prove nothing about it.
+Of nested calls the outermost names the section, so that a save stays a save while its ranks communicate.
 """
 
 import contextlib
@@ -23,33 +23,34 @@ from headway.runner.worker import Worker
 
 
 class Signs:
-    """What the thread that counts does now: the guessed section on top of the one that the loop is in otherwise."""
+    """The current activity of the counted thread: the guessed section on top of the loop's default one."""
 
     def __init__(self, worker: Worker, section: str) -> None:
         self.worker, self._base = worker, section
         self._thread, self._depth, self._waits = threading.get_ident(), 0, 0
         self._waits_since_ns = 0
-        self.trying = 0  # steps that are none
+        # Steps that do not count.
+        self.trying = 0
 
     def counts(self) -> bool:
-        """Whether the thread that calls is the one that counts."""
+        """Return whether the calling thread is the counted one."""
         return threading.get_ident() == self._thread
 
     def base(self, section: str) -> None:
-        """The loop is in `section` from here on, whenever nothing else is guessed."""
+        """Set the section that holds whenever nothing else is guessed."""
         if self.counts() and section != self._base:
             self._base = section
             if self._depth == 0:
                 self.worker.section(section)
 
     def stepped(self, step: int) -> None:
-        """The calling thread has completed `step`."""
+        """Record that the calling thread has completed `step`."""
         self._thread = threading.get_ident()
         self.worker.completed(step)
         self.base("compute")
 
     def begin(self, section: str) -> bool:
-        """Enters a call; False where the thread does not count, and then `end` must not be called."""
+        """Enter a call. Returns False if the thread does not count; then `end` must not be called."""
         if threading.get_ident() != self._thread:
             return False
         self._depth += 1
@@ -71,7 +72,7 @@ class Signs:
             self.worker.pulse()
 
     def wait_begins(self) -> None:
-        """The thread that counts begins to wait for other ranks."""
+        """Record that the counted thread begins to wait for other ranks."""
         self._waits += 1
         if self._waits == 1:
             self._waits_since_ns = time.monotonic_ns()
@@ -86,20 +87,21 @@ _current: list[Signs] = []
 
 
 def current() -> Signs | None:
-    """The signs of this process; None where it is no worker, or a child of one."""
+    """Return the heartbeats of this process; None if it is not a worker, or a child of one."""
     return _current[0] if _current else None
 
 
 def show_signs(worker: Worker, section: str) -> Signs:
-    """From here on what the hooks see goes to the worker's page. `section` is what the loop does where nothing is guessed."""
+    """Write what the hooks see to the worker's page from here on. `section` is the loop's section where nothing is guessed."""
     _current[:] = [Signs(worker, section)]
-    os.register_at_fork(after_in_child=_current.clear)  # a loader's process is not the rank
+    # A data loader's process is not the rank.
+    os.register_at_fork(after_in_child=_current.clear)
     return _current[0]
 
 
 @contextlib.contextmanager
 def in_section(section: str) -> Iterator[None]:
-    """What a hook runs below this is `section`."""
+    """Mark the hook's calls inside as `section`."""
     signs = current()
     if signs is None or not signs.begin(section):
         yield
@@ -111,7 +113,7 @@ def in_section(section: str) -> Iterator[None]:
 
 
 def within(section: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, seen as `section`."""
+    """Return `original`, marked as `section`."""
 
     @functools.wraps(original)
     def seen(*args: Any, **kwargs: Any) -> Any:
@@ -130,14 +132,15 @@ def within(section: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class StepCounter:
-    """Counts the steps of the first optimizer that steps: one that steps beside it (a GAN's other half) is not a step of its own.
+    """Counts the steps of the first optimizer that steps: another one (the other half of a GAN) does not add steps.
 
-    An optimizer that was restored may know how many steps it has made (Adam's `step`); then the count goes on from there.
+    A restored optimizer may contain its number of steps (Adam's `step`); the count continues from there.
     """
 
     def __init__(self, signs: Signs) -> None:
         self._signs, self._first, self._steps = signs, 0, 0
-        self.then: Callable[[Any, bool], None] | None = None  # after each optimizer's step, and whether that counts
+        # Called after each optimizer's step, with whether that step counts.
+        self.then: Callable[[Any, bool], None] | None = None
 
     def __call__(self, optimizer: Any, *_: Any) -> None:
         if self._signs.trying:
@@ -154,20 +157,20 @@ class StepCounter:
 
 
 def steps_made(optimizer: Any) -> int | None:
-    """What the state of the optimizer's first parameter says; None where its kind does not count."""
+    """Return the step count in the state of the optimizer's first parameter; None if this type does not count."""
     state: Any = next(iter(optimizer.state.values()), {})
     made = state.get("step") if isinstance(state, dict) else None
     return None if made is None else int(made)
 
 
 def see_loader(module: Any) -> None:
-    """torch.utils.data.dataloader: a batch is being fetched."""
+    """Hook torch.utils.data.dataloader: a batch is being fetched."""
     iterator = module._BaseDataLoaderIter
     iterator.__next__ = within("data", iterator.__next__)
 
 
 def see_backward(module: Any) -> None:
-    """torch.autograd: signs of life at both ends of a backward pass; Tensor.backward calls the same function.
+    """Hook torch.autograd: heartbeats at both ends of a backward pass; Tensor.backward calls the same function.
 
     Under DistributedDataParallel it waits for others in C++, so there the whole pass counts as a wait: see `see_ddp`.
     """
@@ -199,15 +202,18 @@ ddp_groups: list[tuple["weakref.ref[Any]", Any]] = []
 
 
 def keep_group_of(module: Any) -> None:
-    """Holds the group of a DDP module for longer than the module lives. Otherwise the module's reducer is the last holder: it destroys the
-    group while it holds the GIL, and joins gloo's threads, which need the GIL to drop a tensor. Plain torchrun deadlocks there, too (torch
-    2.13). A group that Python releases, as here, is destroyed without the GIL."""
+    """Hold the group of a DDP module for longer than the module lives.
+
+    Otherwise the module's reducer is the last holder: it destroys the group while it holds the GIL, and joins gloo's
+    threads, which need the GIL to drop a tensor. Plain torchrun deadlocks there, too (torch 2.13). A group that Python
+    releases, as here, is destroyed without the GIL.
+    """
     ddp_groups[:] = [(each, group) for each, group in ddp_groups if each() is not None]
     ddp_groups.append((weakref.ref(module), getattr(module, "process_group", None)))
 
 
 def see_ddp(module: Any) -> None:
-    """torch.nn.parallel.distributed: from the first such module on, backward passes wait in C++."""
+    """Hook torch.nn.parallel.distributed: from the first such module on, backward passes wait in C++."""
     original = module.DistributedDataParallel.__init__
 
     @functools.wraps(original)
@@ -222,15 +228,15 @@ def see_ddp(module: Any) -> None:
 
 
 def see_distributed(module: Any) -> None:
-    """torch.distributed.distributed_c10d: process groups and collectives."""
+    """Hook torch.distributed.distributed_c10d: process groups and collectives."""
     see_groups(module)
     see_collectives(module)
 
 
 def see_groups(module: Any) -> None:
-    """From the first default process group on, its flight recorder can be asked for a dump.
+    """Make the flight recorder available for dumps from the first default process group on.
 
-    Not sooner: the thread that answers is one that a script without process groups would not have under torchrun.
+    Not sooner: a script without process groups would not have the answering thread under torchrun.
     """
     original, answering = module.init_process_group, list[bool]()
 
@@ -245,12 +251,13 @@ def see_groups(module: Any) -> None:
 
     module.init_process_group = init
     package = sys.modules.get("torch.distributed")
-    if getattr(package, "init_process_group", None) is original:  # it was imported before the hooks
+    # It was imported before the hooks.
+    if getattr(package, "init_process_group", None) is original:
         package.init_process_group = init  # type: ignore[union-attr]
 
 
 def see_collectives(module: Any) -> None:
-    """Whoever waits for a collective calls Work.wait, its synchronous functions too."""
+    """Hook Work.wait, which every wait for a collective calls, also in synchronous functions."""
     original = module.Work.wait
 
     @functools.wraps(original)
@@ -269,7 +276,7 @@ def see_collectives(module: Any) -> None:
 
 
 def see_compile(module: Any) -> None:
-    """torch._dynamo.callback: a compilation begins and ends."""
+    """Hook torch._dynamo.callback: a compilation begins and ends."""
     begun: list[bool] = []
 
     def begin(_: Any) -> None:
@@ -286,23 +293,26 @@ def see_compile(module: Any) -> None:
 
 
 def see_dynamo(module: Any) -> None:
-    """torch._dynamo: of a compiled step or backward pass the hooks are not traced, which fails at paths and clocks."""
-    from torch import autograd  # noqa: PLC0415  it is there by then
+    """Hook torch._dynamo: the hooks are excluded from tracing a compiled step or backward pass, which would fail at
+    paths and clocks."""
+    from torch import autograd  # noqa: PLC0415  it is imported by then
 
     StepCounter.__call__ = module.disable(StepCounter.__call__)  # type: ignore[method-assign]
     autograd.backward = module.disable(autograd.backward)
 
 
 def see_evaluation(module: Any) -> None:
-    """torch.nn.modules.module: after `eval()` of a module the loop evaluates, until the next optimizer step.
+    """Hook torch.nn.modules.module: after `eval()` of a module the loop evaluates, until the next optimizer step.
 
-    A guess, and only a longer patience follows from it. Before the first step it says nothing: a frozen teacher is set up so.
+    This is a guess, and only gives more patience. Before the first step it means nothing: a frozen teacher is set up
+    so.
     """
     original = module.Module.eval
 
     @functools.wraps(original)
     def evaluate(self: Any) -> Any:
-        if module.torch.compiler.is_compiling():  # a full graph may hold eval(), and no break
+        # A full graph may hold eval(), and no break.
+        if module.torch.compiler.is_compiling():
             return original(self)
         signs = current()
         if signs is not None and signs.worker.step:
@@ -313,7 +323,7 @@ def see_evaluation(module: Any) -> None:
 
 
 def write_modules(worker: Worker) -> None:
-    """What this process has imported by its first step, for whoever warms up the next one."""
+    """Record what this process has imported by its first step, for the next generation's standbys."""
     if worker.local_rank != 0:
         return
     slot = os.environ.get("GROUP_RANK", "0")

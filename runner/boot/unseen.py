@@ -6,7 +6,8 @@ from typing import ParamSpec, TypeVar
 
 from headway.runner import worker as workers
 
-MOST = 20  # of different things in one generation
+# Different messages in one generation.
+MOST = 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -14,13 +15,13 @@ _seen: dict[str, None] = {}
 
 
 def unseen(what: str) -> None:
-    """Keeps something to be said by `say_unseen`."""
+    """Keep a message for `say_unseen`."""
     if len(_seen) < MOST:
         _seen.setdefault(what)
 
 
 def carefully(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """What `hook` returns; None when it failed, which is kept to be said and is nothing that the script may notice."""
+    """Return the result of `hook`; None when it failed. The error is kept for the report and hidden from the script."""
     try:
         return hook(*args, **kwargs)
     except Exception as error:
@@ -31,7 +32,7 @@ def carefully(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | No
 
 
 def say_unseen() -> None:
-    """Tells the coordinator, for the report, what has been kept. The first rank speaks for all."""
+    """Send the kept messages to the coordinator, for the report. Only the first rank does."""
     worker = workers.current()
     if worker is None or worker.rank != 0 or not _seen:
         return

@@ -7,13 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 PARAMETERS = "parameters"
-_LISTED = 8  # ranks in a text
+# Ranks in a text.
+_LISTED = 8
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Of all tensors of one `kind` (`parameters`, or the key of an optimizer's state) that this rank and others hold alike, `holders` ranks
-    with it. Ranks that have the same `name` speak of the same: kind, ranks, and each tensor's shape, type and place, in their order."""
+    """A checksum of all tensors of one `kind` (`parameters`, or the key of an optimizer's state) that `holders` ranks,
+    including this one, hold identically.
+
+    Sums of equal `name` are comparable: same kind, same ranks, and the same shape, type and place of each tensor, in
+    order.
+    """
 
     kind: str
     holders: int
@@ -23,7 +28,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Said:
-    """What a rank tells all others. `alone`: it has made steps by itself since all were equal. `sums` is null where they failed."""
+    """A rank's report to all others. `alone`: it has made steps by itself since all were equal. `sums` is None if
+    computing them failed."""
 
     rank: int
     step: int
@@ -43,7 +49,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Holding:
-    """What `ranks`, of `holders`, say that they hold alike, and `groups` of them that do: the largest first."""
+    """The reports of `ranks`, of `holders`, on what they hold identically, and `groups` of those that agree: the
+    largest first."""
 
     kind: str
     holders: int
@@ -59,18 +66,18 @@ class Holding:
 
     @property
     def is_alike(self) -> bool:
-        """Whether any two are equal."""
+        """Return whether any two are equal."""
         return len(self.groups[0]) > 1
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The minority; none where no majority is against it."""
+        """Return the minority; empty if there is no majority."""
         usual, *others = self.groups
         return tuple(sorted(rank for group in others for rank in group)) if 2 * len(usual) > len(self.ranks) else ()
 
 
 def holdings(said: Iterable[Said]) -> list[Holding]:
-    """What ranks hold, parameters first."""
+    """Return what ranks hold, parameters first."""
     by_name: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     what: dict[str, Sum] = {}
     for each in said:
@@ -89,7 +96,8 @@ def holdings(said: Iterable[Said]) -> list[Holding]:
 
 
 def suspected(differing: Iterable[Holding]) -> list[int]:
-    """The ranks in the minority, and all of a set without one, unless one of them is in the minority elsewhere."""
+    """Return the suspected ranks: the minorities, and all ranks of a set without a majority, unless one of them is in a
+    minority elsewhere."""
     differing = list(differing)
     odd = {rank for each in differing for rank in each.odd}
     unclear = {rank for each in differing if not each.odd and odd.isdisjoint(each.ranks) for rank in each.ranks}
@@ -97,7 +105,7 @@ def suspected(differing: Iterable[Holding]) -> list[int]:
 
 
 def told(differing: Sequence[Holding], step: int, equal_step: int | None) -> str:
-    """In one line: who differs, in what, and since when."""
+    """Return one line: which ranks differ, in what, and since when."""
     first = next((each for each in differing if each.odd), differing[0])
     same = [each for each in differing if (each.ranks, each.odd) == (first.ranks, first.odd)]
     what = ", ".join(dict.fromkeys(state_name(each.kind) for each in same))

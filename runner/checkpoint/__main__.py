@@ -1,6 +1,6 @@
 """Runs a checkpoint verb: `python -m headway.runner.checkpoint VERB ...` prints one JSON object per line, tagged by `what`.
 
-Ends with 0; 1 where something was refused or differs; 2 where the words name nothing that is there.
+Exits with 0; 1 if something was refused or differs; 2 if an argument names nothing that exists.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from headway.runner.checkpoint.tools.say import FOUND, USAGE, say_error
 from headway.runner.contract import RecordError
 
 READING, TRANSFERS = "headway.runner.checkpoint.tools.reading", "headway.runner.checkpoint.tools.transfers"
-# Where a verb is, imported when it is used: torch takes seconds, and half of them need none.
+# Modules are imported on use: torch takes seconds, and half of the verbs need none.
 VERBS: Mapping[str, tuple[str, str]] = {
     "ls": (READING, "ls"),
     "verify": (READING, "verify_all"),

@@ -7,14 +7,18 @@ import xxhash
 
 from headway.runner.checkpoint.tensors import to_bytes
 
-# Words of a device's tensor that are weighed at once: 8 bytes each for the products, and a table of as many weights for each sum.
+# Words of a device's tensor per pass: 8 bytes each for the products, and a table of as many weights for each sum.
 WORDS = 1 << 22
-_WEIGHED = 2  # sums of each stretch: two words that differ in their highest bit only cancel out in one sum by a chance of 2**-33
+# Sums of each stretch: two words that differ in their highest bit only cancel out in one sum by a chance of 2**-33.
+_WEIGHED = 2
 
 
 def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-    """16 bytes for each tensor: the hash of its bytes in host memory; on a device, of weighed sums that are made there, since bringing all
-    of it to the host is what a save avoids. Waits for the device once."""
+    """Return 16 bytes for each tensor.
+
+    In host memory it is the hash of the bytes. On a device it is the hash of weighted sums that are computed there,
+    since a save avoids bringing all of it to the host. Waits for the device once.
+    """
     found = {name: _hashed(tensor) for name, tensor in tensors.items() if tensor.device.type == "cpu"}
     there = {name: tensor for name, tensor in tensors.items() if name not in found}
     summed = {name: weighed_sums(tensor) for name, tensor in there.items()}
@@ -23,7 +27,8 @@ def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
         for name, tensor in there.items():
             by_device.setdefault(tensor.device, []).append(name)
         for names in by_device.values():
-            host = torch.cat([summed[name] for name in names]).cpu()  # the one transfer, and the one wait
+            # The one transfer, and the one wait.
+            host = torch.cat([summed[name] for name in names]).cpu()
             for name, own in zip(names, torch.split(host, [len(summed[name]) for name in names]), strict=True):
                 found[name] = xxhash.xxh3_128_digest(to_bytes(own))
     return found
@@ -34,7 +39,7 @@ def _hashed(tensor: torch.Tensor) -> bytes:
 
 
 def weighed_sums(tensor: torch.Tensor) -> torch.Tensor:
-    """For each stretch of WORDS words of 4 bytes, sums of the words by two tables of odd random weights, modulo 2**64."""
+    """Return for each stretch of WORDS 4-byte words the sums weighted by two tables of odd random weights, modulo 2**64."""
     return torch.stack(
         [(words * weights[: len(words)]).sum() for words in _stretches(tensor) for weights in _tables(tensor.device)]
     )
@@ -51,7 +56,7 @@ _weights: dict[torch.device, tuple[torch.Tensor, ...]] = {}
 
 
 def _tables(device: torch.device) -> tuple[torch.Tensor, ...]:
-    """The same on all ranks, whatever their devices; made once."""
+    """Return the weight tables: the same on all ranks, whatever their devices; computed once."""
     if device not in _weights:
         generator = torch.Generator().manual_seed(0x68656164)
         drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (_WEIGHED, WORDS), generator=generator, dtype=torch.int64)

@@ -35,12 +35,15 @@ from headway.runner.rundir import RunDirectory, create_handle_of_loop
 
 
 class NothingVerifiesError(Exception):
-    """Checkpoints were committed, and none of them verifies: a person must look before anything is trained."""
+    """Checkpoints were committed, and none of them verifies: a person must decide before training continues."""
 
 
 class UnreadError(OSError):
-    """A checkpoint could not be read: by a mount that is slow or gone, a disk, or rights. It may well be whole, so nothing is concluded
-    from it: no other one is taken, and nothing is deleted. `errno`, `filename` and the host are those of the first rank that could not."""
+    """A checkpoint could not be read: a slow or missing mount, a disk error, or permissions.
+
+    The checkpoint may be intact, so nothing is concluded: no other one is chosen and nothing is deleted. `errno`,
+    `filename` and the host are those of the first rank that failed.
+    """
 
 
 class Authority:
@@ -50,18 +53,20 @@ class Authority:
         self.place, self.chain, self.base = place, chain, base
 
     def refuse(self, base: Base, error: Exception) -> None:
-        """`base` was not loaded on some rank. Takes another one, or raises NothingVerifiesError, or UnreadError where any rank could not
-        read what it needs. Collective."""
+        """Refuse `base`, which some rank could not load, and choose another. Collective.
+
+        Raises NothingVerifiesError when none is left, and UnreadError when any rank could not read what it needs.
+        """
         raise NotImplementedError
 
     def loaded(self, step: int) -> None:
-        """This rank has the state of `step`, 0 for that of the beginning: said to whoever keeps the run's journal."""
+        """Report that this rank has the state of `step` (0: the initial state) to the run's journal."""
 
     def tell(self, outcome: Outcome) -> None:
-        """What has become of a save, to whoever keeps the run's journal."""
+        """Report the result of a save to the run's journal."""
 
     def tell_retired(self, checkpoints: Sequence[CheckpointId]) -> None:
-        """What was retired, to the same."""
+        """Report retired checkpoints to the run's journal."""
 
 
 class OfJob(Authority):
@@ -72,7 +77,8 @@ class OfJob(Authority):
         self._worker, self._ranks = worker, ranks
 
     def refuse(self, base: Base, error: Exception) -> None:
-        """A rank that only hears of another's failure refuses nothing: what failed there need not be the checkpoint."""
+        """Refuse `base` only on the rank where it failed: a rank that learns of another's failure has no evidence
+        against the checkpoint."""
         if isinstance(error, RefusedError):
             say_refused(self._worker, base, error)
         refuse_unread(self.place, base, error, self._ranks)
@@ -89,15 +95,17 @@ class OfJob(Authority):
 
 
 def say_refused(worker: "workers.Worker", base: Base, error: RefusedError) -> None:
-    """A base that did not verify, in the tier that it was read from: the coordinator then claims another. One that could not be read is
-    no reason for that, and is said as such: the attempt ends, and the next one finds all as it was."""
+    """Report a base that did not verify, and the tier that it was read from: the coordinator then claims another.
+
+    A base that could not be read is reported as such: the attempt ends, and the next one can use the same base.
+    """
     facts = {"step": base.step, "generation": base.generation, "tier": base.tier}
     what = "refused" if error.unread is None else "unread"
     worker.say(what, **facts, name=error.name, reason=error.reason)
 
 
 def refuse_unread(place: Place, base: Base, error: Exception, ranks: Ranks) -> None:
-    """Raises UnreadError on all ranks where any of them has met one; collective."""
+    """Raise UnreadError on all ranks where any of them got one; collective."""
     facts: dict[str, Any] | None = None
     if isinstance(error, RefusedError) and error.unread is not None:
         where = place.root if base.tier == "disk" else f"{place.remote}/{place.run}"
@@ -109,7 +117,7 @@ def refuse_unread(place: Place, base: Base, error: Exception, ranks: Ranks) -> N
 
 
 def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
-    """One save in one tier, for the journal."""
+    """Report one save in one tier to the journal."""
     if outcome.error is not None:
         print(
             f"step {outcome.step} is not in tier `{outcome.tier}`, earlier ones are kept: {outcome.error}",
@@ -123,15 +131,15 @@ def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
 
 
 def say_retired(worker: "workers.Worker", checkpoints: Sequence[CheckpointId]) -> None:
-    """What later ones have made superfluous, for the journal."""
+    """Report the checkpoints that newer ones have superseded to the journal."""
     if checkpoints:
         worker.say("retired", checkpoints=[vars(checkpoint) for checkpoint in checkpoints])
 
 
 def of_job(otherwise: Checkpoint, ranks: Ranks) -> tuple[Authority, Checkpoint]:
-    """The authority of the job that this process is a worker of, and its tiers: `otherwise`, where it has none.
+    """Return the authority of the job that this process is a worker of, and its tiers: `otherwise` if the job has none.
 
-    Raises RuntimeError where there is no job, and where its nodes have no store in common.
+    Raises RuntimeError outside of a job, and where the job's nodes have no shared storage.
     """
     worker = workers.current()
     if worker is None:
@@ -149,7 +157,7 @@ def of_job(otherwise: Checkpoint, ranks: Ranks) -> tuple[Authority, Checkpoint]:
 
 
 def place_of(worker: "workers.Worker", config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint) -> Place:
-    """Where a worker's generation of a job saves."""
+    """Return the place that a worker's generation of a job saves to."""
     assert config.run is not None  # noqa: S101  set when the run directory was made
     return Place(
         root=directory.checkpoints,
@@ -162,12 +170,12 @@ def place_of(worker: "workers.Worker", config: RunConfig, directory: RunDirector
     )
 
 
-# --- a directory of one's own -----------------------------------------------------------------------------------------
+# --- a directory without a coordinator --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Claimed:
-    """What the first rank has claimed for all."""
+    """The first rank's claim, as all ranks know it."""
 
     generation: int
     base: Base | None
@@ -189,7 +197,8 @@ class OfDirectory(Authority):
         self._claim()
 
     def _claim(self) -> None:
-        """Claims the next generation from the newest checkpoint that is not refused. Raises NothingVerifiesError if none is left."""
+        """Claim the next generation from the newest checkpoint that is not refused. Raises NothingVerifiesError if none
+        is left."""
         found: list[_Claimed] = []
         self._ranks.together(lambda: found.append(self._claim_first()), only=0)
         raw = json.dumps([found[0].generation, vars(found[0].base) if found[0].base else None]).encode() if found else b""
@@ -209,25 +218,28 @@ class OfDirectory(Authority):
             claim = newest_claim(records)
             try:
                 record = self.chain.claim(base, claim.attempt + 1 if claim else 0, f"{socket.gethostname()} pid {os.getpid()}")
-            except MovedError:  # whoever had it before was still writing
+            except MovedError:
+                # The previous owner was still committing.
                 continue
             return _Claimed(record.generation, base)
 
 
 def ranks_here(ranks: Ranks) -> int:
-    """How many ranks this node has, where no launcher says it; collective."""
+    """Return how many ranks this node has, without a launcher's variables; collective."""
     hosts = ranks.gather_any(socket.gethostname().encode())
     return hosts.count(hosts[ranks.rank])
 
 
 def _same_run(handle: Path, ranks: Ranks) -> str:
-    """The run's name, as all ranks read it. Raises UnreadError where one cannot, or finds another run: it has not that file system."""
+    """Return the run's name, as all ranks read it. Raises UnreadError where a rank cannot read it or reads another: it
+    does not see the shared file system."""
     found, number, why = b"", 0, ""
     for wait_s in (*STALE_WAITS_S, None):
         try:
             found, number, why = handle.read_bytes(), 0, ""
             break
-        except OSError as error:  # a client that has looked before may not see it yet (nfs(5), lookupcache)
+        except OSError as error:
+            # A client that has looked before may not see it yet (nfs(5), lookupcache).
             number, why = error.errno or errno.EIO, f"{error.strerror} on {socket.gethostname()}"
         if wait_s is not None:
             time.sleep(wait_s)
@@ -245,7 +257,7 @@ def _same_run(handle: Path, ranks: Ranks) -> str:
 
 
 def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
-    """Claims the run in `root`, which is made if it is not there; collective."""
+    """Claim the run in `root`, which is created if it does not exist; collective."""
     directory = RunDirectory(root.resolve(), 0)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or ranks_here(ranks)
 

@@ -1,7 +1,8 @@
 """Accesses the objects below a URL (s3://, gs://, az://) as named bytes, over obstore, with readable errors.
 
-obstore finds the store and what opens it in the environment (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, AWS_TIMEOUT, ...; docs.rs/object_store,
-aws::AmazonS3ConfigKey) and tries a failed request again by itself, with growing waits, for three minutes at most.
+obstore finds the endpoint and credentials in the environment (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, AWS_TIMEOUT, ...;
+docs.rs/object_store, aws::AmazonS3ConfigKey) and retries a failed request itself, with growing waits, for three minutes
+at most.
 """
 
 import errno
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 RETRIES = 10
 _RETRY_TIME = timedelta(minutes=3)
-# An upload has 10,000 parts at most, of 5 MiB at least but for the last (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html), and
-# 8 on the way here. A request has 30 s, its body included (obstore, ClientConfig.timeout).
+# An upload has 10,000 parts at most, of 5 MiB at least but for the last
+# (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html), and 8 in flight here. A request has 30 s, its body
+# included (obstore, ClientConfig.timeout).
 _PARTS = 10_000
 _PART_BYTES = 8 << 20
 _UPLOADS = 8
@@ -33,10 +35,11 @@ _MD5 = re.compile(r'"?[0-9a-f]{32}(-\d+)?"?')
 
 
 class Bucket:
-    """What lies below one URL. Names are paths relative to it.
+    """The objects below one URL. Names are paths relative to it.
 
-    Everything raises OSError, with the URL of the object and never what opens the store: FileNotFoundError, PermissionError where the store
-    says so. A store's own error text is not passed on: it may hold the signed request (S3's SignatureDoesNotMatch does).
+    Everything raises OSError, with the URL of the object and never a credential: FileNotFoundError, or PermissionError
+    where the store reports it. A store's own error text is not passed on: it may hold the signed request (S3's
+    SignatureDoesNotMatch does).
     """
 
     def __init__(self, url: str, retries: int = RETRIES) -> None:
@@ -47,20 +50,21 @@ class Bucket:
             except ImportError:
                 raise OSError(errno.ENOPKG, "obstore is not installed: pip install 'headway[remote]'") from None
             retry: RetryConfig = {"max_retries": retries, "retry_timeout": _RETRY_TIME}
-            # None: those of the environment, which any of our own would take the place of.
+            # None: the options of the environment, which ours would replace.
             client: ClientConfig | None = {"allow_http": True} if plain_http() and "AWS_ALLOW_HTTP" not in os.environ else None
             self._store = from_url(url, client_options=client, retry_config=retry)
 
     def put(self, name: str, data: bytes) -> None:
-        """Writes the object whole; returns when the store has it."""
+        """Write the object whole; return when the store has it."""
         with self._failing(name):
             self._verify(name, len(data), self._store.put(name, data, chunk_size=_PART_BYTES, max_concurrency=_UPLOADS))
 
     def put_regions(self, name: str, regions: Sequence[memoryview], sent: Callable[[int], None]) -> int:
-        """Writes the regions, one after the other, as one object, without a copy; returns its bytes.
+        """Write the regions, one after the other, as one object, without a copy; return its size in bytes.
 
-        `sent` hears of each piece that the client has taken. An upload that fails is aborted; the client lets go of the regions a moment
-        later. One whose process dies leaves parts that no reader sees, for the bucket's lifecycle rule to remove.
+        `sent` is called with the size of each piece that the client has taken. A failed upload is aborted; the client
+        releases the regions a moment later. An upload whose process dies leaves parts that no reader sees, for the
+        bucket's lifecycle rule to remove.
         """
         size = sum(map(len, regions))
         part = max(_PART_BYTES, -(-size // _PARTS))
@@ -70,42 +74,45 @@ class Bucket:
         return size
 
     def get(self, name: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         with self._failing(name):
             return self._store.get(name).bytes().to_bytes()
 
     def read_at(self, name: str, offset: int, out: memoryview) -> int:
-        """Reads the object's bytes from `offset` on into `out`, in one request; returns how many, READ_BYTES at most, less at its end."""
+        """Read the object's bytes from `offset` on into `out`, in one request; return how many: at most READ_BYTES,
+        less at its end."""
         with self._failing(name):
             found = self._store.get_range(name, start=offset, length=min(READ_BYTES, len(out)))
         out[: len(found)] = memoryview(found)
         return len(found)
 
     def names(self, folder: str) -> list[str]:
-        """All objects in `folder` and below."""
+        """Return all objects in `folder` and below."""
         with self._failing(folder):
             return [found["path"] for found in self._store.list(folder).collect()]
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders in `folder`."""
+        """Return the names of the folders in `folder`."""
         with self._failing(folder):
             return [found.rpartition("/")[2] for found in self._store.list_with_delimiter(folder)["common_prefixes"]]
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes the objects; one that is not there is no error."""
+        """Delete the objects; a missing one is not an error."""
         if not names:
             return
         with self._failing(names[0]):
             try:
                 self._store.delete(names)
-            except FileNotFoundError:  # GCS and Azure say it, S3 does not (obstore.delete)
+            except FileNotFoundError:
+                # GCS and Azure report it, S3 does not (obstore.delete).
                 return
 
     def _verify(self, name: str, size: int, put: "PutResult") -> None:
-        """What lies under the name is what was sent, and nobody has written there since.
+        """Verify that the object is what was sent, and has not been written since.
 
-        S3 refuses a request whose bytes are not those that it was signed with (x-amz-content-sha256); an ETag stands for the content
-        (docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html) and is an MD5 or not, so two are compared, and none is computed.
+        S3 refuses a request whose bytes are not those that it was signed with (x-amz-content-sha256). An ETag
+        identifies the content (docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html) and is an MD5 or not, so two
+        are compared, and none is computed.
         """
         found = self._store.head(name)
         if found["size"] != size:
@@ -120,7 +127,7 @@ class Bucket:
 
 @contextmanager
 def readable_errors(url: str) -> Iterator[None]:
-    """What obstore raises becomes an OSError that names `url` and holds no credential."""
+    """Turn obstore's errors into an OSError that names `url` and holds no credential."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -132,12 +139,12 @@ def readable_errors(url: str) -> Iterator[None]:
 
 
 def public(url: str) -> str:
-    """The URL without what may be a credential in it: the user's part and the query."""
+    """Return the URL without possible credentials: the user's part and the query."""
     return _PRIVATE.sub("", url).rstrip("/")
 
 
 def plain_http() -> bool:
-    """A server of one's own may have no TLS: that its URL says http is as good as AWS_ALLOW_HTTP."""
+    """Return whether the server is plain HTTP, as a private one may be: a URL with http counts as AWS_ALLOW_HTTP."""
     return os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
 
 
@@ -157,7 +164,7 @@ def _failure(error: Exception, url: str) -> OSError:
 
 
 def _reason(text: str) -> str:
-    """What obstore's error says in words of its own, without bodies, headers and queries."""
+    """Return obstore's error text without bodies, headers and queries."""
     if (status := _STATUS.search(text)) is not None:
         code = _CODE.search(text)
         return f"the store answered {status[1]}" + (f" ({code[1]})" if code else "")

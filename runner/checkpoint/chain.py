@@ -21,31 +21,35 @@ import xxhash
 from headway.runner.checkpoint.stores import Store
 
 SCHEMA = "headway.chain/2"
-TIERS = ("disk", "remote")  # where a committed checkpoint can be read, in the order in which a restore prefers them
-READERS, BATCH = 32, 1024  # requests at a time, and records at a time, when a long chain is read for the first time
-STALE_WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # for a store that does not show yet what it says is there
+# Where a committed checkpoint can be read, in the order that a restore prefers.
+TIERS = ("disk", "remote")
+# Concurrent requests, and records per batch, when a long chain is read for the first time.
+READERS, BATCH = 32, 1024
+# Waits for a store that lists a record and does not return it yet.
+STALE_WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _NAME = re.compile(r"^(\d{9})\.json$")
 
 
 class ChainError(Exception):
-    """The chain has a gap, a broken link or a foreign record: nobody may append, a person looks (exit code 84)."""
+    """The chain has a gap, a broken link or a foreign record: nothing may be appended until a person has looked (exit
+    code 84)."""
 
 
 class SupersededError(Exception):
-    """A newer generation has claimed the run: whoever sees this stops (exit code 85)."""
+    """A newer generation has claimed the run: this process must stop (exit code 85)."""
 
 
 class MovedError(Exception):
-    """A commit, or the base's retirement, came after the base of a claim had been chosen: read the chain and choose again."""
+    """A commit, or the retirement of the base, came after the base of a claim was chosen: read the chain and choose again."""
 
 
 class CommittedError(Exception):
-    """The step was committed before in this generation, as another checkpoint, and that one counts."""
+    """The step was already committed in this generation, as another checkpoint, and that one counts."""
 
 
 @dataclass(frozen=True, order=True)
 class CheckpointId:
-    """Names one checkpoint of a run: the optimizer steps in it, and the generation that wrote it."""
+    """Identifies one checkpoint of a run: its number of optimizer steps, and the generation that wrote it."""
 
     step: int
     generation: int
@@ -57,7 +61,7 @@ class CheckpointId:
 
 @dataclass(frozen=True)
 class Base:
-    """What a generation starts from: a checkpoint with the hash of its manifest, read from `tier`."""
+    """The start of a generation: a checkpoint with the hash of its manifest, read from `tier`."""
 
     step: int
     generation: int
@@ -71,7 +75,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Committed:
-    """A checkpoint that counts. `tiers` are those that hold it: committed there and not retired, the preferred one first."""
+    """A checkpoint that counts. `tiers` are those that hold it (committed there and not retired), the preferred one first."""
 
     step: int
     generation: int
@@ -90,9 +94,9 @@ class Committed:
 class Claim:
     """Generation `Record.generation` is in charge and starts from `base` (None: from scratch).
 
-    `groups`: a counter for each replica group. A further claim of the same generation raises one of them: that group was started again.
-    `history_entries`: how many entries of the spec's history the generation has carried out.
-    `rolled_back`: the history, not damage, is why the base is older than what had been committed.
+    `groups` has a counter per replica group. A further claim of the same generation raises one of them when that group
+    restarts. `history_entries` is the number of entries of the spec's history that the generation has applied.
+    `rolled_back`: the base is older than the newest commit because of the history, not because of damage.
     """
 
     base: Base | None
@@ -103,9 +107,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint of `Record.generation` whose manifest is durable on `tiers`, written by replica group `group` as `counter` says.
+    """A checkpoint of `Record.generation` whose manifest is durable on `tiers`, written by replica group `group` under
+    `counter`.
 
-    A step of a generation is one checkpoint, whichever group commits it; a further commit of it with the same manifest adds tiers.
+    A step of a generation is one checkpoint, whichever group commits it; a further commit of it with the same manifest
+    adds tiers.
     """
 
     step: int
@@ -186,14 +192,15 @@ def newest_claim(records: Sequence[Record]) -> Record | None:
 
 
 def retired(records: Iterable[Record]) -> set[tuple[CheckpointId, str]]:
-    """Which checkpoint may be deleted from which tier. What was retired stays so, whatever is committed later."""
+    """Return which checkpoints may be deleted from which tier. A retirement is final, whatever is committed later."""
     return {(c, t) for r in records if isinstance(r.entry, Retire) for c in r.entry.checkpoints for t in r.entry.tiers}
 
 
 def lineage(records: Sequence[Record]) -> list[Committed]:
-    """The checkpoints that count, newest first: along base pointers from the newest claim, so what was rolled back stays so.
+    """Return the checkpoints that count, newest first: along base pointers from the newest claim, so rolled-back ones
+    stay out.
 
-    One that was retired everywhere stays in the list, without tiers.
+    A checkpoint that was retired everywhere stays in the list, without tiers.
     """
     commits, gone = _commits(records), retired(records)
     found = []
@@ -208,7 +215,7 @@ def lineage(records: Sequence[Record]) -> list[Committed]:
 def newest_base(
     records: Sequence[Record], refused: AbstractSet[tuple[CheckpointId, str]] = frozenset(), at_most_step: int | None = None
 ) -> Base | None:
-    """The newest checkpoint along the lineage, up to `at_most_step`, on its best tier that was neither retired nor refused."""
+    """Return the newest checkpoint of the lineage, up to `at_most_step`, on its best tier that is neither retired nor refused."""
     for committed in lineage(records):
         if at_most_step is None or committed.step <= at_most_step:
             for tier in committed.tiers:
@@ -220,7 +227,8 @@ def newest_base(
 def newest_held_base(
     records: Sequence[Record], holdings: Mapping[CheckpointId, str], refused: AbstractSet[tuple[CheckpointId, str]] = frozenset()
 ) -> Base | None:
-    """The newest capture in the memory of nodes that counts: its generation did not roll it back, and no later one did.
+    """Return the newest capture in the nodes' memory that counts: neither its own generation nor a later one rolled it
+    back.
 
     `holdings`: the captures that all ranks have, with the hash of the manifest that follows from their parts.
     """
@@ -231,9 +239,10 @@ def newest_held_base(
 
 
 def claims_without_commit(records: Sequence[Record]) -> int:
-    """How many claims in a row, counted from the newest, have saved nothing: the crash-loop guard that outlives an attempt.
+    """Return how many claims in a row, counted from the newest, have saved nothing: the crash-loop guard across
+    attempts.
 
-    A claim that starts from a capture in memory of the generation before it says that this one had saved that.
+    A claim that starts from an in-memory capture of the previous generation counts as proof of that save.
     """
     count = 0
     for record in reversed(records):
@@ -249,11 +258,12 @@ def claims_without_commit(records: Sequence[Record]) -> int:
 def adoption(
     records: Sequence[Record], found: Iterable[Committed], newest_generation: int = 0
 ) -> list[tuple[int, Claim | Commit]]:
-    """With what a person founds a chain anew: the claims and commits of the checkpoints `found`, then a claim above everything seen.
+    """Return the claims and commits that rebuild a chain from the checkpoints `found`, then a claim above everything
+    seen.
 
-    `records` are those that can still be read of the old chain, from its beginning: what they say was rolled back or retired stays so.
-    Beyond them, a generation is taken to have started from the newest checkpoint before its own first one. `newest_generation` is the
-    highest that anything else speaks of. Entries come with their generation.
+    `records` are the readable records of the old chain, from its beginning; their rollbacks and retirements remain in
+    force. After them, each generation is assumed to start from the newest checkpoint before its own first one.
+    `newest_generation` is the highest one in any other source. Each entry comes with its generation.
     """
     gone, path = retired(records), dict(_path(records))
     known = {r.generation for r in records if isinstance(r.entry, Claim)}
@@ -280,12 +290,12 @@ def _last_base(standing: Sequence[Committed]) -> Base | None:
 
 
 def history_entries(records: Sequence[Record]) -> int:
-    """How many entries of the spec's history claims have carried out."""
+    """Return how many entries of the spec's history the claims have applied."""
     return max((r.entry.history_entries for r in records if isinstance(r.entry, Claim)), default=0)
 
 
 def _commits(records: Iterable[Record]) -> dict[int, list[tuple[int, str, set[str]]]]:
-    """Generation -> (step, hash of the manifest, tiers) of each of its checkpoints, the newest first."""
+    """Return generation -> (step, manifest hash, tiers) of each of its checkpoints, the newest first."""
     merged: dict[CheckpointId, tuple[str, set[str]]] = {}
     for record in records:
         if isinstance(commit := record.entry, Commit):
@@ -298,7 +308,8 @@ def _commits(records: Iterable[Record]) -> dict[int, list[tuple[int, str, set[st
 
 
 def _path(records: Sequence[Record]) -> list[tuple[int, int | None]]:
-    """Generations along base pointers from the newest claim, each with the last step of it that counts (None: every one)."""
+    """Return the generations along base pointers from the newest claim, each with its last step that counts (None:
+    every step)."""
     bases: dict[int, Base | None] = {}
     for record in records:
         if isinstance(record.entry, Claim):
@@ -327,10 +338,11 @@ def _preference(tier: str) -> tuple[int, str]:
 
 
 class Chain:
-    """The chain of `run` in a store. Records never change, so what was read once is kept.
+    """The chain of `run` in a store. Records never change, so each is read once and kept.
 
-    Every method raises ChainError when the chain is damaged, and OSError when the store cannot be used or does not show what it says
-    it has. After an OSError a record may stand, or come to stand, all the same: read again before you conclude anything.
+    Every method raises ChainError when the chain is damaged, and OSError when the store cannot be used or does not
+    return a record that it lists. After an OSError a record may exist, or appear later: read again before you conclude
+    anything.
     """
 
     def __init__(self, store: Store, run: str, wait: Callable[[float], None] = time.sleep) -> None:
@@ -339,11 +351,12 @@ class Chain:
         self._wait = wait
         self._records: list[Record] = []
         self._last = b""
-        self._newest: Record | None = None  # claim
+        # The newest claim.
+        self._newest: Record | None = None
         self._manifests: dict[CheckpointId, str] = {}
 
     def read(self) -> list[Record]:
-        """All records to the end."""
+        """Return all records to the end."""
         if not self._records:
             self._read_listed()
         while (raw := self._store.read(_name(len(self._records) + 1))) is not None:
@@ -351,10 +364,11 @@ class Chain:
         return list(self._records)
 
     def append(self, entry: Commit | Retire | End, generation: int, attempt: int, holder: str) -> Record:
-        """Appends under `generation`. A commit that stands already is not appended again: its record is returned.
+        """Append under `generation`. A commit that is already on the chain is not appended again: its record is
+        returned.
 
-        Raises SupersededError when a newer claim stands on the chain (or the replica group was started again), CommittedError when the
-        step was committed as another checkpoint, ValueError when what is to be retired is still needed.
+        Raises SupersededError when the chain has a newer claim (or the replica group was restarted), CommittedError
+        when the step was committed as another checkpoint, ValueError when a checkpoint to be retired is still needed.
         """
         group, counter = (entry.group, entry.counter) if isinstance(entry, Commit) else (0, 0)
         while True:
@@ -379,11 +393,12 @@ class Chain:
         history_entries: int = 0,
         rolled_back: bool = False,
     ) -> Record:
-        """Claims the generation after the newest that the last `read` returned; `base` was chosen from that same reading.
+        """Claim the generation after the newest that the last `read` returned; `base` must be chosen from that same
+        reading.
 
-        Raises SupersededError when somebody else has claimed since, MovedError when something was committed since, which a claim with
-        this base would roll back, or when the base itself was retired; ValueError when the base does not count, or when there is none,
-        although checkpoints count and the history does not roll back to step 0.
+        Raises SupersededError when another process has claimed since; MovedError when a commit has followed that this
+        base would roll back, or the base was retired; ValueError when the base does not count, or is None although
+        checkpoints count and the history does not roll back to step 0.
         """
         self._refuse_base(base, rolled_back)
         known, generation = len(self._records), self._newest.generation if self._newest else 0
@@ -395,10 +410,11 @@ class Chain:
             self._refuse_moved(base, generation, known)
 
     def restart(self, group: int, counter: int, generation: int, attempt: int, holder: str) -> Record:
-        """Claims the generation again with the counter of `group` raised: what the group was about to commit is refused from then on.
+        """Claim the generation again with the counter of `group` raised: pending commits of the group are refused from
+        then on.
 
-        Raises SupersededError when a newer generation has claimed, or when the counter is not `counter` any more: somebody else has
-        started the group again.
+        Raises SupersededError when a newer generation has claimed, or when the counter is no longer `counter`: another
+        process has restarted the group.
         """
         while True:
             newest = self._read_since(generation, group, counter)
@@ -412,7 +428,7 @@ class Chain:
                 return record
 
     def begin(self, entries: Iterable[tuple[int, Claim | Commit]], attempt: int, holder: str) -> list[Record]:
-        """Writes the first records of an empty chain (see `adoption`). Raises ChainError when it is not empty."""
+        """Write the first records of an empty chain (see `adoption`). Raises ChainError when it is not empty."""
         if self.read():
             raise ChainError(f"{self._store} already holds a chain")
         for generation, entry in entries:
@@ -424,7 +440,7 @@ class Chain:
     # --- what may be appended -----------------------------------------------------------------------------------------
 
     def _read_since(self, generation: int, group: int, counter: int) -> Record:
-        """The claim in charge, once the store shows one as new as what the caller was started by."""
+        """Return the claim in charge, once the store shows a claim as new as the caller's."""
         for wait_s in (*STALE_WAITS_S, None):
             self.read()
             if (newest := self._newest) is not None and _is_since(newest, generation, group, counter):
@@ -445,7 +461,7 @@ class Chain:
             )
 
     def _standing(self, commit: Commit, generation: int) -> Record | None:
-        """The record that says already what `commit` would say."""
+        """Return the existing record that equals `commit`, if any."""
         at = CheckpointId(commit.step, generation)
         if (known := self._manifests.get(at)) is None:
             return None
@@ -484,10 +500,11 @@ class Chain:
         return Record(self._run, seq, previous, generation, attempt, holder, nonce, time.time(), entry)
 
     def _create(self, record: Record) -> bool:
-        """True if the record stands on the chain; False if another one has its place, which is then read.
+        """Create the record. Returns False if another record took its place, which is then read.
 
-        After a refusal or an unknown outcome it is ours only if the nonce is: over NFS a link() whose first answer was lost is sent
-        again and answered EEXIST, although the name is ours (nfs(5), link(2)); a request to an object store is sent again as well.
+        After a refusal or an unknown outcome it is ours only if the nonce is: over NFS a link() whose first answer was
+        lost is sent again and answered EEXIST, although the name is ours (nfs(5), link(2)); a request to an object
+        store is sent again as well.
         """
         name, raw = _name(record.seq), record.to_bytes()
         try:
@@ -495,13 +512,15 @@ class Chain:
         except OSError:
             if self._store.read(name) is None:
                 raise
-            created = self._store.create(name, raw)  # it is taken: this makes sure that it is durably so
+            # The name is taken: this call makes sure that it is durable.
+            created = self._store.create(name, raw)
         standing = raw if created else self._read_taken(name)
         self._accept(standing)
         return standing == raw
 
     def _read_taken(self, name: str) -> bytes:
-        """What a name holds that is known to be taken. A client that has looked before may not see it yet (nfs(5), lookupcache)."""
+        """Return the content of a name that is known to be taken. A client that has looked before may not see it yet
+        (nfs(5), lookupcache)."""
         for wait_s in (*STALE_WAITS_S, None):
             if (raw := self._store.read(name)) is not None:
                 return raw
@@ -510,7 +529,7 @@ class Chain:
         raise OSError(errno.ESTALE, f"{self._store}/{name} exists and cannot be read")
 
     def _read_listed(self) -> None:
-        """Reads what the store lists. That alone shows a gap: after it, records are read one by one until there is none."""
+        """Read what the store lists, which alone shows a gap; then read records one by one until one is missing."""
         for wait_s in (*STALE_WAITS_S, None):
             listed = {int(match[1]) for match in map(_NAME.match, self._store.names()) if match}
             highest = max(listed, default=0)
@@ -524,7 +543,7 @@ class Chain:
         raise ChainError(f"{self._store}/{_name(missing)} is missing, but {_name(highest)} exists")
 
     def _read_to(self, highest: int) -> None:
-        """Reads up to record `highest`, or to the first that is missing."""
+        """Read up to record `highest`, or to the first that is missing."""
         while len(self._records) < highest:
             first = len(self._records) + 1
             for raw in self._read_many(range(first, min(first + BATCH, highest + 1))):
@@ -557,7 +576,7 @@ class Chain:
         self._last = raw
 
     def _what_is_wrong(self, record: Record) -> str | None:
-        """Why nobody who keeps to the rules can have written the record here."""
+        """Return why no correct process can have written the record here; None if one can."""
         seq, newest = len(self._records) + 1, self._newest
         if (record.run, record.seq) != (self._run, seq):
             return f"is record {record.seq} of run {record.run!r}; expected {seq} of {self._run!r}"

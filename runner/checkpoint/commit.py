@@ -20,23 +20,23 @@ TEMPORARY = ".tmp-"
 
 @dataclass(frozen=True)
 class Written:
-    """One rank's part in storage, and the bytes of the data file that it lies in."""
+    """One rank's part in storage, and the size of the data file that contains it, in bytes."""
 
     part_xxh3_128: str
     file_bytes: int
 
 
 def no_retirement(_: str) -> tuple[CheckpointId, ...]:
-    """Everything stays."""
+    """Retire nothing."""
     return ()
 
 
 @dataclass(frozen=True)
 class Committer:
-    """The first rank's part of a save; the others use it for `bytes_of` and `files_of` only.
+    """The first rank's side of a save; the others use it for `bytes_of` and `files_of` only.
 
-    `retire` says what it named: `clean` runs it after each commit to a tier. `upload` puts a manifest beside what keepers have brought to
-    the remote tier.
+    `retire` returns the checkpoints that it retired; `clean` runs it after each commit to a tier. `upload` writes a
+    manifest next to the keepers' uploads in the remote tier.
     """
 
     place: Place
@@ -44,10 +44,12 @@ class Committer:
     retire: Callable[[str], tuple[CheckpointId, ...]] = no_retirement
     upload: Callable[[CheckpointId, bytes], None] | None = None
     versions: dict[str, str] = field(default_factory=lambda: {"python": sys.version.split()[0]})
-    _one_tier: threading.Lock = field(default_factory=threading.Lock)  # each tier commits in a thread of its own, on one chain
+    # Each tier commits in its own thread, on one chain.
+    _one_tier: threading.Lock = field(default_factory=threading.Lock)
 
     def commit(self, step: int, tier: str, everyone: Sequence[Written]) -> None:
-        """Raises OSError when the manifest cannot be written, SupersededError when a newer generation has claimed the run."""
+        """Commit `step` to `tier`. Raises OSError when the manifest cannot be written, SupersededError when a newer
+        generation has claimed the run."""
         checkpoint = self.place.checkpoint(step)
         if self._stands(checkpoint, tier):
             return
@@ -59,36 +61,39 @@ class Committer:
                 self.refuse_superseded()
                 raise
         else:
-            assert self.upload is not None  # noqa: S101  nothing is brought to a tier that is not there
+            assert self.upload is not None  # noqa: S101  keepers upload only where there is a remote tier
             self.upload(checkpoint, raw)
         entry = Commit(step, xxhash.xxh3_128_hexdigest(raw), (tier,))
         with self._one_tier:
             self.chain.append(entry, self.place.generation, self.place.attempt, holder="rank 0")
 
     def clean(self, tier: str) -> tuple[CheckpointId, ...]:
-        """Retires and deletes what the commits to the tier have made superfluous; what cannot be done now, the next save tries again.
+        """Retire and delete what the commits to the tier have superseded; the next save retries what fails now.
 
-        Nobody waits for it: deleting a checkpoint takes as long as a part of writing one (524 MB on ext4: 0.08 s).
+        No rank waits for it: deleting a checkpoint takes as long as a part of writing one (524 MB on ext4: 0.08 s).
         """
         with self._one_tier, contextlib.suppress(OSError, ChainError, SupersededError, ValueError):
             return self.retire(tier)
         return ()
 
     def refuse_superseded(self) -> None:
-        """Raises SupersededError if a newer generation stands on the chain: it deletes what older ones have not committed, and then that
-        is why something is not there. Raises OSError or ChainError when the chain cannot be read."""
+        """Raise SupersededError if the chain has a newer generation.
+
+        A newer generation deletes what older ones have not committed, which explains missing files. Raises OSError or
+        ChainError when the chain cannot be read.
+        """
         with self._one_tier:
             newest = max((record.generation for record in self.chain.read()), default=0)
         if newest > self.place.generation:
             raise SupersededError(f"generation {newest} has claimed the run")
 
     def _stands(self, checkpoint: CheckpointId, tier: str) -> bool:
-        """An earlier try has come through, and nobody has heard of it: what it committed stays where it is."""
+        """Return whether an earlier try has committed without its result having been received: those files must stay."""
         with self._one_tier:
             return any(known.checkpoint == checkpoint and tier in known.tiers for known in lineage(self.chain.read()))
 
     def bytes_of(self, everyone: Sequence[Written]) -> int:
-        """The data of all ranks. Ranks of one node lie in one file."""
+        """Return the data bytes of all ranks. Ranks of one node share a file."""
         return sum(self._files(everyone).values())
 
     def _manifest(self, checkpoint: CheckpointId, everyone: Sequence[Written]) -> Manifest:
@@ -105,7 +110,7 @@ class Committer:
         )
 
     def files_of(self, everyone: Sequence[Written]) -> int:
-        """How many files the checkpoint is: a data file a node, a part a rank, the manifest."""
+        """Return the checkpoint's number of files: a data file per node, a part per rank, the manifest."""
         return len(self._files(everyone)) + len(everyone) + 1
 
     def _files(self, everyone: Sequence[Written]) -> dict[str, int]:
@@ -113,19 +118,21 @@ class Committer:
         return {data_name(rank // procs, 0): written.file_bytes for rank, written in enumerate(everyone)}
 
     def _rename(self, checkpoint: CheckpointId, manifest: bytes) -> None:
-        """Gives the directory its name, with the manifest in it; what had that name is set aside."""
+        """Rename the directory, with the manifest in it, to its final name; a previous directory of that name is moved aside."""
         temporary = self.place.root / f"{TEMPORARY}{checkpoint.directory}"
         write_durable(temporary / MANIFEST, manifest)
         fsync_directory(temporary)
         final = self.place.root / checkpoint.directory
-        if final.exists():  # renamed by an earlier try of this generation, which then failed to commit
+        # An earlier try of this generation renamed it and then failed to commit.
+        if final.exists():
             final.rename(self.place.root / f"{TEMPORARY}stale-{checkpoint.directory}-{time.time_ns()}")
         temporary.rename(final)
         fsync_directory(self.place.root)
 
 
 def memory_manifest(run: str, checkpoint: CheckpointId, mesh: Mesh, parts: Sequence[str]) -> bytes:
-    """The manifest that follows from the hashes of all ranks' parts in memory, in order of ranks: who knows them knows its hash."""
+    """Return the manifest that follows from the hashes of all ranks' parts in memory, in rank order: knowing them is
+    knowing its hash."""
     return record_bytes(
         Manifest(
             run=run,

@@ -28,13 +28,17 @@ from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Checkpoint
 
 _PACKED = 1 + 16 + 8
-_PATIENCE = timedelta(days=1)  # ranks wait for the slowest upload
+# Ranks wait for the slowest upload.
+_PATIENCE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the save of `step` to `tier` ended, `seconds` after it began. `bytes` is the data of all ranks there, in so many `files` with
-    parts and manifest; `error` says why it does not count."""
+    """The result of the save of `step` to `tier`, `seconds` after it began.
+
+    `bytes` is the data of all ranks there, in `files` files with parts and manifest; `error` is why the save does not
+    count.
+    """
 
     step: int
     tier: str
@@ -51,54 +55,61 @@ class _Pending:
 
 
 class Saver:
-    """One rank's saves. `save` copies and returns; `outcomes` says what has become of them. All ranks call both alike."""
+    """One rank's saves. `save` copies and returns; `outcomes` reports results. All ranks call both in the same order."""
 
     def __init__(self, committer: Committer, ranks: Ranks, checkpoint: Checkpoint, connect: Callable[[], Link]) -> None:
-        """`connect` gives a link to the node's keeper, again after that has died. Collective."""
+        """Connect to the keeper. `connect` returns a new link, also after the keeper has died. Collective."""
         self._ranks, self._checkpoint, self._connect, self._committer = ranks, checkpoint, connect, committer
         self._planner = Planner(ranks)
         self._staging = Staging()
         self._link: Link | None = None
         self._layout: Layout | None = None
         self._buffers: list[Buffer] = []
-        self._copying: set[int] = set()  # buffers that a device still writes to
+        # Buffers that a device still writes to.
+        self._copying: set[int] = set()
         self._news = threading.Condition()
         self._heard: dict[tuple[int, str], Sealed | Done | Failed] = {}
-        self._gone: str | None = None  # why the keeper cannot be heard
+        # Why the keeper is unavailable.
+        self._gone: str | None = None
         self._outcomes: deque[Outcome] = deque()
         self._superseded: SupersededError | None = None
         self._absent: AbsentError | None = None
-        self._open = 0  # tiers of saves that have not ended
-        self._cleaning = 0  # those that have, and after which something may still be deleted
+        # Tiers of saves that have not ended.
+        self._open = 0
+        # Ended saves after which superseded files may still be deleted.
+        self._cleaning = 0
         self._retired: deque[CheckpointId] = deque()
         self._last_step: int | None = None
         self._lanes = {tier: _Lane(self, tier, ranks.apart(_PATIENCE)) for tier in self._lane_names()}
 
     def _lane_names(self) -> Iterator[str]:
-        """A capture in memory is agreed on whatever else becomes of it: it is what makes room for the next."""
+        """Yield the lanes' names. Ranks agree on each in-memory capture whatever happens to its other tiers: that frees
+        room for the next."""
         yield "memory"
         yield from (tier for tier in ("peer", "disk", "remote") if self._checkpoint.has(tier))
 
     # --- what the trainer calls ---------------------------------------------------------------------------------------
 
     def prepare(self, state: State) -> None:
-        """Makes the buffers, so that the first save takes no longer than the others. Collective."""
+        """Allocate the buffers, so that the first save takes no longer than the others. Collective."""
         planned = self._planner.plan(state.tensors, self._checkpoint.has("memory") or self._checkpoint.has("peer"))
         if self._link is None or self._gone is not None or planned.layout is not self._layout:
-            self.wait_quietly()  # before buffers change hands, what is under way ends
+            # Saves in progress must end before buffers are replaced.
+            self.wait_quietly()
             self._reserve(planned.layout)
 
     def save(self, step: int, state: State, tiers: Collection[str]) -> None:
-        """Copies the state and has it brought to `tiers`. Returns when the copy is made: at once where a buffer is free.
+        """Copy the state and bring it to `tiers`. Returns when the copy is made: at once if a buffer is free.
 
-        Raises ObjectError for an object that a checkpoint cannot hold, and for a tensor what torch raises; AbsentError where ranks do not
-        come to this save, and at every further one: they cannot be met again. That a newer generation has claimed the run is said by
-        `outcomes`, for all ranks to agree on.
+        Raises ObjectError for an object that a checkpoint cannot hold, and torch's error for a tensor. Raises
+        AbsentError where ranks do not come to this save, and at every later one: no collective with them is possible
+        any more. `outcomes` reports a newer generation's claim, so that all ranks can agree on it.
         """
         if self._absent is not None:
             raise self._absent
         began = time.monotonic()
-        if step == self._last_step:  # again, to other tiers perhaps: two saves under one name must not meet
+        # The same step again, perhaps to other tiers: two saves of one name must not overlap.
+        if step == self._last_step:
             self.wait_quietly()
         self._last_step = step
         wanted = [tier for tier in self._lanes if tier == "memory" or tier in tiers]
@@ -113,14 +124,15 @@ class Saver:
             raise self._absent from None
         except (KeeperError, OSError, PeerError) as error:
             self._fail(step, wanted, str(error))
-        except BaseException as error:  # whatever it is: the lanes would wait for word of this save for ever
+        except BaseException as error:
+            # For any error: the lanes would otherwise wait for this save forever.
             self._fail(step, wanted, str(error) or type(error).__name__)
             raise
         finally:
             self._put(wanted, _Pending(step, began))
 
     def abandon(self, step: int, tiers: Collection[str], reason: str) -> None:
-        """In place of `save`, on a rank that has nothing to copy: it costs this save, and holds no other rank up."""
+        """Take part in `save` on a rank that has nothing to copy: this save fails, and no other rank is delayed."""
         wanted = [tier for tier in self._lanes if tier == "memory" or tier in tiers]
         self._planner.absent()
         self._fail(step, wanted, reason)
@@ -133,35 +145,35 @@ class Saver:
             self._lanes[tier].put(pending)
 
     def refuse_capture(self) -> None:
-        """Raises RuntimeError while a CUDA graph is captured."""
+        """Raise RuntimeError while a CUDA graph is captured."""
         self._staging.refuse_capture()
 
     def wait_copied(self) -> None:
-        """Until the copy of the last save is made."""
+        """Wait until the copy of the last save is complete."""
         self._staging.wait_copied()
 
     def outcomes(self) -> list[Outcome]:
-        """What has ended since the last call. Raises SupersededError when a newer generation has claimed the run."""
+        """Return the results since the last call. Raises SupersededError when a newer generation has claimed the run."""
         self._raise_superseded()
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
     def retired(self) -> list[CheckpointId]:
-        """On the first rank: what was retired since the last call."""
+        """Return the checkpoints retired since the last call; on the first rank only."""
         return [self._retired.popleft() for _ in range(len(self._retired))]
 
     @property
     def superseded(self) -> bool:
-        """Whether `outcomes` would raise: for ranks that are to agree on it before one of them leaves."""
+        """Return whether `outcomes` would raise: ranks agree on it before one of them leaves."""
         return self._superseded is not None
 
     def wait(self) -> None:
-        """Until every save so far has ended in every tier. Raises SupersededError."""
+        """Wait until every save so far has ended in every tier. Raises SupersededError."""
         with self._news:
             self._news.wait_for(lambda: self._open == 0)
         self._raise_superseded()
 
     def close(self) -> None:
-        """Ends the threads, after the saves that are under way."""
+        """End the threads, after the saves in progress."""
         self.wait_quietly()
         for lane in self._lanes.values():
             lane.put(None)
@@ -170,14 +182,15 @@ class Saver:
             self._link.close()
 
     def wait_quietly(self) -> None:
-        """Until every save has ended, and what they made superfluous is gone; whoever has claimed the run since."""
+        """Wait until every save has ended and superseded checkpoints are deleted, whichever generation owns the run."""
         with self._news:
             self._news.wait_for(lambda: self._open == 0 and self._cleaning == 0)
 
     # --- the copy -----------------------------------------------------------------------------------------------------
 
     def _reserve(self, layout: Layout) -> None:
-        self._layout = None  # if anything fails on the way, the next save begins here again
+        # If anything below fails, the next save starts from here again.
+        self._layout = None
         self._staging.release()
         if self._link is None or self._gone is not None:
             if self._link is not None:
@@ -194,7 +207,7 @@ class Saver:
         self._layout = layout
 
     def _free_buffer(self) -> int:
-        """A buffer that nobody wants to read any more; waits for one. Raises KeeperError when the keeper is gone."""
+        """Return a buffer without readers; waits for one. Raises KeeperError when the keeper is gone."""
         with self._news:
             self._news.wait_for(lambda: self._gone is not None or self._unused())
             if self._gone is not None:
@@ -223,7 +236,7 @@ class Saver:
         with self._news:
             self._copying.discard(buffer)
 
-    # --- what the keeper says -----------------------------------------------------------------------------------------
+    # --- what the keeper reports --------------------------------------------------------------------------------------
 
     def _listen(self, link: Link) -> None:
         while True:
@@ -242,7 +255,8 @@ class Saver:
                     case Done(step, tier) | Failed(step, tier):
                         self._heard[step, tier] = event
                     case Freed():
-                        pass  # the link has told the buffer
+                        # The link has already updated the buffer.
+                        pass
                 self._news.notify_all()
 
     def _fail(self, step: int, tiers: Collection[str], reason: str) -> None:
@@ -252,13 +266,13 @@ class Saver:
             self._news.notify_all()
 
     def heard(self, step: int, tier: str) -> Sealed | Done | Failed:
-        """What the keeper has said of a save in a tier; waits for it."""
+        """Wait for the keeper's report on a save in a tier, and return it."""
         with self._news:
             self._news.wait_for(lambda: (step, tier) in self._heard or self._gone is not None)
             return self._heard.pop((step, tier), None) or Failed(step, tier, self._gone or "")
 
     def ended(self, outcome: Outcome, superseded: SupersededError | None = None) -> None:
-        """A lane is done with one save."""
+        """Record that a lane has finished one save."""
         with self._news:
             self._superseded = self._superseded or superseded
             self._outcomes.append(outcome)
@@ -267,7 +281,7 @@ class Saver:
             self._news.notify_all()
 
     def agreed(self, step: int, tier: str, everyone: list[Written]) -> tuple[int, int]:
-        """All ranks have the save in this tier: what follows. Returns bytes and files of all; runs on every rank."""
+        """Act on all ranks having the save in this tier. Returns bytes and files of all; runs on every rank."""
         if tier == "memory":
             if self._link is not None and self._gone is None:
                 self._link.confirm(step)
@@ -279,14 +293,14 @@ class Saver:
         return self._committer.bytes_of(everyone), self._committer.files_of(everyone)
 
     def refuse_superseded(self, tier: str) -> None:
-        """Some rank could not write to the tier. Raises SupersededError where the reason is a newer generation, which deletes what this
-        one writes; for the first rank."""
+        """Raise SupersededError if a rank's failed write is due to a newer generation, which deletes what this one
+        writes; first rank only."""
         if tier in TIERS:
             with contextlib.suppress(OSError, ChainError):
                 self._committer.refuse_superseded()
 
     def clean(self, tier: str) -> None:
-        """After a save has ended, beside whatever follows: what it has made superfluous goes."""
+        """Delete what a finished save has superseded, in parallel with what follows."""
         gone = self._committer.clean(tier) if self._ranks.rank == 0 and tier in TIERS else ()
         with self._news:
             self._retired.extend(gone)
@@ -294,7 +308,7 @@ class Saver:
             self._news.notify_all()
 
     def disagreed(self, step: int, tier: str) -> None:
-        """Not all ranks have the save in this tier. A capture that is never confirmed would keep its buffer, and those who wait for one."""
+        """Drop the capture when not all ranks have it: an unconfirmed capture would keep its buffer, and block later saves."""
         with self._news:
             link = self._link if self._gone is None else None
         if tier == "memory" and link is not None:
@@ -307,7 +321,7 @@ class Saver:
 
 
 class _Lane:
-    """One tier of one rank: takes its saves in order, hears what became of each here, and agrees on it with the other ranks."""
+    """One tier of one rank: takes its saves in order, gets the local result of each, and agrees on it with the other ranks."""
 
     def __init__(self, saver: Saver, tier: str, ranks: Ranks) -> None:
         self._saver, self._tier, self._ranks = saver, tier, ranks
@@ -325,7 +339,8 @@ class _Lane:
                 written = self._agree(pending.step)
             except SupersededError as caught:
                 superseded, error = caught, str(caught)
-            except Exception as caught:  # it costs this save and no other; a lane that had died would be waited for for ever
+            except Exception as caught:
+                # It costs this save and no other: the other ranks would wait for a dead lane forever.
                 error = str(caught) or type(caught).__name__
                 self._saver.disagreed(pending.step, self._tier)
             seconds = time.monotonic() - pending.began
@@ -333,7 +348,7 @@ class _Lane:
             self._saver.clean(self._tier)
 
     def _agree(self, step: int) -> tuple[int, int]:
-        """Collective. Raises OSError where it failed and PeerError elsewhere."""
+        """Agree with all ranks on `step`. Collective. Raises OSError where it failed and PeerError elsewhere."""
         heard = self._saver.heard(step, self._tier)
         everyone = [_unpack(raw) for raw in self._ranks.gather(_pack(heard))]
         if None in everyone:

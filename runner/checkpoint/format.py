@@ -17,25 +17,26 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """A checkpoint failed verification. `name` is the file (and tensor) that did, `reason` says how. `unread`: the errno by which what
-    is there could not be read, which is no damage."""
+    """A checkpoint failed verification. `name` is the file (and tensor) that did, `reason` the cause. `unread`: the
+    errno of a read error, which is no damage."""
 
     def __init__(self, checkpoint: CheckpointId, name: str, reason: str, unread: int | None = None) -> None:
         super().__init__(f"{checkpoint.directory}/{name}: {reason}")
         self.checkpoint, self.name, self.reason, self.unread = checkpoint, name, reason, unread
 
     def __reduce__(self) -> tuple[type["RefusedError"], tuple[CheckpointId, str, str, int | None]]:
-        """torch.distributed.checkpoint pickles what a rank raised to tell the others; by default only the message would go along."""
+        """torch.distributed.checkpoint pickles a rank's error to send it to the others; by default only the message
+        would be included."""
         return type(self), (self.checkpoint, self.name, self.reason, self.unread)
 
 
 class UnfitError(Exception):
-    """A checkpoint is whole, and does not hold what is asked of it: another model, or another optimizer. No other checkpoint is tried."""
+    """A checkpoint is intact, but of another model or another optimizer. No other checkpoint is tried."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A hyper-rectangle of a global tensor: where it begins and how far it reaches along each dimension."""
+    """A hyper-rectangle of a global tensor: its offset and its size along each dimension."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
@@ -48,14 +49,14 @@ class Box:
         return prod(self.shape)
 
     def intersect(self, other: "Box") -> "Box | None":
-        """The common part, in global coordinates; None if there is none."""
+        """Return the common part, in global coordinates; None if there is none."""
         begin = tuple(max(a, b) for a, b in zip(self.offset, other.offset, strict=True))
         ends = (min(a + n, b + m) for a, n, b, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True))
         shape = tuple(end - start for start, end in zip(begin, ends, strict=True))
         return None if any(n <= 0 for n in shape) else Box(begin, shape)
 
     def within(self, outer: "Box") -> tuple[slice, ...]:
-        """The slices that pick this box out of an array that holds `outer`."""
+        """Return the slices that select this box from an array that holds `outer`."""
         return tuple(slice(a - o, a - o + n) for a, o, n in zip(self.offset, outer.offset, self.shape, strict=True))
 
 
@@ -74,7 +75,7 @@ class Chunk:
 class TensorEntry:
     """One rank's chunks of a global tensor of `shape`; `dtype` is torch's name for it.
 
-    `held` is all that the rank had of the tensor: its chunks may be less, where others that held the same wrote the rest.
+    `held` is all that the rank had of the tensor. Its chunks may be less: ranks that held the same wrote the rest.
     """
 
     dtype: str
@@ -85,7 +86,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Part:
-    """part-<rank>.json: what one rank has written."""
+    """part-<rank>.json: the record of one rank's data."""
 
     rank: int
     tensors: dict[str, TensorEntry]
@@ -95,9 +96,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """manifest.json, written last: the hash of every part, by rank, and the bytes of every data file. Its own hash stands on the chain.
+    """manifest.json, written last: the hash of every part, by rank, and the bytes of every data file. Its own hash is
+    on the chain.
 
-    The bytes of data files are bound by the parts, which hold the hash of each chunk. A copy in memory has no files.
+    The parts verify the data files: they hold the hash of each chunk. A copy in memory has no files.
     """
 
     run: str
@@ -121,7 +123,8 @@ def data_name(slot: int, index: int) -> str:
 
 
 def chunk_seed(run: str, checkpoint: CheckpointId, name: str, box: Box) -> int:
-    """Binds a chunk's hash to run, step, generation, tensor and place: the right bytes in the wrong place are wrong."""
+    """Return the seed that binds a chunk's hash to run, step, generation, tensor and place: the right bytes in the
+    wrong place are wrong."""
     place = f"{run}/{checkpoint.step}/{checkpoint.generation}/{name}/{box}"
     return xxhash.xxh3_64_intdigest(place.encode())
 

@@ -1,6 +1,6 @@
-"""Lays out what a rank holds in its buffer, and decides which of it the rank writes.
+"""Lays out a rank's state in its buffer, and decides which of it the rank writes.
 
-A local rule but for plain tensors: which of them all ranks hold alike, they tell each other.
+The rule is local, except for plain tensors: the ranks exchange which of them are equal everywhere.
 """
 
 import json
@@ -20,21 +20,23 @@ from headway.runner.checkpoint.keeper.capture import ALIGN, Held, Layout, Piece
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.tensors import LocalTensor, dtype_name, local_tensor, refuse_partial
 
-# A piece is hashed, written and read at once, and read again by another layout whole: small enough for that, large enough for a disk.
+# A piece is hashed, written and read in one operation, and another layout reads it whole: small enough for that, large
+# enough for a disk.
 PIECE_BYTES = 64 << 20
-# What is smaller is not cut among those who hold it: one of them writes it, and below TINY_BYTES each does, so that a rank which holds
-# a counter or a scale needs no other rank's part to read it.
+# Smaller tensors are not split among their holders: one of them writes each. Below TINY_BYTES every holder does, so
+# that a rank with a counter or a scale needs no other rank's part to read it.
 SHARED_BYTES = 1 << 20
 TINY_BYTES = 4 << 10
-_PLACE = 64  # where a piece may begin: any dtype may be viewed there, and no two ranks' pieces share a cache line
+# Alignment of pieces: any dtype may be viewed there, and no two ranks' pieces share a cache line.
+_PLACE = 64
 
 
 @dataclass(frozen=True)
 class State:
-    """What one rank saves: tensors by global name, and objects of its own. A plain tensor that is equal on all ranks which have one of its
-    name is saved once; one that is not, by each of them.
+    """The state that one rank saves: tensors by global name, and its objects.
 
-    `stepped` are the tensors that change in steps of torch's optimizers and at no other time, as far as is known.
+    A plain tensor that is equal on all ranks that have one of its name is saved once; otherwise each of them saves its
+    own. `stepped` names the tensors that are known to change only in steps of torch's optimizers.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -44,28 +46,32 @@ class State:
 
 @dataclass(frozen=True)
 class Planned:
-    """A rank's layout with what a save and a load need beside it: the ranks that hold each tensor's box alike."""
+    """A rank's layout with what a save and a load also need: the ranks that hold each tensor's box identically."""
 
     layout: Layout
     sharers: dict[str, tuple[int, ...]]
 
 
 class Planner:
-    """A plan is kept for as long as names, shapes and placements stay the same on every rank, and what ranks share is alike."""
+    """Plans layouts. A plan is kept while names, shapes and placements stay the same on every rank, and shared tensors
+    stay equal."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._key: tuple[object, ...] | None = None
         self._planned: Planned | None = None
-        self._shared: list[str] = []  # plain tensors that must stay alike
-        self._own: set[str] = set()  # plain tensors that were found to differ: they stay each rank's own
+        # Plain tensors that must stay equal.
+        self._shared: list[str] = []
+        # Plain tensors that were found to differ: each rank saves its own from then on.
+        self._own: set[str] = set()
 
     def plan(self, tensors: Mapping[str, torch.Tensor], whole: bool) -> Planned:
-        """`whole`: the buffer holds all that the rank has, for a restore from memory; otherwise only what it writes.
+        """Return the layout. `whole`: the buffer holds all of the rank's state, for a restore from memory; otherwise
+        only what it writes.
 
-        Collective, always: a state that has changed on one rank alone, and plain tensors that have come to differ, are planned anew on
-        all. Costs a gather of 17 bytes, and a fingerprint of each plain tensor above TINY_BYTES that is shared. Raises AbsentError where
-        ranks do not come, PeerError where one could not say what it holds.
+        Always collective: all ranks plan again when the state of one changed, or when plain tensors came to differ.
+        Costs a gather of 17 bytes, and a fingerprint of each shared plain tensor above TINY_BYTES. Raises AbsentError
+        where ranks do not come, PeerError where one could not describe its state.
         """
         word, problem = self._word(tensors, whole)
         words = self._ranks.meet(word)
@@ -76,16 +82,18 @@ class Planner:
         disagreement = sum(int.from_bytes(each[1:], "big") for each in words) % _MODULUS
         if self._planned is None or disagreement or any(each[:1] == _NEW for each in words):
             found, self._key = self._anew(tensors, whole), _key(tensors, whole)
-            if found != self._planned:  # else what has changed is on other ranks alone, and the buffers here stay
+            # Otherwise only other ranks' state has changed, and the buffers here stay.
+            if found != self._planned:
                 self._planned = found
         return self._planned
 
     def absent(self) -> None:
-        """In place of `plan`, on a rank that has nothing to save: the others do not wait for it. Collective."""
+        """Replace `plan` on a rank that has nothing to save, so that the others do not wait for it. Collective."""
         self._ranks.meet(_BROKEN + bytes(_SUM_BYTES))
 
     def _word(self, tensors: Mapping[str, torch.Tensor], whole: bool) -> tuple[bytes, Exception | None]:
-        """What this rank says of its state: whether it is new, or what its shared tensors add up to. All others are told of a failure."""
+        """Return this rank's report: whether its state is new, or the sum over its shared tensors. All other ranks get
+        a failure."""
         try:
             if self._planned is None or _key(tensors, whole) != self._key:
                 for tensor in tensors.values():
@@ -96,7 +104,8 @@ class Planner:
             return _BROKEN + bytes(_SUM_BYTES), error
 
     def _sum(self, tensors: Mapping[str, torch.Tensor], planned: Planned) -> int:
-        """Of what the rank shares, so that the sum over all ranks is 0 where it is alike: the first sharer counts for all others."""
+        """Return a sum over the rank's shared tensors that is 0 over all ranks if they are equal: the first sharer
+        offsets all others."""
         total = 0
         for name, printed in fingerprints({name: tensors[name] for name in self._shared}).items():
             sharers, number = planned.sharers[name], xxhash.xxh3_128_intdigest(_id(name, tensors[name]) + printed)
@@ -113,7 +122,7 @@ class Planner:
         return Planned(plan_layout(locals_, kinds, sharers, self._ranks.rank, whole), sharers)
 
     def _plain_sharers(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-        """The ranks that hold each plain tensor alike; collective. Where any of them differs, each has its own."""
+        """Return the ranks that hold each plain tensor identically; collective. If any of them differs, each has its own."""
         everyone = tuple(range(self._ranks.world_size))
         plain = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)}
         if len(everyone) == 1:
@@ -132,7 +141,8 @@ class Planner:
         return found
 
     def _printed(self, plain: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-        """Fingerprints. What each rank writes for itself anyway needs none, and what was found to differ has one that no other rank has."""
+        """Return fingerprints. Tensors that every rank writes anyway need none, and those found to differ get one that
+        no other rank has."""
         mine = xxhash.xxh3_128_digest(f"of rank {self._ranks.rank}".encode())
         compared = fingerprints(
             {name: tensor for name, tensor in plain.items() if _is_compared(tensor) and name not in self._own}
@@ -151,7 +161,7 @@ def _key(tensors: Mapping[str, torch.Tensor], whole: bool) -> tuple[object, ...]
 
 
 def _is_compared(tensor: torch.Tensor) -> bool:
-    """Whether it must be alike to be shared: a plain tensor that not every rank writes for itself anyway."""
+    """Return whether the tensor must be equal to be shared: a plain tensor that not every rank writes anyway."""
     return not isinstance(tensor, DTensor) and tensor.numel() * tensor.element_size() > TINY_BYTES
 
 
@@ -171,7 +181,8 @@ def _signature(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def who_wants(tensors: Mapping[str, LocalTensor], ranks: Ranks) -> dict[str, tuple[int, ...]]:
-    """The ranks that want each tensor's box; collective. A plain tensor is wanted by all that have one of its name and shape."""
+    """Return the ranks that need each tensor's box; collective. All ranks that have a plain tensor of its name and
+    shape need it."""
     plain = sorted(_named(name, local) for name, local in tensors.items() if not local.sharers)
     names = json.dumps(plain).encode()
     digests = ranks.gather(xxhash.xxh3_128_digest(names))
@@ -196,7 +207,7 @@ def plan_layout(
     rank: int,
     whole: bool,
 ) -> Layout:
-    """The buffer of `rank`: owned pieces first, then, if it is to be `whole`, those that others write."""
+    """Return the buffer of `rank`: owned pieces first, then, if it is to be `whole`, those that others write."""
     owned, others = list[Piece](), list[Piece]()
     for name, local in tensors.items():
         item = local.data.element_size()
@@ -210,7 +221,7 @@ def plan_layout(
 
 
 def _shares(name: str, box: Box, item: int, sharers: Sequence[int], rank: int) -> Iterator[tuple[Box, bool]]:
-    """The box in up to three parts, row by row, and whether this rank writes each."""
+    """Yield the box in up to three parts, row by row, and whether this rank writes each."""
     size = prod(box.shape) * item
     if size == 0:
         return
@@ -228,12 +239,12 @@ def _shares(name: str, box: Box, item: int, sharers: Sequence[int], rank: int) -
 
 
 def _rows(box: Box, begin: int, end: int) -> Box:
-    """Rows `begin` to `end` of the box."""
+    """Return rows `begin` to `end` of the box."""
     return Box((box.offset[0] + begin, *box.offset[1:]), (end - begin, *box.shape[1:]))
 
 
 def _pieces(name: str, box: Box, item: int, owned: bool) -> Iterator[Piece]:
-    """The box in pieces of at most PIECE_BYTES, a row at least; not placed yet."""
+    """Yield the box in pieces of at most PIECE_BYTES, a row at least; without offsets yet."""
     if not box.shape:
         yield Piece(name, box, 0, item, owned)
         return
@@ -245,7 +256,7 @@ def _pieces(name: str, box: Box, item: int, owned: bool) -> Iterator[Piece]:
 
 
 def _place(pieces: Sequence[Piece], begin: int) -> tuple[list[Piece], int]:
-    """The pieces one after the other from `begin` on, and where they end."""
+    """Return the pieces one after the other from `begin` on, and their end."""
     placed, offset = list[Piece](), begin
     for piece in pieces:
         placed.append(replace(piece, offset=offset))

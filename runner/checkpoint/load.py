@@ -30,14 +30,15 @@ from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tensors import LocalTensor, dtype_name, dtype_named, from_bytes, local_tensor, to_bytes
 
-# Parts of more ranks than this are not read by each rank that needs them, but once and passed around.
+# With more ranks than this, each part is read once and passed around, instead of by each rank that needs it.
 FEW_PARTS = 8
-READERS = 4  # threads of a rank that read at once
+# Threads of a rank that read at once.
+READERS = 4
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A chunk of tensor `name` and the ranks that need some of it: the first reads it and the others get it along the line."""
+    """A chunk of tensor `name` and the ranks that need some of it: the first reads it and passes it along the line."""
 
     name: str
     chunk: Chunk
@@ -45,25 +46,27 @@ class Delivery:
 
     @property
     def place(self) -> tuple[str, tuple[int, ...]]:
-        """The one order in which all ranks deliver."""
+        """The sort key by which all ranks deliver in the same order."""
         return self.name, self.chunk.box.offset
 
 
 class Loader:
-    """Fills one rank's `tensors` from one checkpoint; `load` is collective. Those that are `optional` may be missing there."""
+    """Fills one rank's `tensors` from one checkpoint; `load` is collective. `optional` tensors may be missing there."""
 
     def __init__(self, reader: Reader, tensors: Mapping[str, torch.Tensor], ranks: Ranks, optional: Collection[str] = ()) -> None:
         self._reader, self._tensors, self._ranks = reader, tensors, ranks
         self._wanted = {name: local_tensor(tensor) for name, tensor in tensors.items()}
         self._dtypes = {name: dtype_name(tensor.dtype) for name, tensor in tensors.items()}
-        self._there: set[str] = set()  # tensors of the parts that were read
+        # Tensors of the parts that were read.
+        self._there: set[str] = set()
         self._wanted_anywhere = set(tensors)
         self._optional = optional
-        self.missing: set[str] = set()  # optional tensors that no part has; after `load`
+        # Optional tensors that no part has; after `load`.
+        self.missing: set[str] = set()
 
     def load(self) -> None:
-        """Raises RefusedError naming file and tensor on the rank that found it, PeerError on the others, UnfitError on all: some tensors
-        may then be filled and others not."""
+        """Load. Raises RefusedError naming file and tensor on the rank that found it, PeerError on the others,
+        UnfitError on all. After an error some tensors may be filled and others not."""
         deliveries = list[Delivery]()
         self._ranks.together(lambda: deliveries.extend(self._plan()))
         errors = list[RefusedError]()
@@ -80,20 +83,21 @@ class Loader:
         self._ranks.together(verdict)
 
     def unused(self) -> list[str]:
-        """Tensors of the parts that were read which no rank wanted; after `load`."""
+        """Return tensors of the parts read that no rank needed; after `load`."""
         return sorted(self._there - self._wanted_anywhere)
 
-    # --- who reads what -----------------------------------------------------------------------------------------------
+    # --- which rank reads what ----------------------------------------------------------------------------------------
 
     def _plan(self) -> list[Delivery]:
-        """What this rank reads, gets and passes on. Raises UnfitError for a tensor that is not there, not alike or not whole."""
+        """Return what this rank reads, receives and passes on. Raises UnfitError for a tensor that is missing, of
+        another shape or dtype, or incomplete."""
         answers = self._ranks.gather(bytes((self._as_saved(), self._is_whole())))
         if not all(as_saved for as_saved, _ in answers):
             return self._plan_resharded()
         return self._plan_as_saved(alone=all(whole for _, whole in answers))
 
     def _as_saved(self) -> bool:
-        """Whether this rank wants just what the rank of its number held."""
+        """Return whether this rank needs exactly what the rank of its number held."""
         entries = self._own_entries()
         return all(
             name in entries and (entries[name].held, entries[name].shape) == (local.box, local.shape)
@@ -101,7 +105,7 @@ class Loader:
         )
 
     def _is_whole(self) -> bool:
-        """Whether all that this rank wants lies in the part of its number: under that layout nobody needs another's then."""
+        """Return whether the part of this rank's number has all that it needs: under that layout no rank needs another's then."""
         entries = self._own_entries()
         return all(
             name in entries and sum(chunk.box.elements for chunk in entries[name].chunks) == local.data.numel()
@@ -113,11 +117,13 @@ class Loader:
             return {}
         try:
             return self._reader.part(self._ranks.rank).tensors
-        except RefusedError:  # said by the plan, where all ranks are told
+        except RefusedError:
+            # The plan raises it again, where all ranks get it.
             return {}
 
     def _plan_as_saved(self, alone: bool) -> list[Delivery]:
-        """Under the layout of the save a rank needs its own part, and, if it is not `alone`, those of the ranks that hold the same."""
+        """Plan for the layout of the save: a rank needs its own part, and, if it is not `alone`, those of the ranks
+        that held the same."""
         me = self._ranks.rank
         sharers = dict.fromkeys(self._wanted, (me,)) if alone else who_wants(self._wanted, self._ranks)
         around = {me, *(rank for ranks in sharers.values() for rank in ranks)}
@@ -127,7 +133,8 @@ class Loader:
         found = list[Delivery]()
         for name, local in self._wanted.items():
             line = sharers[name]
-            if all(_is_all_in(parts[rank], name) for rank in line):  # each wrote it, perhaps not alike, and reads its own
+            # Each rank wrote it, perhaps with different values, and reads its own.
+            if all(_is_all_in(parts[rank], name) for rank in line):
                 found += [Delivery(name, chunk, (me,)) for _, chunk in self._chunks(name, local, {me: parts[me]})]
                 continue
             for writer, chunk in self._chunks(name, local, {rank: parts[rank] for rank in self._own_first(line)}):
@@ -138,7 +145,7 @@ class Loader:
         return sorted(ranks, key=lambda rank: (rank != self._ranks.rank, rank))
 
     def _plan_resharded(self) -> list[Delivery]:
-        """Under another layout every rank learns what is there and what the others want."""
+        """Plan for another layout: every rank learns what exists and what the others need."""
         boxes = [_unpack(raw) for raw in self._ranks.gather_any(_pack(self._wanted))]
         parts = self._all_parts()
         self._there |= {name for part in parts.values() for name in part.tensors}
@@ -150,9 +157,8 @@ class Loader:
         self._say_own(own)
         for name, local in self._wanted.items():
             writer = _writer(name, self._ranks.rank, parts) if name in own else None
-            self._chunks(
-                name, local, parts if writer is None else {writer: parts[writer]}
-            )  # refuses what is not alike or not whole
+            # Raises for shapes that differ and incomplete tensors.
+            self._chunks(name, local, parts if writer is None else {writer: parts[writer]})
         load = [0] * self._ranks.world_size
         found = list[Delivery]()
         for name, chunk, writer in sorted(_distinct(parts, wanted, own), key=lambda item: (item[0], item[1].box.offset, item[2])):
@@ -167,7 +173,7 @@ class Loader:
         return found
 
     def _say_own(self, own: Collection[str]) -> None:
-        """What another number of ranks takes of tensors that each rank had for itself: nobody can say what would be right."""
+        """Report what another number of ranks loads of tensors that each rank had for itself: there is no right answer."""
         saved_by = self._reader.manifest.world_size
         if own and saved_by != self._ranks.world_size and self._ranks.rank == 0:
             more = f" and {len(own) - 1} more" if len(own) > 1 else ""
@@ -179,7 +185,7 @@ class Loader:
             )
 
     def _all_parts(self) -> dict[int, Part]:
-        """Every rank's part, each read from storage by one rank; collective."""
+        """Return every rank's part, each read from storage by one rank; collective."""
         count = self._reader.manifest.world_size
         mine = range(self._ranks.rank, count, self._ranks.world_size)
         raw = list[bytes]()
@@ -194,7 +200,8 @@ class Loader:
         return found
 
     def _chunks(self, name: str, local: LocalTensor, parts: Mapping[int, Part]) -> list[tuple[int, Chunk]]:
-        """The chunks that this rank needs of a tensor, with who wrote each. Raises UnfitError if they are not all there."""
+        """Return the chunks of a tensor that this rank needs, with the rank that wrote each. Raises UnfitError if any
+        is missing."""
         found = dict[Box, tuple[int, Chunk]]()
         covered = 0
         for rank, part in parts.items():
@@ -222,7 +229,7 @@ class Loader:
     # --- reading and passing on ---------------------------------------------------------------------------------------
 
     def _read(self, delivery: Delivery) -> RefusedError | None:
-        """Reads a chunk that nobody else needs, straight into its place where it has one in one piece."""
+        """Read a chunk that no other rank needs, straight into its place if that is contiguous."""
         target, whole = self._target(delivery)
         try:
             if whole and _is_plain(target):
@@ -234,7 +241,8 @@ class Loader:
         return None
 
     def _pass_on(self, delivery: Delivery) -> RefusedError | None:
-        """Reads or gets a chunk, passes it on, and keeps what is wanted of it. What was refused is passed on as well: all stay in step."""
+        """Read or receive a chunk, pass it on, and keep the part needed here. A refusal is passed on as well: all ranks
+        stay in step."""
         raw = bytearray(delivery.chunk.length)
         refused: RefusedError | None = None
         if delivery.along[0] == self._ranks.rank:
@@ -254,10 +262,10 @@ class Loader:
         return None
 
     def _target(self, delivery: Delivery) -> tuple[torch.Tensor, bool]:
-        """Where the chunk's elements go here, and whether all of them do."""
+        """Return the destination of the chunk's elements here, and whether all of them go there."""
         tensor, local = self._tensors[delivery.name], self._wanted[delivery.name]
         common = delivery.chunk.box.intersect(local.box)
-        assert common is not None  # noqa: S101  only what is wanted is delivered
+        assert common is not None  # noqa: S101  only needed chunks are delivered
         data = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         return data[common.within(local.box)], common == delivery.chunk.box
 
@@ -270,18 +278,20 @@ class Loader:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its elements lie in host memory as they are stored: in order, and not to be conjugated or negated when they are read."""
+    """Return whether the elements are in host memory as they are stored: in order, and not to be conjugated or negated
+    on reading."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _from(line: Sequence[int], first: int) -> tuple[int, ...]:
-    """The ranks of `line` from `first` on, around its end."""
+    """Return the ranks of `line` from `first` on, wrapping around."""
     at = list(line).index(first)
     return (*line[at:], *line[:at])
 
 
 def _distinct(parts: Mapping[int, Part], names: set[str], own: Collection[str]) -> Iterator[tuple[str, Chunk, int]]:
-    """Every chunk of these tensors once, though several ranks may have written it; of each rank's `own`, all. With who wrote it."""
+    """Yield every chunk of these tensors once, with the rank that wrote it, though several may have; of each rank's
+    `own`, all."""
     seen = set[tuple[str, Box]]()
     for rank, part in parts.items():
         for name in names & part.tensors.keys():
@@ -292,7 +302,7 @@ def _distinct(parts: Mapping[int, Part], names: set[str], own: Collection[str]) 
 
 
 def _of_each_rank(parts: Mapping[int, Part], names: set[str]) -> set[str]:
-    """Those of which ranks wrote the same elements, and other values."""
+    """Return the tensors of which ranks wrote the same elements with different values."""
     known = dict[tuple[str, Box], str]()
     found = set[str]()
     for part in parts.values():
@@ -304,14 +314,14 @@ def _of_each_rank(parts: Mapping[int, Part], names: set[str]) -> set[str]:
 
 
 def _writer(name: str, rank: int, parts: Mapping[int, Part]) -> int:
-    """Whose of a tensor that each rank had for itself `rank` takes: that of its number, or the first's."""
+    """Return the rank whose copy `rank` loads of a tensor that each rank had for itself: that of its number, or the first."""
     if rank in parts and name in parts[rank].tensors:
         return rank
     return min((writer for writer, part in parts.items() if name in part.tensors), default=rank)
 
 
 def _is_all_in(part: Part, name: str) -> bool:
-    """Whether the rank has written all that it held of the tensor."""
+    """Return whether the rank has written all that it held of the tensor."""
     entry = part.tensors.get(name)
     return entry is not None and sum(chunk.box.elements for chunk in entry.chunks) == entry.held.elements
 

@@ -1,6 +1,7 @@
 """Converts Python values to tagged JSON and back, without pickle, for what a checkpoint holds besides tensors.
 
-Plain JSON values stand for themselves; everything else is `{"!": tag, "v": ...}`. What is not listed here is refused at save.
+Plain JSON values represent themselves; everything else is `{"!": tag, "v": ...}`. A save refuses types that are not
+listed here.
 """
 
 import base64
@@ -10,16 +11,18 @@ from typing import Any
 import numpy as np
 
 TAG = "!"
-_NUMBERS = frozenset("biufcmM")  # np.dtype.kind: what NumPy writes and reads back exactly, whatever its length
-_LONG_BITS = 4096  # beyond this an int goes as hex: Python refuses decimal texts of more than 4300 digits
+# np.dtype.kind: types that NumPy writes and reads back exactly, whatever their length.
+_NUMBERS = frozenset("biufcmM")
+# Longer ints are written as hex: Python refuses decimal texts of more than 4300 digits.
+_LONG_BITS = 4096
 
 
 class ObjectError(TypeError):
-    """A value has no tagged form; the message names where it stands."""
+    """A value has no tagged form; the message names its path."""
 
 
 def encode(value: Any, where: str = "value") -> Any:
-    """`value` as something json.dumps writes exactly. Raises ObjectError, by name, for a type that is not listed."""
+    """Return `value` in a form that json.dumps writes exactly. Raises ObjectError, by name, for a type that is not listed."""
     if value is None or type(value) in (bool, str):
         return value
     if type(value) is int:
@@ -40,7 +43,7 @@ def encode(value: Any, where: str = "value") -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The inverse of `encode`. Raises ValueError for an unknown tag."""
+    """Return the inverse of `encode`. Raises ValueError for an unknown tag."""
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict):

@@ -9,7 +9,8 @@ from headway.runner.contract import Mesh
 
 @dataclass(frozen=True)
 class Place:
-    """One generation of one attempt of a run. `root` is the directory that all nodes see; `remote` the URL of an object store, if any."""
+    """One generation of one attempt of a run. `root` is the directory that all nodes see; `remote` the URL of an object
+    store, if any."""
 
     root: Path
     run: str

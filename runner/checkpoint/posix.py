@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TEMPORARY = ".tmp-"  # how names begin that count for nothing
+# Prefix of names that do not count.
+TEMPORARY = ".tmp-"
 
 
 def fsync_directory(path: Path) -> None:
-    """Makes names in `path` durable: ext4 and XFS keep a rename only once its directory is synced (fsync(2))."""
+    """Make names in `path` durable: ext4 and XFS keep a rename only once its directory is synced (fsync(2))."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -20,7 +21,7 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_durable(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Creates or overwrites `path` in place and waits until the bytes are on disk."""
+    """Create or overwrite `path` in place and wait until the bytes are on disk."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
         file.write(data)
         file.flush()
@@ -28,7 +29,7 @@ def write_durable(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replaces `path` whole: a reader sees the old bytes or the new ones, also after a crash."""
+    """Replace `path` atomically: a reader sees the old bytes or the new ones, also after a crash."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
     try:
         write_durable(temporary, data, mode)
@@ -41,7 +42,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def appearing(directory: Path) -> Iterator[Path]:
-    """A directory to write into that has its name only once all is written, and is gone if that fails."""
+    """Yield a directory to write into. It gets its name when the block ends, and is removed if the block fails."""
     temporary = directory.with_name(f".tmp-{directory.name}")
     temporary.mkdir(parents=True, exist_ok=True)
     try:
@@ -55,10 +56,11 @@ def appearing(directory: Path) -> Iterator[Path]:
 
 
 def create_exclusive(path: Path, data: bytes, mode: int = 0o644) -> bool:
-    """Creates `path` with `data` whole, or returns False if the name is taken. Either way the name is durable then.
+    """Create `path` with `data`, atomically and durably. Returns False if the name is taken; that name is durable too.
 
-    link() and not O_EXCL: an exclusive open publishes the name before its bytes, so a crash would leave an empty record for ever.
-    A taken name may be our own, made by a link() whose answer was lost (link(2), over NFS), and not be synced yet.
+    link() and not O_EXCL: an exclusive open publishes the name before its bytes, so a crash would leave an empty record
+    forever. A taken name may be our own, made by a link() whose answer was lost (link(2), over NFS), and not be synced
+    yet.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(6)}")
     try:

@@ -17,18 +17,18 @@ _OK, _FAILED, _SUPERSEDED, _UNFIT = b"\0", b"\1", b"\2", b"\3"
 
 
 class PeerError(Exception):
-    """Another rank failed in a step that all ranks take together; its own log says why."""
+    """Another rank failed in a collective step; its own log has the reason."""
 
 
 class AbsentError(PeerError):
-    """Ranks have not come to a step that all ranks take together; the message names them."""
+    """Ranks did not come to a collective step; the message names them."""
 
 
 class Ranks:
     """This rank among all of them, over one CPU process group. One rank needs no group."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, group: Any = None) -> None:
-        """`group`: a backend of torch.distributed; that of its default group when left out."""
+        """Use `group`, a process group of torch.distributed; its default group when omitted."""
         self.rank, self.world_size, self._given = rank, world_size, group
         self._name, self._met = "default", 0
 
@@ -38,15 +38,17 @@ class Ranks:
 
     @classmethod
     def of_default_group(cls) -> "Ranks":
-        """All ranks of torch.distributed, or this one alone where it is not initialized."""
+        """Return all ranks of torch.distributed, or this one alone where it is not initialized."""
         if not dist.is_initialized():
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
     def apart(self, patience: timedelta | None = None) -> "Ranks":
-        """The same ranks over a gloo group of its own, so that another thread may use it, also beside NCCL; collective.
+        """Return the same ranks over a separate gloo group, so that another thread may use it, also next to NCCL;
+        collective.
 
-        `patience`: how long a rank may wait for the others; torch's default when left out. A rank that is gone ends it at once.
+        `patience`: how long a rank may wait for the others; torch's default when omitted. A rank that is gone ends it
+        at once.
         """
         if self.world_size == 1:
             return Ranks()
@@ -55,7 +57,7 @@ class Ranks:
         return ranks
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's `data`, in rank order. All must have the same length."""
+        """Return every rank's `data`, in rank order. All must have the same length."""
         if self.world_size == 1:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -64,14 +66,17 @@ class Ranks:
         return [bytes(t.numpy()) for t in found]
 
     def gather_any(self, data: bytes) -> list[bytes]:
-        """Every rank's `data`, in rank order, of any lengths."""
+        """Return every rank's `data`, in rank order, of any lengths."""
         lengths = [int.from_bytes(raw, "big") for raw in self.gather(len(data).to_bytes(8, "big"))]
         padded = self.gather(data.ljust(max(1, *lengths), b"\0"))
         return [raw[:length] for raw, length in zip(padded, lengths, strict=True)]
 
     def meet(self, data: bytes) -> list[bytes]:
-        """As `gather`, for a step that a rank may have left out. Raises AbsentError, by name, for those that have not come when the group's
-        timeout is over; none of these ranks can be met again then."""
+        """Gather like `gather`, for a step that some rank may skip.
+
+        Raises AbsentError, by name, for ranks that have not come when the group's timeout is over; no collective with
+        these ranks is possible any more.
+        """
         self._met += 1
         if self.world_size == 1:
             return [data]
@@ -90,9 +95,9 @@ class Ranks:
         return f"rank {missing[0]} has not joined" if len(missing) == 1 else f"ranks {missing} have not joined"
 
     def relay(self, along: Sequence[int], data: torch.Tensor) -> None:
-        """Passes the bytes that the first of `along` has in `data` to the others of it, from one to the next.
+        """Pass the bytes of the first of `along`, in `data`, to the others of it, from one to the next.
 
-        Ranks that relay several must do so in one order that is the same for all: then nobody waits in a circle.
+        Ranks that relay several must use one order that is the same for all, to avoid a deadlock.
         """
         at = along.index(self.rank)
         if at > 0:
@@ -101,9 +106,10 @@ class Ranks:
             self._group.send([data], along[at + 1], 0).wait()
 
     def together(self, step: Callable[[], None], only: int | None = None) -> None:
-        """Runs `step` on every rank, or only on rank `only`, and raises on all ranks if it raised on any.
+        """Run `step` on every rank, or only on rank `only`, and raise on all ranks if it raised on any.
 
-        The rank that failed raises its own error, the others PeerError; where any rank raised SupersededError, or else UnfitError, all do.
+        The rank that failed raises its own error, the others PeerError; where any rank raised SupersededError, or else
+        UnfitError, all do.
         """
         error: Exception | None = None
         if only is None or only == self.rank:
@@ -138,8 +144,11 @@ _kept: list[Any] = []
 
 
 def _gloo(rank: int, world_size: int, patience: timedelta) -> Any:
-    """A gloo group of all ranks, over the devices of one that is there. torch's `new_group` makes a device for each group, and the thread
-    of a device wakes up a hundred times a second, whether anybody communicates or not: 0.2 % of a core each."""
+    """Return a gloo group of all ranks, over existing devices.
+
+    torch's `new_group` makes a device for each group, and the thread of a device wakes up a hundred times a second,
+    idle or not: 0.2 % of a core each.
+    """
     gloo: Any = dist.ProcessGroupGloo
     store = PrefixStore(f"headway/{len(_kept)}", _get_default_store())
     if devices := _devices():
@@ -149,15 +158,17 @@ def _gloo(rank: int, world_size: int, patience: timedelta) -> Any:
     else:
         group = gloo(store, rank, world_size, timeout=patience)
     _kept.append(group)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # not at the end of the interpreter either
+    # Not at the end of the interpreter either.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     return group
 
 
 def _devices() -> list[Any]:
-    """Of the default group, where it has gloo, or else of the first one made here."""
+    """Return the devices of the default group, if it has gloo, or else of the first one made here."""
     try:
         backend: Any = _get_default_group()._get_backend(torch.device("cpu"))
         found: list[Any] = backend.options._devices
-    except (RuntimeError, AttributeError):  # NCCL alone, or a wrapper for debugging
+    except (RuntimeError, AttributeError):
+        # NCCL alone, or a wrapper for debugging.
         found = _kept[0].options._devices if _kept else []
     return found

@@ -28,7 +28,7 @@ from headway.runner.checkpoint.sources import Source
 
 @dataclass(frozen=True)
 class Tensor:
-    """A global tensor as the whole checkpoint holds it: the chunks of all ranks; of those that several wrote alike, the first."""
+    """A global tensor of the whole checkpoint: the chunks of all ranks; of duplicates, the first."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Tensor:
 class Reader:
     """Reads one checkpoint of a run. Opening it verifies the manifest against the hash that the chain holds.
 
-    Everything raises RefusedError, by file and tensor, for what is missing or is not what was committed.
+    Everything raises RefusedError, by file and tensor, for data that is missing or differs from what was committed.
     """
 
     def __init__(self, source: Source, run: str, base: Base) -> None:
@@ -49,28 +49,28 @@ class Reader:
         self._parts: dict[int, Part] = {}
 
     def part(self, rank: int) -> Part:
-        """What `rank` wrote; read once."""
+        """Return the part of `rank`; read once."""
         if rank not in self._parts:
             self._parts[rank] = parse_part(self.part_bytes(rank), self.checkpoint, rank)
         return self._parts[rank]
 
     def part_bytes(self, rank: int) -> bytes:
-        """The part's file."""
+        """Return the part's file."""
         name, expected = part_name(rank), self.manifest.parts.get(str(rank))
         if expected is None:
             raise self.refuse(name, f"the manifest has no part of rank {rank}")
         return self._verified(name, expected)
 
     def parts(self) -> Iterator[Part]:
-        """Every rank's, in order of ranks."""
+        """Yield every rank's part, in rank order."""
         return (self.part(rank) for rank in range(self.manifest.world_size))
 
     def objects(self, rank: int) -> dict[str, Any]:
-        """The objects that `rank` saved."""
+        """Return the objects that `rank` saved."""
         return {name: decode(value) for name, value in self.part(rank).objects.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the checkpoint; reads all parts."""
+        """Return every tensor of the checkpoint; reads all parts."""
         found: dict[str, TensorEntry] = {}
         chunks: dict[str, dict[Box, Chunk]] = {}
         for part in self.parts():
@@ -85,7 +85,7 @@ class Reader:
         return {name: Tensor(entry.dtype, entry.shape, tuple(chunks.get(name, {}).values())) for name, entry in found.items()}
 
     def chunk_into(self, name: str, chunk: Chunk, out: memoryview) -> None:
-        """Fills `out`, `chunk.length` bytes, with the chunk of tensor `name`, and verifies it there."""
+        """Fill `out`, `chunk.length` bytes, with the chunk of tensor `name`, and verify it there."""
         try:
             self._source.read_into(chunk.file, chunk.offset, out)
         except OSError as error:
@@ -96,7 +96,7 @@ class Reader:
             raise self.refuse(chunk.file, f"tensor `{name}` at {chunk.box}: the bytes differ from those that were committed")
 
     def chunk(self, name: str, chunk: Chunk) -> bytearray:
-        """The verified bytes of a chunk."""
+        """Return the verified bytes of a chunk."""
         out = bytearray(chunk.length)
         self.chunk_into(name, chunk, memoryview(out))
         return out

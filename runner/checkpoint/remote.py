@@ -15,12 +15,15 @@ class RemoteStorage:
 
     def __init__(self, url: str, retries: int = RETRIES) -> None:
         self._bucket = Bucket(url, retries)
-        self.sent_bytes = 0  # of data, tensors only; what a failed upload had sent counts too
+        # Tensor data only; includes what a failed upload had sent.
+        self.sent_bytes = 0
 
     def store(self, node: NodeCapture) -> list[Stored]:
-        """Uploads one data object for all ranks of the node, then a part for each; returns when the store has them all, of the right size.
+        """Upload one data object for all ranks of the node, then a part for each. Returns when the store has them all,
+        with the right sizes.
 
-        Raises OSError with the URL; what is there by then has no manifest and goes once a newer checkpoint is committed (retention.py).
+        Raises OSError with the URL. Objects of a failed upload have no manifest and are deleted once a newer checkpoint
+        is committed (retention.py).
         """
         folder, file = _folder(node.run, CheckpointId(node.step, node.generation)), data_name(node.slot, 0)
         regions = [capture.view[: capture.layout.owned_bytes] for capture in node.ranks]
@@ -37,15 +40,15 @@ class RemoteStorage:
 
 
 def write_manifest(url: str, run: str, checkpoint: CheckpointId, raw: bytes, retries: int = RETRIES) -> None:
-    """Puts the manifest beside what all nodes have stored; what is there then may be committed. Raises OSError."""
+    """Write the manifest next to what all nodes have stored; the checkpoint may be committed then. Raises OSError."""
     Bucket(url, retries).put(f"{_folder(run, checkpoint)}/{MANIFEST}", raw)
 
 
 class RemoteRoot:
-    """The checkpoints of `run` below `url`, to see which are there and to delete them. Every method raises OSError."""
+    """The checkpoints of `run` below `url`, to list and delete them. Every method raises OSError."""
 
     def __init__(self, url: str, run: str, retries: int = 2) -> None:
-        """Few retries: what cannot be deleted now is deleted after a later save."""
+        """Use few retries: a later save deletes what cannot be deleted now."""
         self._bucket, self._run = Bucket(url, retries), run
 
     def names(self) -> list[str]:
@@ -55,7 +58,7 @@ class RemoteRoot:
         return self._bucket.get(f"{self._run}/{name}/{file}")
 
     def delete(self, name: str) -> None:
-        """The manifest goes first: what is half deleted has none."""
+        """Delete the manifest first: a half-deleted checkpoint has none."""
         folder = f"{self._run}/{name}"
         names, manifest = self._bucket.names(folder), f"{folder}/{MANIFEST}"
         self._bucket.delete([found for found in names if found == manifest])

@@ -18,7 +18,7 @@ from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Pat
 
 
 class MemorySource:
-    """One rank's capture: its manifest and part, and the memory that the part's chunks lie in, by its descriptor."""
+    """One rank's capture: its manifest and part, and the memory with the part's chunks, by its descriptor."""
 
     def __init__(self, manifest: bytes, rank: int, part: bytes, memory: int) -> None:
         self._records = {MANIFEST: manifest, part_name(rank): part}
@@ -34,13 +34,15 @@ class MemorySource:
         read_fully(self._memory, offset, out)
 
     def is_gone(self, _: str, _error: OSError) -> bool:
-        """What a keeper does not give is lost: nobody mounts it again."""
+        """Return True: a capture that a keeper does not return is lost."""
         return True
 
 
 def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Reader:
-    """The reader of a base in the tier that it names; collective. Raises RefusedError where it is not what was claimed, or cannot be
-    read (`unread`), PeerError on the other ranks."""
+    """Return the reader of a base in the tier that it names; collective.
+
+    Raises RefusedError where it is not what was claimed or cannot be read (`unread`), PeerError on the other ranks.
+    """
     found: list[Reader] = []
     if base.tier == "memory":
         source = _from_memory(place, base, ranks, connect)
@@ -52,14 +54,14 @@ def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link
 
 def _stored(place: Place, base: Base) -> Source:
     if base.tier == "remote":
-        assert place.remote is not None  # noqa: S101  nothing is committed to a tier that is not there
+        assert place.remote is not None  # noqa: S101  nothing is committed to a missing tier
         return ObjectSource(place.remote, place.run, base.checkpoint)
-    # Not so the object store's: obstore tries each request again by itself.
+    # The object store needs no PatientSource: obstore retries each request itself.
     return PatientSource(DirectorySource(place.root / base.checkpoint.directory), patience_s())
 
 
 def _from_memory(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Source:
-    """This rank's capture, from its node's keeper or the partner's; the manifest follows from the parts of all ranks."""
+    """Return this rank's capture, from its node's keeper or the partner's; the manifest follows from the parts of all ranks."""
     fetched: list[tuple[bytes, int]] = []
 
     def fetch() -> None:

@@ -1,7 +1,7 @@
 """Decides which checkpoints to delete, and deletes them: retired on the chain first, removed afterwards.
 
-A `disk` tier is one directory that all nodes see. Disks that each node has for itself are no tier: who writes the manifest must see every
-file, and so must the nodes that take the place of others.
+A `disk` tier is one directory that all nodes see. Node-local disks cannot be a tier: the writer of the manifest must
+see every file, and so must replacement nodes.
 """
 
 import re
@@ -32,18 +32,18 @@ _NAME = re.compile(r"^(\.tmp-(?:stale-)?)?step-(\d{9,})\.g(\d{6,})(?:-\d+)?$")
 
 
 class Root(Protocol):
-    """Where a tier's checkpoints lie, each under a name of its own. Every method raises OSError."""
+    """The checkpoints of a tier, by name. Every method raises OSError."""
 
     def names(self) -> list[str]:
-        """What lies there, checkpoints and else."""
+        """Return all names, of checkpoints and other entries."""
         ...
 
     def read(self, name: str, file: str) -> bytes:
-        """A file of what lies there under `name`."""
+        """Return a file of the entry `name`."""
         ...
 
     def delete(self, name: str) -> None:
-        """Deletes it with all that is in it; it may be gone already."""
+        """Delete it with all its content; it may be gone already."""
         ...
 
 
@@ -60,7 +60,7 @@ class DirectoryRoot:
         return (self._directory / name / file).read_bytes()
 
     def delete(self, name: str) -> None:
-        """The manifest goes first: what is half deleted has none."""
+        """Delete the manifest first: a half-deleted checkpoint has none."""
         with suppress(FileNotFoundError):
             (self._directory / name / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(self._directory / name)
@@ -68,8 +68,11 @@ class DirectoryRoot:
 
 @dataclass(frozen=True)
 class Retention:
-    """`keep`: how many of the newest stay, for each tier. `horizon_steps`: how far back silent corruption may be found. `sound_step`: up to
-    there the run is known to be sound."""
+    """How many checkpoints to keep.
+
+    `keep`: the number of newest ones, by tier. `horizon_steps`: how far back silent corruption may be found.
+    `sound_step`: the run is known to be sound up to this step.
+    """
 
     keep: Mapping[str, int]
     horizon_steps: int = 0
@@ -78,22 +81,24 @@ class Retention:
 
 @dataclass(frozen=True)
 class Retired:
-    """What was named on the chain now, for each tier, and in words what could not be done: a later call does it."""
+    """The checkpoints retired on the chain now, by tier, and as text what failed: a later call retries it."""
 
     checkpoints: Mapping[str, tuple[CheckpointId, ...]]
     failures: tuple[str, ...]
 
 
-# --- what may go ------------------------------------------------------------------------------------------------------
+# --- what may be deleted ----------------------------------------------------------------------------------------------
 
 
 def expired(records: Sequence[Record], retention: Retention) -> dict[str, list[CheckpointId]]:
-    """What may go from each tier that `retention.keep` names, oldest first.
+    """Return the checkpoints that may be deleted from each tier of `retention.keep`, oldest first.
 
-    Of what counts there stay: the newest `keep` of the tier; everywhere the newest commit and the newest claim's base; and on one tier
-    each, the newest that is known to be sound, the newest that is `horizon_steps` or more older than the newest commit, and the one that
-    will follow it there. What was rolled back stays until `keep` that count were committed on the tier at its step or later, as it would
-    have stayed had it counted: it may be whole, and what rolled it back a mistake.
+    Of those that count, these stay: the newest `keep` of the tier; everywhere the newest commit and the newest claim's
+    base; and on one tier each, the newest that is known to be sound, the newest that is `horizon_steps` or more older
+    than the newest commit, and the one that will follow it there.
+
+    A rolled-back checkpoint stays until `keep` that count were committed on the tier at its step or later, as if it had
+    counted: it may be intact, and the rollback a mistake.
     """
     counting = lineage(records)
     stays = _staying(counting, newest_claim(records), retention)
@@ -106,7 +111,7 @@ def expired(records: Sequence[Record], retention: Retention) -> dict[str, list[C
 
 
 def _staying(counting: Sequence[Committed], claim: Record | None, retention: Retention) -> Mapping[str, set[CheckpointId]]:
-    """What stays on each tier beyond the number that it keeps."""
+    """Return what stays on each tier beyond the number that it keeps."""
     everywhere = {committed.checkpoint for committed in counting[:1]}
     if claim is not None and isinstance(claim.entry, Claim) and claim.entry.base is not None:
         everywhere.add(claim.entry.base.checkpoint)
@@ -118,7 +123,7 @@ def _staying(counting: Sequence[Committed], claim: Record | None, retention: Ret
 
 
 def _around_the_horizon(counting: Sequence[Committed], horizon_steps: int) -> Iterator[Committed]:
-    """The newest beyond it, and the oldest before it: without the second, none would be there to come beyond it."""
+    """Yield the newest beyond the horizon, and the oldest within it: it will be the next one to pass the horizon."""
     stored = [committed for committed in counting if committed.tiers]
     newest = max((committed.step for committed in stored), default=0)
     beyond = [committed for committed in stored if committed.step <= newest - horizon_steps]
@@ -133,7 +138,7 @@ def _newest_sound(counting: Sequence[Committed], sound_step: int | None) -> Sequ
 
 
 def _rolled_back(records: Sequence[Record], counting: Sequence[Committed], tier: str, keep: int) -> Iterator[CheckpointId]:
-    """Commits on the tier that do not count any more, once later generations have committed `keep` there that are as far."""
+    """Yield commits on the tier that no longer count, once later generations have committed `keep` there that are as far."""
     known, gone = {committed.checkpoint for committed in counting}, retired(records)
     there = [committed.checkpoint for committed in counting if tier in committed.tiers]
     for checkpoint in _committed(records, tier):
@@ -151,18 +156,20 @@ def _committed(records: Iterable[Record], tier: str) -> set[CheckpointId]:
     }
 
 
-# --- its end ----------------------------------------------------------------------------------------------------------
+# --- deletion ---------------------------------------------------------------------------------------------------------
 
 
 def retire(
     chain: Chain, roots: Mapping[str, Root], retention: Retention, generation: int, attempt: int, holder: str = "rank 0"
 ) -> Retired:
-    """Names what may go from the tiers in `roots`, then deletes all that was ever named and is still there, and what nobody will finish.
+    """Retire what may be deleted from the tiers in `roots`, then delete everything retired that still exists, and
+    abandoned saves.
 
-    Only where the tier's newest commit is seen to stand, by a second look: a store that does not show it may show other things wrongly too.
+    A tier is skipped unless a second read confirms its newest commit: a store that does not return it may be wrong
+    about other files too.
 
-    `retention` speaks of all tiers, `roots` may be one of them: a store that is away delays those who write to it, and nobody else.
-    A store that fails costs a line in `failures`. Raises SupersededError and ChainError.
+    `retention` covers all tiers; `roots` may be one of them, so that an unavailable store delays only those who write
+    to it. A store that fails adds a line to `failures`. Raises SupersededError and ChainError.
     """
     checkpoints: dict[str, tuple[CheckpointId, ...]] = {}
     try:
@@ -184,7 +191,7 @@ def retire(
 
 
 def _why_unseen(root: Root, tier: str, records: Sequence[Record]) -> str | None:
-    """Why the newest commit on the tier does not stand there, as far as can be seen."""
+    """Return why the newest commit on the tier cannot be confirmed there; None if it is confirmed."""
     newest = next((committed for committed in lineage(records) if tier in committed.tiers), None)
     if newest is None:
         return None
@@ -198,7 +205,7 @@ def _why_unseen(root: Root, tier: str, records: Sequence[Record]) -> str | None:
 
 
 def _sweep(root: Root, tier: str, records: Sequence[Record], generation: int) -> list[str]:
-    """Deletes what is to be deleted from the tier; says what could not be."""
+    """Delete the tier's superfluous directories; return the failures."""
     try:
         names = _superfluous(root.names(), tier, records, generation)
     except OSError as error:
@@ -213,9 +220,10 @@ def _sweep(root: Root, tier: str, records: Sequence[Record], generation: int) ->
 
 
 def _superfluous(names: Iterable[str], tier: str, records: Sequence[Record], generation: int) -> list[str]:
-    """Of what lies there: what was retired, and what was begun and never committed by those who will not go on with it.
+    """Return the names to delete: retired checkpoints, and abandoned uncommitted saves.
 
-    These are the generations before this one, which are fenced, and this one before its newest commit on the tier: its steps only grow.
+    Saves are abandoned if they are of earlier generations, which are fenced, or of this one before its newest commit on
+    the tier: its steps only grow.
     """
     named, committed = retired(records), _committed(records, tier)
     own = max((checkpoint.step for checkpoint in committed if checkpoint.generation == generation), default=0)

@@ -6,7 +6,7 @@ from headway.runner.contract import Tier
 
 
 class Schedule:
-    """Which tiers are due after a step. Ranks that share a schedule must agree on `late` first: their clocks differ."""
+    """Decides which tiers are due after a step. Ranks that share a schedule must agree on `late` first: their clocks differ."""
 
     def __init__(self, tiers: Sequence[Tier], now_s: float) -> None:
         self._tiers = tuple(tiers)
@@ -14,11 +14,11 @@ class Schedule:
         self._written = dict.fromkeys((tier.kind for tier in self._timed), now_s)
 
     def late(self, now_s: float) -> tuple[bool, ...]:
-        """For each tier by the clock, whether its time has come."""
+        """Return for each tier by the clock whether its time has come."""
         return tuple(tier.every_s is not None and now_s - self._written[tier.kind] >= tier.every_s for tier in self._timed)
 
     def due(self, step: int, late: Sequence[bool], now_s: float) -> set[str]:
-        """The tiers to be written after `step`, when all agree on `late`. A tier by the clock counts from now on."""
+        """Return the tiers to be written after `step`, when all ranks agree on `late`. Their clocks restart now."""
         found = {tier.kind for tier in self._tiers if tier.every_steps is not None and step % tier.every_steps == 0}
         for tier, is_late in zip(self._timed, late, strict=True):
             if is_late:

@@ -1,7 +1,8 @@
 """Checkpoints a custom training loop: `open`, `load`, `save` after each step, `close`.
 
-The run's directory is the one that `headway run` makes, so `headway checkpoint` reads it. Under headway the run, its generation and its
-tiers are those of the job; elsewhere opening a directory claims it, and whoever had it before cannot commit any more.
+The run's directory is the one that `headway run` creates, so `headway checkpoint` reads it. Under headway the run, its
+generation and its tiers are those of the job; elsewhere opening a directory claims it, and its previous owner cannot
+commit any more.
 """
 
 import os
@@ -48,23 +49,28 @@ _TIERS = ("memory", "disk", "remote")
 
 
 class Session:
-    """A run's checkpoints as one rank sees them. All ranks make it, and call its methods, alike."""
+    """A run's checkpoints on one rank. All ranks must create it, and call its methods, in the same order."""
 
     def __init__(self, authority: Authority, checkpoint: Checkpoint, ranks: Ranks, *, rng: bool) -> None:
         self._authority, self._checkpoint, self._ranks, self._rng = authority, checkpoint, ranks, rng
         self._schedule = Schedule(checkpoint.tiers, time.monotonic())
         self._saver: Saver | None = None
-        self._unread: UnreadError | None = None  # by the newest `load`
-        self._ended: list[Outcome] = []  # of saves, not yet asked for
+        # Of the newest `load`.
+        self._unread: UnreadError | None = None
+        # Results of saves, not yet returned.
+        self._ended: list[Outcome] = []
         self._connect = connector(lambda: authority.place, checkpoint, ranks)
 
     def load(self, state: MutableMapping[str, Any], *, strict: bool = True) -> int:
-        """Fills `state` from the newest checkpoint that verifies on every rank; returns its step, 0 if nothing was ever saved.
+        """Fill `state` from the newest checkpoint that verifies on every rank; return its step, 0 if nothing was ever
+        saved.
 
-        Tensors are filled in place; what has load_state_dict() gets it; plain values are replaced in `state`. With `strict`, tensors that
-        the checkpoint holds and the state does not are an error. Raises StateError where both do not fit, NothingVerifiesError when
-        there are checkpoints and none verifies, UnreadError when the newest cannot be read: nothing is saved then before a `load` has come
-        through, since it would take the place of what could not be read.
+        Tensors are filled in place; objects with load_state_dict() load their part; plain values are replaced in
+        `state`. With `strict`, tensors that the checkpoint holds and the state does not are an error.
+
+        Raises StateError where both do not fit, NothingVerifiesError when there are checkpoints and none verifies,
+        UnreadError when the newest cannot be read. After UnreadError nothing is saved until a `load` succeeds: a save
+        would replace the unread checkpoint.
         """
         step, self._unread = 0, None
         while (base := self._authority.base) is not None:
@@ -107,7 +113,8 @@ class Session:
                     leave_out(path, own, loader.missing, objects["state"])
                 found.update(unflatten(values, tensors | objects["state"]))
             except StateError as error:
-                raise UnfitError(str(error)) from None  # said on all ranks: none waits for one that has left
+                # Raised on all ranks: otherwise some would wait for one that has left.
+                raise UnfitError(str(error)) from None
 
         try:
             with torch.no_grad():
@@ -120,11 +127,13 @@ class Session:
             restore_rng(objects["rng"], _device())
 
     def save(self, step: int, state: Mapping[str, Any], *, now: bool = False) -> bool:
-        """To be called after each step: saves to the tiers that are due at `step`, or to all of them `now`. Returns whether it did.
+        """Save to the tiers that are due at `step`, or to all of them `now`. Call it after each step. Returns whether
+        it saved.
 
-        The state may be changed as soon as this returns; on a GPU, by whatever runs on the current stream, and by steps of torch's
-        optimizers on any (see `wait_copied`). What became of a save is in `outcomes`. Raises ObjectError for a value that a checkpoint
-        cannot hold, SupersededError when somebody else has claimed the run, AbsentError by name for ranks that do not save this step.
+        The state may be changed as soon as this returns; on a GPU, by work on the current stream, and by steps of
+        torch's optimizers on any (see `wait_copied`). `outcomes` has the result. Raises ObjectError for a value that a
+        checkpoint cannot hold, SupersededError when another process has claimed the run, AbsentError by name for ranks
+        that do not save this step.
         """
         if self._unread is not None:
             raise self._unread
@@ -144,8 +153,11 @@ class Session:
         return True
 
     def wait_copied(self) -> None:
-        """Waits until the last `save` has copied the state. Nobody needs it whose state changes in steps of torch's optimizers and in what
-        the current stream computes: only who writes to it from elsewhere, as by a stream or a CUDA graph of his own."""
+        """Wait until the last `save` has copied the state.
+
+        Required only if the state is written by other means than steps of torch's optimizers and the current stream's
+        work, such as another stream or a CUDA graph.
+        """
         if self._saver is not None:
             self._saver.wait_copied()
 
@@ -157,7 +169,7 @@ class Session:
         return State(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None}, stepped)
 
     def _opened(self) -> Saver:
-        """Made after the load: only then the generation that saves is known."""
+        """Return the saver, created after the load: the generation that saves is unknown before."""
         if self._saver is None:
             self._saver = saver_of(self._authority.place, self._authority.chain, self._ranks, self._checkpoint, self._connect)
         return self._saver
@@ -165,12 +177,13 @@ class Session:
     def _due(self, step: int) -> set[str]:
         now = time.monotonic()
         late = self._schedule.late(now)
-        if late:  # by the first rank's clock, which costs one small collective a step
+        # By the first rank's clock, which costs one small collective a step.
+        if late:
             late = tuple(map(bool, self._ranks.gather(bytes(late))[0]))
         return self._schedule.due(step, late, now)
 
     def outcomes(self) -> list[Outcome]:
-        """What has become of saves since the last call. Raises SupersededError when somebody else has claimed the run."""
+        """Return the results of saves since the last call. Raises SupersededError when another process has claimed the run."""
         if self._saver is not None:
             self._hear(self._saver)
         asked = {tier.kind for tier in self._checkpoint.tiers}
@@ -178,15 +191,18 @@ class Session:
         return [outcome for outcome in ended if outcome.tier in asked]
 
     def _hear(self, saver: Saver) -> None:
-        """Keeps what has ended for `outcomes`, and tells it at once: the run's journal does not wait for a loop that never asks."""
+        """Keep results for `outcomes`, and report them at once: the run's journal does not wait for a loop that never asks."""
         for outcome in saver.outcomes():
             self._authority.tell(outcome)
             self._ended.append(outcome)
         self._authority.tell_retired(saver.retired())
 
     def wait(self) -> list[Outcome]:
-        """Waits until every save has ended in each of its tiers, and says how. Raises OSError for one that failed, if no later one is in
-        its tier (an upload gives way to a newer one), SupersededError."""
+        """Wait until every save has ended in each of its tiers, and return the results.
+
+        Raises OSError for one that failed, if no later one is in its tier (an upload gives way to a newer one),
+        SupersededError.
+        """
         if self._saver is None:
             return []
         self._saver.wait()
@@ -198,7 +214,7 @@ class Session:
         return ended
 
     def close(self) -> None:
-        """Lets what is under way end."""
+        """Finish the saves in progress and close."""
         if self._saver is not None:
             self._saver.close()
             if not self._saver.superseded:
@@ -222,14 +238,16 @@ def open(  # noqa: A001  read as checkpoint.open
     keep: int = 3,
     rng: bool = True,
 ) -> Session:
-    """The checkpoints of a run; collective over torch.distributed's ranks where it is initialized.
+    """Return the checkpoints of a run; collective over torch.distributed's ranks where it is initialized.
 
-    `directory`: the run's, made if it is not there. Under headway it may be left out, and is the job's, as are the tiers where the job
-    has any (under `headway torchrun` it has none).
-    `tiers`: `memory`, `disk`, `remote` -> how many steps lie between two saves; `{"disk": 100}` when left out. `remote`: bucket and
-    prefix, `s3://bucket/prefix`. `keep`: checkpoints that stay in each tier. `rng`: whether the random generators of Python, NumPy and
-    torch are part of each rank's state. Raises ValueError for a tier that cannot be, RuntimeError where torchrun has started several
-    ranks and torch.distributed does not know them yet.
+    `directory`: the run's, created if it does not exist. Under headway it may be omitted, and is the job's, as are the
+    tiers where the job has any (under `headway torchrun` it has none). `tiers`: `memory`, `disk`, `remote` -> number of
+    steps between two saves; `{"disk": 100}` when omitted. `remote`: bucket and prefix, `s3://bucket/prefix`. `keep`:
+    checkpoints that stay in each tier. `rng`: whether the random generators of Python, NumPy and torch are part of each
+    rank's state.
+
+    Raises ValueError for an impossible tier, RuntimeError where torchrun has started several ranks and
+    torch.distributed is not initialized yet.
     """
     _all_ranks_known()
     ranks = Ranks.of_default_group().apart(_patience())
@@ -246,12 +264,13 @@ def open(  # noqa: A001  read as checkpoint.open
 
 
 def _patience() -> timedelta:
-    """How long ranks wait for each other at a load or a save."""
+    """Return how long ranks wait for each other at a load or a save."""
     return timedelta(seconds=float(os.environ.get("HEADWAY_SAVE_PATIENCE_S", default_pg_timeout.total_seconds())))
 
 
 def _all_ranks_known() -> None:
-    """Alone, each of several ranks would claim the directory from the others, and wait for ever for those that its node should have."""
+    """Raise RuntimeError unless all ranks are known: single ranks would claim the directory from each other, and wait
+    forever for the rest of their node."""
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and not dist.is_initialized():
         raise RuntimeError(
@@ -272,7 +291,7 @@ def _check_tiers(every: Mapping[str, int | float], remote: str | None, keep: int
 
 
 def _all_used(base: Base, unused: list[str]) -> None:
-    """Raises StateError for tensors of the checkpoint that go nowhere."""
+    """Raise StateError for tensors of the checkpoint that match nothing in the state."""
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise StateError(

@@ -16,14 +16,17 @@ from headway.runner.checkpoint.remote import RemoteRoot, write_manifest
 from headway.runner.checkpoint.retention import DirectoryRoot, Retention, Root, retire
 from headway.runner.contract import Checkpoint
 
-KEEPER = "HEADWAY_KEEPER"  # the name that the node's keeper listens on
-PARTNER = "HEADWAY_PARTNER"  # where the keeper that holds copies of this node's captures says its address
+# The name that the node's keeper listens on.
+KEEPER = "HEADWAY_KEEPER"
+# The address file of the keeper that holds copies of this node's captures.
+PARTNER = "HEADWAY_PARTNER"
 
 
 def connector(place: Callable[[], Place], checkpoint: Checkpoint, ranks: Ranks) -> Callable[[], Link]:
-    """What connects this rank to the keeper of its node: the supervisor's, or one that the node's first rank starts; collective.
+    """Return a function that connects this rank to its node's keeper: the supervisor's, or one that the node's first
+    rank starts; collective.
 
-    `place` is asked at each connection, since a generation may be claimed in between.
+    `place` is called at each connection, since a generation may be claimed in between.
     """
     name = os.environ.get(KEEPER) or _own_keeper(ranks, place().procs_per_slot)
 
@@ -52,7 +55,7 @@ def _stores(tier: str) -> bool:
 
 
 def _own_keeper(ranks: Ranks, local_ranks: int) -> str:
-    """A keeper for a loop that nobody supervises, started by the first rank of each node; it ends with the last of its ranks."""
+    """Start a keeper for a loop without a supervisor, on the first rank of each node; it ends with the last of its ranks."""
     name = ""
     if ranks.rank % local_ranks == 0:
         name = start_keeper()
@@ -72,7 +75,8 @@ def saver_of(
     connect: Callable[[], Link],
     sound_step: Callable[[], int | None] = _nothing_known,
 ) -> Saver:
-    """The saver of one generation; collective. `sound_step`: up to which step the run is known to be sound, asked from another thread."""
+    """Return the saver of one generation; collective. `sound_step` returns the last step that is known to be sound;
+    another thread calls it."""
     committer = first_rank(place, chain, checkpoint, sound_step) if ranks.rank == 0 else Committer(place, chain)
     return Saver(committer, ranks, checkpoint, connect)
 
@@ -80,7 +84,7 @@ def saver_of(
 def first_rank(
     place: Place, chain: Chain, checkpoint: Checkpoint, sound_step: Callable[[], int | None] = _nothing_known
 ) -> Committer:
-    """Who commits, with what reaches each tier."""
+    """Return the first rank's committer, for each tier."""
     roots: dict[str, Root] = {}
     upload = None
     if checkpoint.has("disk"):
@@ -92,7 +96,7 @@ def first_rank(
 
 
 def uploader(url: str, run: str) -> Callable[[CheckpointId, bytes], None]:
-    """Puts manifests beside what keepers bring to the object store."""
+    """Return a function that writes manifests next to the keepers' uploads."""
     return lambda checkpoint, raw: write_manifest(url, run, checkpoint, raw)
 
 
@@ -103,7 +107,7 @@ def retirement(
     roots: dict[str, Root],
     sound_step: Callable[[], int | None] = _nothing_known,
 ) -> Callable[[str], tuple[CheckpointId, ...]]:
-    """What is retired after a commit to a tier, and deleted there. What could not be is said, and costs nothing."""
+    """Return a function that retires and deletes after a commit to a tier. Failures are reported and otherwise harmless."""
     retention = Retention({tier.kind: tier.keep for tier in checkpoint.tiers if tier.kind in roots}, checkpoint.horizon_steps)
 
     def go(tier: str) -> tuple[CheckpointId, ...]:

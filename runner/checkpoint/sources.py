@@ -19,15 +19,17 @@ class Source(Protocol):
     """The files of one checkpoint, by the names that its manifest and parts use."""
 
     def read(self, name: str) -> bytes:
-        """The whole file. Raises OSError."""
+        """Return the whole file. Raises OSError."""
         ...
 
     def read_into(self, name: str, offset: int, out: memoryview) -> None:
-        """Fills `out` with the file's bytes from `offset` on. Raises OSError, EOFError (an OSError does not say it) when it ends before."""
+        """Fill `out` with the file's bytes from `offset` on. Raises OSError, or EOFError (which is no OSError) when it
+        ends before."""
         ...
 
     def is_gone(self, name: str, error: OSError) -> bool:
-        """Whether `error`, raised for the file, proves that it is not there any more. Every other error says nothing about the file."""
+        """Return whether `error`, raised for the file, proves that it no longer exists. Every other error proves
+        nothing about the file."""
         ...
 
 
@@ -44,8 +46,8 @@ class DirectorySource:
         return (self._directory / name).read_bytes()
 
     def is_gone(self, name: str, error: OSError) -> bool:
-        """A name is gone if what holds it can be listed without it. An empty folder of checkpoints shows nothing: a mount that is missing
-        on this node looks the same."""
+        """Return whether the file's directory can be listed without it. An empty folder of checkpoints proves nothing:
+        a missing mount looks the same."""
         if not isinstance(error, FileNotFoundError):
             return False
         try:
@@ -65,7 +67,7 @@ class DirectorySource:
 
 
 def read_fully(descriptor: int, offset: int, out: memoryview) -> None:
-    """Fills `out` from `offset` of an open file on. Raises OSError, EOFError when it ends before."""
+    """Fill `out` from `offset` of an open file on. Raises OSError, EOFError when it ends before."""
     done = 0
     while done < len(out):
         if (count := os.preadv(descriptor, [out[done:]], offset + done)) == 0:
@@ -74,20 +76,21 @@ def read_fully(descriptor: int, offset: int, out: memoryview) -> None:
 
 
 def patience_s() -> float:
-    """How long a file system that answers with errors is asked again. Raises ValueError for what is no number."""
+    """Return how long reads are retried on a file system that answers with errors. Raises ValueError if it is not a number."""
     return float(os.environ.get("HEADWAY_READ_PATIENCE_S", PATIENCE_S))
 
 
 class PatientSource:
-    """A source whose errors may pass: what cannot be read is tried again, with growing waits, until trouble has lasted `patience_s`.
+    """A source that retries failed reads, with growing waits, until errors have lasted `patience_s`.
 
-    Which it says, once. What was given up is not waited for again, by any file: a checkpoint has thousands of chunks.
+    It reports the wait once. After it has given up, no file is retried again: a checkpoint has thousands of chunks.
     """
 
     def __init__(self, source: Source, patience_s: float, wait: Callable[[float], None] = time.sleep) -> None:
         self._source, self._patience_s, self._wait = source, patience_s, wait
         self._lock = threading.Lock()
-        self._waited_s = 0.0  # by the thread that has waited longest; 0 again once a read has come through
+        # Of the thread that has waited longest; 0 again once a read has succeeded.
+        self._waited_s = 0.0
         self._said = False
 
     def read(self, name: str) -> bytes:
@@ -137,21 +140,21 @@ class PatientSource:
 
 
 class Reads:
-    """What has been asked of a remote store, by all threads: it costs money and time by the request and by the byte."""
+    """Counts the requests to a remote store and their bytes, over all threads: both cost money and time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.requests = self.bytes = 0
 
     def count(self, size: int) -> None:
-        """One request, answered with `size` bytes."""
+        """Count one request, answered with `size` bytes."""
         with self._lock:
             self.requests += 1
             self.bytes += size
 
 
 class ObjectSource:
-    """A checkpoint in an object store, below `<url>/<run>/<checkpoint>/`. `reads` counts what was read from there."""
+    """A checkpoint in an object store, below `<url>/<run>/<checkpoint>/`. `reads` counts its requests and bytes."""
 
     def __init__(self, url: str, run: str, checkpoint: CheckpointId) -> None:
         self._bucket, self._folder = Bucket(url), f"{run}/{checkpoint.directory}"
@@ -163,7 +166,7 @@ class ObjectSource:
         return raw
 
     def read_into(self, name: str, offset: int, out: memoryview) -> None:
-        """One request for each READ_BYTES: several threads read a checkpoint faster than one."""
+        """Read with one request per READ_BYTES: several threads read a checkpoint faster than one."""
         done = 0
         while done < len(out):
             count = self._bucket.read_at(f"{self._folder}/{name}", offset + done, out[done:])
@@ -172,7 +175,7 @@ class ObjectSource:
                 raise EOFError(f"ends after {done} of {len(out)} bytes")
 
     def is_gone(self, name: str, error: OSError) -> bool:
-        """An object is gone if its bucket can be listed without it: 404 is also the answer of a bucket that is not there."""
+        """Return whether the bucket can be listed without the object: 404 is also the answer of a bucket that does not exist."""
         if not isinstance(error, FileNotFoundError):
             return False
         try:

@@ -13,77 +13,87 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from headway.runner.checkpoint.keeper.capture import Layout
 from headway.runner.checkpoint.tensors import LocalTensor, dtype_named
 
-ALREADY_LOCKED = 712  # cudaErrorHostMemoryAlreadyRegistered (driver_types.h)
+# cudaErrorHostMemoryAlreadyRegistered (driver_types.h).
+ALREADY_LOCKED = 712
 
 
 class Device(Protocol):
     """The streams of the device that tensors are copied from."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor is in the device's memory."""
+        """Return whether the tensor is in the device's memory."""
         ...
 
     def is_capturing(self) -> bool:
-        """Whether what is enqueued on the current stream now is recorded into a graph."""
+        """Return whether the current stream is being captured into a graph."""
         ...
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        """Enqueues copies on the current stream: whatever is enqueued there later comes after them."""
+        """Enqueue copies on the current stream: later work on it runs after them."""
         ...
 
     def copy_beside(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        """Enqueues copies on a stream of their own, behind what is on the current one by now, and beside what follows there."""
+        """Enqueue copies on a separate stream, after the current stream's pending work and in parallel with its later work."""
         ...
 
     def mark(self) -> Any:
-        """An event behind all copies so far."""
+        """Return an event after all copies so far."""
         ...
 
     def hold(self, event: Any) -> None:
-        """What is enqueued on the current stream from now on waits for the event, on the device."""
+        """Make the current stream's later work wait for the event, on the device."""
         ...
 
     def synchronize(self, event: Any) -> None:
-        """This thread waits for the event."""
+        """Block this thread until the event."""
         ...
 
     def lock(self, address: int, size: int) -> None:
-        """Page-locks host memory. Raises OSError with CUDA's number as errno."""
+        """Page-lock host memory. Raises OSError with CUDA's error number as errno."""
         ...
 
     def unlock(self, address: int) -> None:
-        """Raises OSError with CUDA's number as errno."""
+        """Unlock it. Raises OSError with CUDA's error number as errno."""
         ...
 
 
 class Staging:
     """Copies into buffers of one layout.
 
-    From a GPU, what only a step of torch's optimizers changes (parameters, moments) is copied on a stream of its own, beside the next
-    forward and backward pass, and the next step waits for it on the device, by torch's hook before each step. All else, buffers that a
-    forward pass changes and whatever is of unknown kind, is copied on the current stream: kernels that come later run behind it.
-    So is everything where no hook is to be trusted: when a step was captured into a CUDA graph, whose replay calls no Python, and when no
-    hook has run since the copy before, so that something else takes the steps.
+    From a GPU, tensors that only a step of torch's optimizers changes (parameters, moments) are copied on a separate
+    stream, in parallel with the next forward and backward pass. The next step waits for that copy on the device, by
+    torch's hook before each step.
+
+    Everything else, such as buffers that a forward pass changes, is copied on the current stream: later kernels run
+    after it. All tensors are copied there when the hook cannot be trusted: a step was captured into a CUDA graph, whose
+    replay calls no Python, or no hook has run since the last copy, so other code takes the steps.
     """
 
     def __init__(self, device: Device | None = None) -> None:
         self._device = device if device is not None else _cuda()
         self._layout: Layout | None = None
         self._targets: dict[int, list[torch.Tensor]] = {}
-        self._locked: list[int] = []  # addresses of page-locked buffers
-        self._copied: Any = None  # the event behind the last copy; None where none is under way
-        self._steps = 0  # of optimizers, since the last copy
-        self._replays = False  # a step was captured
+        # Addresses of page-locked buffers.
+        self._locked: list[int] = []
+        # The event after the last copy; None if none is pending.
+        self._copied: Any = None
+        # Optimizer steps since the last copy.
+        self._steps = 0
+        # A step was captured.
+        self._replays = False
         self._hook = register_optimizer_step_pre_hook(self._hold) if self._device is not None else None
 
     def use(self, layout: Layout, buffers: Mapping[int, memoryview]) -> None:
-        """The layout and the buffers of the copies that follow. `release` comes first."""
+        """Set the layout and the buffers of the following copies. Call `release` first."""
         self._targets = {index: _targets(layout, self._whole(view)) for index, view in buffers.items()}
         self._layout = layout
 
     def release(self) -> None:
-        """Lets go of the buffers, before they are unmapped: pages that stay locked stay in memory for as long as the process lives, and the
-        next mapping at their address could not be locked (712). A copy that is under way ends first."""
+        """Release the buffers before they are unmapped, after any pending copy.
+
+        Pages that stay locked stay in memory for as long as the process lives, and the next mapping at their address
+        could not be locked (712).
+        """
         self.wait_copied()
         self._targets, self._layout = {}, None
         for address in self._locked:
@@ -94,20 +104,20 @@ class Staging:
         self._locked = []
 
     def close(self) -> None:
-        """No step waits for this any more."""
+        """Remove the step hook."""
         self.release()
         if self._hook is not None:
             self._hook.remove()
 
     def wait_copied(self) -> None:
-        """Until the last copy is made."""
+        """Wait until the last copy is complete."""
         if self._copied is not None:
-            assert self._device is not None  # noqa: S101  only a device's copies are not made at once
+            assert self._device is not None  # noqa: S101  only a device's copies are asynchronous
             self._device.synchronize(self._copied)
             self._copied = None
 
     def copy(self, buffer: int, tensors: Mapping[str, LocalTensor], stepped: AbstractSet[str] = frozenset()) -> None:
-        """`stepped`: the names of tensors that only a step of torch's optimizers changes."""
+        """Copy `tensors` into `buffer`. `stepped`: the names of tensors that only a step of torch's optimizers changes."""
         assert self._layout is not None  # noqa: S101  `use` comes first
         pairs = [
             (target, _part(tensors[piece.name], piece.box.within(tensors[piece.name].box)), piece.name in stepped)
@@ -120,7 +130,7 @@ class Staging:
             torch._foreach_copy_([target for target, _, _ in pairs], [source for _, source, _ in pairs])
 
     def refuse_capture(self) -> None:
-        """Raises RuntimeError inside a graph's capture."""
+        """Raise RuntimeError during a graph's capture."""
         if self._device is not None and self._device.is_capturing():
             raise RuntimeError("a state cannot be saved during CUDA graph capture: its copies would be recorded into the graph")
 
@@ -133,15 +143,16 @@ class Staging:
         if beside:
             device.copy_beside([target for target, _ in beside], [source for _, source in beside])
         self._copied, self._steps = device.mark(), 0
-        self._sources = [source for _, source, _ in pairs]  # kept until they are copied
+        # Keep the sources alive until they are copied.
+        self._sources = [source for _, source, _ in pairs]
 
     def then(self, follow: Callable[[], None]) -> None:
-        """Calls `follow` once the last copy is made: now, or from a thread that waits for the device."""
+        """Call `follow` once the last copy is complete: now, or from a thread that waits for the device."""
         if self._copied is None:
             follow()
             return
         device, copied, sources = self._device, self._copied, self._sources
-        assert device is not None  # noqa: S101  only a device's copies are not made at once
+        assert device is not None  # noqa: S101  only a device's copies are asynchronous
 
         def wait() -> None:
             device.synchronize(copied)
@@ -151,12 +162,12 @@ class Staging:
         threading.Thread(target=wait, daemon=True).start()
 
     def _hold(self, *_: object) -> None:
-        """Before each optimizer step: the device, not this thread, waits for the copy.
+        """Make the device, not this thread, wait for the copy before each optimizer step.
 
-        Not in a capture: an event from outside of it may not be waited for there (cudaErrorStreamCaptureIsolation). What was under way has
-        ended by then, since torch.cuda.graph waits for the device before it begins to capture.
+        Not in a capture: an event from outside of it may not be waited for there (cudaErrorStreamCaptureIsolation).
+        Earlier copies are complete by then, since torch.cuda.graph waits for the device before it begins to capture.
         """
-        assert self._device is not None  # noqa: S101  else the hook is not there
+        assert self._device is not None  # noqa: S101  the hook exists only with a device
         if self._device.is_capturing():
             self._replays = True
             return
@@ -167,9 +178,11 @@ class Staging:
     # --- page-locked memory -------------------------------------------------------------------------------------------
 
     def _whole(self, view: memoryview) -> torch.Tensor:
-        """The buffer, page-locked for a device, so that copies into it need no copy in between. Where that fails it is said and used as it
-        is: a copy into other memory has ended when the call returns, which takes longer and is right as well (CUDA's API
-        synchronization behavior)."""
+        """Return the buffer as a tensor, page-locked so that copies need no intermediate buffer.
+
+        If locking fails, a message is printed and the buffer is used unlocked: a copy into such memory has ended when
+        the call returns, which takes longer and is right as well (CUDA's API synchronization behavior).
+        """
         whole = torch.frombuffer(view, dtype=torch.uint8)
         if self._device is None:
             return whole
@@ -187,7 +200,8 @@ class Staging:
         try:
             self._device.lock(address, size)
         except OSError as error:
-            if error.errno != ALREADY_LOCKED:  # somebody has unmapped locked pages here, and ours have their address
+            # Locked pages were unmapped here without being unlocked, and this buffer has their address.
+            if error.errno != ALREADY_LOCKED:
                 raise
             self._unlock(address)
             self._device.lock(address, size)
@@ -202,7 +216,7 @@ def _part(local: LocalTensor, within: tuple[slice, ...]) -> torch.Tensor:
 
 
 def _targets(layout: Layout, whole: torch.Tensor) -> list[torch.Tensor]:
-    """A tensor over each piece of the buffer."""
+    """Return a tensor over each piece of the buffer."""
     kinds = {name: dtype_named(held.dtype) for name, held in layout.tensors.items()}
     return [
         whole[piece.offset : piece.offset + piece.length].view(kinds[piece.name]).view(piece.box.shape) for piece in layout.pieces
@@ -221,7 +235,8 @@ class Cuda:
 
     def __init__(self) -> None:
         self._stream: torch.cuda.Stream | None = None
-        self._beside = False  # whether the newest copies are on the stream of their own
+        # Whether the newest copies are on the separate stream.
+        self._beside = False
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.is_cuda
@@ -237,7 +252,7 @@ class Cuda:
     def copy_beside(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         if self._stream is None:
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        # It comes behind the copies on the current stream too, so that one event is behind all.
+        # It also follows the copies on the current stream, so one event covers both.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self.copy(targets, sources)
@@ -264,7 +279,7 @@ class Cuda:
         number = int(result)
         if number == 0:
             return
-        # The runtime keeps the error for this thread until somebody takes it: the script's next kernel would be blamed.
+        # The runtime keeps the error for this thread until it is read: the script's next kernel would be blamed.
         with suppress(RuntimeError):
             torch.zeros(1, device="cuda")
         raise OSError(number, str(torch.cuda.cudart().cudaGetErrorString(result)))  # type: ignore[no-untyped-call]

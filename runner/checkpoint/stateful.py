@@ -22,24 +22,24 @@ from torch.distributed.tensor import DTensor
 
 _SEPARATOR = "/"
 _MODEL = StateDictOptions(strict=True)
-# A parameter that never had a gradient has no state; whether one that has none lacks it is seen here (`leave_out`).
+# A parameter that never had a gradient has no state. `leave_out` decides whether missing state is legitimate.
 _OPTIMIZER = StateDictOptions(strict=False)
 
 T = TypeVar("T")
 
 
 class StateError(TypeError):
-    """A state cannot be saved, or what was saved does not fit it; the message names where."""
+    """A state cannot be saved, or does not match what was saved; the message names the path."""
 
 
 def state_dict(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that `state` stands for: what has a state_dict() is replaced by it. Tensors are not copied."""
+    """Return `state` with each object that has a state_dict() replaced by it. Tensors are not copied."""
     models = list(_all_of(nn.Module, state))
     return {name: _value(value, models) for name, value in state.items()}
 
 
 def _all_of(kind: type[T], state: Mapping[Any, Any]) -> Iterator[T]:
-    """What is of this kind in `state`, also in dicts in it."""
+    """Yield the values of this type in `state`, including nested dicts."""
     for value in state.values():
         if isinstance(value, kind):
             yield value
@@ -61,8 +61,10 @@ def _value(value: Any, models: list[nn.Module]) -> Any:
 
 
 def _optimizer_values(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """By parameter names. Of an optimizer that has no state torch would first make one, by a step that counts (`_init_optim_state`),
-    unless there is a gradient."""
+    """Return the optimizer's state by parameter names.
+
+    For an optimizer without state and gradients torch would first take a step that counts (`_init_optim_state`).
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if optimizer.state or not parameters or any(parameter.grad is not None for parameter in parameters):
         return get_optimizer_state_dict(model, optimizer)
@@ -74,13 +76,14 @@ def _optimizer_values(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def _trained_by(optimizer: torch.optim.Optimizer, models: list[nn.Module]) -> nn.Module | None:
-    """The module whose parameters the optimizer trains; None if it stands alone, and its state then goes by numbers."""
+    """Return the module whose parameters the optimizer trains; None if there is none: its state then uses numbers."""
     wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     return next((model for model in models if wanted <= {id(parameter) for parameter in model.parameters()}), None)
 
 
 def load_state_dict(state: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts `values` into what has a load_state_dict(), in order; returns those of plain values, which the caller keeps himself."""
+    """Load `values` into the objects that have a load_state_dict(), in order. Returns the plain values, which the
+    caller stores."""
     return _load_values(state, values, list(_all_of(nn.Module, state)))
 
 
@@ -103,7 +106,7 @@ def _load_values(state: Mapping[str, Any], values: Mapping[str, Any], models: li
 
 
 def _stateful(value: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What stays in its place when values are loaded into it."""
+    """Return the objects that stay in place while values are loaded into them."""
     return {name: item for name, item in value.items() if hasattr(item, "load_state_dict")}
 
 
@@ -115,8 +118,10 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module | None, v
 
 
 def changed_by_steps(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """The names of those `tensors` that only steps of the optimizers in `state` change: the parameters that they train, and what they keep
-    for them. Of an optimizer whose steps run torch's hooks: those of another kind may change anything at any time."""
+    """Return the names of those `tensors` that only optimizer steps change: trained parameters and optimizer state.
+
+    Only for optimizers whose steps run torch's hooks; others may change anything at any time.
+    """
     optimizers = [each for each in _all_of(torch.optim.Optimizer, state) if getattr(type(each).step, "hooked", False)]
     trained = [parameter for each in optimizers for group in each.param_groups for parameter in group["params"]]
     kept = [value for each in optimizers for own in each.state.values() for value in _tensors_in(own)]
@@ -133,8 +138,9 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _place(tensor: torch.Tensor) -> tuple[torch.device, int, torch.Size]:
-    """Where the elements lie that this process has, and how many."""
-    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # to_local() takes 30 us each, by way of autograd
+    """Return the device, address and shape of the elements in this process."""
+    # to_local() takes 30 us each, by way of autograd.
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return local.device, local.data_ptr() if local.layout is torch.strided and not local.is_meta else id(local), local.shape
 
 
@@ -143,7 +149,7 @@ def _place(tensor: torch.Tensor) -> tuple[torch.device, int, torch.Size]:
 
 @contextmanager
 def started(state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, each optimizer has the state that its first step will make; afterwards those that had none have none again."""
+    """Give each optimizer the state that its first step makes while inside; afterwards, remove it from those that had none."""
     new = start_optimizers(state)
     try:
         yield
@@ -153,14 +159,15 @@ def started(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def start_optimizers(state: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
-    """Gives each optimizer that has taken no step the state that its first one makes, to be filled; gradients stay what they are.
-    Returns those optimizers."""
+    """Give each optimizer that has taken no step the state that its first one makes, to be filled. Gradients stay
+    unchanged. Returns those optimizers."""
     new = [optimizer for optimizer in _all_of(torch.optim.Optimizer, state) if not optimizer.state]
     for optimizer in new:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
-            parameter.grad = None  # with gradients torch would leave the state empty
+            # With gradients torch would leave the state empty.
+            parameter.grad = None
         _init_optim_state(optimizer)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -168,7 +175,7 @@ def start_optimizers(state: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
 
 
 def optimizers_in(state: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The path of each optimizer in `state`, with its part of `values`."""
+    """Yield the path of each optimizer in `state`, with its part of `values`."""
     for name, value in state.items():
         if isinstance(value, torch.optim.Optimizer):
             yield _join(path, _key(name, path)), values[name]
@@ -177,7 +184,7 @@ def optimizers_in(state: Mapping[str, Any], values: Mapping[str, Any], path: str
 
 
 def moments(path: str, values: Mapping[str, Any]) -> dict[Any, set[str]]:
-    """The names of an optimizer's tensors for each parameter, which it knows by name or number."""
+    """Return the names of an optimizer's tensors by parameter name or number."""
     at = _join(path, "state")
     return {
         parameter: {name for name, value in flatten(own, _join(at, _key(parameter, at))) if isinstance(value, torch.Tensor)}
@@ -186,9 +193,9 @@ def moments(path: str, values: Mapping[str, Any]) -> dict[Any, set[str]]:
 
 
 def leave_out(path: str, values: dict[str, Any], missing: Collection[str], saved: Mapping[str, Any]) -> None:
-    """Takes from an optimizer's `values` the state of parameters that had none when `saved` was made: they never had a gradient.
+    """Remove from an optimizer's `values` the state of parameters that had none in `saved`: they never had a gradient.
 
-    Raises StateError for what is missing otherwise, by name.
+    Raises StateError, by name, for anything else that is missing.
     """
     known = _parameters(path, saved)
     for parameter, names in moments(path, values).items():
@@ -200,7 +207,7 @@ def leave_out(path: str, values: dict[str, Any], missing: Collection[str], saved
 
 
 def _parameters(path: str, saved: Mapping[str, Any]) -> set[Any]:
-    """What the saved optimizer trained. Its groups are one value, or more where they hold tensors."""
+    """Return the parameters of the saved optimizer. Its groups are one value, or more where they hold tensors."""
     groups = saved.get(path, {}).get("param_groups", saved.get(f"{path}/param_groups", ()))
     found = {parameter for group in groups for parameter in group["params"]}
     inside = (value for name, value in saved.items() if name.startswith(f"{path}/param_groups/[") and name.endswith("]/params"))
@@ -211,7 +218,7 @@ def _parameters(path: str, saved: Mapping[str, Any]) -> set[Any]:
 
 
 def leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """All of `flatten`. Raises StateError for a path that two values have: one of them would be lost."""
+    """Return all of `flatten`. Raises StateError for a path that two values share: one of them would be lost."""
     found: dict[str, Any] = {}
     for path, value in flatten(values):
         if path in found:
@@ -221,8 +228,10 @@ def leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Tensors and plain values by their path: keys of dicts and indices of lists, joined by "/". What holds no tensor is one value,
-    so that its shape may be another when it is loaded."""
+    """Yield tensors and plain values by path: dict keys and list indices, joined by "/".
+
+    A subtree without tensors is one value, so its structure may differ on load.
+    """
     if isinstance(value, torch.Tensor) or not _holds_tensors(value):
         yield path, value
     elif isinstance(value, Mapping):
@@ -246,7 +255,7 @@ def _join(path: str, key: str) -> str:
 
 
 def _key(key: Any, path: str) -> str:
-    """Keys that are numbers keep their kind, so that they come back as numbers."""
+    """Return a key's path component. Keys that are numbers keep their type."""
     if isinstance(key, str) and not key.startswith("#") and not key.startswith("["):
         return key
     if isinstance(key, int) and not isinstance(key, bool):
@@ -255,7 +264,7 @@ def _key(key: Any, path: str) -> str:
 
 
 def unflatten(template: Any, leaves: Mapping[str, Any], path: str = "") -> Any:
-    """`template` with its leaves replaced by those of `leaves`. Raises StateError for one that is missing, by name."""
+    """Return `template` with its leaves replaced by those of `leaves`. Raises StateError, by name, for a missing one."""
     if _holds_tensors(template) and not isinstance(template, torch.Tensor):
         if isinstance(template, Mapping):
             return {key: unflatten(item, leaves, _join(path, _key(key, path))) for key, item in template.items()}

@@ -11,8 +11,11 @@ from headway.runner.checkpoint.format import Box
 
 @dataclass(frozen=True)
 class LocalTensor:
-    """This rank's elements of a tensor of global `shape`: `data` holds `box`. `sharers` are the ranks that hold the same box, in order;
-    empty for a plain tensor, of which a rank does not know by itself who else has it."""
+    """This rank's elements of a tensor of global `shape`: `data` holds `box`.
+
+    `sharers` are the ranks that hold the same box, in ascending order. It is empty for a plain tensor: a rank cannot
+    know by itself which others hold it.
+    """
 
     shape: tuple[int, ...]
     box: Box
@@ -21,7 +24,8 @@ class LocalTensor:
 
 
 def local_tensor(tensor: torch.Tensor) -> LocalTensor:
-    """A DTensor's shard, or a plain tensor whole. Raises ValueError for partial sums, of which no rank holds the value."""
+    """Return a DTensor's local shard, or a plain tensor whole. Raises ValueError for partial sums, of which no rank
+    holds the value."""
     if isinstance(tensor, DTensor):
         return _local_shard(tensor)
     shape = tuple(tensor.shape)
@@ -29,7 +33,7 @@ def local_tensor(tensor: torch.Tensor) -> LocalTensor:
 
 
 def refuse_partial(tensor: torch.Tensor) -> None:
-    """Raises ValueError for partial sums, of which no rank holds the value."""
+    """Raise ValueError for partial sums, of which no rank holds the value."""
     if isinstance(tensor, DTensor) and any(isinstance(placement, Partial) for placement in tensor.placements):
         raise ValueError(f"a tensor with placements {tensor.placements} is an unreduced partial sum, so no rank holds its value")
 
@@ -41,9 +45,10 @@ def _local_shard(tensor: DTensor) -> LocalTensor:
 
 
 def _sharers(tensor: DTensor) -> tuple[int, ...]:
-    """The ranks that differ from this one only along axes on which the tensor is replicated."""
+    """Return the ranks that differ from this one only along replicated mesh axes."""
     place = tensor.device_mesh.get_coordinate()
-    if place is None:  # not a rank of this mesh
+    # This rank is not in the mesh.
+    if place is None:
         return ()
     free = tuple(
         slice(None) if isinstance(placement, Replicate) else at for at, placement in zip(place, tensor.placements, strict=True)
@@ -53,13 +58,13 @@ def _sharers(tensor: DTensor) -> tuple[int, ...]:
 
 
 def to_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements, row-major, as bytes. Copies only what is not already contiguous in host memory."""
+    """Return the elements, row-major, as bytes. Copies only what is not already contiguous in host memory."""
     host = tensor.detach().contiguous().cpu()
     return memoryview(host.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def from_bytes(raw: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """The elements in `raw`, which is not copied and may be written through the tensor only if it is writable itself."""
+    """Return a tensor over `raw` without a copy. Writing through the tensor requires a writable `raw`."""
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape) if len(raw) else torch.empty(shape, dtype=dtype)
 
 
@@ -68,7 +73,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """Raises ValueError for what is not a torch dtype."""
+    """Return the torch dtype called `name`. Raises ValueError if there is none."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name!r} is not a torch dtype")

@@ -10,7 +10,8 @@ from headway.runner.lines import read_lines
 
 
 def closing_line(root: Path) -> str:
-    """`lost 41.0 s in 3 failures: 2 crash 12.0 s, 1 hang 29.0 s (ETTR 0.987, with queue 0.950)` of the run directory `root`.
+    """Return `lost 41.0 s in 3 failures: 2 crash 12.0 s, 1 hang 29.0 s (ETTR 0.987, with queue 0.950)` of the run
+    directory `root`.
 
     Raises OSError when ledger or journal cannot be read.
     """
@@ -30,7 +31,7 @@ def closing_line(root: Path) -> str:
 
 
 def _loaded(journal: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """The generations whose ranks had their state, or whose script ran."""
+    """Return the generations whose ranks had their state, or whose script ran."""
     return frozenset(
         line["generation"]
         for line in journal
@@ -39,7 +40,7 @@ def _loaded(journal: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 
 
 def _ratio(ledger: Sequence[Mapping[str, Any]]) -> str:
-    """The effective training time ratio without and, where there was one, with the queue."""
+    """Return the effective training time ratio without and, if there was one, with the queue."""
     sums: Counter[str] = Counter()
     for line in ledger:
         sums.update(line["buckets"])

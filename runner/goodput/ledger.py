@@ -5,15 +5,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-POINTS = 4096  # of a generation's steps that are remembered with their times
+# Steps of a generation whose times are kept.
+POINTS = 4096
 
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One completed optimizer step of a generation, how long it took, and how long training stood still for saves before it. `wall` is
-    when it was complete, in Unix seconds; 0 where that is not known. With `count` it is the last of so many, that took `seconds` in all."""
+    """One completed optimizer step of a generation, its duration, and how long saves blocked training before it.
+
+    `wall` is when it was complete, in Unix seconds; 0 if unknown. With `count` it is the last of so many, which took
+    `seconds` in all.
+    """
 
     step: int
     seconds: float
@@ -24,9 +28,9 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Account:
-    """A generation's share of the run: from the end of the one before (unix seconds) until all its ranks had ended.
+    """A generation's share of the run: from the end of the previous one (Unix seconds) until all its ranks had ended.
 
-    `buckets` are wall seconds of the `slots` nodes that compute. `spares` nodes stood by; all their seconds are `spare_idle`.
+    `buckets` are wall seconds of the `slots` nodes that compute. All seconds of the `spares` nodes are `spare_idle`.
     """
 
     start: float
@@ -37,13 +41,13 @@ class Account:
 
     @property
     def node_s(self) -> dict[str, float]:
-        """Node-seconds by bucket: together `slots + spares` times the wall time."""
+        """Return node-seconds by bucket: together `slots + spares` times the wall time."""
         found = {name: seconds * self.slots for name, seconds in self.buckets.items()}
         return {**found, "spare_idle": self.spares * (self.end - self.start)} if self.spares else found
 
 
 class Seen:
-    """The steps of one generation as heartbeats show them: (completed steps, Unix seconds) at each change, in bounded memory.
+    """The steps of one generation from heartbeats: (completed steps, Unix seconds) at each change, in bounded memory.
 
     The coordinator calls `add` with the highest step of a beat's ranks.
     """
@@ -52,19 +56,22 @@ class Seen:
         self.steps: list[tuple[int, float]] = []
 
     def add(self, step: int, wall: float) -> None:
-        """Remembers `step` if it is further than any before."""
+        """Record `step` if it is higher than any before."""
         if step <= (self.steps[-1][0] if self.steps else 0):
             return
         self.steps.append((step, wall))
-        if len(self.steps) > POINTS:  # every second one is enough to say how long the steps in between took
+        # Every second one is enough to compute the time of the steps in between.
+        if len(self.steps) > POINTS:
             self.steps = [*self.steps[:1], *self.steps[2::2]]
 
 
 @dataclass
 class Book:
-    """Accounts of one generation after another. `until`: where the last one ended; `best`: the highest step completed so far.
+    """Accounts of one generation after another. `until`: the end of the last one; `best`: the highest step completed so
+    far.
 
-    A script's steps are counted from each of its starts: `base` is how many lay behind it at the last start, as far as its saves tell.
+    A script's steps are counted from each of its starts: `base` is the number completed before the last start, as far
+    as its saves show.
     """
 
     until: float
@@ -83,10 +90,10 @@ class Book:
         slots: int = 1,
         spares: int = 0,
     ) -> Account:
-        """The account of the generation that has ended at `end`, with its own `journal`.
+        """Return the account of the generation that has ended at `end`, with its own `journal`.
 
-        `steps` come from metrics.jsonl; `seen` is `Seen.steps` of the generation, from which a script's time is split; `saves` are when
-        (Unix seconds) a script saved something.
+        `steps` come from metrics.jsonl; `seen` is `Seen.steps` of the generation, by which a script's time is split;
+        `saves` are the Unix times of a script's saves.
         """
         before = self.best - self.base if self.script else self.best
         closed = account(self.until, end, journal, steps, before, seen=seen, slots=slots, spares=spares)
@@ -110,17 +117,20 @@ def account(
     slots: int = 1,
     spares: int = 0,
 ) -> Account:
-    """Splits `start`..`end`. `best_before` is the highest step completed by earlier generations: redoing those is lost.
+    """Split `start`..`end`. `best_before` is the highest step completed by earlier generations: repeating those is
+    lost.
 
-    restart: until rank 0 has its process and imports; rendezvous: until the process group stands; restore: until every rank has
-    verified the base; save_block: while training stood still for saves, at the end until they are stored; hang: from the last sign of
-    life until a hang was named; detect: from the last completed step, or the naming, until all ranks of a failed generation had ended;
-    straggle: what steps took longer because of a rank that had been named as a straggler. `spares` nodes are idle all the time.
+    restart: until rank 0 has its process and imports; rendezvous: until the process group is initialized; restore:
+    until every rank has verified the base; save_block: while saves blocked training, at the end until they are stored;
+    hang: from the last heartbeat until a hang was reported; detect: from the last completed step, or the report, until
+    all ranks of a failed generation had ended; straggle: additional time of steps due to a rank that had been reported
+    as a straggler. `spares` nodes are idle all the time.
 
-    A script's steps are known from heartbeats only: until its first step is `restart`, and where none was seen all its time counts as
-    productive.
+    A script's steps are known from heartbeats only: the time until its first step is `restart`, and without any step
+    all its time counts as productive.
     """
-    end = max(start, end)  # a wall clock may be set back
+    # A wall clock may be set back.
+    end = max(start, end)
     script = next((line for line in journal if line["kind"] == "section" and line["name"] == "script"), None)
     if script is not None:
         buckets = _split_script(
@@ -160,8 +170,8 @@ def _split_script(
 
 
 def _step_times(script: Line, seen: Sequence[tuple[int, float]], best_before: int) -> Iterator[StepTime]:
-    """A script's steps between beats, each as long as the others there. The first is taken to be as long as the next ones: what lies
-    before it is the script's own start."""
+    """Yield a script's steps between heartbeats, all of equal duration. The first is taken to be as long as the next
+    ones: earlier time is the script's own start."""
     if not seen:
         return
     points = [(0, max(float(script["wall"]), seen[0][1] - _usual_s(seen) * seen[0][0])), *seen]
@@ -174,19 +184,19 @@ def _step_times(script: Line, seen: Sequence[tuple[int, float]], best_before: in
 
 
 def _usual_s(seen: Sequence[tuple[int, float]]) -> float:
-    """Seconds a step between the first and the last that were seen; 0 where only one moment is known."""
+    """Return the seconds per step between the first and the last that were seen; 0 if only one time is known."""
     (first, began), (last, ended) = seen[0], seen[-1]
     return max(0.0, ended - began) / (last - first) if last > first else 0.0
 
 
 def _saved_step(journal: Sequence[Line], seen: Sequence[tuple[int, float]], saves: Sequence[float]) -> int:
-    """The steps that a script had completed, of those of this start, when it last saved something that the runner saw."""
+    """Return the number of steps of this start that a script had completed at its last observed save."""
     newest = max([*saves, *(float(line["wall"]) for line in journal if line["kind"] == "committed")], default=None)
     return max((step for step, wall in seen if newest is not None and wall <= newest), default=0)
 
 
 def _reached(journal: Sequence[Line], mark: str, otherwise: float) -> float:
-    """When rank 0 entered a section, or all ranks had loaded."""
+    """Return when rank 0 entered a section, or all ranks had loaded."""
     for line in journal:
         if line["kind"] == mark or (line["kind"] == "section" and line["name"] == mark):
             return float(line["wall"])
@@ -194,7 +204,7 @@ def _reached(journal: Sequence[Line], mark: str, otherwise: float) -> float:
 
 
 def _hanging(journal: Sequence[Line], began: float, ended: float) -> float:
-    """Seconds of `began`..`ended` in which the generation hung: from the last sign of life until that was named."""
+    """Return the seconds of `began`..`ended` in which the generation hung: from the last heartbeat until the report."""
     hang = next((line for line in journal if line["kind"] == "hang"), None)
     if hang is None:
         return 0.0
@@ -205,7 +215,7 @@ def _hanging(journal: Sequence[Line], began: float, ended: float) -> float:
 def _split_training(
     began: float, ended: float, journal: Sequence[Line], steps: list[StepTime], best_before: int, rest: str = "restart"
 ) -> dict[str, float]:
-    """`rest`: what the time after the last step counts as where nothing has failed."""
+    """Split the training time. `rest` is the bucket of the time after the last step if nothing has failed."""
     seconds = ended - began
     spent = {"productive": 0.0, "lost_recompute": 0.0, "save_block": _waited(journal), "straggle": 0.0}
     drags = _drags(journal)
@@ -214,7 +224,8 @@ def _split_training(
         _add(spent, {"save_block": step.save_s, "straggle": dragged})
         _add(spent, {"lost_recompute" if step.step <= best_before else "productive": step.seconds - dragged})
     measured = sum(spent.values())
-    shrink = min(1.0, seconds / measured) if measured else 0.0  # clocks of two processes: never more than there was
+    # Clocks of two processes: never more than the elapsed time.
+    shrink = min(1.0, seconds / measured) if measured else 0.0
     found = {name: value * shrink for name, value in spent.items() if value or name != "straggle"}
     left = seconds - measured * shrink
     hanging = min(left, _hanging(journal, began, ended))
@@ -228,20 +239,21 @@ def _waited(journal: Sequence[Line]) -> float:
 
 
 def _drags(journal: Sequence[Line]) -> list[tuple[float, float, float]]:
-    """For each named straggler: since when, its own seconds a step, and those that the others need."""
+    """Return for each reported straggler: since when, its own seconds per step, and those that the others need."""
     found = (line for line in journal if line["kind"] == "straggler" and line["ratio"] > 1)
     return [(float(line["wall"]), float(line["own_step_s"]), float(line["own_step_s"]) / float(line["ratio"])) for line in found]
 
 
 def _dragged(step: StepTime, drags: Sequence[tuple[float, float, float]]) -> float:
-    """Seconds of a step that the slowest of the stragglers named by then cost: none once steps are as long as the others'."""
+    """Return the seconds of a step that the slowest of the stragglers reported by then cost: none once steps are as
+    long as the others'."""
     each = step.seconds / step.count
     costs = (min(slow, each) - usual for since, slow, usual in drags if since <= step.wall)
     return max(0.0, max(costs, default=0.0)) * step.count
 
 
 def _add(buckets: dict[str, float], more: Mapping[str, float]) -> None:
-    """Adds seconds; a bucket that is not there yet comes only with some."""
+    """Add seconds; a bucket appears only with some."""
     for name, seconds in more.items():
         if seconds or name in buckets:
             buckets[name] = buckets.get(name, 0.0) + seconds

@@ -8,12 +8,12 @@ from headway.runner.rundir import RunDirectory
 
 
 def tracker_environment(directory: RunDirectory, rank: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """What a rank's environment lacks: HEADWAY_RUN_ID, and where the user has named no run for Weights & Biases, an id that each attempt
-    and each generation of this rank shares.
+    """Return the additions to a rank's environment: HEADWAY_RUN_ID, and if the user has set no run for Weights &
+    Biases, an id that each attempt and each generation of this rank shares.
 
-    One id for each rank, since two processes must not log to one run there (https://docs.wandb.ai/guides/track/log/distributed-training);
-    with the time of submission in it, since run names begin anew in another directory. MLflow's ids are given by its server, so none is
-    made up.
+    One id for each rank, since two processes must not log to one run there
+    (https://docs.wandb.ai/guides/track/log/distributed-training). It contains the time of submission, since run names
+    repeat in another directory. MLflow's server assigns its ids, so none is set.
     """
     run, mark = _known_as(directory)
     found = {"HEADWAY_RUN_ID": run}
@@ -25,8 +25,8 @@ def tracker_environment(directory: RunDirectory, rank: int, environment: Mapping
 
 
 def _known_as(directory: RunDirectory) -> tuple[str, str]:
-    """The run's name, and eight digits that only this run has. On a node with a folder of its own that may be called otherwise; the
-    handle in it is the run's."""
+    """Return the run's name, and eight digits that only this run has. A node-local folder may have another name; its
+    handle has the run's."""
     try:
         handle = json.loads(directory.handle.read_text())
         run, submitted = handle["run"], handle["submitted_at"]

@@ -4,15 +4,21 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_EVERYBODY = "default_pg"  # what torch calls the group of all ranks (torch/distributed/distributed_c10d.py, init_process_group)
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # a rank may be done with those before others have begun
-_LISTED = 8  # ranks in a text
+# torch's name for the group of all ranks (torch/distributed/distributed_c10d.py, init_process_group).
+_EVERYBODY = "default_pg"
+# A rank may have finished these before others have begun.
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+# Ranks in a text.
+_LISTED = 8
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rank has entered under a number. `name` comes with as much as must be the same on all ranks; `before` is a digest of the
-    group's operations before it, by which two ranks are known to count alike."""
+    """The operation that a rank has entered under a number.
+
+    `name` includes what must be the same on all ranks; `before` is a digest of the group's earlier operations: two
+    ranks with equal digests count alike.
+    """
 
     number: int
     name: str
@@ -21,9 +27,12 @@ class Operation:
 
 @dataclass(frozen=True)
 class Collective:
-    """The newest collective that a rank has entered in a process group. `group` is the group's name, the same on all its ranks and on no
-    others, `label` its description. `number` counts the group's collectives from 1. `what` is the operation and its sizes. `done`: it has
-    completed. `waits` is the first one that has not, after the last that has, 0 for none; `recent` are those about it."""
+    """The newest collective that a rank has entered in a process group.
+
+    `group` is the group's name, the same on all its ranks and on no others, `label` its description. `number` counts
+    the group's collectives from 1. `what` is the operation and its sizes. `done`: it has completed. `waits` is the
+    first one that has not, after the last that has, 0 for none; `recent` are those about it.
+    """
 
     group: str
     label: str
@@ -36,17 +45,17 @@ class Collective:
 
 @dataclass(frozen=True)
 class Missing:
-    """`ranks` hold the others up, none where nobody is in the minority; `why` says in which collective."""
+    """`ranks` block the others, empty if none is in the minority; `why` names the collective."""
 
     ranks: tuple[int, ...]
     why: str
 
 
 def missing(entered: Mapping[int, Sequence[Collective]]) -> Missing | None:
-    """The ranks that have not entered a collective in which others wait.
+    """Return the ranks that have not entered a collective in which others wait.
 
-    `entered` is by rank, for the ranks that are known. None where nobody is missing, or more are than wait. A rank that is late in one
-    group because it waits in another is held up itself, and not named where anybody else is.
+    `entered` is by rank, for the known ranks. None if no rank is missing, or more are missing than wait. A rank that is
+    late in one group because it waits in another is itself blocked, and named only if no other rank is.
     """
     found = [each for group in _by_group(entered).values() for each in _missing_in(group, entered.keys())]
     waiting = {rank for rank, newest in entered.items() if any(not each.done for each in newest)}
@@ -58,9 +67,12 @@ def missing(entered: Mapping[int, Sequence[Collective]]) -> Missing | None:
 
 
 def at_odds(entered: Mapping[int, Sequence[Collective]]) -> tuple[Missing, frozenset[int]] | None:
-    """Ranks that wait, and that will for ever: others have entered another operation of the group under the same number. Those in the
-    minority, and all of them. Only ranks that wait, and whose operations before that were the same, are held against each other; nobody
-    where one has completed what others wait in, for then the ranks do not count alike."""
+    """Return ranks that wait forever because others have entered another operation of the group under the same number:
+    the minority, and all of them.
+
+    Only waiting ranks with the same earlier operations are compared; none if one has completed the operation in which
+    others wait, because then the ranks do not count alike.
+    """
     for group in _by_group(entered).values():
         waiting = {rank: each for rank, each in group.items() if each.waits}
         for number in sorted({each.waits for each in waiting.values()}):
@@ -79,7 +91,7 @@ def at_odds(entered: Mapping[int, Sequence[Collective]]) -> tuple[Missing, froze
 
 
 def _has_met(each: Collective, number: int) -> bool:
-    """Whether a rank has completed an operation that takes all of its group."""
+    """Return whether a rank has completed an operation that takes all of its group."""
     return each.waits > number and any(found.number == number and found.name not in _ROOTED for found in each.recent)
 
 
@@ -100,7 +112,7 @@ def _by_group(entered: Mapping[int, Sequence[Collective]]) -> dict[str, dict[int
 
 
 def _missing_in(group: Mapping[int, Collective], known: Collection[int]) -> Iterator[Missing]:
-    """Of one group; of that of all ranks, those are members too that have entered nothing yet."""
+    """Yield the missing ranks of one group; in the group of all ranks, those are members too that have entered nothing yet."""
     newest = max(group.values(), key=lambda each: each.number)
     members = known if newest.label == _EVERYBODY else group.keys()
     there = {rank: each for rank, each in group.items() if each.number == newest.number}

@@ -5,24 +5,30 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A library may wait for another thread or machine on the script's behalf, which no look at the main thread tells from a deadlock.
+# A library may wait for another thread or machine on the script's behalf; the main thread alone does not distinguish
+# that from a deadlock.
 _LIBRARY = re.compile(r"/lib/python3|/(site|dist)-packages/|(^|/)headway/runner/|<frozen |^<")
-# What waits for somebody outside of the job: a client's own code, or the standard library's below it. An event loop waits for its sockets.
+# Code that waits for something outside of the job: a client's own code, or the standard library's below it. An event
+# loop waits for its sockets.
 _CLIENT = re.compile(
     r"/(socket|ssl|asyncio/(base_events|selector_events)|http/client|urllib/request|xmlrpc/client)\.py:"
     r"|/(site|dist)-packages/(urllib3|requests|httpx|httpcore|aiohttp|anyio|websockets?|grpc|ray|boto3|botocore|openai|zmq)/"
 )
-# Of these a thread returns from a receive on a TCP socket, and from a sleep (linux net/core/sock.c, kernel/time/hrtimer.c).
+# A thread returns from these in a receive on a TCP socket, and in a sleep (linux net/core/sock.c,
+# kernel/time/hrtimer.c).
 _FROM_OUTSIDE = frozenset({"wait_woken", "sk_wait_data", "tcp_recvmsg_locked", "hrtimer_nanosleep", "do_nanosleep"})
-_STACK_DEPTH = 3  # frames that must be alike for two ranks to stand in the same place
+# Frames that must be equal for two ranks to be in the same place.
+_STACK_DEPTH = 3
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A rank of a generation in which nobody moves. `section` is where it stands, by its stack where that tells more than its heartbeat.
+    """A rank of a generation without progress. `section` is where it is, by its stack where that is more precise than
+    its heartbeat.
 
-    `stopped`, `held` and `idle` are what two looks at its process show, half a second apart or more: stopped by a signal; the same
-    stack; the same stack and neither CPU time nor I/O. `waits_on` is the kernel function that its main thread sleeps in.
+    `stopped`, `held` and `idle` are from two probes of its process, half a second apart or more: stopped by a signal;
+    the same stack; the same stack and neither CPU time nor I/O. `waits_on` is the kernel function that its main thread
+    sleeps in.
     """
 
     rank: int
@@ -40,26 +46,27 @@ class Standing:
 
     @property
     def locked(self) -> bool:
-        """Stands in the script's own code on a lock, or in native code that it called, and does nothing at all."""
+        """Whether it waits for a lock in the script's own code, or is in native code that it called, and is completely idle."""
         on_lock = self.waits_on is not None and self.waits_on.startswith("futex")
         own_code = bool(self.stack) and not _LIBRARY.search(self.stack[0])
         return self.idle and self.section in ("compute", "script") and on_lock and own_code
 
 
 def waits_outside(stack: Sequence[str], waits_on: str | None) -> bool:
-    """Whether a main thread waits for what no rank of the job does: a reply over the network, or a clock."""
+    """Return whether a main thread waits for something that no rank of the job does: a reply over the network, or a clock."""
     if waits_on in _FROM_OUTSIDE:
         return True
     for frame in stack:
         if _CLIENT.search(frame):
             return True
-        if not _LIBRARY.search(frame):  # the script's own code
+        # The script's own code.
+        if not _LIBRARY.search(frame):
             return False
     return False
 
 
 def proven(standings: Sequence[Standing]) -> tuple[tuple[int, ...], str] | None:
-    """The culprits and what proves it, when what is seen can be nothing but a hang; None when time must tell."""
+    """Return the culprits and the proof, when the evidence leaves only a hang; None when only a timeout can decide."""
     stopped = tuple(each.rank for each in standings if each.stopped)
     if stopped and (len(stopped) < len(standings) or len(standings) == 1):
         return stopped, "its process is stopped (state T or Z in /proc/PID/stat), and no rank makes progress"
@@ -75,7 +82,8 @@ def proven(standings: Sequence[Standing]) -> tuple[tuple[int, ...], str] | None:
 
 
 def outliers(standings: Sequence[Standing]) -> tuple[int, ...]:
-    """The ranks that stand elsewhere than most; of two, the one that is not in a collective, or is behind. None when all are alike."""
+    """Return the ranks in another place than most; of two, the one that is not in a collective, or is behind. Empty
+    when all are equal."""
     usual = _majority(standings)
     if usual is not None:
         return tuple(each.rank for each in standings if each.place != usual)
@@ -88,6 +96,6 @@ def outliers(standings: Sequence[Standing]) -> tuple[int, ...]:
 
 
 def _majority(standings: Sequence[Standing]) -> tuple[int, str, tuple[str, ...]] | None:
-    """Where more than half of all stand."""
+    """Return the place of more than half of all ranks."""
     found = Counter(each.place for each in standings).most_common(1)
     return found[0][0] if found and 2 * found[0][1] > len(standings) else None

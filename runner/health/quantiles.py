@@ -2,19 +2,21 @@
 
 import math
 
-_RATIO = 1.04  # of a bucket's bounds: a quantile is at most 4 % too high
+# Of a bucket's bounds: a quantile is at most 4 % too high.
+_RATIO = 1.04
 _BUCKETS_A_LOG = 1 / math.log(_RATIO)
 _SHORTEST_S = 1e-4
-_FADES_AT = 100_000  # samples; then all counts are halved, so that what was usual long ago no longer counts
+# Samples; then all counts are halved, so that old values fade.
+_FADES_AT = 100_000
 
 
 def bucket_of(seconds: float) -> int:
-    """Where a duration is counted."""
+    """Return the bucket of a duration."""
     return math.ceil(math.log(seconds / _SHORTEST_S) * _BUCKETS_A_LOG) if seconds > _SHORTEST_S else 0
 
 
 class Quantiles:
-    """What was usual of a duration in seconds."""
+    """The usual values of a duration in seconds."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -24,14 +26,14 @@ class Quantiles:
         return self._total
 
     def add(self, bucket: int) -> None:
-        """Counts a duration where `bucket_of` puts it."""
+        """Count a duration, given its `bucket_of`."""
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self._total += 1
         if self._total >= _FADES_AT:
             self._fade()
 
     def at(self, share: float) -> float:
-        """The duration that `share` of all did not exceed, the longest when they are few; 0 without any."""
+        """Return the duration that `share` of all did not exceed, the longest when they are few; 0 without any."""
         left = math.ceil(share * self._total)
         for bucket in sorted(self._counts):
             left -= self._counts[bucket]

@@ -1,8 +1,9 @@
 """Finds slow ranks by the time that each spends on its own work, relative to the median, over several windows.
 
-A step takes as long as its slowest rank, so step times tell nobody apart; the time outside of waits for others does. Ranks are compared
-with ranks of their own pipeline stage. A rank is named when SLOW_WINDOWS of its last WINDOWS were slow and their median is far beyond
-what its ratio varies by from window to window: neither pauses nor jitter with long tails do that, nor what slows all alike.
+A step takes as long as its slowest rank, so step times are the same for all; the time outside of waits for others is
+not. Ranks are compared with ranks of their own pipeline stage. A rank is named when SLOW_WINDOWS of its last WINDOWS
+were slow and their median is far beyond the variation of its ratio from window to window: neither pauses nor jitter
+with long tails cause that, nor what slows all ranks equally.
 """
 
 import bisect
@@ -12,17 +13,25 @@ from dataclasses import dataclass
 
 WINDOWS, SLOW_WINDOWS = 16, 14
 RATIO = 1.05
-ROBUST_Z = 3.5  # Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993: what is beyond it is an outlier
-_SURE = 5.0  # standard errors of the windows' median
-_TO_SIGMA = 1.4826  # of a normal distribution: its standard deviation over its median absolute deviation
-_OF_MEDIAN = 1.2533  # of a normal distribution: the standard error of a sample's median over that of its mean, sqrt(pi / 2)
-_ENOUGH_FOR_SPREAD = 8  # ranks; with fewer the deviation itself is a guess
+# Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993: what is beyond it is an outlier.
+ROBUST_Z = 3.5
+# Standard errors of the windows' median.
+_SURE = 5.0
+# Of a normal distribution: its standard deviation over its median absolute deviation.
+_TO_SIGMA = 1.4826
+# Of a normal distribution: the standard error of a sample's median over that of its mean, sqrt(pi / 2).
+_OF_MEDIAN = 1.2533
+# Ranks; with fewer the deviation itself is a guess.
+_ENOUGH_FOR_SPREAD = 8
 WINDOW_S = 5.0
-# A heartbeat comes in the midst of a step, so a window's ends are wrong by up to a step each: 3 % of so many steps at the most.
+# A heartbeat comes in the middle of a step, so a window's ends are wrong by up to a step each: 3 % of so many steps at
+# the most.
 STEPS_A_WINDOW = 32
-_WORTH_S = 1e-3  # a step; what costs less is not worth a node
+# Per step; a smaller loss is not worth a node.
+_WORTH_S = 1e-3
 
-_Key = tuple[int, int]  # window and pipeline stage
+# Window and pipeline stage.
+_Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -36,8 +45,8 @@ class Straggler:
 
 @dataclass(slots=True)
 class _Rank:
-    """`begun` and `next` are windows, `next` the first that was not looked at; `last` is what the window before took per step, which is
-    compared when all have closed it."""
+    """`begun` and `next` are windows, `next` the first that was not looked at; `last` is the previous window's time per
+    step, which is compared when all have closed it."""
 
     begun: int
     next: int
@@ -45,13 +54,15 @@ class _Rank:
     own_s: float
     odd: bool = False
     last: tuple[_Key, float] | None = None
-    ratios: tuple[float, ...] = ()  # of the last windows
-    slow: tuple[bool, ...] = ()  # whether they were
+    # Of the last windows.
+    ratios: tuple[float, ...] = ()
+    # Whether they were slow.
+    slow: tuple[bool, ...] = ()
     named: bool = False
 
 
 class Stragglers:
-    """Slow ranks of one generation of `ranks` ranks in `stages` pipeline stages, stages outermost."""
+    """Finds slow ranks of one generation of `ranks` ranks in `stages` pipeline stages, stages outermost."""
 
     def __init__(self, ranks: int, stages: int = 1) -> None:
         self._of_stage = max(ranks // stages, 1)
@@ -61,12 +72,15 @@ class Stragglers:
         self._found: list[Straggler] = []
 
     def saw(self, rank: int, step: int, own_s: float, now_s: float, *, training: bool) -> None:
-        """The rank has completed `step` steps and spent `own_s` outside of waits. A window in which it was not only `training` does not
-        count: one rank may well evaluate or save for all."""
+        """Record that the rank has completed `step` steps and spent `own_s` outside of waits.
+
+        A window with other work than `training` does not count: one rank may well evaluate or save for all.
+        """
         each = self._ranks.get(rank)
         if each is None:
             window = int(now_s / WINDOW_S)
-            self._ranks[rank] = _Rank(window, window + 1, step, own_s, odd=True)  # its first window begins in the midst of one
+            # Its first window begins in the middle of one.
+            self._ranks[rank] = _Rank(window, window + 1, step, own_s, odd=True)
             return
         if not training:
             each.odd = True
@@ -81,7 +95,7 @@ class Stragglers:
         each.begun, each.step, each.own_s, each.odd = window, step, own_s, not training
 
     def found(self) -> tuple[Straggler, ...]:
-        """Those that were found since the last call; a rank is named again only after it was not slow in between."""
+        """Return those found since the last call; a rank is named again only after it was not slow in between."""
         found, self._found = tuple(self._found), []
         return found
 
@@ -95,7 +109,7 @@ class Stragglers:
         each.last = (key, own_step_s)
 
     def _compare(self, rank: int, each: _Rank, key: _Key, own_step_s: float) -> None:
-        """The rank's time in a window beside the others', which are all known by now."""
+        """Compare the rank's time in a window with the others', which are all known by now."""
         times = self._times.get(key, [])
         if len(times) < 2:
             return
@@ -112,7 +126,7 @@ class Stragglers:
             self._found.append(Straggler(rank, statistics.median(each.ratios), own_step_s))
 
     def _middle(self, key: _Key) -> tuple[float, float]:
-        """Median and median absolute deviation of a window."""
+        """Return median and median absolute deviation of a window."""
         if key not in self._middles:
             times = sorted(self._times[key])
             middle_s = statistics.median(times)
@@ -120,21 +134,21 @@ class Stragglers:
         return self._middles[key]
 
     def _keep_newest(self, begun: int) -> None:
-        """Keeps this window and the one before: a rank is compared when it closes the next one."""
+        """Keep this window and the previous one: a rank is compared when it closes the next one."""
         kept = sorted({begun, *(window for window, _ in self._times)})[-2:]
         self._times = {key: times for key, times in self._times.items() if key[0] in kept}
         self._middles = {key: middle for key, middle in self._middles.items() if key in self._times}
 
 
 def _of_others(times: list[float], own_step_s: float) -> float:
-    """The median without one of `own_step_s`."""
+    """Return the median without one of `own_step_s`."""
     ordered = sorted(times)
     del ordered[bisect.bisect_left(ordered, own_step_s)]
     return statistics.median(ordered)
 
 
 def _is_steady(ratios: tuple[float, ...]) -> bool:
-    """Whether the ratios are above 1 by far more than what they differ by."""
+    """Return whether the ratios exceed 1 by far more than they vary."""
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.median(logs)
     sigma = _TO_SIGMA * statistics.median(abs(each - middle) for each in logs)

@@ -8,7 +8,7 @@ from headway.runner.health.quantiles import Quantiles
 
 SHARE = 0.99
 
-# Section -> its timeout's name. `script` has done no step yet when it counts as starting; after that it is computing.
+# Section -> its timeout's name. `script` counts as starting before its first step; after that it is computing.
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "start": "start",
@@ -27,7 +27,7 @@ _NAMES: Mapping[str, str] = MappingProxyType(
 
 
 class SectionTimeouts:
-    """Timeouts of a run, stretched by what is seen."""
+    """Timeouts of a run, extended by what is observed."""
 
     def __init__(self, timeouts: Mapping[str, Timeout]) -> None:
         self._timeouts = timeouts
@@ -35,28 +35,28 @@ class SectionTimeouts:
         self._limits: dict[str, float] = {}
 
     def saw(self, section: str, bucket: int) -> None:
-        """A rank in `section` gave no sign of life for so long (quantiles.bucket_of), and then did."""
+        """Record that a rank in `section` sent no heartbeat for so long (quantiles.bucket_of), and then did."""
         name = _NAMES[section]
         if (seen := self._seen.get(name)) is None:
             seen = self._seen[name] = Quantiles()
         seen.add(bucket)
 
     def limit_s(self, section: str, step: int) -> float:
-        """Seconds without a sign of life in `section` after which a rank that has done `step` steps counts as hung."""
+        """Return the seconds without a heartbeat in `section` after which a rank that has done `step` steps counts as hung."""
         return self.of(name_of(section, step))
 
     def of(self, name: str) -> float:
-        """Seconds of the timeout of this name."""
+        """Return the seconds of the timeout of this name."""
         if name not in self._limits:
             timeout, seen = self._timeouts[name], self._seen.get(name)
             self._limits[name] = max(timeout.floor_s, timeout.factor * seen.at(SHARE) if seen else 0.0)
         return self._limits[name]
 
     def renew(self) -> None:
-        """Lets what was seen since the last time count."""
+        """Apply what was observed since the last call."""
         self._limits = {}
 
 
 def name_of(section: str, step: int) -> str:
-    """The timeout of a rank in `section` that has done `step` steps."""
+    """Return the timeout's name for a rank in `section` that has done `step` steps."""
     return "start" if section == "script" and step == 0 else _NAMES[section]

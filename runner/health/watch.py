@@ -1,8 +1,8 @@
 """Detects stopped ranks: heartbeats and probes in, suspicions and culprits out; no I/O and no clock of its own.
 
-A rank that gives no sign of life is suspected early, which costs nothing but a probe of its process. It is named as hung only when what
-the probes show speaks for it (`Hang.why`), or when its section's timeout has passed. What is not heard is no evidence: heartbeats that
-stop coming say something about a network or a node, which is the coordinator's business.
+A rank without heartbeat is suspected early, which costs nothing but a probe of its process. It is reported as hung only
+when the probes show evidence for it (`Hang.why`), or when its section's timeout has passed. Silence is no evidence:
+missing heartbeats indicate a problem of a network or a node, which the coordinator handles.
 """
 
 import dataclasses
@@ -21,29 +21,38 @@ from headway.runner.health.timeouts import SHARE, SectionTimeouts, name_of
 
 __all__ = ["Findings", "Hang", "Probe", "RankBeat", "Straggler", "Watch"]
 
-# A proven hang is to be named within BOUND_S of the last sign of life, or BOUND_FACTOR times what is usual between two where that is
-# longer. Suspicion begins early enough for two probes within that; heartbeats need only reach as far as they can be there in time.
+# A proven hang is reported within BOUND_S of the last heartbeat, or BOUND_FACTOR times the usual interval where that is
+# longer. Suspicion begins early enough for two probes within that; heartbeats need only reach as far as they can be
+# there in time.
 BOUND_S, BOUND_FACTOR = 2.0, 5.0
-_SUSPECT, _KNOWN, _NAME = 0.375, 0.6, 0.8  # of the bound
+# Of the bound.
+_SUSPECT, _KNOWN, _NAME = 0.375, 0.6, 0.8
 PROBES_APART_S, _PROBES_APART_MOST_S = 0.5, 60.0
-# A rank's first steps, since it was first seen, are where it does what it does once, perhaps behind a lock: a stopped process is proof all
-# the same, and a lock after FIRST_STEPS_S of doing nothing.
+# In its first steps a rank does one-time work, perhaps behind a lock: a stopped process is proof all the same, and a
+# lock after FIRST_STEPS_S of doing nothing.
 FIRST_STEPS, FIRST_STEPS_S = 30, 10.0
-# Between two calls, of which ticks are ten a second: a watch that was not called for longer was stopped with its process.
+# Between two calls, of which ticks are ten a second: a longer gap means that the watch's own process was stopped.
 STALL_S = 5.0
-UNSEEN_S = 10.0  # for a look at a rank that others go on without; then it is judged without one
-_PROBE_ALL = 1024  # ranks; of more, those that may be in the way and a sample, another one each time
+# For a probe of a rank that others have moved past; then it is judged without one.
+UNSEEN_S = 10.0
+# Ranks; in a larger job, probes go to possible culprits and to a sample that changes each time.
+_PROBE_ALL = 1024
 _SAMPLE = 64
-# What the probe itself costs the process: a handler that writes its stack to a file.
+# The probe's own cost to the process: a handler that writes its stack to a file.
 _PROBE_CPU_S, _PROBE_CPU_SHARE, _PROBE_IO_BYTES = 0.02, 0.02, 64 * 1024
 _TRAINING = frozenset({"data", "compute", "collective", "script"})
-_USUAL_FOR_S = 1.0  # p99 is computed again after that
-_JUDGE_S_A_RANK = 2e-5  # looking at all ranks takes 2 us each, so that it takes a tenth of a core at most
+# p99 is computed again after that.
+_USUAL_FOR_S = 1.0
+# A pass over all ranks takes 2 us each, so that it takes a tenth of a core at most.
+_JUDGE_S_A_RANK = 2e-5
 
 
 class RankBeat(NamedTuple):
-    """What a rank's heartbeat page shows. `age_s` is the time since its last sign of life, null before the first; `own_s` the time that it
-    has spent outside of waits for others since it started, null where that is not measured."""
+    """The content of a rank's heartbeat page.
+
+    `age_s` is the time since its last heartbeat, None before the first; `own_s` the time that it has spent outside of
+    waits for others since it started, None where that is not measured.
+    """
 
     step: int
     section: str
@@ -54,10 +63,13 @@ class RankBeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A look at a rank's process from outside. `state` is proc(5)'s letter; `cpu_s` and `io_bytes` are totals of the process and what it
-    has started; `stack` is the main thread's, innermost frame first, each `file:line function`, empty where it could not be had; `where`
-    says what that stack is in: one of contract.SECTIONS, or null. `waits_on` is the kernel function that the main thread sleeps in
-    (/proc/PID/wchan), null where that is not shown."""
+    """A look at a rank's process from outside.
+
+    `state` is proc(5)'s letter; `cpu_s` and `io_bytes` are totals of the process and its children; `stack` is the main
+    thread's, innermost frame first, each `file:line function`, empty if it is unavailable; `where` is the section of
+    that stack: one of contract.SECTIONS, or None. `waits_on` is the kernel function that the main thread sleeps in
+    (/proc/PID/wchan), None if it is unavailable.
+    """
 
     state: str
     cpu_s: float
@@ -69,7 +81,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Hang:
-    """A generation that goes no further. `ranks` are the culprits, none when nobody differs from the others; `silent_s` is how long."""
+    """A generation without progress. `ranks` are the culprits, empty when no rank differs from the others; `silent_s`
+    is the duration."""
 
     ranks: tuple[int, ...]
     section: str
@@ -79,7 +92,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Findings:
-    """`probe`: ranks whose processes should be looked at now; `stragglers`: those found since the last call."""
+    """`probe`: ranks whose processes should be probed now; `stragglers`: those found since the last call."""
 
     probe: frozenset[int] = frozenset()
     hang: Hang | None = None
@@ -88,8 +101,8 @@ class Findings:
 
 @dataclass(slots=True)
 class _Rank:
-    """`sign_s` is its last sign of life, on the watch's clock, and `age_s` how old that was when its agent last looked at its page; `first`
-    the first step that was seen of it, 0 before that."""
+    """`sign_s` is its last heartbeat, on the watch's clock, and `age_s` its age when the agent last read the page;
+    `first` the first step that was seen of it, 0 before that."""
 
     step: int
     section: str
@@ -101,7 +114,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Look:
-    """The newest probe of a rank, since when its stack has been the same, and since when it has done nothing beside."""
+    """The newest probe of a rank, the time since which its stack has been the same, and the time since which it has been idle."""
 
     probe: Probe
     at_s: float
@@ -111,28 +124,34 @@ class _Look:
 
 
 class Watch:
-    """One generation under watch. Times are seconds of any monotonic clock, the same for all calls.
+    """Watches one generation. Times are seconds of any monotonic clock, the same for all calls.
 
-    `tick` wants to be called every 0.1 s; it looks at single ranks only while nobody moves.
+    Call `tick` every 0.1 s; it looks at single ranks only while no rank moves.
     """
 
     def __init__(self, ranks: int, timeouts: Mapping[str, Timeout], now_s: float, stages: int = 1) -> None:
-        """`stages`: pipeline stages, the outermost axis of the ranks."""
+        """Create the watch. `stages`: pipeline stages, the outermost axis of the ranks."""
         self._total, self._began_s, self._moved_s = ranks, now_s, now_s
         self._ranks: dict[int, _Rank] = {}
         self._ended: set[int] = set()
         self._furthest = 0
         self._timeouts, self._gaps = SectionTimeouts(timeouts), Quantiles()
         self._usual_s, self._usual_until_s = 0.0, -math.inf
-        self._overdue: set[int] = set()  # silent beyond their timeouts, but for those that wait in a collective
+        # Silent beyond their timeouts, except those that wait in a collective.
+        self._overdue: set[int] = set()
         self._looks: dict[int, _Look] = {}
-        self._entered: dict[int, tuple[Collective, ...]] = {}  # by torch's flight recorder, since anybody moved
-        self._recorded: set[int] = set()  # ranks that have dumped it since their newest probe
-        self._said = ""  # what NCCL says by itself
+        # By torch's flight recorder, since any rank moved.
+        self._entered: dict[int, tuple[Collective, ...]] = {}
+        # Ranks that have dumped it since their newest probe.
+        self._recorded: set[int] = set()
+        # NCCL's own report.
+        self._said = ""
         self._asked_s, self._asked, self._judged_s = -math.inf, 0, -math.inf
-        self._busy: dict[int, float] = {}  # when a rank was last seen to use CPU, to do I/O or to stand elsewhere than before
-        self._behind: dict[int, _Look] = {}  # of ranks that others go on without, while these move
-        # Since when there are such, and when they were last asked about.
+        # When a rank was last seen to use CPU, to do I/O or to be in another place than before.
+        self._busy: dict[int, float] = {}
+        # Of ranks that others have moved past, while these move.
+        self._behind: dict[int, _Look] = {}
+        # Since when there are such, and when they were last probed.
         self._behind_s, self._behind_asked_s = math.inf, -math.inf
         self._called_s = now_s
         self._stragglers = Stragglers(ranks, stages)
@@ -140,7 +159,7 @@ class Watch:
     # --- what is seen -------------------------------------------------------------------------------------------------
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
-        """Heartbeats of one node's ranks."""
+        """Record heartbeats of one node's ranks."""
         self._is_called(now_s)
         for rank, (step, section, pulse, seen_age_s, own_s) in ranks.items():
             if rank in self._ended:
@@ -153,7 +172,8 @@ class Watch:
                 self._sign(each, step, section, pulse, age_s, now_s - age_s)
                 self._overdue.discard(rank)
                 self._behind.pop(rank, None)
-            else:  # a message that came late made the sign of life look younger than it is
+            else:
+                # A late message made the heartbeat look younger than it is.
                 each.sign_s, each.age_s = min(each.sign_s, now_s - age_s), age_s
                 if age_s > BOUND_S and section != "collective" and age_s > self._timeouts.limit_s(section, step):
                     self._overdue.add(rank)
@@ -161,7 +181,7 @@ class Watch:
                 self._stragglers.saw(rank, step, own_s, now_s, training=section in _TRAINING)
 
     def ended(self, ranks: Iterable[int]) -> None:
-        """These ranks have ended: nothing more is expected of them."""
+        """Record that these ranks have ended: nothing more is expected of them."""
         for rank in ranks:
             self._ended.add(rank)
             self._ranks.pop(rank, None)
@@ -170,7 +190,7 @@ class Watch:
                 known.pop(rank, None)
 
     def slept(self, seconds: float) -> None:
-        """For so long nobody was heard because nobody listened: that silence does not count."""
+        """Discount a time in which no heartbeats were read: that silence does not count."""
         self._called_s += seconds
         self._began_s += seconds
         self._moved_s += seconds
@@ -180,7 +200,8 @@ class Watch:
         for each in self._ranks.values():
             each.sign_s += seconds
         self._busy = {rank: at_s + seconds for rank, at_s in self._busy.items()}
-        self._looks, self._behind = {}, {}  # looks from before and after it have nothing to compare
+        # Probes from before and after it cannot be compared.
+        self._looks, self._behind = {}, {}
 
     def _is_called(self, now_s: float) -> None:
         if now_s - self._called_s > STALL_S:
@@ -188,7 +209,7 @@ class Watch:
         self._called_s = now_s
 
     def probed(self, ranks: Mapping[int, Probe], now_s: float) -> None:
-        """Probes of one node's ranks."""
+        """Record probes of one node's ranks."""
         self._is_called(now_s)
         for rank, probe in ranks.items():
             for known in (self._looks, self._behind) if rank in self._overdue else (self._looks,):
@@ -199,17 +220,18 @@ class Watch:
             self._recorded.discard(rank)
 
     def recorded(self, ranks: Mapping[int, tuple[Collective, ...]], said: str | None = None) -> None:
-        """The newest collectives of one node's ranks, by their flight recorders; and what NCCL has `said` of the job."""
+        """Record the newest collectives of one node's ranks, from their flight recorders; and NCCL's own report on the job."""
         self._entered.update(ranks)
         self._recorded.update(ranks)
         self._said = said or self._said
 
     def _sign(self, each: _Rank, step: int, section: str, pulse: int, age_s: float, sign_s: float) -> None:
-        """A sign of life: how long it took is at least what the heartbeat before showed, and on average since that."""
+        """Record a heartbeat: the interval is at least what the previous heartbeat showed, and on average since that."""
         signs = pulse - each.pulse
         gap_s = (sign_s - each.sign_s) / signs if signs > 1 else sign_s - each.sign_s
         bucket = bucket_of(gap_s if gap_s > each.age_s else each.age_s)
-        if each.step:  # what comes before the first step, and that step itself, are not usual
+        # Times before the first step, and that step's own, are not usual.
+        if each.step:
             self._gaps.add(bucket)
         self._timeouts.saw(each.section, bucket)
         each.first = each.first or step
@@ -227,7 +249,7 @@ class Watch:
     # --- what follows -------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> Findings:
-        """What the coordinator should do now."""
+        """Return what the coordinator should do now."""
         self._is_called(now_s)
         stragglers = self._stragglers.found()
         silent_s, bound_s = now_s - self._moved_s, self._bound_s(now_s)
@@ -242,17 +264,17 @@ class Watch:
         return Findings(self._to_probe(now_s, silent_s), hang, stragglers)
 
     def _bound_s(self, now_s: float) -> float:
-        """Within which a proven hang is named."""
+        """Return the time within which a proven hang is reported."""
         if now_s >= self._usual_until_s:
             self._usual_s, self._usual_until_s = self._gaps.at(SHARE), now_s + _USUAL_FOR_S
             self._timeouts.renew()
         return max(BOUND_S, BOUND_FACTOR * self._usual_s)
 
     def _proven(self, now_s: float, bound_s: float) -> Hang | None:
-        """A hang that two probes prove, of a generation all of whose ranks are known not to have moved."""
+        """Return a hang that two probes prove, if all ranks of the generation are known not to have moved."""
         if not self._all_silent_for(_KNOWN * bound_s):
             return None
-        # Of more ranks than can be probed at once, those that were, and those whose heartbeats say that they wait.
+        # In a job too large to probe all ranks: the probed ones, and those whose heartbeats show a wait.
         few = len(self._ranks) <= _PROBE_ALL
         found = culprits.proven([s for s in self._standings() if few or s.rank in self._looks or s.section == "collective"])
         if found is None:
@@ -263,23 +285,28 @@ class Watch:
         return self._hang(ranks, now_s, why)
 
     def _never_meet(self, now_s: float) -> Hang | None:
-        """Ranks that wait for each other in different collectives, and whose stacks have stayed the same: no time mends that. It is the
-        program's fault and no rank's, so the text alone names them: no node comes under suspicion."""
+        """Return a hang of ranks that wait for each other in different collectives with unchanged stacks: time cannot
+        resolve it.
+
+        It is the program's fault and no rank's, so only the text names them: no node comes under suspicion.
+        """
         odds = collectives.at_odds(self._known())
         if odds is None or not all(rank in self._looks and _is_held(self._looks[rank]) for rank in odds[1]):
             return None
         return self._hang((), now_s, odds[0].why, "collective")
 
     def _is_sure_of(self, rank: int) -> bool:
-        """Whether a rank that seems to hang does. Before its first step, what only one rank does once may well stand on a lock."""
+        """Return whether a rank that seems to hang does. Before its first step, one-time work may well wait for a lock."""
         each, look = self._ranks[rank], self._looks[rank]
         if each.first > 0 and each.step - each.first >= FIRST_STEPS:
             return True
         return look.probe.state in "TZ" or (len(self._gaps) > 0 and look.at_s - look.idle_s >= FIRST_STEPS_S)
 
     def _timed_out(self, now_s: float) -> Hang | None:
-        """Nobody has moved for longer than the timeout of any section that could explain it: who waits is explained by who works, and who
-        is seen to use CPU or do I/O works, whatever its section is."""
+        """Return a hang if no rank has moved for longer than the timeout of any section that could explain it.
+
+        A working rank explains a waiting one, and a rank that uses CPU or does I/O works, whatever its section is.
+        """
         if not self._ranks:
             return None
         standings = list(self._standings())
@@ -296,25 +323,26 @@ class Watch:
         return self._hang(ranks, now_s, why, longest.section)
 
     def _limit_of(self, each: Standing, look: _Look | None) -> tuple[str, float]:
-        """The timeout of a rank that stands there, name and seconds: of its section, or of what it waits for outside of the job."""
+        """Return the timeout of a rank in that place, name and seconds: of its section, or of what it waits for outside
+        of the job."""
         names = [name_of(each.section, each.step)]
         if look is not None and each.section != "collective" and culprits.waits_outside(look.probe.stack, look.probe.waits_on):
             names.append("evaluation")
         return max(((name, self._timeouts.of(name)) for name in names), key=lambda found: found[1])
 
     def _is_busy(self, rank: int, now_s: float, limit_s: float) -> bool:
-        """Whether the rank was seen at work within the time that it may be silent, or within the last few looks where that is longer."""
+        """Return whether the rank was seen at work within its timeout, or within the last few probes where that is longer."""
         looks_s = 3 * _probes_apart_s(now_s - self._ranks[rank].sign_s)
         return self._busy.get(rank, -math.inf) > now_s - max(limit_s, looks_s)
 
-    # --- ranks that others go on without ------------------------------------------------------------------------------
+    # --- ranks that others have moved past ----------------------------------------------------------------------------
 
     def _others_go_on_without(self) -> list[int]:
-        """Ranks that are silent beyond their timeout while the others have gone on without them: two steps ahead, nobody waits for them."""
+        """Return ranks that are silent beyond their timeout while the others are two steps ahead: no rank waits for them."""
         return sorted(rank for rank in self._overdue if 0 < self._ranks[rank].step <= self._furthest - 2)
 
     def _to_probe_behind(self, ranks: list[int], now_s: float) -> frozenset[int]:
-        """Those of them to look at now: nobody looks at them otherwise, as others move."""
+        """Return those of them to probe now: no other rule probes them, as others move."""
         if not ranks:
             self._behind_s = math.inf
             return frozenset()
@@ -325,7 +353,7 @@ class Watch:
         return frozenset(ranks[:_PROBE_ALL])
 
     def _left_behind(self, behind: list[int], now_s: float) -> Hang | None:
-        """Of those that others go on without, the ones that are not at work."""
+        """Return a hang of those that others have moved past and that are not at work."""
         ranks = tuple(rank for rank in behind if self._has_stopped(rank, now_s))
         if not ranks:
             return None
@@ -334,7 +362,7 @@ class Watch:
         return self._hang(ranks, now_s, why)
 
     def _has_stopped(self, rank: int, now_s: float) -> bool:
-        """Whether two looks at it found it idle for as long as it may be, or nobody can look at it."""
+        """Return whether two probes found it idle for its whole timeout, or it cannot be probed."""
         _, limit_s = self._limit_behind(rank)
         look = self._behind.get(rank)
         if look is None:
@@ -357,7 +385,8 @@ class Watch:
         return Hang(ranks, section, now_s - since_s, "; ".join([why, *more]))
 
     def _missing(self) -> collectives.Missing | None:
-        """Who holds others up by the flight recorders; nobody where a look at them says that they wait too: a dump may be older."""
+        """Return the ranks that block others by the flight recorders; none if a probe shows that they wait too: a dump
+        may be older."""
         known = self._known()
         if (odds := collectives.at_odds(known)) is not None:
             return odds[0]
@@ -373,13 +402,13 @@ class Watch:
         return {rank: entered for rank, entered in self._entered.items() if rank in self._ranks}
 
     def _all_silent_for(self, seconds: float) -> bool:
-        """Whether every rank that has not ended was looked at `seconds` or more after the last sign of life of any."""
+        """Return whether every rank that has not ended was probed `seconds` or more after the last heartbeat of any."""
         if len(self._ranks) + len(self._ended) < self._total:
             return False
         return all(each.sign_s + each.age_s - self._moved_s >= seconds - 1e-6 for each in self._ranks.values())
 
     def _standings(self) -> Iterator[Standing]:
-        """Where each rank stands, by its probes or, where there is none, by its heartbeats."""
+        """Yield the place of each rank, by its probes or, where there is none, by its heartbeats."""
         for rank, each in self._ranks.items():
             look = self._looks.get(rank)
             yield Standing(rank, each.step, each.section) if look is None else _standing(rank, each, look)
@@ -387,7 +416,7 @@ class Watch:
     # --- probes -------------------------------------------------------------------------------------------------------
 
     def _to_probe(self, now_s: float, silent_s: float) -> frozenset[int]:
-        """The ranks to look at, every PROBES_APART_S at first, and more rarely the longer the silence lasts."""
+        """Return the ranks to probe: every PROBES_APART_S at first, and more rarely the longer the silence lasts."""
         if now_s - self._asked_s < _probes_apart_s(silent_s) - 1e-6:
             return frozenset()
         self._asked_s, self._asked = now_s, self._asked + 1
@@ -396,7 +425,7 @@ class Watch:
         return frozenset([*self._in_the_way(), *self._sampled()])
 
     def _in_the_way(self) -> Iterator[int]:
-        """Those that were found to do something else than wait, then those that may, by their heartbeats."""
+        """Yield the ranks that were found to do something other than wait, then those that may, by their heartbeats."""
         suspects = [rank for rank, look in self._looks.items() if look.probe.state in "TZ" or look.probe.where != "collective"]
         others = [rank for rank, each in self._ranks.items() if each.section != "collective" and rank not in self._looks]
         yield from (suspects + others)[: _PROBE_ALL - _SAMPLE]
@@ -408,12 +437,13 @@ class Watch:
 
 
 def _probes_apart_s(silent_s: float) -> float:
-    """Between two looks at who has been silent for so long."""
+    """Return the interval between two probes of a rank that has been silent for so long."""
     return min(max(PROBES_APART_S, silent_s / 10), _PROBES_APART_MOST_S)
 
 
 def _look(probe: Probe, now_s: float, before: _Look | None, *, recorded: bool) -> _Look:
-    """`recorded`: the process has written a dump since the look before, which counts as doing nothing where it did nothing before that."""
+    """Compare a probe with the previous one. `recorded`: the process has written a dump since then, which counts as
+    idle if it was idle before."""
     if before is None or probe.stack != before.probe.stack or probe.state != before.probe.state:
         return _Look(probe, now_s, now_s, probe, now_s)
     since = before.idle_from
@@ -425,7 +455,7 @@ def _look(probe: Probe, now_s: float, before: _Look | None, *, recorded: bool) -
 
 
 def _is_held(look: _Look) -> bool:
-    """No stack is none that has stayed the same: a process that runs shows none."""
+    """Return whether the stack stayed the same; an empty one does not count: a running process shows none."""
     return (bool(look.probe.stack) or look.probe.state in "TZ") and look.at_s - look.held_s >= PROBES_APART_S - 1e-6
 
 

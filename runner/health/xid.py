@@ -1,8 +1,9 @@
 """Parses NVIDIA driver reports (Xid) in the kernel's log, and knows which require a device reset.
 
-By the immediate action in NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: those that ask for a
-reset of the device or a restart of the machine. Left out is what a program can cause by itself (13, 31, 43, 45, and 109, which comes with
-a 154 where a reset is needed) and what the device has dealt with (63, 92, 94).
+By the immediate action in NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html:
+those that ask for a reset of the device or a restart of the machine. Excluded are reports that a program can cause by
+itself (13, 31, 43, 45, and 109, which comes with a 154 where a reset is needed) and those that the device has handled
+(63, 92, 94).
 
 The log is the machine's: a report may be of another job's device, which is no reason to blame this job's node.
 """
@@ -29,19 +30,20 @@ GRAVE: Mapping[int, str] = {
     156: "resource retirement",
     158: "GPU fatal timeout",
 }
-_RECOVERY = 154  # says which action the reports before it ask for
+# It names the action that the reports before it require.
+_RECOVERY = 154
 _NEEDED = re.compile(r"to 0x[0-9a-f]+ \((?P<action>GPU Reset Required|Node Reboot Required|Drain and Reset)\)", re.IGNORECASE)
-# As the driver prints it: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
+# The driver's format: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
 _LINE = re.compile(r"NVRM: Xid \((?P<device>[^)]+)\): (?P<number>\d+)(?:, (?P<text>.*))?")
 _TEXT_CHARACTERS = 200
-# As the driver says it, `PCI:0000:3b:00`, and as NVML does, `00000000:3B:00.0`: domain, bus, device.
+# The driver's form, `PCI:0000:3b:00`, and NVML's, `00000000:3B:00.0`: domain, bus, device.
 _ADDRESS = re.compile(r"(?:PCI:)?(?P<domain>[0-9a-f]+):(?P<bus>[0-9a-f]+):(?P<device>[0-9a-f]+)(?:\.[0-9a-f])?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Xid:
-    """One report. `device` is its address on the PCI bus, as the driver says it. `ours`: whether this job uses it; null where that is
-    not known."""
+    """One report. `device` is its address on the PCI bus, in the driver's form. `ours`: whether this job uses it; None
+    if unknown."""
 
     number: int
     device: str
@@ -50,13 +52,13 @@ class Xid:
 
     @property
     def meaning(self) -> str | None:
-        """What it says, where that is that the device must be reset; None otherwise."""
+        """The number's meaning if the device must be reset; None otherwise."""
         needed = _NEEDED.search(self.text) if self.number == _RECOVERY else None
         return GRAVE.get(self.number) if needed is None else needed["action"].lower()
 
 
 def parse(message: str) -> Xid | None:
-    """A message of the kernel's as a report; None when it is none."""
+    """Parse a kernel message; None if it is not a report."""
     match = _LINE.search(message)
     if match is None:
         return None
@@ -64,26 +66,30 @@ def parse(message: str) -> Xid | None:
 
 
 def address(text: str) -> str | None:
-    """A place on the PCI bus as the kernel writes it, without the function: `0000:3b:00`; None when the text is none."""
+    """Return the PCI address in the kernel's form, without the function: `0000:3b:00`; None if the text is not one."""
     match = _ADDRESS.fullmatch(text.strip())
     return None if match is None else "{:04x}:{:02x}:{:02x}".format(*(int(part, 16) for part in match.groups()))
 
 
 def of_job(xids: Iterable[Xid], devices: Collection[str] | None) -> list[Xid]:
-    """The reports without those of devices that the job does not use. `devices` are those that it uses, by their addresses; with None
-    nobody knows, and every report stays, of which none is held against the node."""
+    """Return the reports except those of devices that the job does not use.
+
+    `devices` are the addresses that it uses; with None they are unknown: every report stays, and none counts against
+    the node.
+    """
     if devices is None:
         return [replace(each, ours=None) for each in xids]
     return [replace(each, ours=True) for each in xids if address(each.device) in devices]
 
 
 def first_grave(xids: Iterable[Xid]) -> Xid | None:
-    """The first report after which a device of the job must be reset: what follows often follows from it."""
+    """Return the first report after which a device of the job must be reset; later ones are often its consequences."""
     return next((each for each in xids if each.meaning is not None and each.ours), None)
 
 
 def told(xids: Iterable[Xid]) -> str:
-    """The reports in a few words, the grave ones first: `Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, Xid 45 of ...`."""
+    """Return the reports in a few words, the grave ones first: `Xid 79 (the GPU has fallen off the bus) of
+    PCI:0000:3b:00, Xid 45 of ...`."""
     found = Counter((each.meaning is None, each.number, each.meaning, _whose(each)) for each in xids)
     return ", ".join(
         f"Xid {number}{f' ({meaning})' if meaning else ''} of {device}{f', {count} times' if count > 1 else ''}"

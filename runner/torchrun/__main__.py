@@ -1,6 +1,7 @@
 """Runs torchrun's command line under headway's agents: `python -m headway.runner.torchrun ARGS...`, once on each node.
 
-The workers to be import torch beside this process, which needs it for torchrun's own parser, and pass to the supervisor with it.
+The standby workers import torch in parallel with this process, which needs it for torchrun's parser, and are passed on
+to the supervisor.
 """
 
 import os

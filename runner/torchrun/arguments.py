@@ -15,8 +15,8 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
 from headway.runner.torchrun import bounds
 
-# Every flag of torch 2.13. A newer torch may have more: such a one is refused by name until it is carried out here. An older one has fewer,
-# and its command line ours.
+# Every flag of torch 2.13. Newer flags are refused by name until they are supported here. An older torch has fewer
+# flags, and so does its command line here.
 CARRIED = frozenset(
     {
         *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone"),
@@ -26,7 +26,7 @@ CARRIED = frozenset(
         *("shutdown_timeout", "virtual_local_rank", "training_script", "training_script_args"),
     }
 )
-# What stands in for flags that torch has had only since 2.7 to 2.13, where it does not have them.
+# Defaults of the flags that torch added in 2.7 to 2.13, for older versions.
 LATER: dict[str, object] = {
     "event_log_handler": "null",
     "numa_binding": None,
@@ -36,7 +36,8 @@ LATER: dict[str, object] = {
     "duplicate_stdout_filters": [],
     "duplicate_stderr_filters": [],
 }
-# Who has not registered a handler of its own hears nothing from these (torch/distributed/elastic/events/handlers.py).
+# Without a registered handler of its own, a script gets nothing from these
+# (torch/distributed/elastic/events/handlers.py).
 SILENT_HANDLERS = ("null", "dynamic_rendezvous")
 MEETING_BACKENDS = ("c10d", "static")
 EPILOG = """
@@ -53,13 +54,15 @@ Example: headway torchrun --nproc-per-node 8 train.py
 
 
 class UsageError(Exception):
-    """The command line asks for something that is not carried out."""
+    """The command line asks for something unsupported."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """torchrun's arguments, as `torch.distributed.run` settles them before it starts; `max_restarts` null where nobody gave it.
+    """Return torchrun's arguments, as `torch.distributed.run` resolves them before it starts; `max_restarts` None if it
+    was not given.
 
-    Exits with 2, as torchrun does, on an unknown flag. Raises UsageError for what is not carried out, ValueError for what torch refuses.
+    Exits with 2, as torchrun does, on an unknown flag. Raises UsageError for unsupported arguments, ValueError for
+    those that torch refuses.
     """
     parser = get_args_parser()
     parser.prog, parser.epilog = "headway torchrun", EPILOG
@@ -118,24 +121,28 @@ def _check_script(arguments: argparse.Namespace) -> None:
 
 
 def with_python(arguments: argparse.Namespace) -> bool:
-    """Whether workers run the script by Python; --run-path takes precedence over --no-python."""
+    """Return whether workers run the script by Python; --run-path takes precedence over --no-python."""
     return arguments.run_path or not arguments.no_python
 
 
 def max_nodes(arguments: argparse.Namespace) -> int:
-    """The nodes that compute when all are there."""
+    """Return the number of nodes that compute when all are available."""
     return int(parse_min_max_nnodes(arguments.nnodes)[1])
 
 
 def min_nodes(arguments: argparse.Namespace) -> int | None:
-    """The nodes that it may go on with when others are lost; null: all. Static rendezvous has no other number than MAX."""
+    """Return the minimum of nodes to continue with when others are lost; None: all. Static rendezvous has no other
+    number than MAX."""
     minimum, maximum = parse_min_max_nnodes(arguments.nnodes)
     return int(minimum) if minimum < maximum and arguments.rdzv_backend != "static" else None
 
 
 def given_master(arguments: argparse.Namespace) -> tuple[str, int] | None:
-    """The address and port that the command line of one node gives its rendezvous store; None where it gives none, and on several nodes,
-    where they are the coordinator's. Raises ValueError for what torch refuses."""
+    """Return the address and port of a single node's rendezvous store on the command line.
+
+    None if there is none, and on several nodes, where they are the coordinator's. Raises ValueError for what torch
+    refuses.
+    """
     if max_nodes(arguments) > 1 or arguments.standalone or arguments.rdzv_backend != "static":
         return None
     if not arguments.rdzv_endpoint and arguments.master_port is None:
@@ -145,14 +152,15 @@ def given_master(arguments: argparse.Namespace) -> tuple[str, int] | None:
 
 
 def streams(arguments: argparse.Namespace, procs: int) -> tuple[dict[int, int], dict[int, int]]:
-    """By local rank, which of stdout (1) and stderr (2) go to files, and which of those to the terminal too. What is teed is redirected."""
+    """Return by local rank which of stdout (1) and stderr (2) go to files, and which of those to the terminal too. Teed
+    streams are redirected."""
     teed = {rank: int(std) for rank, std in to_map(Std.from_str(arguments.tee), procs).items()}
     redirected = {rank: int(std) for rank, std in to_map(Std.from_str(arguments.redirects), procs).items()}
     return {rank: redirected[rank] | teed[rank] for rank in range(procs)}, teed
 
 
 def shown(arguments: argparse.Namespace) -> tuple[int, ...] | None:
-    """The local ranks whose output the terminal shows; null: all."""
+    """Return the local ranks whose output the terminal shows; None: all."""
     if not arguments.local_ranks_filter:
         return None
     try:
@@ -162,10 +170,10 @@ def shown(arguments: argparse.Namespace) -> tuple[int, ...] | None:
 
 
 def bound_cpus(arguments: argparse.Namespace, procs: int) -> dict[int, list[int]]:
-    """By local rank, the CPUs that --numa-binding gives it, by torch's own rule. Empty without the flag."""
+    """Return by local rank the CPUs that --numa-binding assigns, by torch's own rule. Empty without the flag."""
     if arguments.numa_binding is None:
         return {}
-    from torch.numa import binding  # noqa: PLC0415  few are bound, and torch has it since 2.9
+    from torch.numa import binding  # noqa: PLC0415  rarely used, and torch has it since 2.9
 
     if not hasattr(binding, "_get_validated_logical_cpus_to_bind_to"):
         raise UsageError(f"--numa-binding: the rule of torch {version('torch')} is not supported; use torch 2.10 or newer")
@@ -177,13 +185,13 @@ def bound_cpus(arguments: argparse.Namespace, procs: int) -> dict[int, list[int]
 
 
 def check_devices(arguments: argparse.Namespace, procs: int) -> None:
-    """--virtual-local-rank gives each rank one of CUDA_VISIBLE_DEVICES. Raises UsageError when there are too few."""
+    """Raise UsageError if CUDA_VISIBLE_DEVICES has fewer devices than --virtual-local-rank assigns."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if arguments.virtual_local_rank and visible is not None and len(visible.split(",")) < procs:
         raise UsageError(f"--virtual-local-rank: {procs} ranks, but CUDA_VISIBLE_DEVICES={visible}")
 
 
 def unserved(environment: dict[str, str]) -> list[str]:
-    """Variables that ask torchrun's agent for something that ours does not have."""
+    """Return variables that request features of torchrun's agent that headway's does not have."""
     names = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
     return [name for name in names if environment.get(name)]

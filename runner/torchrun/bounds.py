@@ -7,15 +7,15 @@ from types import MappingProxyType
 from headway.runner.contract import DEFAULT_TIMEOUTS, RunConfig, Timeout
 
 PREFIX, GRACE = "HEADWAY_TIMEOUT_", "HEADWAY_GRACE"
-# Of a bound that is off: a hundred years fit into whatever counts in nanoseconds.
+# For a disabled timeout: a hundred years fit into any count of nanoseconds.
 OFF_S = 100 * 365.0 * 86400
-# What a rank does: without such a bound only what is proven to hang ends a generation.
+# A rank's activities: without these timeouts only a proven hang ends a generation.
 SECTIONS = frozenset({"start", "data", "compute", "compile", "collective", "checkpoint", "evaluation", "busy"})
 _UNITS = MappingProxyType({"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0})
 
 
 def given(environment: Mapping[str, str]) -> dict[str, Timeout]:
-    """Those that variables set. Raises ValueError for one that means nothing."""
+    """Return the timeouts set by variables. Raises ValueError for an invalid one."""
     found = {}
     for variable in sorted(environment):
         if not variable.startswith(PREFIX):
@@ -31,7 +31,7 @@ def given(environment: Mapping[str, str]) -> dict[str, Timeout]:
 
 
 def grace_s(environment: Mapping[str, str]) -> float | None:
-    """What HEADWAY_GRACE says, if it is set. Raises ValueError for what means nothing."""
+    """Return HEADWAY_GRACE, if it is set. Raises ValueError if it is invalid."""
     return _seconds(GRACE, environment[GRACE], 0.0) if GRACE in environment else None
 
 
@@ -40,7 +40,7 @@ def variable_of(name: str) -> str:
 
 
 def _seconds(variable: str, text: str, least_s: float | None = None, *, can_be_off: bool = False) -> float:
-    """`least_s` null: anything above 0."""
+    """Parse seconds. `least_s` None: anything above 0."""
     if can_be_off and text.lower() in ("off", "inf"):
         return OFF_S
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd]?)", text.strip())
@@ -52,7 +52,8 @@ def _seconds(variable: str, text: str, least_s: float | None = None, *, can_be_o
 
 
 def defaults() -> dict[str, str]:
-    """By variable, what holds without it. Several nodes wait as long as torchrun's for each other, and for one in another's place."""
+    """Return the default of each variable. Several nodes wait for each other, and for a replacement, as long as under
+    torchrun."""
     return {
         **{variable_of(name): _shown(timeout) for name, timeout in DEFAULT_TIMEOUTS.items()},
         GRACE: _shown(Timeout(RunConfig.grace_s)),

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from headway.runner.launches import Command
 
-MOST_BYTES = 64 << 20  # of a script; a longer one is a program, and known by its size and time
-# What differs between two starts of one command: a scheduler's, a launcher's and a shell's own.
+# Of a script; a longer file is a program, and identified by size and time.
+MOST_BYTES = 64 << 20
+# Variables that differ between two starts of one command: a scheduler's, a launcher's and a shell's.
 _PASSING = re.compile(
     r"(SLURM|PMI|PMIX|OMPI|PALS|FLUX|PBS|LSB|PET|HEADWAY|TORCHELASTIC|SSH|XDG|KUBERNETES|TMUX|VSCODE)_?.*"
     r"|.*(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS).*"
@@ -23,7 +24,7 @@ _PASSING = re.compile(
 
 
 def command_of(arguments: argparse.Namespace, procs: int, environment: Mapping[str, str], *, alone: bool) -> Command:
-    """The command that these arguments are, with `procs` processes a node. `alone`: it runs on one node."""
+    """Return the command of these arguments, with `procs` processes a node. `alone`: it runs on one node."""
     if arguments.module and not arguments.run_path:
         kind, file = "module", module_file(arguments.training_script)
     elif arguments.no_python and not arguments.run_path:
@@ -45,13 +46,13 @@ def command_of(arguments: argparse.Namespace, procs: int, environment: Mapping[s
 
 
 def _task(environment: Mapping[str, str], *, alone: bool) -> str:
-    """Tasks of an array, and those that `srun` starts beside each other, are told apart though they were typed once."""
+    """Return the task's number: array tasks and parallel `srun` tasks are different commands though they were typed once."""
     names = ("SLURM_ARRAY_TASK_ID", "SLURM_PROCID") if alone else ("SLURM_ARRAY_TASK_ID",)
     return " ".join(f"{name}={environment[name]}" for name in names if name in environment)
 
 
 def _named_in(text: bytes, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that `text` names, which may be how a sweep says what differs; hashed, since nobody is to read them there."""
+    """Return the variables that `text` mentions, which may be a sweep's parameters; hashed, to keep them private."""
     named = {os.fsdecode(word) for word in re.findall(rb"\w+", text)} & environment.keys()
     return {
         name: hashlib.sha256(os.fsencode(environment[name])).hexdigest()[:16]
@@ -61,7 +62,7 @@ def _named_in(text: bytes, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def module_file(module: str) -> Path | None:
-    """The file that `python -m module` runs, found without importing anything; None where only an import would tell."""
+    """Return the file that `python -m module` runs, found without importing anything; None if only an import would show it."""
     search: list[str] | None = [str(Path.cwd()), *sys.path]
     try:
         for place in range(module.count(".") + 1):
@@ -71,7 +72,8 @@ def module_file(module: str) -> Path | None:
             search = None if found.submodule_search_locations is None else list(found.submodule_search_locations)
         if search is not None:
             found = importlib.machinery.PathFinder.find_spec(f"{module}.__main__", search)
-    except Exception:  # a finder that somebody has added
+    except Exception:
+        # A third-party finder may raise anything.
         return None
     return None if found is None or found.origin is None else Path(found.origin)
 

@@ -32,7 +32,7 @@ RUN = "HEADWAY_RUN"
 
 
 def configure(arguments: argparse.Namespace, port: int = 0) -> RunConfig:
-    """The run that the command line describes; its coordinator listens on `port`.
+    """Return the run that the command line describes; its coordinator listens on `port`.
 
     --max-restarts, when given, is the whole budget; else it is refilled by progress.
     """
@@ -83,7 +83,7 @@ def _flags(arguments: argparse.Namespace, procs: int, restart: Restart) -> dict[
 
 
 def _grace_s(given: int | None, environment: Mapping[str, str]) -> float | None:
-    """--shutdown-timeout is what workers have between the signal and SIGKILL, which is a share of a run's grace."""
+    """Return the run's grace. --shutdown-timeout is the time between the signal and SIGKILL, which is a share of it."""
     if given is None and (said_s := bounds.grace_s(environment)) is not None:
         return said_s
     if given is None:
@@ -94,7 +94,7 @@ def _grace_s(given: int | None, environment: Mapping[str, str]) -> float | None:
 
 
 def _meeting_timeouts(arguments: argparse.Namespace, said: Mapping[str, Timeout]) -> dict[str, Timeout]:
-    """Until all nodes have joined, until no more than MIN are waited for, and until a node comes in place of one that was lost."""
+    """Return the timeouts: until all nodes have joined, until no more than MIN are awaited, and until a lost node is replaced."""
     conf, is_static = _parse_rendezvous_config(arguments.rdzv_conf), arguments.rdzv_backend == "static"
     otherwise = {"join": Timeout(STATIC_JOIN_S if is_static else JOIN_S), "last_call": DEFAULT_TIMEOUTS["last_call"], **said}
     join = Timeout(_seconds(conf, "timeout" if is_static else "join_timeout", otherwise["join"].floor_s))
@@ -110,13 +110,13 @@ def _seconds(given: Mapping[str, str], key: str, default: float) -> float:
 
 
 def run_name(arguments: argparse.Namespace) -> str:
-    """The run's name, as all of its nodes know it: --rdzv-id, else the scheduler's job id; empty where neither is given."""
+    """Return the run's name, the same on all of its nodes: --rdzv-id, else the scheduler's job id; empty without both."""
     given = "" if arguments.rdzv_id == "none" or arguments.standalone else arguments.rdzv_id
     return _as_name(given or os.environ.get("SLURM_JOB_ID", ""))
 
 
 def insisted_name(environment: Mapping[str, str]) -> str:
-    """The run that HEADWAY_RUN says this is, whatever has changed; empty where it is not set. Raises UsageError for what is no name."""
+    """Return the run of HEADWAY_RUN, whatever has changed; empty if it is not set. Raises UsageError for an invalid name."""
     name = environment.get(RUN, "")
     if name != _as_name(name):
         raise UsageError(f"{RUN}={name}: expected a run's name: letters, digits, `_`, `.`, `:` and `-`")
@@ -124,10 +124,10 @@ def insisted_name(environment: Mapping[str, str]) -> str:
 
 
 def script_name(arguments: argparse.Namespace) -> str:
-    """What a run without a name of its own is called after."""
+    """Return the name for a run that was given none."""
     return _as_name(Path(arguments.training_script).stem)
 
 
 def _as_name(text: str) -> str:
-    """A name of a directory."""
+    """Return the text as a directory name."""
     return re.sub(r"[^\w.:-]", "-", text).lstrip(".")

@@ -12,22 +12,25 @@ from headway.runner.agent import warm
 from headway.runner.agent.processes import START, kill_group
 
 _PROCS = re.compile(r"--?nproc[-_a-z]*(?:=(?P<value>.*))?")
-# With these a worker is no module of ours, sees a device of its own, or is bound to processors before it starts.
+# With these a worker does not run headway's module, sees a device of its own, or is bound to processors before it
+# starts.
 _OTHERWISE = ("--no-python", "--no_python", "--virtual", "--numa", "-h", "--help")
-# Flags of torchrun without a value; it takes any beginning of a name that is no other's.
+# Flags of torchrun without a value; it accepts any unambiguous prefix.
 _SWITCHES = ("--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank")
-_OURS = frozenset({"HEADWAY_SECRET", "HEADWAY_RUN", "HEADWAY_TERMINAL_FD"})  # no business of a worker's
+# Workers must not get these.
+_OURS = frozenset({"HEADWAY_SECRET", "HEADWAY_RUN", "HEADWAY_TERMINAL_FD"})
 
 
 @dataclass(frozen=True)
 class Begun:
-    """Standbys by local rank, and the threads that they were told to use; null: they were not."""
+    """Standbys by local rank, and their number of threads; None: not set."""
 
     standbys: Mapping[int, warm.Standby]
     threads: str | None = None
 
     def pass_on(self, procs: int, environment: Mapping[str, str], *, are_ours: bool) -> str | None:
-        """What warm.PASSED_ON says of them where `procs` workers under `environment` would begin as they did; else they are ended."""
+        """Return the value of warm.PASSED_ON if `procs` workers under `environment` would start like the standbys;
+        otherwise end them."""
         same = environment.get("OMP_NUM_THREADS") == self.threads and "HEADWAY_CPUS" not in environment
         if are_ours and same and len(self.standbys) == procs:
             return warm.pass_on(self.standbys)
@@ -37,7 +40,7 @@ class Begun:
 
 
 def begin(argv: Sequence[str], environment: Mapping[str, str]) -> Begun:
-    """Starts as many standbys as there will be workers. They end with this process, whatever takes its place."""
+    """Start as many standbys as there will be workers. They end with this process, also after exec."""
     if any(word.startswith(_OTHERWISE) for word in argv) or "PYTHON_EXEC" in environment:
         return Begun({})
     procs = guessed_procs(argv, environment)
@@ -51,13 +54,14 @@ def begin(argv: Sequence[str], environment: Mapping[str, str]) -> Begun:
     try:
         modules = warm.first_imports(script_words(argv))
         standbys = {each: warm.start_standby(worker, seen, seen, modules, first=True, stdin=True) for each in range(procs)}
-    except OSError:  # one can do without
+    except OSError:
+        # Standbys are optional.
         return Begun({})
     return Begun(standbys, threads)
 
 
 def guessed_procs(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The workers of this node, where --nproc-per-node says a number, or as many as there are GPUs; 0 where it says something else."""
+    """Return the workers of this node if --nproc-per-node is a number, or the number of GPUs; 0 otherwise."""
     said = environment.get("PET_NPROC_PER_NODE", "1")
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         if (found := _PROCS.fullmatch(word)) is not None:
@@ -69,7 +73,7 @@ def guessed_procs(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def script_words(argv: Sequence[str]) -> list[str]:
-    """The script with its arguments, behind `-m` where it is a module; `-m` alone where there is none."""
+    """Return the script with its arguments, after `-m` if it is a module; `-m` alone if there is none."""
     words, is_module = iter(argv), False
     for word in words:
         if not word.startswith("-"):

@@ -1,7 +1,7 @@
 """Turns torchrun's command line into a run directory and a node index, and replaces this process with the supervisor.
 
-Flags are torchrun's own, parsed by torch's own parser. What we do not carry out is refused by name; nothing is ignored silently but what
-only tunes how torchrun itself polls and meets.
+Flags are torchrun's own, parsed by torch's own parser. Unsupported ones are refused by name; the only ignored ones tune
+how torchrun itself polls and meets.
 """
 
 import argparse
@@ -45,13 +45,17 @@ from headway.runner.torchrun.meeting import (
 from headway.runner.torchrun.naming import Choice, choose, choose_named, look_at, runs_of
 from headway.runs import runs_folder
 
-ONCE_S = 0.0  # one try
+# One try.
+ONCE_S = 0.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """This node's part of the run. `shared`: its run directory is that of all nodes. `store` listens where the command line says that the
-    rendezvous store is."""
+    """This node's part of the run.
+
+    `shared`: its run directory is that of all nodes. `store` listens at the command line's address of the rendezvous
+    store.
+    """
 
     directory: RunDirectory
     node: int
@@ -65,8 +69,10 @@ def _runs() -> Path:
 
 
 def open_named(name: str, config: RunConfig, job: str, launch: Launch, *, insists: bool = False) -> RunDirectory | None:
-    """The attempt of a run of this name that the command is, made: of the very run of this name, with `insists`. None where it is to enter
-    one that goes on. Raises UsageError where it may not be."""
+    """Create the attempt for the command, of a run of this name; with `insists`, of exactly this run.
+
+    None if the command is to join a running attempt. Raises UsageError if it may not.
+    """
     runs = _runs()
     while True:
         choice = _choice(runs, name, launch, insists=insists)
@@ -78,7 +84,8 @@ def open_named(name: str, config: RunConfig, job: str, launch: Launch, *, insist
             directory = open_run(
                 runs, choice.name, config, choice.attempt, job, launch=to_json(launch, indent=2).encode() + b"\n"
             )
-        except FileExistsError:  # another launcher took it in this moment: look again
+        except FileExistsError:
+            # Another launcher has just taken it: look again.
             continue
         if choice.line is not None:
             _say(choice.line)
@@ -98,8 +105,10 @@ def _choice(runs: Path, name: str, launch: Launch, *, insists: bool) -> Choice:
 
 
 def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
-    """The run is the one that HEADWAY_RUN says, else it is called after --rdzv-id or the scheduler's job, else after the script, with a
-    number that nobody has had."""
+    """Open a run on one node.
+
+    Its name is HEADWAY_RUN, else --rdzv-id or the scheduler's job, else the script's name with an unused number.
+    """
     launch = Launch.own(command_of(arguments, config.procs_per_slot, os.environ, alone=True), None, os.environ)
     listening = _listen_for_store(arguments)
     job, insisted = script_name(arguments), insisted_name(os.environ)
@@ -108,12 +117,12 @@ def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
         text = to_json(launch, indent=2).encode() + b"\n"
         return Place(open_run(_runs(), name, config, 0, job, launch=text), 0, LOOPBACK, store=listening)
     directory = open_named(name, config, job, launch, insists=bool(insisted))
-    assert directory is not None  # noqa: S101  nobody enters a run of one node
+    assert directory is not None  # noqa: S101  a single-node run is never joined
     return Place(directory, 0, LOOPBACK, store=listening)
 
 
 def _listen_for_store(arguments: argparse.Namespace) -> socket.socket | None:
-    """Where --master-addr and --master-port, or the endpoint, say. Raises UsageError where nobody can listen there."""
+    """Listen at --master-addr and --master-port, or at the endpoint. Raises UsageError if that is impossible."""
     if (master := given_master(arguments)) is None:
         return None
     host, port = master
@@ -133,7 +142,7 @@ def _listen_for_store(arguments: argparse.Namespace) -> socket.socket | None:
 
 
 def _numbered(stem: str) -> str:
-    """A run's name that nobody else has taken; its folder is there."""
+    """Return an unused run name, and create its folder."""
     runs, number = _runs(), 1
     while True:
         try:
@@ -148,7 +157,7 @@ def _numbered(stem: str) -> str:
 
 
 def meet(arguments: argparse.Namespace) -> Place:
-    """This node's place: as the host of the endpoint, or as one that the run's coordinator has let in."""
+    """Return this node's place: as the host of the endpoint, or as one that the run's coordinator has admitted."""
     endpoint = endpoint_of(arguments)
     config = configure(arguments, endpoint.port)
     job, insisted = script_name(arguments), insisted_name(os.environ)
@@ -163,7 +172,8 @@ def meet(arguments: argparse.Namespace) -> Place:
             return _settle(entered, config, secret, address, command)
         if (guard := take(endpoint, address)) is not None:
             launch = Launch.own(command, str(endpoint), os.environ)
-            with guard:  # where it is to enter, another node hosts the endpoint
+            # If it is to join, another node hosts the endpoint.
+            with guard:
                 directory = open_named(name, config, job, launch, insists=bool(insisted))
                 if directory is not None:
                     guard.detach()
@@ -181,7 +191,7 @@ def meet(arguments: argparse.Namespace) -> Place:
 
 
 def _into_what_goes_on(wanted: Wanted, secret: bytes, body: dict[str, object]) -> Entered | None:
-    """A place in an attempt whose coordinator has moved to another node, where a store that this one shares says so."""
+    """Join an attempt whose coordinator has moved to another node, if a shared store has its address."""
     if not any(wanted.published()):
         return None
     try:
@@ -191,7 +201,7 @@ def _into_what_goes_on(wanted: Wanted, secret: bytes, body: dict[str, object]) -
 
 
 def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, command: Command) -> Place:
-    """The run directory for the place that this node was given: the one that all share, else one of its own."""
+    """Return the run directory for this node's place: the shared one, or else a local one."""
     config = from_json(RunConfig, entered.run_json)
     if config.procs_per_slot != asked.procs_per_slot:
         raise UsageError(
@@ -222,8 +232,8 @@ def _reads(path: Path) -> str | None:
 
 
 def _own_directory(entered: Entered, config: RunConfig, secret: bytes) -> RunDirectory:
-    """A run directory of this node's own, which knows the coordinator by its address. Here it may have another name than there, where this
-    node has had another run of that name."""
+    """Create a node-local run directory, which refers to the coordinator by its address. It has another name if this
+    node already has a different run of that name."""
     runs, number = _runs(), 1
     while not _is_of(runs / (name := entered.run if number == 1 else f"{entered.run}-{number}"), entered.handle):
         number += 1
@@ -235,7 +245,7 @@ def _own_directory(entered: Entered, config: RunConfig, secret: bytes) -> RunDir
 
 
 def _is_of(root: Path, handle: str) -> bool:
-    """Whether a folder is that of the run with this record; one that is not there is made so."""
+    """Return whether a folder is that of the run with this record; a missing one is created."""
     try:
         root.mkdir(parents=True)
     except FileExistsError:
@@ -243,11 +253,11 @@ def _is_of(root: Path, handle: str) -> bool:
     return create_exclusive(root / "handle.json", handle.encode())
 
 
-# --- both ---------------------------------------------------------------------------------------------------------------
+# --- one or several nodes -----------------------------------------------------------------------------------------------
 
 
 def log_folder(arguments: argparse.Namespace, directory: RunDirectory) -> Path | None:
-    """A folder of this node's own for what its workers print, as torch makes one: None with --log-dir /dev/null."""
+    """Return a node-local folder for the workers' output, as torch creates one: None with --log-dir /dev/null."""
     if arguments.log_dir == os.devnull:
         return None
     base = Path(arguments.log_dir) if arguments.log_dir else directory.attempt_directory / "logs"
@@ -256,7 +266,7 @@ def log_folder(arguments: argparse.Namespace, directory: RunDirectory) -> Path |
 
 
 def terminal(arguments: argparse.Namespace, place: Place, config: RunConfig, logs: Path | None) -> dict[str, object]:
-    """What the launcher that waits for this process shows of the run."""
+    """Return what the waiting launcher shows of the run."""
     given = Torchrun.of(config)
     assert given is not None  # noqa: S101  `configure` writes it
     _, teed = streams(arguments, config.procs_per_slot)
@@ -278,15 +288,17 @@ def _say(text: str) -> None:
 
 
 def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
-    """This node's place, and the environment that its supervisor gets beside ours. Raises UsageError, MeetingError, ValueError."""
+    """Return this node's place, and the additional environment of its supervisor. Raises UsageError, MeetingError, ValueError."""
     arguments = parse(argv)
     for name in unserved(dict(os.environ)):
         _say(f"{name} configures torchrun's agent; headway's agent ignores it")
     if (told := runs_folder(os.environ)[1]) is not None:
         _say(told)
     place = meet(arguments) if max_nodes(arguments) > 1 else open_alone(arguments, configure(arguments))
-    os.environ.pop("HEADWAY_SECRET", None)  # workers need none, and a script's tracker may keep its environment
-    os.environ.pop(RUN, None)  # a command that the script starts is another run
+    # Workers do not need it, and a script's tracker may keep its environment.
+    os.environ.pop("HEADWAY_SECRET", None)
+    # A command that the script starts is another run.
+    os.environ.pop(RUN, None)
     config = from_json(RunConfig, place.directory.run_json.read_text())
     logs = log_folder(arguments, place.directory)
     environment = {"HEADWAY_HOST": place.address, "HEADWAY_SHARED_STORE": str(int(place.shared))}
@@ -295,7 +307,8 @@ def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
     if cpus := bound_cpus(arguments, config.procs_per_slot):
         environment["HEADWAY_CPUS"] = json.dumps(cpus)
     if config.procs_per_slot > 1 and "OMP_NUM_THREADS" not in os.environ:
-        environment["OMP_NUM_THREADS"] = "1"  # as torchrun does
+        # As torchrun does.
+        environment["OMP_NUM_THREADS"] = "1"
     if (descriptor := os.environ.pop("HEADWAY_TERMINAL_FD", None)) is not None:
         with os.fdopen(int(descriptor), "w") as pipe:
             json.dump(terminal(arguments, place, config, logs), pipe)
@@ -303,7 +316,8 @@ def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
 
 
 def launch(argv: Sequence[str], begun: Begun) -> NoReturn:
-    """Becomes the supervisor of this node's part of the run, with the workers that were begun; exits with 2 where there is none."""
+    """Become the supervisor of this node's part of the run, with the standbys that were started; exit with 2 if there
+    is no run."""
     try:
         place, environment = prepare(argv)
     except (UsageError, MeetingError, ValueError, OSError) as error:
@@ -315,9 +329,11 @@ def launch(argv: Sequence[str], begun: Begun) -> NoReturn:
     are_ours = given is not None and given.python and not given.virtual_local_rank
     if (passed_on := begun.pass_on(config.procs_per_slot, own, are_ours=are_ours)) is not None:
         own[PASSED_ON] = passed_on
-    with contextlib.suppress(OSError):  # the supervisor starts one
+    # The supervisor starts one.
+    with contextlib.suppress(OSError):
         own[store.PASSED_ON] = store.pass_on(store.fork_host())
-    if config.slots > 1:  # a launcher that is killed is a node that is lost, as with torchrun; nobody asked the others to stop
+    # A launcher that is killed is a lost node, as with torchrun; the other nodes do not stop.
+    if config.slots > 1:
         fall_with_parent()
     if place.store is not None:
         place.store.set_inheritable(True)

@@ -1,6 +1,6 @@
-"""Implements the rendezvous of several nodes of a torchrun command: who hosts the endpoint, and how the others join the run.
+"""Implements the rendezvous of several nodes of a torchrun command: which node hosts the endpoint, and how the others join the run.
 
-The endpoint's port is the coordinator's. Who cannot host it asks there for a node index and the run's run.json.
+The endpoint's port is the coordinator's. A node that cannot host it asks there for a node index and the run's run.json.
 """
 
 import argparse
@@ -28,21 +28,23 @@ from headway.runner.messages import HANDSHAKE_S, ChannelError, Link, Message, co
 from headway.runner.torchrun.arguments import UsageError
 from headway.runner.torchrun.naming import newest, runs_of
 
-C10D_PORT, STATIC_PORT = 29400, 29500  # torch's defaults (c10d_rendezvous_backend.py, run.py)
+# torch's defaults (c10d_rendezvous_backend.py, run.py).
+C10D_PORT, STATIC_PORT = 29400, 29500
 LOOPBACK = "127.0.0.1"
 RETRY_S = 0.5
 SAY_AFTER_S = 10.0
-NO_NODE = -1  # in the envelope of who has no index yet
+# In the envelope of a node without an index.
+NO_NODE = -1
 
 
 class MeetingError(Exception):
-    """The endpoint did not let this node in; the message says what was tried."""
+    """The endpoint did not admit this node; the message lists what was tried."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`hosted` says whether this machine is the endpoint's by name, `sure` whether the command line says so. `node` is the index that
-    it asks for; null: any."""
+    """`hosted`: this machine is the endpoint's by name; `sure`: the command line specifies it. `node` is the requested
+    index; None: any."""
 
     host: str
     port: int
@@ -55,7 +57,7 @@ class Endpoint:
 
 
 def endpoint_of(arguments: argparse.Namespace) -> Endpoint:
-    """The endpoint of --rdzv-backend c10d or static. Raises UsageError or ValueError for one that nodes cannot meet at."""
+    """Return the endpoint of --rdzv-backend c10d or static. Raises UsageError or ValueError for one that nodes cannot meet at."""
     conf = _parse_rendezvous_config(arguments.rdzv_conf)
     if arguments.rdzv_backend == "static":
         given = arguments.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port or STATIC_PORT}"
@@ -75,8 +77,11 @@ def endpoint_of(arguments: argparse.Namespace) -> Endpoint:
 
 
 def _is_here(host: str) -> bool:
-    """torch's rule, and where that fails, whether an address of `host` can be listened on: torch overlooks those of further adapters, and
-    gives up where the machine's own name leads nowhere (rendezvous/utils.py, `_matches_machine_hostname`)."""
+    """Return whether `host` is this machine: by torch's rule, or else if an address of `host` can be listened on.
+
+    torch overlooks addresses of further adapters, and gives up if the machine's own name does not resolve
+    (rendezvous/utils.py, `_matches_machine_hostname`).
+    """
     try:
         if _matches_machine_hostname(host):
             return True
@@ -90,7 +95,7 @@ def _is_here(host: str) -> bool:
 
 
 def _truth(text: str) -> bool:
-    """As torch reads a yes or no of --rdzv-conf (rendezvous/api.py, `get_as_bool`)."""
+    """Parse a yes or no of --rdzv-conf like torch (rendezvous/api.py, `get_as_bool`)."""
     lowered = text.strip().lower()
     if lowered in ("1", "true", "t", "yes", "y"):
         return True
@@ -103,10 +108,11 @@ def _truth(text: str) -> bool:
 
 
 def take(endpoint: Endpoint, address: str) -> socket.socket | None:
-    """What makes this process the endpoint's host for as long as it is open; None where another one is, or its port is taken.
+    """Return a socket that makes this process the endpoint's host while it is open; None if there is another host, or
+    its port is taken.
 
-    A name of this network namespace and user, and not the port itself: the port is bound by each coordinator anew. Between users whoever
-    binds the port first has it, at any address of its own.
+    It is a name of this network namespace and user, and not the port itself: each coordinator binds the port again.
+    Between users the first to bind the port gets it, on any of its addresses.
     """
     guard = socket.socket(socket.AF_UNIX)
     try:
@@ -117,14 +123,17 @@ def take(endpoint: Endpoint, address: str) -> socket.socket | None:
         if endpoint.sure:
             raise MeetingError(f"{endpoint} cannot be hosted here: {error}") from None
         return None
-    os.set_inheritable(guard.fileno(), True)  # it stays through exec
+    # It stays through exec.
+    os.set_inheritable(guard.fileno(), True)
     return guard
 
 
 def listening_address(host: str) -> str:
-    """Where this machine listens for those who know it as `host`: the name itself, unless it leads to loopback only here.
+    """Return the address on which this machine listens for nodes that know it as `host`: the name itself, unless it
+    resolves to loopback only here.
 
-    Debian has a machine's own name at 127.0.1.1 in /etc/hosts (Debian Reference, 5.1.1), where nobody else finds it.
+    Debian has a machine's own name at 127.0.1.1 in /etc/hosts (Debian Reference, 5.1.1), where no other machine finds
+    it.
     """
     if host == "localhost" or _is_loopback(host):
         return LOOPBACK if host == "localhost" else host
@@ -143,7 +152,7 @@ def _is_loopback(text: str) -> bool:
 
 
 def address_towards(host: str, port: int = 9) -> str:
-    """This machine's address on the way to `host`; loopback where there is none. Nothing is sent."""
+    """Return this machine's address on the way to `host`; loopback if there is none. Nothing is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -157,7 +166,7 @@ def address_towards(host: str, port: int = 9) -> str:
 
 
 def secret_of(endpoint: Endpoint, name: str, environment: Mapping[str, str]) -> tuple[bytes, bool]:
-    """The run's secret, and whether it is one that others can work out: from the run's name, the endpoint and our user id."""
+    """Return the run's secret, and whether others can derive it: from the run's name, the endpoint and our user id."""
     if path := environment.get("HEADWAY_SECRET_FILE"):
         given = Path(path).read_bytes().strip()
     elif text := environment.get("HEADWAY_SECRET"):
@@ -173,9 +182,12 @@ def secret_of(endpoint: Endpoint, name: str, environment: Mapping[str, str]) -> 
 
 @dataclass(frozen=True)
 class Entered:
-    """What the coordinator gave to a node that entered: its index, and the run. `proof` is a file below `root` and what is in it, by
-    which a node sees that it has the same store; `host` and `port` are where the coordinator was found. `handle` is the run's record,
-    which is the same on all of its nodes, and `code` the hash of the script that it began with."""
+    """The coordinator's reply to a node that joined: its index, and the run.
+
+    `proof` is a file below `root` and its content, by which a node recognizes a shared store; `host` and `port` are the
+    coordinator's address. `handle` is the run's record, which is the same on all of its nodes, and `code` the hash of
+    the script that it began with.
+    """
 
     node: int
     attempt: int
@@ -191,7 +203,7 @@ class Entered:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a node looks for: the run of its command under this name, or under one made of it, that meets at the endpoint."""
+    """The run that a node looks for: of its command, under this name or one derived from it, meeting at the endpoint."""
 
     endpoint: Endpoint
     runs: Path
@@ -199,7 +211,7 @@ class Wanted:
     command: Command
 
     def published(self) -> Iterator[tuple[str, int]]:
-        """Where coordinators of such attempts are that have not ended, if this node sees their directories."""
+        """Yield the published coordinator addresses of such attempts that have not ended, if this node sees their directories."""
         for each in runs_of(self.runs, self.name):
             if (directory := newest(self.runs / each)) is None or directory.verdict.exists():
                 continue
@@ -214,7 +226,7 @@ class Wanted:
 
 
 def enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patience_s: float) -> Entered:
-    """Asks for a place in the run until it is given. Raises MeetingError when nobody gave one for `patience_s`."""
+    """Ask for a place in the run until there is one. Raises MeetingError after `patience_s`."""
     return asyncio.run(_enter(wanted, secret, body, patience_s))
 
 
@@ -239,7 +251,7 @@ async def _enter(wanted: Wanted, secret: bytes, body: Mapping[str, Any], patienc
 
 
 async def _ask(host: str, port: int, secret: bytes, body: Mapping[str, Any]) -> Entered:
-    """One try at one address."""
+    """Try one address once."""
     answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def heard(_: Link, message: Message) -> None:

@@ -19,12 +19,12 @@ from headway.runner.messages import ChannelError, connect
 from headway.runner.rundir import RunDirectory, read_verdict
 from headway.runner.torchrun.arguments import UsageError
 
-# A node takes a lost coordinator's place within 2 s where steps went on, and publishes itself a second later.
+# Another node replaces a lost coordinator within 2 s if steps continued, and publishes itself a second later.
 SILENT_S, AGAIN_S = 10.0, 0.5
 
 
 class Life(Enum):
-    """How the newest attempt of a run stands. UNKNOWN: nothing here can tell."""
+    """The state of a run's newest attempt. UNKNOWN: this node cannot determine it."""
 
     COMPLETED = "completed"
     ENDED = "ended"
@@ -34,8 +34,11 @@ class Life(Enum):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run of the name in question. `attempt` is its newest, -1 before the first; `differs`: in what that one's command differs, null
-    where it is the same. `lets_in`: its nodes meet where ours do, and a node with our command is one of them. `host`: who launched it."""
+    """A run of the name in question.
+
+    `attempt` is its newest, -1 before the first; `differs`: how its command differs, None if it is the same. `lets_in`:
+    its nodes meet at our endpoint, and a node with our command is one of them. `host`: the host that launched it.
+    """
 
     name: str
     attempt: int
@@ -47,8 +50,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The attempt to open, of a `new` run or one that there is, or with `enters` the one that goes on and has its nodes meet here. `line`
-    says why, where it was not plain."""
+    """The attempt to open, of a `new` run or an existing one; or with `enters`, the running attempt to join. `line` is
+    the reason, if there is anything to explain."""
 
     name: str
     attempt: int = 0
@@ -58,7 +61,7 @@ class Choice:
 
 
 def choose(name: str, candidates: Sequence[Candidate], command: str) -> Choice:
-    """The run of a command, whose script is called `command`, under a name that `candidates` already have."""
+    """Choose the run of a command, whose script is called `command`, under a name that `candidates` already have."""
     for each in candidates:
         if each.life is Life.LIVES and each.lets_in:
             return Choice(each.name, each.attempt, enters=True)
@@ -73,7 +76,7 @@ def choose(name: str, candidates: Sequence[Candidate], command: str) -> Choice:
 
 
 def choose_named(candidate: Candidate | None, name: str) -> Choice:
-    """The run that HEADWAY_RUN names, whatever it was before. Raises UsageError while it goes on."""
+    """Choose the run that HEADWAY_RUN names, whatever it was before. Raises UsageError while it is running."""
     if candidate is None:
         return Choice(name, new=True)
     if candidate.life is not Life.LIVES:
@@ -86,7 +89,7 @@ def choose_named(candidate: Candidate | None, name: str) -> Choice:
 
 
 def _why_not(candidates: Sequence[Candidate], command: str) -> str:
-    """Why none of them goes on with this command: of the one that is nearest to it."""
+    """Return why none of them continues with this command: the reason of the most similar one."""
     nearest = max(candidates, key=_nearness)
     name = f"`{nearest.name}`"
     anyway = f"; set HEADWAY_RUN={nearest.name} to resume it"
@@ -111,7 +114,7 @@ def _nearness(candidate: Candidate) -> int:
     return 0 if candidate.differs == "command" else 1
 
 
-# --- what there is ------------------------------------------------------------------------------------------------------
+# --- existing runs ------------------------------------------------------------------------------------------------------
 
 
 def _number(found: str, name: str) -> int:
@@ -119,7 +122,7 @@ def _number(found: str, name: str) -> int:
 
 
 def runs_of(runs: Path, name: str) -> list[str]:
-    """The runs of this name that there are, the first one first."""
+    """Return the existing runs of this name, the first one first."""
     pattern = re.compile(re.escape(name) + r"(-([2-9]|[1-9]\d+))?")
     try:
         found = [path.name for path in runs.iterdir() if pattern.fullmatch(path.name)]
@@ -129,14 +132,15 @@ def runs_of(runs: Path, name: str) -> list[str]:
 
 
 def newest(run: Path) -> RunDirectory | None:
-    """The run's newest attempt; None before the first."""
+    """Return the run's newest attempt; None before the first."""
     numbers = [int(path.name) for path in run.glob("attempts/[0-9]*")]
     return RunDirectory(run.resolve(), max(numbers)) if numbers else None
 
 
 def look_at(run: Path, ours: Launch, environment: Mapping[str, str], *, always: bool = False) -> Candidate:
-    """A run as this launch finds it; how it stands is looked into only where that matters, or `always`."""
-    if (directory := newest(run)) is None or (launch := Launch.of(directory)) is None:  # also one that is made at this moment
+    """Return a run as this launch finds it; its state is determined only if that matters, or `always`."""
+    # Also a run that is being created now.
+    if (directory := newest(run)) is None or (launch := Launch.of(directory)) is None:
         return Candidate(run.name, -1 if directory is None else directory.attempt, "command", Life.UNKNOWN)
     differs = ours.command.differs(launch.command)
     lets_in = ours.meets is not None and launch.meets == ours.meets and launch.command.entry() == ours.command.entry()
@@ -145,7 +149,7 @@ def look_at(run: Path, ours: Launch, environment: Mapping[str, str], *, always: 
 
 
 def life_by_verdict(directory: RunDirectory) -> Life | None:
-    """None where the attempt has left no verdict."""
+    """Return the state by the attempt's verdict; None if it has left none."""
     verdict = read_verdict(directory)
     return None if verdict is None else Life.COMPLETED if verdict.exit_code == Exit.COMPLETED else Life.ENDED
 
@@ -156,7 +160,7 @@ def life_of(
     environment: Mapping[str, str],
     answers: "Callable[[RunDirectory, Launch], bool | None] | None" = None,
 ) -> Life:
-    """How an attempt stands: by its verdict, else by what is left of it. Nothing that cannot be proven counts as ended."""
+    """Return the state of an attempt: by its verdict, or else by its processes. Without proof it does not count as ended."""
     if (life := life_by_verdict(directory)) is not None:
         return life
     if launch.was_requeued(environment):
@@ -165,12 +169,12 @@ def life_of(
     lives = True if True in known else False if known == {False} else (answers or coordinator_answers)(directory, launch)
     if lives is None:
         return Life.UNKNOWN
-    # What has ended meanwhile has left its verdict by now.
+    # An attempt that has ended meanwhile has written its verdict by now.
     return Life.LIVES if lives else life_by_verdict(directory) or Life.ENDED
 
 
 def _supervisors(directory: RunDirectory) -> list[Process]:
-    """Those that have published themselves."""
+    """Return the supervisors that have published themselves."""
     found = []
     for path in directory.node(0).parent.glob("*.json"):
         try:
@@ -181,8 +185,8 @@ def _supervisors(directory: RunDirectory) -> list[Process]:
 
 
 def coordinator_answers(directory: RunDirectory, launch: Launch) -> bool | None:
-    """Whether the attempt's coordinator can be reached where it was published; False when nobody has listened there for SILENT_S, None when
-    that proves nothing."""
+    """Return whether the attempt's coordinator can be reached at its published address; False when nothing has listened
+    there for SILENT_S, None when that proves nothing."""
     return asyncio.run(_coordinator_answers(directory, launch))
 
 

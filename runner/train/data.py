@@ -17,31 +17,32 @@ NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idl
 
 
 class DataError(Exception):
-    """There are no tokens where the job says."""
+    """The job's data has no tokens."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """All tokens, (n,) uint8, and a fingerprint: a run that is resumed on other data would not be the same run."""
+    """All tokens, (n,) uint8, and a fingerprint: a run that resumes on other data would not be the same run."""
 
     tokens: npt.NDArray[np.uint8]
     fingerprint: str
 
     def windows(self, length: int) -> int:
-        """How many samples of `length` tokens there are, each with the token that follows. Raises DataError when there is none."""
+        """Return how many samples of `length` tokens there are, each with the token that follows. Raises DataError when
+        there is none."""
         found = (len(self.tokens) - 1) // length
         if found <= 0:
             raise DataError(f"{len(self.tokens)} tokens are too few for one sample of {length} and the token that follows")
         return found
 
     def sample(self, index: int, length: int) -> torch.Tensor:
-        """Sample `index`: (length + 1,) int64; inputs are [:-1], targets [1:]."""
+        """Return sample `index`: (length + 1,) int64; inputs are [:-1], targets [1:]."""
         window = self.tokens[index * length : (index + 1) * length + 1]
         return torch.from_numpy(window.astype(np.int64))
 
 
 def open_corpus(data: Data) -> Corpus:
-    """Reads the job's data. Raises DataError when nothing is there."""
+    """Read the job's data. Raises DataError when there is none."""
     limit = data.options.get("limit_bytes")
     match data.kind:
         case "python_stdlib":
@@ -57,7 +58,8 @@ def open_corpus(data: Data) -> Corpus:
 
 
 def _standard_library(folder: str) -> Iterator[Path]:
-    """Its sources in the order of their paths. What is not of the library is not entered: there may be 10,000 files of packages."""
+    """Yield the sources of the standard library in the order of their paths, without site-packages, which may have
+    10,000 files."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.name in NOT_LIBRARY:
             continue
@@ -68,7 +70,8 @@ def _standard_library(folder: str) -> Iterator[Path]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    """Files that a pattern names, from the working directory or from the root. Raises DataError when there is none."""
+    """Return the files that a pattern matches, from the working directory or from the root. Raises DataError when there
+    is none."""
     path = Path(pattern)
     found = [file for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()]
     if not found:

@@ -29,7 +29,8 @@ from headway.runner.train.trace import Trace
 from headway.runner.train.witnesses import Judgement, Witnesses, shifts
 from headway.runner.worker import Worker
 
-_NAMED = 8  # ranks in a text
+# Ranks in a text.
+_NAMED = 8
 
 
 class NonFiniteError(Exception):
@@ -38,8 +39,8 @@ class NonFiniteError(Exception):
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all ranks know of a step before it is applied: the mean loss, the gradient's norm, whether both are finite and usual
-    everywhere, and which of the flags that were told with it some rank has set."""
+    """The agreed state of a step before it is applied: the mean loss, the gradient's norm, whether both are finite
+    and usual everywhere, and which of the flags some rank has set."""
 
     loss: float
     norm: float
@@ -50,7 +51,8 @@ class Agreed:
 
 @dataclass(frozen=True)
 class _Begun:
-    """What every attempt at a step begins from: the hash of the samples so far and, where the model draws numbers, the generators."""
+    """The initial state of every attempt at a step: the hash of the samples so far and, if the model draws numbers, the
+    generators."""
 
     digest: int
     generators: dict[str, Any] | None
@@ -58,8 +60,10 @@ class _Begun:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A forward and a backward pass over the batch, and what is as they left it. `found`: what is not finite or not usual. `result`: the
-    hash of this rank's share, empty where it was not traced."""
+    """A forward and a backward pass over the batch, and the state that it left.
+
+    `found`: what is not finite or not usual. `result`: the hash of this rank's share, empty if it was not traced.
+    """
 
     agreed: Agreed
     found: str
@@ -74,27 +78,29 @@ class _Attempt:
 
 @dataclass
 class Gradients:
-    """One rank's part in them; its methods are collective."""
+    """Computes one rank's gradients; its methods are collective."""
 
     worker: Worker
     state: TrainState
     corpus: Corpus
     ranks: Ranks
-    _is_late: bool = False  # by the first rank's clock the next step is to be computed on other ranks too
+    # By the first rank's clock the next step is due for the check on other ranks.
+    _is_late: bool = False
 
     def of(self, job: Job, flags: Sequence[bool]) -> Agreed:
-        """Leaves the clipped gradients of the batch.
+        """Compute the clipped gradients of the batch.
 
-        What is not finite is computed again, once; finite then, it was a passing fault, and the step counts. With `corruption` in the
-        spec a step that is due, not finite or unusual is computed on other ranks too, and only what two of them agree on is left.
-        Raises NonFiniteError and CorruptionError on all ranks.
+        A non-finite result is computed again, once; if finite then, it was a transient fault, and the step counts. With
+        `corruption` in the spec, a step that is due, not finite or unusual is computed on other ranks too, and only a
+        result that two of them agree on is used. Raises NonFiniteError and CorruptionError on all ranks.
         """
         begun, soundness = self._begin(job), self.state.soundness
         is_due = self._is_due(job)
         found = self._attempt(job, begun, flags=flags, traced=is_due)
         told = found.agreed.flags
         is_doubted = is_due or not (found.agreed.finite and found.agreed.usual)
-        if is_doubted and not is_due:  # its gradients are computed again: their memory is needed for that
+        # Its gradients are computed again: their memory is needed for that.
+        if is_doubted and not is_due:
             found = replace(found, gradients=[])
         if is_doubted:
             found = self._once_more(job, begun, found) if soundness is None else self._looked_into(job, begun, found, soundness)
@@ -114,7 +120,7 @@ class Gradients:
     # --- the same on other ranks --------------------------------------------------------------------------------------
 
     def _looked_into(self, job: Job, begun: _Begun, first: _Attempt, soundness: Soundness) -> _Attempt:
-        """The attempt that stands, once other ranks have computed the same."""
+        """Return the valid attempt, after other ranks have computed the same."""
         own = first if first.result else self._attempt(job, begun, traced=True)
         checked = own.values
         judgement = self._judged(job, begun, own)
@@ -145,7 +151,7 @@ class Gradients:
         return witnesses.judge()
 
     def _right_one(self, job: Job, begun: _Begun, own: _Attempt, judgement: Judgement, soundness: Soundness) -> _Attempt:
-        """`own`, or another one with the results that stand: the sum over ranks is made of them."""
+        """Return `own`, or another attempt with the valid results: the sum over ranks consists of them."""
         times = Counter(judgement.passing)
         wrong = self._wrong(own, judgement)
         while wrong:
@@ -157,12 +163,12 @@ class Gradients:
         return own
 
     def _wrong(self, attempt: _Attempt, judgement: Judgement) -> tuple[int, ...]:
-        """The ranks whose results do not stand."""
+        """Return the ranks with invalid results."""
         results = enumerate(self.ranks.gather(attempt.result))
         return tuple(rank for rank, result in results if result != judgement.standing[rank])
 
     def _refuse(self, job: Job, judgement: Judgement, soundness: Soundness) -> NoReturn:
-        # Where steps are not computed again at intervals, nothing says how far back the fault goes.
+        # Unless steps are recomputed at intervals, it is unknown how far back the fault goes.
         is_known = _replay(job) is not None
         sound_step = soundness.step if is_known else self.state.step
         who, several = _named(judgement.suspects), len(judgement.suspects) > 1
@@ -186,7 +192,7 @@ class Gradients:
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def _is_due(self, job: Job) -> bool:
-        """Whether the coming step is to be computed on other ranks too."""
+        """Return whether the coming step is to be computed on other ranks too."""
         every = _replay(job)
         if every is None:
             return False
@@ -207,7 +213,7 @@ class Gradients:
         return _Begun(self.state.consumed.digest, rng_state(self.state.device) if job.model.dropout else None)
 
     def _take(self, attempt: _Attempt) -> None:
-        """All is as the attempt left it."""
+        """Restore the state that the attempt left."""
         for parameter, gradient in zip(self.state.model.parameters(), attempt.gradients, strict=True):
             parameter.grad = gradient
         self.state.consumed.digest = attempt.after.digest
@@ -215,7 +221,7 @@ class Gradients:
             restore_rng(attempt.after.generators, self.state.device)
 
     def _attempt(self, job: Job, begun: _Begun, *, flags: Sequence[bool] = (), shift: int = 0, traced: bool = False) -> _Attempt:
-        """Forward and backward over the batch; this rank takes the share of the one `shift` after it."""
+        """Run forward and backward over the batch; this rank takes the share of the one `shift` after it."""
         state = self.state
         state.consumed.digest = begun.digest
         state.optimizer.zero_grad()
@@ -234,7 +240,7 @@ class Gradients:
         )
 
     def _draw_as(self, begun: _Begun, shift: int) -> None:
-        """Numbers are drawn as the rank whose share it is draws them."""
+        """Set the generators to those of the rank whose share it is."""
         if begun.generators is None:
             return
         name = drawn_from(self.state.device)
@@ -245,7 +251,7 @@ class Gradients:
         restore_rng({**begun.generators, **theirs}, self.state.device)
 
     def _computed(self, job: Job, shift: int, trace: Trace | None) -> tuple[float, float]:
-        """This rank's loss and the norm of the gradient of all, which is clipped."""
+        """Return this rank's loss and the norm of the gradient of all, which is clipped."""
         model = self.state.model
         assert isinstance(model, FSDPModule)  # noqa: S101
         model.train()
@@ -264,7 +270,7 @@ class Gradients:
         return float(loss), float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _micro_batch(self, job: Job, index: int, share: int) -> torch.Tensor:
-        """(micro, sequence + 1) tokens: round `index` of a rank's share."""
+        """Return (micro, sequence + 1) tokens: round `index` of a rank's share."""
         state, batch = self.state, job.batch
         first = state.consumed.position + (index * self.worker.world_size + share) * batch.micro_sequences
         samples = []
@@ -279,7 +285,7 @@ class Gradients:
         return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
     def _agree(self, job: Job, loss: float, norm: float, flags: Sequence[bool]) -> Agreed:
-        """What all ranks act on at the same step. A rank that is asked something at the first attempt is not asked at the others."""
+        """Agree on what all ranks do at the same step. Only the first attempt includes flags."""
         bad = not (math.isfinite(loss) and math.isfinite(norm))
         checks, soundness = job.config.corruption, self.state.soundness
         unusual = checks is not None and soundness is not None and soundness.is_unusual(norm, checks)
@@ -292,7 +298,7 @@ class Gradients:
         )
 
     def _not_finite(self, loss: float, norm: float) -> str:
-        """Whose loss it was, or that all losses are finite and only the gradient is not. Collective."""
+        """Return the ranks of non-finite losses, or that all losses are finite and only the gradient is not. Collective."""
         losses = [struct.unpack("<d", said)[0] for said in self.ranks.gather(struct.pack("<d", loss))]
         ranks = [f"{value} on rank {rank}" for rank, value in enumerate(losses) if not math.isfinite(value)]
         return f"loss {', '.join(ranks)}" if ranks else f"gradient norm {norm}, every loss finite"
@@ -303,12 +309,12 @@ class Gradients:
 
 
 def _replay(job: Job) -> Every | None:
-    """How often a step is to be computed on other ranks too."""
+    """Return how often a step is to be computed on other ranks too."""
     return job.config.corruption.replay if job.config.corruption else None
 
 
 def _named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 1 and 2`."""
+    """Return `rank 3`, `ranks 1 and 2`."""
     if len(ranks) > _NAMED:
         return f"ranks {', '.join(map(str, ranks[:_NAMED]))} and {len(ranks) - _NAMED:,} more"
     *most, last = map(str, ranks)

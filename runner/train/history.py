@@ -8,7 +8,8 @@ from headway.runner.contract import Change, RunConfig, in_force
 
 
 def at(config: RunConfig, step: int) -> RunConfig:
-    """The configuration of the step that follows `step` completed ones. Raises TypeError for a value that run.json has no place for."""
+    """Return the configuration of the step that follows `step` completed ones. Raises TypeError for a value that
+    run.json does not support."""
     found = config
     for change in in_force(config.history):
         if change.takes_effect_at <= step:
@@ -18,7 +19,7 @@ def at(config: RunConfig, step: int) -> RunConfig:
 
 
 def position(config: RunConfig, step: int) -> int:
-    """The place in the sample order of the first sample after `step` completed steps: what they read, and what was left out up to there."""
+    """Return the position in the sample order of the first sample after `step` completed steps, skipped samples included."""
     if config.batch is None:
         raise ValueError("run.json: samples are counted in batches, but `batch` is null")
     found, begun, batch = 0, 0, config.batch.global_sequences
@@ -30,18 +31,19 @@ def position(config: RunConfig, step: int) -> int:
     return found + (step - begun) * batch
 
 
-# --- what a claim carries out -----------------------------------------------------------------------------------------
+# --- what a claim applies ---------------------------------------------------------------------------------------------
 
 
 def carried_out(history: Sequence[Change]) -> int:
-    """How many entries are done with once a claim goes by this history: those up to the last that goes back."""
+    """Return how many entries a claim that uses this history applies: those up to the last rollback."""
     return max((index for index, change in enumerate(history, 1) if change.rollback_to is not None), default=0)
 
 
 def limit(history: Sequence[Change], done: int) -> int | None:
-    """The step of the checkpoint that the next claim goes back to, 0 for the beginning, where claims have carried out `done` entries.
+    """Return the step of the checkpoint that the next claim must go back to, 0 for the beginning, after claims have
+    applied `done` entries.
 
-    None where no entry since goes back. Raises ValueError when the history has lost an entry that was carried out.
+    None if no later entry goes back. Raises ValueError when the history has lost an applied entry.
     """
     if done > carried_out(history):
         raise ValueError(f"claims rolled back by the first {done} entries of `history`, but run.json does not have all of them")
@@ -49,7 +51,8 @@ def limit(history: Sequence[Change], done: int) -> int | None:
 
 
 def refusal(history: Sequence[Change], done: int, checkpoints: Collection[int]) -> str | None:
-    """Why the next claim cannot go back as the history says, where `checkpoints` are the steps that count; None where it can."""
+    """Return why the next claim cannot go back as the history requires, given the steps of `checkpoints` that count;
+    None if it can."""
     try:
         step = limit(history, done)
     except ValueError as error:
@@ -61,6 +64,6 @@ def refusal(history: Sequence[Change], done: int, checkpoints: Collection[int]) 
 
 
 def _with(config: RunConfig, name: str, value: Any) -> RunConfig:
-    """The configuration with one value replaced, by its place in the record: `steps`, `optimizer.lr`."""
+    """Return the configuration with one value replaced, by its path in the record: `steps`, `optimizer.lr`."""
     section, _, field = name.rpartition(".")
     return replace(config, **{section: replace(getattr(config, section), **{field: value})} if section else {field: value})

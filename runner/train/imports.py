@@ -29,11 +29,12 @@ _FOLLOWS = "rotary_emb.inv_freq"
 
 
 def contents_of_job(archive: Archive, origin: Path, config: RunConfig, step: int) -> Contents:
-    """The state of the job at `step` with these parameters, and with AdamW's moments where the origin has them (zero elsewhere).
+    """Return the state of the job at `step` with these parameters, and with AdamW's moments if the origin has them
+    (otherwise zero).
 
-    Where the origin has the objects of a run at this step over the same data, they are kept; else the samples go on at `step` global
-    batches and the random generators from the job's seed. Takes the parameters' bytes in host memory.
-    Raises PlaceError for a job that is not the builtin trainer's and for parameters that are not its model's.
+    If the origin has the objects of a run at this step over the same data, they are kept; otherwise the samples
+    continue at `step` global batches and the random generators from the job's seed. Takes the parameters' bytes in host
+    memory. Raises PlaceError for a job that is not the builtin trainer's and for parameters that are not its model's.
     """
     state = _state(config, step)
     if isinstance(archive, SafetensorsArchive):
@@ -43,9 +44,8 @@ def contents_of_job(archive: Archive, origin: Path, config: RunConfig, step: int
     saved = state.to_save(Ranks())
     own = archive.objects().get("0", {})
     same = isinstance(own, dict) and (own.get("step"), own.get("data")) == (step, state.fingerprint)
-    kept = (
-        {name: value for name, value in own.items() if name != "soundness"} if same else saved.objects
-    )  # that is of the other run
+    # That is the other run's.
+    kept = {name: value for name, value in own.items() if name != "soundness"} if same else saved.objects
     return Contents(saved.tensors, kept)
 
 
@@ -59,7 +59,7 @@ def _model(config: RunConfig) -> Model:
 
 def _state(config: RunConfig, step: int) -> TrainState:
     model = _model(config)
-    assert config.data is not None and config.batch is not None and config.optimizer is not None  # noqa: PT018, S101  as planned
+    assert config.data is not None and config.batch is not None and config.optimizer is not None  # noqa: PT018, S101  guaranteed by the plan
     module = Transformer(model)
     seed_all(config.seed + step, 0)
     consumed = Consumed(step * config.batch.global_sequences)

@@ -7,7 +7,7 @@ from headway.runner.contract import Batch, Model, Optimizer, RunConfig
 
 @dataclass(frozen=True)
 class Job:
-    """The plan has made sure that they are there."""
+    """The parts of run.json, which the plan guarantees to exist."""
 
     config: RunConfig
     model: Model

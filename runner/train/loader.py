@@ -13,12 +13,12 @@ from headway.runner.train.rng import kept_generators, seed_all
 from headway.runner.train.sampler import sample_at
 
 T = TypeVar("T")
-# Stands in a state for a tensor, which a checkpoint would give to another rank where their number has changed.
+# Replaces a tensor in a state: a checkpoint would give the tensor to another rank if the number of ranks has changed.
 _TENSOR = "!tensor"
 
 
 class Sample(NamedTuple):
-    """Which sample of the dataset, and the seed of all that is drawn for it."""
+    """The index of a sample in the dataset, and the seed of everything drawn for it."""
 
     number: int
     seed: int
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What can say its state and take it back."""
+    """Has state_dict() and load_state_dict()."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -39,11 +39,12 @@ class Samples(Sampler[list[Sample]]):
         loader = DataLoader(Seeded(dataset), batch_sampler=samples, num_workers=2)
         for batch in samples.follow(loader): ...
 
-    A state of it is its place in the order: the same for every rank, whatever their number, and however far workers have read ahead.
+    Its state is the position in the order: the same for every rank, whatever their number, and however far workers have read ahead.
     """
 
     def __init__(self, size: int, *, batch: int, seed: int = 0, rank: int | None = None, world_size: int | None = None) -> None:
-        """`size` samples, `batch` of them at a time over all ranks, which are those of torch.distributed when left out.
+        """Take `size` samples, `batch` of them at a time over all ranks, which are those of torch.distributed when
+        omitted.
 
         Raises ValueError when there is no sample, or when the ranks cannot share a batch evenly.
         """
@@ -57,11 +58,11 @@ class Samples(Sampler[list[Sample]]):
 
     @property
     def epoch(self) -> int:
-        """How often the dataset was read whole."""
+        """How often the dataset was read completely."""
         return self.position // self.size
 
     def __iter__(self) -> Iterator[list[Sample]]:
-        """This rank's share of each batch, from the position on."""
+        """Yield this rank's share of each batch, from the position on."""
         share = self.batch // self.world_size
         first = self.position + self.rank * share
         while True:
@@ -69,24 +70,24 @@ class Samples(Sampler[list[Sample]]):
             first += self.batch
 
     def follow(self, loader: Iterable[T]) -> Iterator[T]:
-        """The loader's batches. One that is handed out counts as trained on: save after the step that it was for."""
-        with (
-            kept_generators()
-        ):  # a DataLoader draws the seed of its workers when it begins; a resumed one would draw it once more
+        """Yield the loader's batches. A yielded one counts as trained on: save after its step."""
+        # A DataLoader draws the seed of its workers when it begins; a resumed one would draw it once more.
+        with kept_generators():
             batches = iter(loader)
         for batch in batches:
             self.position += self.batch
             yield batch
 
     def skip(self, count: int) -> None:
-        """Leaves the next `count` samples out; to be called before `follow`."""
+        """Skip the next `count` samples; call it before `follow`."""
         self.position += count
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position, "digest": self._digest()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on at the state's place, with the next `follow`. Raises ValueError when it is of other data or another seed."""
+        """Continue at the state's position, with the next `follow`. Raises ValueError for the state of other data or
+        another seed."""
         if state["digest"] != self._digest():
             own = f"{self.size} samples by seed {self.seed}"
             raise ValueError(f"the order of {own} differs from the one that was trained on: their number or the seed has changed")
@@ -102,9 +103,10 @@ class Samples(Sampler[list[Sample]]):
 
 
 class Seeded(Dataset[T]):
-    """A map-style dataset by `Sample`: all that it draws from Python, NumPy or torch for a sample follows from the sample's seed.
+    """A map-style dataset indexed by `Sample`: everything that it draws from Python, NumPy or torch follows from the
+    sample's seed.
 
-    So it is the same in whichever worker process, also after a resume, and training's own generators go on as if nothing were drawn.
+    So a sample is the same in every worker process, also after a resume, and training's own generators are unaffected.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -123,7 +125,8 @@ class Seeded(Dataset[T]):
 
 
 class PerRank:
-    """The state of something that goes on only on the rank and among as many ranks as it was saved on: torchdata's StatefulDataLoader.
+    """The state of an object that resumes only on the same rank and with the same number of ranks: torchdata's
+    StatefulDataLoader.
 
     Its tensors are this rank's own and no part of the model: they are held as bytes.
     """
@@ -135,7 +138,7 @@ class PerRank:
         return {"rank": self._rank, "world_size": self._world_size, "state": _without_tensors(self._inner.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError for the state of another rank, or of another number of ranks."""
+        """Load the state. Raises ValueError for that of another rank, or of another number of ranks."""
         found, own = (state["rank"], state["world_size"]), (self._rank, self._world_size)
         if found != own:
             raise ValueError(

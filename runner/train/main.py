@@ -60,7 +60,8 @@ class Trainer:
         self.connect = connector(lambda: self.place, checkpoint, self.ranks)
         self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect, self._sound_step)
         self.schedule = Schedule(checkpoint.tiers, time.monotonic())
-        self._blocked_s = 0.0  # for a save since the last step
+        # By saves since the last step.
+        self._blocked_s = 0.0
         self._stepped = False
         self.state = self._build()
         self.gradients = Gradients(worker, self.state, self.corpus, self.ranks)
@@ -68,7 +69,7 @@ class Trainer:
             cut_torn_line(self.directory.metrics)
 
     def _build(self) -> TrainState:
-        """The sharded model with its optimizer, as it is before step 0."""
+        """Return the sharded model with its optimizer, as it is before step 0."""
         seed = self.job.config.seed
         with torch.device("meta"):
             model = Transformer(self.job.model)
@@ -86,7 +87,7 @@ class Trainer:
     # --- start and end ------------------------------------------------------------------------------------------------
 
     def run(self) -> Exit:
-        """Trains to the last step, or until asked to save and stop. Collective throughout."""
+        """Train to the last step, or until asked to save and stop. Collective throughout."""
         self._restore()
         self.saver.prepare(self._to_save())
         began = self._clock = time.monotonic()
@@ -115,7 +116,7 @@ class Trainer:
         return self.job.config.last_step or self.job.steps
 
     def _restore(self) -> None:
-        """Loads and verifies the claim's base; no rank goes on before all have."""
+        """Load and verify the claim's base; no rank continues before all have."""
         self._section("restore")
         base = self.worker.base
         if base is not None:
@@ -132,7 +133,7 @@ class Trainer:
     # --- one step -----------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """One optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
+        """Take one optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
         job, state = Job.of(at(self.job.config, self.state.step)), self.state
         state.consumed.position = self.worker.sample = position(self.job.config, state.step)
         agreed, stop = self._gradients(job)
@@ -149,9 +150,10 @@ class Trainer:
         return stop
 
     def _gradients(self, job: Job) -> tuple[Agreed, bool]:
-        """Leaves the gradients of the step, and says whether all ranks are to save and stop after it.
+        """Compute the gradients of the step, and return whether all ranks are to save and stop after it.
 
-        Which tiers are due goes by the first rank's clock. Raises SupersededError on all ranks when one has seen a newer claim.
+        The first rank's clock decides which tiers are due. Raises SupersededError on all ranks when one has seen a
+        newer claim.
         """
         now = time.monotonic()
         late = [first and self.worker.rank == 0 for first in self.schedule.late(now)]
@@ -162,17 +164,17 @@ class Trainer:
         self._due = self.schedule.due(self.state.step + 1, late, now)
         return agreed, stop
 
-    # --- what stays ---------------------------------------------------------------------------------------------------
+    # --- saves and metrics --------------------------------------------------------------------------------------------
 
     def _stored_tiers(self) -> set[str]:
-        """Where a run's last state goes: everywhere that outlives the allocation."""
+        """Return the tiers of a run's last state: all that outlive the allocation."""
         return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in TIERS}
 
     def _to_save(self) -> State:
         return self.state.to_save(self.ranks)
 
     def _save(self, tiers: set[str]) -> None:
-        """Copies the state; the rest happens beside the next steps."""
+        """Copy the state; saving continues in parallel with the next steps."""
         began = time.monotonic()
         with in_section("save"):
             self.saver.save(self.state.step, self._to_save(), tiers)
@@ -180,12 +182,12 @@ class Trainer:
         self._blocked_s += self._clock - began
 
     def _report(self) -> None:
-        """Says what has become of saves. That a newer generation has claimed the run is agreed on after the next step."""
+        """Report the results of saves. Ranks agree on a newer generation's claim after the next step."""
         with contextlib.suppress(SupersededError):
             self._report_all()
 
     def _wait(self) -> None:
-        """Until every save has ended. Raises SupersededError on all ranks."""
+        """Wait until every save has ended. Raises SupersededError on all ranks."""
         began = time.monotonic()
         with in_section("save"):
             self.saver.wait_quietly()
@@ -219,7 +221,8 @@ class Trainer:
         )
         try:
             append_line(self.directory.metrics, dataclasses.asdict(line))
-        except OSError as error:  # a full disk costs a line of the curve, not the run
+        except OSError as error:
+            # A full disk costs a line of the curve, not the run.
             print(f"step {self.state.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
 
     def _section(self, name: str) -> None:
@@ -246,7 +249,7 @@ def _join(worker: Worker, signs: Signs, config: RunConfig) -> None:
 
 
 def train(worker: Worker, signs: Signs) -> Exit:
-    """One generation of the builtin trainer on this rank."""
+    """Run one generation of the builtin trainer on this rank."""
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     _join(worker, signs, config)
     try:
@@ -256,22 +259,23 @@ def train(worker: Worker, signs: Signs) -> Exit:
     except (RefusedError, PeerError) as error:
         print(error, file=sys.stderr)
         return Exit.UNVERIFIED
-    except (DataError, UnfitError) as error:  # every rank sees the same, and so would every further start
+    except (DataError, UnfitError) as error:
+        # Every rank gets the same error, and so would every restart.
         worker.raised(error)
         print(error, file=sys.stderr)
         return Exit.STOP
 
 
 def main() -> None:
-    # A scheduler signals every process of a step. Saving and stopping is agreed between ranks, at the coordinator's word.
+    # A scheduler signals every process of a step. Ranks agree to save and stop when the coordinator asks.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker = Worker.from_environment()
     worker.section("start")
     prepare_signs()
     torch.use_deterministic_algorithms(True)
     if "CUBLAS_WORKSPACE_CONFIG" in (torch.use_deterministic_algorithms.__doc__ or ""):
-        # There the first product of matrices on a GPU raises without it. torch dropped the demand after 2.9 (pytorch/pytorch#161749), and
-        # its own workspaces are the better ones.
+        # Without it the first matrix product on a GPU raises there. torch dropped the demand after 2.9
+        # (pytorch/pytorch#161749), and its own workspaces are the better ones.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     code = 1
     try:
@@ -281,7 +285,8 @@ def main() -> None:
         worker.raised(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # no destructor of a process group may wait for peers that are gone
+    # No destructor of a process group may wait for peers that are gone.
+    os._exit(code)
 
 
 if __name__ == "__main__":

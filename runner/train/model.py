@@ -73,7 +73,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """tokens (batch, sequence) -> logits (batch, sequence, vocab_size)."""
+    """Maps tokens (batch, sequence) to logits (batch, sequence, vocab_size)."""
 
     def __init__(self, config: Model) -> None:
         super().__init__()
@@ -96,23 +96,24 @@ class Transformer(nn.Module):
 
 
 def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of position times frequency, each (sequence, head_dim / 2) (arXiv 2104.09864, equation 15)."""
+    """Return cos and sin of position times frequency, each (sequence, head_dim / 2) (arXiv 2104.09864, equation 15)."""
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(sequence, device=device, dtype=torch.float32), frequencies)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns each pair (x[..., i], x[..., i + head_dim / 2]) by its position's angle. x: (batch, heads, sequence, head_dim)."""
+    """Rotate each pair (x[..., i], x[..., i + head_dim / 2]) by its position's angle. x: (batch, heads, sequence, head_dim)."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).type_as(x)
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, config: Model, seed: int) -> None:
-    """Fills all parameters, sharded or not, from (seed, name): the values do not depend on the layout.
+    """Fill all parameters, sharded or not, from (seed, name): the values do not depend on the layout.
 
-    Normal with standard deviation 0.02, the projections into the residual stream by 1 / sqrt(2 * layers) less (GPT-2's rule), norms 1.
+    Normal with standard deviation 0.02, the projections into the residual stream by 1 / sqrt(2 * layers) less (GPT-2's
+    rule), norms 1.
     """
     for name, parameter in model.named_parameters():
         local = local_tensor(parameter)

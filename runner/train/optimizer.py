@@ -9,7 +9,7 @@ from headway.runner.contract import Optimizer
 
 
 def make_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.AdamW:
-    """AdamW; matrices decay, norms do not (the usual split)."""
+    """Return AdamW; matrices decay, norms do not (the usual split)."""
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -19,7 +19,7 @@ def make_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.AdamW:
 
 
 def set_hyperparameters(optimizer: torch.optim.AdamW, config: Optimizer, step: int, steps: int) -> None:
-    """What optimizer step `step` (0-based) of `steps` is computed with: a history may change it at any step."""
+    """Set the values for optimizer step `step` (0-based) of `steps`: a history may change them at any step."""
     for group, decay in zip(optimizer.param_groups, (config.weight_decay, 0.0), strict=True):
         group.update(
             lr=learning_rate(config, step, steps), betas=(config.beta1, config.beta2), eps=config.eps, weight_decay=decay
@@ -27,7 +27,8 @@ def set_hyperparameters(optimizer: torch.optim.AdamW, config: Optimizer, step: i
 
 
 def learning_rate(config: Optimizer, step: int, steps: int) -> float:
-    """The rate of optimizer step `step` (0-based) of `steps`: linear warm-up, then a cosine down to `min_lr_ratio * lr`."""
+    """Return the rate of optimizer step `step` (0-based) of `steps`: linear warm-up, then a cosine down to
+    `min_lr_ratio * lr`."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, steps - 1 - config.warmup_steps)

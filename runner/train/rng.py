@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def seed_all(seed: int, rank: int) -> None:
-    """Seeds Python, NumPy and torch, each rank with its own numbers."""
+    """Seed Python, NumPy and torch, each rank with its own numbers."""
     own = (seed * 1_000_003 + rank) % (1 << 32)
     random.seed(own)
     np.random.seed(own)
@@ -21,7 +21,7 @@ def seed_all(seed: int, rank: int) -> None:
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """The state of all generators that training draws from."""
+    """Return the state of all generators that training draws from."""
     name, keys, position, has_gauss, gauss = np.random.get_state()
     state = {
         "python": random.getstate(),
@@ -34,7 +34,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any], device: torch.device) -> None:
-    """The inverse of `rng_state`."""
+    """Restore the state from `rng_state`."""
     random.setstate(state["python"])
     name, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((name, np.frombuffer(keys, np.uint32), position, has_gauss, gauss))
@@ -44,13 +44,13 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
 
 
 def drawn_from(device: torch.device) -> str:
-    """Which of the generators of `rng_state` a model on this device draws from."""
+    """Return which of the generators of `rng_state` a model on this device draws from."""
     return "cuda" if device.type == "cuda" else "torch"
 
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Whatever is drawn inside, Python's, NumPy's and torch's generators on the CPU go on afterwards as if nothing had been."""
+    """Restore Python's, NumPy's and torch's CPU generators afterwards, as if nothing had been drawn inside."""
     state = rng_state(CPU)
     try:
         yield
@@ -59,9 +59,10 @@ def kept_generators() -> Iterator[None]:
 
 
 class RandomState:
-    """The random generators as one part of anybody's state: what has state_dict() and load_state_dict().
+    """The random generators as one part of any state: with state_dict() and load_state_dict().
 
-    Each rank has its own. Under another number of ranks each goes on with numbers that follow from those of the rank that it gets.
+    Each rank has its own. With another number of ranks each continues with numbers that follow from those of the rank
+    whose state it gets.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device = CPU) -> None:

@@ -6,10 +6,11 @@ _ROUNDS = 6
 
 
 def sample_at(position: int, samples: int, seed: int) -> int:
-    """The sample, 0 .. samples-1, at `position` of the endless sequence; every epoch holds each sample once, in another order.
+    """Return the sample, 0 .. samples-1, at `position` of the endless sequence; every epoch holds each sample once, in
+    another order.
 
-    A Feistel network over the next power of four, walked until it lands inside (cycle walking, Black and Rogaway, CT-RSA 2002): no table,
-    whatever the number of samples.
+    A Feistel network over the next power of four, walked until it lands inside (cycle walking, Black and Rogaway,
+    CT-RSA 2002): no table, whatever the number of samples.
     """
     epoch, index = divmod(position, samples)
     half = max(1, ((samples - 1).bit_length() + 1) // 2)
@@ -20,7 +21,7 @@ def sample_at(position: int, samples: int, seed: int) -> int:
 
 
 def _permute(value: int, half: int, seed: int, epoch: int) -> int:
-    """A bijection of the numbers of 2 * half bits."""
+    """Return a bijection of the numbers of 2 * half bits."""
     mask = (1 << half) - 1
     left, right = value >> half, value & mask
     for turn in range(_ROUNDS):

@@ -8,13 +8,16 @@ from typing import Any
 
 from headway.runner.contract import Corruption
 
-NORMS = 128  # the running median is over so many steps
-LEAST = 16  # before these nothing is unusual
+# Steps in the running median.
+NORMS = 128
+# With fewer steps, no norm is unusual.
+LEAST = 16
 
 
 @dataclass
 class Soundness:
-    """`step`: up to there every rank was shown to compute what others do, at `wall` (Unix seconds, by the first rank's clock)."""
+    """`step`: up to there other ranks have reproduced every rank's results, at `wall` (Unix seconds, by the first
+    rank's clock)."""
 
     step: int = 0
     wall: float = field(default_factory=time.time)
@@ -25,7 +28,7 @@ class Soundness:
         return median(self.norms) if len(self.norms) >= LEAST else None
 
     def is_unusual(self, norm: float, checks: Corruption) -> bool:
-        """Whether the norm is as many times the usual one as is to be looked into."""
+        """Return whether the norm exceeds the usual one by the configured factor."""
         usual = self.usual()
         return checks.grad_norm_factor is not None and usual is not None and norm > checks.grad_norm_factor * usual
 
@@ -36,5 +39,5 @@ class Soundness:
         self.step, self.wall, self.norms = state["step"], state["wall"], deque(state["norms"], maxlen=NORMS)
 
     def held(self, step: int) -> None:
-        """All ranks have computed this step alike."""
+        """Record that all ranks have computed this step identically."""
         self.step, self.wall = step, time.time()

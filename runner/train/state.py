@@ -21,34 +21,35 @@ _MASK = (1 << 64) - 1
 
 @dataclass
 class Consumed:
-    """The samples that this rank has trained on: how far the run is, and a sum of hashes that no order or world size changes."""
+    """The samples that this rank has trained on: their number, and a sum of hashes that depends on neither order nor
+    world size."""
 
     position: int = 0
     digest: int = 0
 
     def take(self, position: int, tokens: torch.Tensor) -> None:
-        """Records that the sample at `position` was trained on; its hash is over the tokens that were really used."""
+        """Record that the sample at `position` was trained on; its hash is over the tokens that were really used."""
         self.digest = (self.digest + xxhash.xxh3_64_intdigest(to_bytes(tokens), seed=position & _MASK)) & _MASK
 
     def total(self, ranks: Ranks) -> "Consumed":
-        """All ranks together; collective."""
+        """Return the sum of all ranks; collective."""
         digests = ranks.gather(self.digest.to_bytes(8, "big"))
         return Consumed(self.position, sum(int.from_bytes(d, "big") for d in digests) & _MASK)
 
     def state_dict(self) -> dict[str, int]:
-        """That of all ranks together, for a loop of one's own; collective over torch.distributed's ranks."""
+        """Return the sum of all ranks, for a custom loop; collective over torch.distributed's ranks."""
         total = self.total(Ranks.of_default_group())
         return {"position": total.position, "digest": total.digest}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on from what all ranks together had; the first of them has their sum, whatever their number is now."""
+        """Continue from the sum of all ranks; the first rank gets all of it, whatever the number of ranks is now."""
         self.position = state["position"]
         self.digest = state["digest"] if Ranks.of_default_group().rank == 0 else 0
 
 
 @dataclass
 class TrainState:
-    """Live references: what is saved is what trains, and what is loaded is filled in place."""
+    """Live references: saves read the training state, and loads fill it in place."""
 
     model: nn.Module
     optimizer: torch.optim.AdamW
@@ -57,13 +58,14 @@ class TrainState:
     seed: int
     fingerprint: str
     step: int = 0
-    soundness: Soundness | None = None  # where steps are checked against silent corruption
+    # Only if steps are checked against silent corruption.
+    soundness: Soundness | None = None
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """AdamW's state, made (zero) where the optimizer has not stepped yet, under the parameters' names."""
+        """Return AdamW's state under the parameters' names, created (zero) if the optimizer has not stepped yet."""
         found: dict[str, torch.Tensor] = {}
         for name, parameter in self.model.named_parameters():
             slot = self.optimizer.state[parameter]
@@ -75,7 +77,8 @@ class TrainState:
         return found
 
     def to_save(self, ranks: Ranks) -> State:
-        """Collective: the consumed samples of all ranks are summed, so that another world size can go on."""
+        """Return the state to save. Collective: the consumed samples of all ranks are summed, so that another world
+        size can resume."""
         total = self.consumed.total(ranks)
         consumed = {"position": total.position, "digest": total.digest}
         objects = {"step": self.step, "consumed": consumed, "data": self.fingerprint, "rng": rng_state(self.device)}
@@ -85,7 +88,7 @@ class TrainState:
         return State(tensors, objects, stepped=tensors.keys())
 
     def restore(self, reader: Reader, ranks: Ranks) -> None:
-        """Fills everything from a checkpoint; collective. Raises RefusedError, or ValueError when it was trained on other data."""
+        """Fill everything from a checkpoint; collective. Raises RefusedError, or ValueError when it was trained on other data."""
         world_size = reader.manifest.world_size
         objects: dict[str, Any] = {}
         ranks.together(lambda: objects.update(reader.objects(ranks.rank if ranks.rank < world_size else 0)))
@@ -96,18 +99,20 @@ class TrainState:
         with torch.no_grad():
             Loader(reader, self.parameters() | self.moments(), ranks).load()
         self.step = objects["step"]
-        if self.soundness is not None:  # what a run without these checks has saved is taken as it is
+        # A state saved without these checks is accepted unchecked.
+        if self.soundness is not None:
             unchecked = Soundness(self.step).state_dict()
             self.soundness.load_state_dict(objects.get("soundness", unchecked))
         consumed = objects["consumed"]
         self.consumed = Consumed(consumed["position"], consumed["digest"] if ranks.rank == 0 else 0)
-        if world_size == ranks.world_size and ("cuda" in objects["rng"] or self.device.type != "cuda"):  # an import has none
+        # An import has no CUDA state.
+        if world_size == ranks.world_size and ("cuda" in objects["rng"] or self.device.type != "cuda"):
             restore_rng(objects["rng"], self.device)
         else:
             seed_all(self.seed + self.step, ranks.rank)
 
     def hashes(self, ranks: Ranks) -> dict[str, str]:
-        """One hash for each part of the state over all ranks, and `state` over all parts; collective."""
+        """Return one hash for each part of the state over all ranks, and `state` over all parts; collective."""
         total = self.consumed.total(ranks)
         found = {
             "parameters": _combined(_tensors_hash(self.parameters(), ranks), ranks),

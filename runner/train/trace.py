@@ -12,8 +12,11 @@ from headway.runner.checkpoint.tensors import to_bytes
 
 
 class Trace:
-    """A hash over losses, and over the gradient of each weight as its operation gives it: equal bit by bit, or something was computed
-    differently. It costs a copy of each gradient to the host."""
+    """A hash over losses, and over the gradient of each weight as its operation returns it: equal unless something was
+    computed differently.
+
+    It costs a copy of each gradient to the host.
+    """
 
     def __init__(self) -> None:
         self._hash = xxhash.xxh3_128()
@@ -28,12 +31,14 @@ class Trace:
 
     @contextmanager
     def of(self, model: nn.Module) -> Iterator[None]:
-        """Gradients of all backward passes below are added. A sharded module shows its whole weights only while it computes, so they are
-        caught there."""
-        caught: dict[int, tuple[torch.Tensor, Any]] = {}  # with each weight, so that no other gets its number
+        """Trace the gradients of all backward passes inside. A sharded module has its whole weights only while it
+        computes, so they are hooked there."""
+        # Kept with each weight, so that its id is not reused.
+        caught: dict[int, tuple[torch.Tensor, Any]] = {}
 
         def enter(name: str, module: nn.Module) -> None:
-            weight: Any  # register_hook has no types
+            # Any: register_hook has no types.
+            weight: Any
             for own, weight in module.named_parameters(recurse=False):
                 if weight.requires_grad and id(weight) not in caught:
                     hook = weight.register_hook(lambda gradient, of=f"{name}.{own}": self.add(of, gradient))

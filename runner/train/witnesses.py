@@ -1,8 +1,9 @@
 """Compares shares of a batch that several ranks computed, and finds the rank that computed wrongly. Pure functions.
 
-In attempt `a` rank `r` computes share `(r + shifts(world_size)[a]) % world_size`, so each share has another witness in each attempt. A
-result stands that two ranks gave. A rank that is wrong in one attempt alone had a passing fault; one that is wrong in two has one that
-lasts, also where it is wrong the same way each time, which the same rank computing again would never show.
+In attempt `a` rank `r` computes share `(r + shifts(world_size)[a]) % world_size`, so each share has another witness in
+each attempt. A result is valid if two ranks computed it. A rank that is wrong in one attempt had a transient fault; one
+that is wrong in two has a permanent one, even if it is wrong the same way each time, which the same rank computing
+again would never show.
 """
 
 from collections import Counter
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 
 
 def shifts(world_size: int) -> tuple[int, ...]:
-    """By how many ranks the shares move in each attempt that may be needed. Two ranks must each be asked twice; one is all there is."""
+    """Return by how many ranks the shares move in each attempt that may be needed. With two ranks each computes twice;
+    with one rank there is one share."""
     return {1: (0, 0, 0), 2: (0, 1, 0, 1)}.get(world_size, (0, 1, 2))
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """`standing`: the result of each share, None where no two ranks agree. `passing` ranks were wrong once. `lasting` ones again and
-    again. `divided`: ranks of which some are wrong again and again, and nobody else can say which."""
+    """`standing`: the result of each share, None if no two ranks agree. `passing` ranks were wrong once, `lasting` ones
+    repeatedly. `divided`: some of these ranks are wrong repeatedly, and no other rank can decide which."""
 
     standing: tuple[bytes | None, ...]
     passing: tuple[int, ...]
@@ -35,15 +37,16 @@ class Witnesses:
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._votes: list[list[tuple[int, bytes]]] = [[] for _ in range(world_size)]  # of each share: rank, result
+        # By share: rank, result.
+        self._votes: list[list[tuple[int, bytes]]] = [[] for _ in range(world_size)]
 
     def heard(self, shift: int, results: Sequence[bytes]) -> None:
-        """`results` by rank, of an attempt with this shift."""
+        """Record the `results` by rank of an attempt with this shift."""
         for rank, result in enumerate(results):
             self._votes[(rank + shift) % self._world_size].append((rank, result))
 
     def settled(self) -> bool:
-        """Whether no further attempt could say more."""
+        """Whether no further attempt could change the judgement."""
         return None not in self.judge().standing
 
     def judge(self) -> Judgement:
@@ -60,14 +63,14 @@ class Witnesses:
         return Judgement(standing, tuple(sorted(set(wrong) - lasting)), tuple(sorted(lasting)), tuple(sorted(divided)))
 
     def _standing(self, votes: Sequence[tuple[int, bytes]]) -> bytes | None:
-        """The result that two ranks gave; of one rank that is all there is, the one that it gave twice."""
+        """Return the result that two ranks computed; with a single rank, the one that it computed twice."""
         given = votes if self._world_size == 1 else sorted(set(votes))
         (result, times), *_ = Counter(result for _, result in given).most_common()
         return result if times > 1 else None
 
 
 def _contradicting_themselves(votes: Sequence[tuple[int, bytes]]) -> set[int]:
-    """Ranks that have given two results of one share, where another gave the same twice."""
+    """Return ranks with two results for one share, where another rank had the same result twice."""
     results: dict[int, set[bytes]] = {}
     for rank, result in votes:
         results.setdefault(rank, set()).add(result)

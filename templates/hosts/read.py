@@ -1,7 +1,7 @@
 """Reads what a script or a systemd unit configures on each adapter: a `headway-qos`, or one written by hand.
 
-Read are iproute2's `dcb`, NVIDIA's `mlnx_qos` and `cma_roce_tos`, and numbers written into mlx5's files. What a variable holds is not
-followed: such a number is unknown, and such an adapter is `host`.
+It reads iproute2's `dcb`, NVIDIA's `mlnx_qos` and `cma_roce_tos`, and numbers written into mlx5's files. Variables are
+not followed: such a number is unknown, and such an adapter is `host`.
 """
 
 import re
@@ -15,12 +15,12 @@ from headway.templates.reading import QosView, Reading, Setting
 _PRIORITIES = range(8)
 _DSCPS = range(64)
 
-# The end of what names no adapter, as the commands inside of `set_qos` do not.
+# The end of a command without an adapter, such as those inside of `set_qos`.
 _HOST = "host"
 
 _PROGRAMS = {"dcb", "mlnx_qos", "cma_roce_tos", "ethtool", "echo", "printf", "tee", "set_qos", "cma_tos", "if_there", "either"}
 
-# The long names of mlnx_qos, and which options of it and of cma_roce_tos have a word behind them.
+# The long names of mlnx_qos, and its options and those of cma_roce_tos that take a value.
 _MLNX_QOS = {"-i": "--interface", "-f": "--pfc"}
 _VALUED = re.compile(
     r"(--(?:interface|pfc|trust|dscp2prio|prio_tc|tsa|tcbw|ratelimit|dcbx|cable_len|prio2buffer|buffer_size)|-[a-zA-Z])=?(.*)"
@@ -29,13 +29,13 @@ _VALUED = re.compile(
 _FACTS = {"dscp-prio": "priority of DSCP", "prio-pfc": "PFC of priority"}
 _OUR_FACTS = {*_FACTS.values(), "DSCP that marks", "priority that marks", "congestion control of priority"}
 
-# What a function is called with; no call is followed but those of headway-qos.
+# A function's argument; only headway-qos's calls are followed.
 _PARAMETER = re.compile(r"\$\{?[0-9]\}?")
 
 
 @dataclass
 class _End:
-    """An adapter as the commands before have left it. `is_classed`: one of them was of its classes of traffic."""
+    """An adapter after the previous commands. `is_classed`: one of them set its classes of traffic."""
 
     settings: dict[str, Setting] = field(default_factory=dict)
     is_classed: bool = False
@@ -43,7 +43,7 @@ class _End:
 
 @dataclass(frozen=True)
 class _Change:
-    """The setting `key` becomes `value`; without one it is taken back, and with a `|` at its end all that begin so."""
+    """Sets `key` to `value`; without a value it is reset, and with a `|` at its end so are all that begin with it."""
 
     end: str
     key: str
@@ -51,7 +51,7 @@ class _Change:
 
 
 def read(text: str) -> Reading:
-    """The settings, and one view an adapter; ValueError, with the line, where no command sets QoS.
+    """Return the settings, and one view per adapter; ValueError, with the line, if no command sets QoS.
 
     In a headway-qos script the settings of all its adapters are the same, and have no adapter in their keys.
     """
@@ -75,7 +75,7 @@ def read(text: str) -> Reading:
 
 
 def _call(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The first program that is known here, by its name, and its arguments: without `sudo`, `ExecStart=` and the like."""
+    """Return the first known program, by its name, and its arguments: without `sudo`, `ExecStart=` and the like."""
     names = [PurePosixPath(re.sub(r"^Exec\w+=[-@:+!]*", "", word)).name for word in words]
     start = next((index for index, name in enumerate(names) if name in _PROGRAMS), len(words))
     return (*names[start : start + 1], *words[start + 1 :])
@@ -119,7 +119,7 @@ def _is_unknown(value: str) -> bool:
 
 
 def _changes(command: Command, shown: str) -> Iterator[_Change]:
-    """What the command sets, given the words that come to it through a pipe."""
+    """Yield the settings of the command, given the words that it gets through a pipe."""
     match command.words:
         case ("dcb", *arguments):
             yield from _of_dcb(arguments)
@@ -144,7 +144,7 @@ def _changes(command: Command, shown: str) -> Iterator[_Change]:
 
 
 def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
-    """`dcb app` and `dcb pfc`, whatever options stand before them."""
+    """Yield those of `dcb app` and `dcb pfc`, whatever options precede them."""
     while arguments and arguments[0] not in {"app", "pfc"}:
         arguments = arguments[1:]
     match arguments:
@@ -162,7 +162,7 @@ def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
 
 
 def _pairs(parameters: list[str], name: str) -> Iterator[tuple[str, str]]:
-    """The `KEY:VALUE` words behind the parameter of this name."""
+    """Yield the `KEY:VALUE` words after the parameter of this name."""
     current = ""
     for word in parameters:
         key, colon, value = word.partition(":")
@@ -199,7 +199,7 @@ def _of_mlnx_qos(options: list[tuple[str, str]]) -> Iterator[_Change]:
 
 
 def _options(arguments: list[str]) -> list[tuple[str, str]]:
-    """Each option that has a value, by its long name where it has one: `-i eth0`, `-ieth0`, `--pfc LIST`, `--pfc=LIST`."""
+    """Return each option with a value, by its long name if it has one: `-i eth0`, `-ieth0`, `--pfc LIST`, `--pfc=LIST`."""
     options, waiting = [], ""
     for word in arguments:
         found = _VALUED.fullmatch(word)
@@ -213,7 +213,7 @@ def _options(arguments: list[str]) -> list[tuple[str, str]]:
 
 
 def _of_file(file: str, value: str) -> Iterator[_Change]:
-    """What a file of mlx5 holds, by the end of its path: what stands before it may be a variable."""
+    """Yield the content of a mlx5 file, by the end of its path: the start may be a variable."""
     match ["", *file.split("/")]:
         case [*_, adapter, "tc", port, "traffic_class"]:
             yield _Change(_named(adapter), f"tc/{port}/traffic_class", value)
@@ -233,11 +233,11 @@ def _of_file(file: str, value: str) -> Iterator[_Change]:
             yield _Change(_named(device), "ecn/roce_np/cnp_802p_prio", value)
 
 
-# --- what they come to ------------------------------------------------------------------------------------------------
+# --- views ------------------------------------------------------------------------------------------------------------
 
 
 def _our_view(end: _End) -> QosView:
-    """Of an adapter that `set_qos` sets up: what it does not name is off."""
+    """Return the view of an adapter that `set_qos` sets up: what it does not name is off."""
     view = _view(end)
     return replace(
         view, reacts={priority: view.reacts.get(priority, False) for priority in _PRIORITIES}, says=frozenset(_OUR_FACTS)
@@ -261,7 +261,7 @@ def _view(end: _End) -> QosView:
 
 
 def _must_say(end: _End) -> Iterator[str]:
-    """What a set of classes needs, but for what the commands take from variables."""
+    """Yield the facts that a set of classes requires, except those that the commands take from variables."""
     for kind, fact in _FACTS.items():
         of_it = [f"{key}{setting.value}" for key, setting in end.settings.items() if key.startswith(kind)]
         if end.is_classed and not any(map(_is_unknown, of_it)):
@@ -269,7 +269,7 @@ def _must_say(end: _End) -> Iterator[str]:
 
 
 def _priorities(settings: Mapping[str, Setting], values: Mapping[str, int]) -> dict[int, int]:
-    """mlx5 gives each DSCP its upper three bits, from when it trusts a packet's DSCP."""
+    """Return the priorities. mlx5 gives each DSCP its upper three bits once it trusts a packet's DSCP."""
     trusted = settings.get("trust")
     priorities = {dscp: dscp >> 3 for dscp in _DSCPS} if trusted is not None and trusted.value == "dscp" else {}
     return priorities | {
@@ -278,7 +278,7 @@ def _priorities(settings: Mapping[str, Setting], values: Mapping[str, int]) -> d
 
 
 def _pfc(settings: Mapping[str, Setting]) -> dict[int, bool]:
-    """PFC of each priority: the word for all of them, then each one's own."""
+    """Return PFC of each priority: the setting for all of them, then the individual ones."""
     default = settings.get("prio-pfc|all")
     stated = {priority: settings.get(f"prio-pfc|{priority}", default) for priority in _PRIORITIES}
     return {
@@ -289,7 +289,7 @@ def _pfc(settings: Mapping[str, Setting]) -> dict[int, bool]:
 
 
 def _reacts(values: Mapping[str, int]) -> Iterator[tuple[int, bool]]:
-    """Priorities of which it is said. Both sides have to be on: the one that answers marks, and the one that slows down."""
+    """Yield the priorities with a setting. Both sides have to be on: the one that answers marks, and the one that slows down."""
     for priority in _PRIORITIES:
         sides = [values.get(f"ecn/{side}/enable/{priority}") for side in ("roce_np", "roce_rp")]
         if any(side is not None for side in sides):
@@ -297,7 +297,7 @@ def _reacts(values: Mapping[str, int]) -> Iterator[tuple[int, bool]]:
 
 
 def _dscp(word: str) -> int | None:
-    """A number, or a name of /etc/iproute2/rt_dsfield: CS3, AF31, EF."""
+    """Parse a number, or a name of /etc/iproute2/rt_dsfield: CS3, AF31, EF."""
     named = re.fullmatch(r"CS([0-7])|AF([1-4])([1-3])|(EF)", word)
     if named is None:
         return _number(word)
@@ -307,7 +307,7 @@ def _dscp(word: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """As iproute2 and the kernel read it: 0x is hexadecimal, a leading 0 octal."""
+    """Parse a number like iproute2 and the kernel: 0x is hexadecimal, a leading 0 octal."""
     if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,8}|0[0-7]{0,9}|[1-9][0-9]{0,8}", text):
         return None
     base = 16 if text[1:2] in {"x", "X"} else 8 if text[0] == "0" else 10

@@ -1,6 +1,6 @@
 """Renders a node's files by their absolute paths: `headway-qos` and the systemd unit that runs it.
 
-Which file of the kernel or of mlx5 holds what: torvalds/linux Documentation/ABI/stable/sysfs-class-infiniband,
+The files of the kernel and of mlx5: torvalds/linux Documentation/ABI/stable/sysfs-class-infiniband,
 ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dcb-pfc (iproute2).
 """
 
@@ -15,7 +15,7 @@ UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
 
 
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
-    """The node's files; none where no class of traffic is planned for its adapters."""
+    """Return the node's files; none if no class of traffic is planned for its adapters."""
     fabric = cluster.scale_out
     if fabric is None or fabric.qos is None or not node.nics:
         return {}

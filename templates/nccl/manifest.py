@@ -23,7 +23,7 @@ _Node = _Scalar | dict[str, "_Node"] | list["_Node"] | None
 
 
 def containers(text: str) -> Iterator[tuple[str, dict[str, Setting]]]:
-    """The name and the `env` of every container that has one; ValueError, with the line, where the text is no YAML."""
+    """Yield the name and the `env` of every container that has one; ValueError, with the line, if the text is not YAML."""
     for mapping in _mappings(_documents(text)):
         environment, name = mapping.get("env"), mapping.get("name")
         if isinstance(environment, list):
@@ -31,7 +31,7 @@ def containers(text: str) -> Iterator[tuple[str, dict[str, Setting]]]:
 
 
 def _mappings(nodes: list[_Node]) -> Iterator[dict[str, _Node]]:
-    """All of them, in the order of the text; what an alias stands for once."""
+    """Yield all of them, in the order of the text; an alias's target once."""
     waiting, seen = nodes[::-1], set[int]()
     while waiting:
         node = waiting.pop()
@@ -45,7 +45,8 @@ def _mappings(nodes: list[_Node]) -> Iterator[dict[str, _Node]]:
 
 
 def _variables(environment: list[_Node]) -> Iterator[tuple[str, Setting]]:
-    """One whose value comes from elsewhere has the name of that place, for example `valueFrom.configMapKeyRef`."""
+    """Yield variables. One whose value comes from elsewhere has the name of that place, for example
+    `valueFrom.configMapKeyRef`."""
     for item in environment:
         name = item.get("name") if isinstance(item, dict) else None
         if isinstance(item, dict) and isinstance(name, _Scalar):

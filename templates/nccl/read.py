@@ -14,7 +14,7 @@ _ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 # `-xNAME=VALUE`, `--env=NAME=VALUE`; Environment is systemd's.
 _OPTION = re.compile(r"(?:--?[a-z][a-z-]*=?|Environment=)(?=[A-Z])")
 
-# What stands between several assignments of one word: Slurm splits at every comma, containers' runtimes between assignments.
+# Separators of several assignments in one word: Slurm splits at every comma, containers' runtimes between assignments.
 _LISTS = {"--export": ",", "--env": r",(?=[A-Z][A-Z0-9_]*=)"}
 
 # NAME VALUE: the C shell, and MPICH.
@@ -27,7 +27,8 @@ _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))
 
 
 def read(text: str) -> Reading:
-    """Every variable that the text sets, the last time counting; the DSCP is what stands in NCCL_IB_TC above its two ECN bits.
+    """Return every variable that the text sets, its last value counting; the DSCP is in NCCL_IB_TC above its two ECN
+    bits.
 
     ValueError when it sets none.
     """
@@ -43,9 +44,10 @@ def read(text: str) -> Reading:
 
 
 def read_manifest(text: str) -> Reading:
-    """The variables of all containers of a Kubernetes manifest, the last one counting; those that mark otherwise are ends besides.
+    """Return the variables of all containers of a Kubernetes manifest, the last one counting; those with other marks
+    are additional ends.
 
-    ValueError, with the line, where it is no YAML or sets none.
+    ValueError, with the line, if it is not YAML or sets none.
     """
     environments = list(containers(text))
     settings = {name: setting for _, environment in environments for name, setting in environment.items()}
@@ -74,7 +76,7 @@ def _variables(command: Command) -> Iterator[tuple[str, Setting]]:
 
 
 def _assignments(before: str, word: str) -> list[str]:
-    """What may be assignments in the word, given the one before it."""
+    """Return possible assignments in the word, given the previous one."""
     option = _OPTION.match(word)
     text = word[option.end() :] if option else word
     separator = _LISTS.get(option[0].rstrip("=") if option else before)
@@ -84,16 +86,18 @@ def _assignments(before: str, word: str) -> list[str]:
 def _view(settings: Mapping[str, Setting]) -> QosView:
     traffic_class = settings.get("NCCL_IB_TC")
     value = _integer(traffic_class.value) if traffic_class else None
-    if value is None or value == -1:  # NCCL's word for unset
+    # NCCL's value for unset.
+    if value is None or value == -1:
         return QosView()
     # verbs keep the lowest byte
     return QosView(marks={"collectives": (value & 0xFF) >> 2})
 
 
 def _integer(text: str) -> int | None:
-    """NCCL reads its numbers by strtoll with base 0 (src/misc/param.cc): 0x is hexadecimal, a leading 0 octal, the rest ignored.
+    """Parse a number. NCCL uses strtoll with base 0 (src/misc/param.cc): 0x is hexadecimal, a leading 0 octal, the rest
+    ignored.
 
-    None where a shell or Kubernetes puts in what is not known here.
+    None if a shell or Kubernetes inserts an unknown value.
     """
     found = _NUMBER.match(text)
     if found is None or "$" in text or "`" in text:

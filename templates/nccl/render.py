@@ -10,5 +10,5 @@ _TEMPLATE = Path(__file__).parent / "nccl.env.j2"
 
 
 def render_environment(plan: JobPlan) -> Files:
-    """One file."""
+    """Return one file."""
     return {PurePosixPath("nccl.env"): render_shell(_TEMPLATE, plan=plan)}

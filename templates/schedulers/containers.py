@@ -10,20 +10,20 @@ from headway.jobspec.problem import JOB, Problem, Severity
 
 IMAGE: Path = ("code", "image")
 
-# File systems of the kernel that every container has of its own (opencontainers/runtime-spec config-linux.md).
+# Kernel file systems that every container has separately (opencontainers/runtime-spec config-linux.md).
 _KERNEL = ("/proc", "/sys", "/dev")
 # runc refuses a mount inside of it (opencontainers/runc libcontainer/rootfs_linux.go: checkProcMount).
 _PROC = "/proc"
 
 
 def check_no_image(plan: JobPlan, why: str, hint: str) -> Iterator[Problem]:
-    """Of a scheduler that starts the ranks on the nodes themselves; `why` it does is a clause."""
+    """Report an image under a scheduler that starts the ranks on the nodes themselves; `why` is a clause."""
     if plan.code["image"] is not None:
         yield Problem("HW422", JOB, IMAGE, f"`{plan.cluster}` cannot start the image: {why}", hint)
 
 
 def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
-    """Without a container a directory is where it is, and nothing makes it read-only for the job."""
+    """Check mounts without a container: a directory keeps its path, and nothing makes it read-only for the job."""
     for index, mount in enumerate(plan.mounts):
         if PurePosixPath(mount.source) != PurePosixPath(mount.target):
             message = f"`{mount.source}` cannot appear at `{mount.target}`: the job runs without a container on `{plan.cluster}`"
@@ -36,13 +36,13 @@ def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
 
 
 def check_steps(path: Path, place: str) -> Iterator[Problem]:
-    """A path with `..` may mean another one in a container than on the node."""
+    """Report a path with `..`, which may lead elsewhere in a container than on the node."""
     if ".." in place.split("/"):
         yield Problem("HW423", JOB, path, f"`{place}` has a `..`, which is not allowed in a mount", "write the path without it")
 
 
 def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
-    """A mount of the job must lie neither on what its containers have there already, nor inside of `/proc`."""
+    """Report a mount of the job over a path that its containers already use, or inside of `/proc`."""
     target = plan.mounts[index].target
     if places := hidden(target, *taken, *_KERNEL):
         message = f"a mount at `{target}` would hide `{places[0]}`, which every container on `{plan.cluster}` has"
@@ -54,12 +54,12 @@ def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
 
 
 def hidden(path: str, *taken: str) -> list[str]:
-    """What of the taken paths lies on `path` or below it."""
+    """Return those of the taken paths that are on `path` or below it."""
     return [each for each in taken if PurePosixPath(each).is_relative_to(path)]
 
 
 def check_variables(plan: JobPlan) -> Iterator[Problem]:
-    """A variable is one line: enroot keeps a container's variables as lines, and a variable has no NUL (execve(2))."""
+    """Check that a variable is one line: enroot keeps a container's variables as lines, and a variable has no NUL (execve(2))."""
     for name, value in plan.spec["environment"].items():
         if re.search(r"[\n\r\0]", value):
             message = f"`environment.{name}` has a line break or a NUL character"

@@ -1,4 +1,4 @@
-"""Brings a host to its wanted state, or removes it. Every step may be interrupted: the next run continues from what it finds."""
+"""Brings a host to its wanted state, or removes it. Every step may be interrupted: the next run continues from the state that it finds."""
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath
@@ -36,7 +36,8 @@ while IFS= read -r path; do
 done
 """
 
-# /run/systemd/system is there only where systemd runs (sd_booted(3)); enabling works on files and wants no running systemd.
+# /run/systemd/system exists only where systemd runs (sd_booted(3)); enabling works on files and does not require a
+# running systemd.
 _LOOK_AT_UNITS = """
 if [ -d /run/systemd/system ]; then echo live; else echo offline; fi
 while IFS= read -r unit; do
@@ -49,12 +50,12 @@ done
 _MAKE_FOLDERS = 'umask 022; while IFS= read -r folder; do mkdir -p -- "$folder" || exit; done'
 _REMOVE_EMPTY_FOLDERS = 'while IFS= read -r folder; do rmdir -- "$folder" 2>/dev/null || :; done'
 
-# At once: who finds no manifest does not look for the folder.
+# In one command: a reader that finds no manifest ignores the folder.
 _FORGET = 'rm -f -- "$1" "$2" && { rmdir -- "$3" 2>/dev/null || :; }'
 
 
 def look(ssh: Ssh, paths: Iterable[str], units: Iterable[str]) -> HostView:
-    """What is at the paths and of the units, and of all that the host's manifest names. Raises SshError."""
+    """Return the state of the paths and units, and of everything in the host's manifest. Raises SshError."""
     manifest = _manifest(ssh)
     known = {*paths, *(() if manifest is None else (*manifest.files, *manifest.folders))}
     named = sorted({*units, *(() if manifest is None else manifest.units)})
@@ -70,12 +71,12 @@ def look(ssh: Ssh, paths: Iterable[str], units: Iterable[str]) -> HostView:
 
 
 def look_for(ssh: Ssh, wanted: HostState) -> HostView:
-    """What is there of what the host is to hold. Raises SshError."""
+    """Return the present state of everything that the host is to hold. Raises SshError."""
     return look(ssh, [*wanted.files, *folders_of(wanted)], wanted.units)
 
 
 def converge(ssh: Ssh, wanted: HostState) -> HostView:
-    """Changes what differs and returns what the host holds then. Raises SshError, and ForeignError before the first change."""
+    """Change what differs and return the host's new state. Raises SshError, and ForeignError before the first change."""
     view = look_for(ssh, wanted)
     check_ours(wanted, view)
     differing = changes(wanted, view)
@@ -97,7 +98,8 @@ def converge(ssh: Ssh, wanted: HostState) -> HostView:
 
 
 def clear(ssh: Ssh, cluster: str) -> list[str]:
-    """Removes all that the host's manifest names, and the manifest; returns the files. Another cluster's host is left as it is.
+    """Remove everything in the host's manifest, and the manifest; return the files. Another cluster's host stays
+    unchanged.
 
     Raises SshError.
     """
@@ -112,7 +114,7 @@ def clear(ssh: Ssh, cluster: str) -> list[str]:
 
 
 def _drop(ssh: Ssh, manifest: Manifest, view: HostView, kept: HostState | None = None) -> None:
-    """Stops and removes what the manifest has beyond `kept`."""
+    """Stop and remove what the manifest has beyond `kept`."""
     units = [unit for unit in manifest.units if kept is None or unit not in kept.units]
     files = [path for path in manifest.files if kept is None or path not in kept.files]
     if doomed := [unit for unit in units if view.units.get(unit, "absent") not in {"absent", "not-found"}]:
@@ -123,13 +125,13 @@ def _drop(ssh: Ssh, manifest: Manifest, view: HostView, kept: HostState | None =
 
 
 def _start(ssh: Ssh, wanted: HostState, begun: Manifest, view: HostView) -> None:
-    """Enables the units, and where systemd runs puts those in force that changed.
+    """Enable the units, and where systemd runs apply those that changed.
 
-    By a reload where a unit can: a restart would also restart what requires it, slurmd for one.
+    By a reload if the unit supports it: a restart would also restart the units that require it, such as slurmd.
     """
     if view.live:
         ssh.run(["systemctl", "daemon-reload"])
-    # One that is enabled already may have a new [Install] section.
+    # An enabled unit may have a new [Install] section.
     if units := [unit for unit in wanted.units if view.units.get(unit) not in ENABLED or unit in begun.restart]:
         ssh.run(["systemctl", "enable", "--", *units])
     if view.live:
@@ -154,7 +156,7 @@ def _make_folders(ssh: Ssh, folders: list[str]) -> None:
 
 
 def _remove_empty(ssh: Ssh, folders: list[str]) -> None:
-    """The inner ones first; one that somebody else uses too stays."""
+    """Remove empty folders, the inner ones first; one that another program also uses stays."""
     if folders:
         ssh.run(["sh", "-c", _REMOVE_EMPTY_FOLDERS, "remove folders"], stdin=_lines(sorted(folders, reverse=True)))
 

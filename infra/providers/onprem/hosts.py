@@ -14,10 +14,10 @@ _SCRIPT, _TEXT = 0o755, 0o644
 
 
 def host_states(options: OnpremOptions, plan: ClusterPlan, files: Files, folder: Path) -> list[HostState]:
-    """Each node with files below `<cluster>/hosts/<node>/`, where a file's path is its path on the host.
+    """Return each node with files below `<cluster>/hosts/<node>/`, where a file's path is its path on the host.
 
-    What starts with `#!` can be executed; a systemd unit with an [Install] section is enabled. Raises ValueError for a node
-    whose address the plan does not have, for two at one address, and for a path that cannot be put on a host.
+    A file that starts with `#!` is executable; a systemd unit with an [Install] section is enabled. Raises ValueError
+    for a node without address in the plan, for two at one address, and for an invalid path.
     """
     to_all = reach(options, folder)
     found = {node.name: dict(_below(PurePosixPath(plan.name, "hosts", node.name), files)) for node in plan.nodes}
@@ -27,7 +27,8 @@ def host_states(options: OnpremOptions, plan: ClusterPlan, files: Files, folder:
 
 
 def reach(options: OnpremOptions, folder: Path) -> Reach:
-    """How every host is reached, without a name and an address; paths count from `folder`, that of the cluster's document."""
+    """Return how every host is reached, without a name and an address; paths count from `folder`, that of the cluster's
+    document."""
     return Reach(
         name="",
         address="",

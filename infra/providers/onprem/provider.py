@@ -1,7 +1,7 @@
 """Defines a Pulumi resource per host: one only, since each call to the provider takes time, whatever it changes.
 
-The engine starts this module in a process of its own. How hosts are reached now is not in the state, which says how they were
-reached last: it comes in the file that $HEADWAY_REACHES names, and who has other keys or another address changes no state.
+The engine starts this module in a separate process. The state contains how hosts were reached last; the current way
+comes in the file that $HEADWAY_REACHES names, so other keys or another address change no state.
 """
 
 import json
@@ -25,7 +25,8 @@ Props = Mapping[str, Any]
 
 
 class HostProvider(ResourceProvider):
-    """Create, update and delete make the host so; read looks at it. It holds nothing, so the state holds only its name."""
+    """Create, update and delete converge the host; read looks at it. The object has no attributes, so the state
+    contains only its name."""
 
     serialize_as_secret_always = False
 
@@ -39,7 +40,7 @@ class HostProvider(ResourceProvider):
         return DiffResult(changes=bool(differences(olds, news)))
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """The host as it is. One that has nothing of headway's is gone; one that does not answer is an error."""
+        """Return the host's state. A host without anything of headway's is gone; one that does not answer is an error."""
         last = view_of(props)
         with connect(_reach(props)) as ssh:
             view = look(ssh, last.paths, last.units)
@@ -53,51 +54,52 @@ class HostProvider(ResourceProvider):
 
 
 class Host(Resource, module="headway", name="Host"):
-    """What a host is to hold. It is called after its place, so that a machine stays the same resource under another node's name."""
+    """The wanted state of a host. Its name is its place, so that a machine stays the same resource under another node's name."""
 
     def __init__(self, state: HostState, options: ResourceOptions | None = None) -> None:
         super().__init__(HostProvider(), state.reach.place, props_of(state), options)
 
 
 def props_of(state: HostState) -> dict[str, Any]:
-    """The state as plain JSON data, without the ways to our keys."""
+    """Return the state as plain JSON data, without the paths of our keys."""
     files = {path: {"text": file.text, "mode": f"{file.mode:04o}"} for path, file in state.files.items()}
     return {"cluster": state.cluster, **_place(state.reach), "files": files, "units": list(state.units)}
 
 
 def state_of(props: Props) -> HostState:
-    """What `props_of` was made from."""
+    """Return the state from `props_of`."""
     files = {path: HostFile(file["text"], int(file["mode"], 8)) for path, file in props["files"].items()}
     return HostState(props["cluster"], _last_reach(props), files, tuple(props["units"]))
 
 
 def view_of(props: Props) -> HostView:
-    """What was on the host when it was last looked at."""
+    """Return the host's state at the last look."""
     view = props["view"]
     manifest = manifest_from(view["manifest"]) if view["manifest"] else None
     return HostView(view["paths"], view["units"], manifest, view["live"])
 
 
 def differences(olds: Props, news: Props) -> list[Change]:
-    """What an update changes: `olds` are the outputs of the last look, `news` the inputs."""
+    """Return what an update changes: `olds` are the outputs of the last look, `news` the inputs."""
     found = changes(state_of(news), view_of(olds))
     renamed = _last_reach(olds) != _last_reach(news)
     return [*found, Change(str(_last_reach(news)), "renamed")] if renamed else found
 
 
 def put_by(news: Props) -> list[Change]:
-    """What a new host gets."""
+    """Return the changes of a new host."""
     return changes(state_of(news), HostView({}, {}, Manifest(news["cluster"], {}), live=False))
 
 
 def files_on(olds: Props) -> list[Change]:
-    """What is taken from a host."""
+    """Return the files to remove from a host."""
     manifest = view_of(olds).manifest
     return [] if manifest is None else [Change(path, "extra") for path in sorted(manifest.files)]
 
 
 def reaches_text(reaches: Sequence[Reach], others: Reach) -> str:
-    """How the provider's process is to reach each host, and those that only the state knows (as `others`, at their own address)."""
+    """Return how the provider's process is to reach each host, and those that only the state has (by `others`, at their
+    own address)."""
     return json.dumps({"hosts": {reach.place: asdict(reach) for reach in reaches}, "others": asdict(others)})
 
 
@@ -113,7 +115,7 @@ def _place(reach: Reach) -> Props:
 
 
 def _last_reach(props: Props) -> Reach:
-    # A number comes through the engine as a float.
+    # The engine passes a number as a float.
     return Reach(props["name"], props["address"], int(props["port"]), props["user"])
 
 

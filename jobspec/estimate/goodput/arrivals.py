@@ -25,10 +25,10 @@ class Slots(Protocol):
     """Which node is where, as far as failures depend on it."""
 
     def node_in(self, slot: int, time_s: float) -> int | None:
-        """The node in the slot; None while it is empty."""
+        """Return the node in the slot; None while it is empty."""
 
     def slot_of(self, node: int, time_s: float) -> int | None:
-        """The slot that the node is in; None while it is in none."""
+        """Return the slot that the node is in; None while it is in none."""
 
 
 class _Stream(Protocol):
@@ -36,7 +36,7 @@ class _Stream(Protocol):
     def next_s(self) -> float: ...
 
     def take(self) -> Failure | None:
-        """The failure at `next_s`; None where it would have hit an empty slot."""
+        """Return the failure at `next_s`; None where it would have hit an empty slot."""
 
 
 class Arrivals:
@@ -52,14 +52,14 @@ class Arrivals:
             self._streams.append(_Jobs(failures, failures.job_mtbf_s, random))
 
     def next(self) -> Failure:
-        """The next failure in time."""
+        """Return the next failure in time."""
         while True:
             failure = min(self._streams, key=lambda stream: stream.next_s).take()
             if failure is not None:
                 return failure
 
     def replaced(self, slot: int, now_s: float, filled_s: float) -> None:
-        """The node in the slot was taken out, and from `filled_s` on a new or repaired one is there."""
+        """Record that the node in the slot was removed, and from `filled_s` on a new or repaired one is there."""
         if isinstance(self._nodes, _Ageing):
             self._nodes.replaced(slot, now_s, filled_s)
 
@@ -107,7 +107,7 @@ class _Jobs:
 class _Memoryless:
     """Exponential times. Lemons are the nodes of the lowest numbers; they and the others fail as two streams.
 
-    What meets an empty slot, or a node of the other stream, is dropped (thinning), so that the rates are those of the nodes at work.
+    A failure of an empty slot, or of a node of the other stream, is dropped (thinning), so that the rates are those of the nodes at work.
     """
 
     def __init__(self, run: Run, slots: Slots, random: Random) -> None:
@@ -172,7 +172,7 @@ class _Ageing:
         return self._blame.failure(time_s, slot)
 
     def replaced(self, slot: int, now_s: float, filled_s: float) -> None:
-        """Another node is in the slot from `filled_s` on."""
+        """Record that another node is in the slot from `filled_s` on."""
         untouched = slot not in self._born
         self._born[slot] = filled_s
         self._draw(slot, filled_s)

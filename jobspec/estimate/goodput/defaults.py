@@ -45,18 +45,18 @@ class Defaults:
     checkpoints: Mapping[str, Any]
 
     def rate(self, gpu: str | None) -> Rate:
-        """The rate of the accelerator of this name in the catalogue, by its generation."""
+        """Return the rate of the accelerator of this name in the catalogue, by its generation."""
         return self.rates.get((gpu or "").partition("-")[0], self.rates["other"])
 
     def weights(self, gpus: int) -> Mapping[str, float]:
-        """The share of each cause in a node with so many accelerators; they add up to 1 for eight."""
+        """Return the share of each cause in a node with so many accelerators; they add up to 1 for eight."""
         total = sum(cause.count for cause in self.causes.values())
         return {
             name: cause.count / total * (gpus / _NODE_GPUS if cause.accelerator else 1) for name, cause in self.causes.items()
         }
 
     def node_mtbf_s(self, gpu: str | None, gpus: int) -> float:
-        """Seconds between two failures of one node with so many accelerators."""
+        """Return seconds between two failures of one node with so many accelerators."""
         return 1000 * _DAY_S / (self.rate(gpu).per_1000_node_days * sum(self.weights(gpus).values()))
 
 

@@ -12,7 +12,8 @@ _GRID = 64
 
 
 def young(mtbf_s: float, block_s: float) -> float:
-    """Seconds of work between two checkpoints, first order: sqrt(2 M C), for failures M apart and saves that block for C.
+    """Return seconds of work between two checkpoints, first order: sqrt(2 M C), for failures M apart and saves that
+    block for C.
 
     Young 1974, https://doi.org/10.1145/361147.361115
     """
@@ -20,7 +21,8 @@ def young(mtbf_s: float, block_s: float) -> float:
 
 
 def daly(mtbf_s: float, block_s: float) -> float:
-    """Seconds of work between two checkpoints, higher order: sqrt(2 M C) (1 + sqrt(C/2M)/3 + (C/2M)/9) - C; M where C >= 2 M.
+    """Return seconds of work between two checkpoints, higher order: sqrt(2 M C) (1 + sqrt(C/2M)/3 + (C/2M)/9) - C; M
+    where C >= 2 M.
 
     Daly 2006, https://doi.org/10.1016/j.future.2004.11.016
     """
@@ -31,9 +33,11 @@ def daly(mtbf_s: float, block_s: float) -> float:
 
 
 def availability_period(mtbf_s: float, block_s: float, recovery_s: float) -> float:
-    """Seconds from one checkpoint to the next, the save with it: C + sqrt(2 (M + R) C + C^2), with recoveries of R.
+    """Return seconds from one checkpoint to the next, the save with it: C + sqrt(2 (M + R) C + C^2), with recoveries of
+    R.
 
-    Saxena et al. 2024, https://arxiv.org/abs/2410.18124. It counts no failures during recovery, so it holds where R is far below M.
+    Saxena et al. 2024, https://arxiv.org/abs/2410.18124. It counts no failures during recovery, so it holds where R is
+    far below M.
     """
     return block_s + math.sqrt(2 * (mtbf_s + recovery_s) * block_s + block_s**2)
 
@@ -47,11 +51,11 @@ def expected_ettr(failures_s: float, restart_s: float, interval_s: float, block_
 
 
 def expected_goodput(run: Run) -> float:
-    """The share of time that is training that counts, without a simulation and without waiting for nodes.
+    """Return the share of time that is training that counts, without a simulation and without waiting for nodes.
 
-    Daly's complete model, 1 / (e^(fD) (e^(f (T + C)) - 1) / (f T)): exact for one tier and memoryless failures f. With several tiers the
-    failures that each of them answers give one such factor each, which is exact to first order. A replica that goes on without the others
-    costs its stall, and its share of the work while it is away.
+    Daly's complete model, 1 / (e^(fD) (e^(f (T + C)) - 1) / (f T)): exact for one tier and memoryless failures f. With
+    several tiers the failures that each of them answers give one such factor each, which is exact to first order. A
+    replica that continues without the others costs its stall, and its share of the work while it is unavailable.
     """
     share = sum(tier.block_s / tier.spacing_s for tier in run.tiers)
     goodput = 1 / (1 + share)
@@ -67,7 +71,8 @@ def expected_goodput(run: Run) -> float:
 
 
 def best_interval(run: Run, tier: str) -> float:
-    """Seconds of training between two checkpoints of this tier at which the expected goodput is highest; the other tiers stay.
+    """Return seconds of training between two checkpoints of this tier at which the expected goodput is highest; the
+    other tiers stay.
 
     At least a step, and the time to write one; at most the run's length. Raises KeyError when the run has no such tier.
     """
@@ -79,13 +84,14 @@ def best_interval(run: Run, tier: str) -> float:
 
 
 def with_interval(run: Run, kind: str, interval_s: float) -> Run:
-    """The run with this interval of this tier."""
+    """Return the run with this interval of this tier."""
     return replace(run, tiers=tuple(replace(tier, interval_s=interval_s) if tier.kind == kind else tier for tier in run.tiers))
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What failures of one scope cost: how often they come, how long the job is down, and the period of the tier that it goes back to."""
+    """The cost of failures of one scope: how often they come, how long the job is down, and the period of the tier that
+    it goes back to."""
 
     rate: float
     down_s: float
@@ -93,7 +99,7 @@ class _Answer:
 
 
 def _answer(run: Run, scope: Scope, rate: float, share: float) -> _Answer:
-    """The tier that loses the least on average answers; without any, all of the run's work is lost."""
+    """Return the answer of the tier that loses the least on average; without any, all of the run's work is lost."""
     stopped_s = _detect_s(run, scope) + _restart_s(run, scope)
     costs = [(_period_s(tier, share) / 2 + tier.write_s + tier.load_s, tier) for tier in run.tiers if scope in tier.survives]
     if not costs:
@@ -107,7 +113,7 @@ def _period_s(tier: Tier, share: float) -> float:
 
 
 def _detect_s(run: Run, scope: Scope) -> float:
-    """The mean time until a failure of the scope is noticed, with the training that was wrong before that."""
+    """Return the mean time until a failure of the scope is noticed, with the training that was wrong before that."""
     failures = run.failures
     if scope in {Scope.RACK, Scope.JOB}:
         return failures.detect_s
@@ -133,9 +139,11 @@ def _without_replicas(run: Run, rate: float) -> float:
 
 
 def _maximum(value: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function has its highest value: the best of a grid, refined between its neighbours (golden-section search), or an end.
+    """Return where a function has its highest value: the best of a grid, refined between its neighbours (golden-section
+    search), or an end.
 
-    Beyond some interval another tier answers failures and goodput stays the same, so there may be more than one maximum.
+    Beyond some interval another tier answers failures and goodput stays the same, so there may be more than one
+    maximum.
     """
     ends, step = (low, high), (high - low) / _GRID
     best = max((low + number * step for number in range(_GRID + 1)), key=value)

@@ -40,16 +40,16 @@ class Nodes:
         return self._run.nodes + len(self._joined)
 
     def node_in(self, slot: int, time_s: float) -> int | None:
-        """The node in the slot; None while it is empty."""
+        """Return the node in the slot; None while it is empty."""
         return self._node(slot) if self._filled_s.get(slot, 0.0) <= time_s else None
 
     def slot_of(self, node: int, time_s: float) -> int | None:
-        """The slot that the node is in; None while it is in none."""
+        """Return the slot that the node is in; None while it is in none."""
         slot = self._slots.get(node, node if node < self._run.nodes else None)
         return slot if slot is not None and self._filled_s.get(slot, 0.0) <= time_s else None
 
     def replace(self, slot: int, time_s: float, asked_s: float) -> Replacement:
-        """Takes the slot's node out at `time_s`, and asks for another one at `asked_s`."""
+        """Remove the slot's node at `time_s`, and request another one at `asked_s`."""
         lost = self._node(slot)
         self.replaced[lost] += 1
         self._slots[lost] = None

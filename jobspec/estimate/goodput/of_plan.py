@@ -17,7 +17,8 @@ _CORRUPTION = "silent corruption"
 
 
 def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes: int, wall_s: float | None = None) -> Run:
-    """The job as a run with steps of `step_s` seconds and checkpoints of so many bytes: all of its steps, or `wall_s` seconds of them.
+    """Return the job as a run with steps of `step_s` seconds and checkpoints of so many bytes: all of its steps, or
+    `wall_s` seconds of them.
 
     Raises EstimateError for a job without `steps` when there is no `wall_s` either.
     """
@@ -42,7 +43,7 @@ def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes:
 
 
 def transfer_of(plan: JobPlan, cluster: ClusterPlan, checkpoint_bytes: int) -> Transfer:
-    """What one of the job's checkpoints moves, and over what."""
+    """Return what one of the job's checkpoints moves, and over what."""
     group, known = cluster.group(plan.group), defaults().checkpoints
     gbps = group.nic_gbps or known["adapter_gbps"]
     storage, default = _storage(cluster), known["storage_bytes_s"] * plan.slots
@@ -59,13 +60,13 @@ def transfer_of(plan: JobPlan, cluster: ClusterPlan, checkpoint_bytes: int) -> T
 
 
 def with_replicas(run: Run, count: int) -> Run:
-    """The run with so many data-parallel replicas that go on without each other, as fault-tolerant HSDP does."""
+    """Return the run with so many data-parallel replicas that continue without each other, as fault-tolerant HSDP does."""
     stall_s = float(defaults().replicas["stall_s"])
     return replace(run, replicas=Replicas(count, stall_s, run.recovery.cold_s))
 
 
 def with_latent_corruption(run: Run, latent_s: float) -> Run:
-    """The run where silent data corruption is noticed only after `latent_s` seconds of training on wrong numbers."""
+    """Return the run where silent data corruption is noticed only after `latent_s` seconds of training on wrong numbers."""
     causes = tuple(replace(cause, latent_s=latent_s) if cause.name == _CORRUPTION else cause for cause in run.failures.causes)
     return replace(run, failures=replace(run.failures, causes=causes))
 
@@ -84,7 +85,8 @@ def _failures(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defa
 
 
 def _causes(plan: JobPlan, group: GroupPlan, known: Defaults) -> Iterator[Cause]:
-    """Hangs are noticed when a collective has taken too long, all else when an agent does not answer any more."""
+    """Return the causes. Hangs are noticed when a collective times out, all other failures when an agent does not
+    answer any more."""
     for name, weight in known.weights(group.gpus).items():
         timeout = _timeout(plan, "collective" if name == _HANG else "agent")
         if weight:
@@ -106,12 +108,12 @@ def _tiers(plan: JobPlan, step_s: float, transfer: Transfer) -> tuple[Tier, ...]
 
 
 def _storage(cluster: ClusterPlan) -> StoragePlan | None:
-    """The shared file system that holds the runs and with them the checkpoints."""
+    """Return the shared file system that holds the runs and their checkpoints."""
     return next((storage for storage in cluster.storage if storage.shared and storage.path is not None), None)
 
 
 def _assumed(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defaults) -> Iterator[str]:
-    """What no document says, in words, each with its source."""
+    """Return the assumptions that no document replaces, as text, each with its source."""
     seen, storage = cluster.failures, _storage(cluster)
     if seen.node_mtbf_s is None:
         days, rate = known.node_mtbf_s(group.gpu, group.gpus) / 86400, known.rate(group.gpu)

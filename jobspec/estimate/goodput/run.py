@@ -10,7 +10,8 @@ _HOPELESS = 20
 
 
 class Scope(StrEnum):
-    """What a failure takes away: a process, the memory of a node, of a rack, or all that the job holds outside of its storage."""
+    """The scope of a failure: a process, the memory of a node, of a rack, or everything that the job holds outside of
+    its storage."""
 
     PROCESS = "process"
     NODE = "node"
@@ -22,8 +23,8 @@ class Scope(StrEnum):
 class Tier:
     """A place for checkpoints.
 
-    One is taken after each `interval_s` of training, holds training up for `block_s` and can be loaded `write_s` later. `keep` of them
-    stay; `survives` says after which failures they are still there, and reading one back takes `load_s`.
+    One is taken after each `interval_s` of training, blocks training for `block_s` and can be loaded `write_s` later.
+    `keep` of them stay; `survives` are the failures after which they still exist, and reading one back takes `load_s`.
     """
 
     kind: str
@@ -42,15 +43,17 @@ class Tier:
 
     @property
     def spacing_s(self) -> float:
-        """Training between two checkpoints: saves that come due while one is being written are left out."""
+        """Return the training between two checkpoints: saves that come due while one is being written are skipped."""
         return self.interval_s * max(1, math.ceil(self.write_s / (self.interval_s + self.block_s) - 1e-9))
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why nodes fail: its share of failures by `weight`, and how often the node is `replaced` (else only processes start again).
+    """One cause of node failures: its share of failures by `weight`, and how often the node is `replaced` (else only
+    processes start again).
 
-    It is noticed `detect_s` after training stopped. Training went on wrongly for `latent_s` before that: checkpoints since are of no use.
+    It is noticed `detect_s` after training stopped. Training was wrong for `latent_s` before that: checkpoints since
+    are of no use.
     """
 
     name: str
@@ -62,11 +65,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class Failures:
-    """How often what fails. `node_mtbf_s` is one node's; None of the others: no such failures.
+    """Failure rates by scope. `node_mtbf_s` is one node's; None of the others: no such failures.
 
-    A rack is `rack_nodes` neighbouring nodes. With a Weibull `shape` other than 1, a node's rate changes with its age: `age_s` when the
-    run starts, 0 after a replacement. Of all nodes, the share `lemons` fails `lemon_factor` times as often as the others, while the mean
-    over all of them stays.
+    A rack is `rack_nodes` neighbouring nodes. With a Weibull `shape` other than 1, a node's rate changes with its age:
+    `age_s` when the run starts, 0 after a replacement. Of all nodes, the share `lemons` fails `lemon_factor` times as
+    often as the others, while the mean over all of them stays.
     """
 
     node_mtbf_s: float
@@ -98,9 +101,11 @@ class Failures:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Times of a restart: `warm_s` on nodes that are in the job already, `cold_s` when one comes from outside, `provision_s` to get it.
+    """Times of a restart: `warm_s` on nodes that are in the job already, `cold_s` when one comes from outside,
+    `provision_s` to get it.
 
-    `at_once`: a failure during recovery starts it anew at once (the model of Daly); else when the attempt under way has ended.
+    `at_once`: a failure during recovery restarts it at once (the model of Daly); otherwise when the current attempt has
+    ended.
     """
 
     warm_s: float
@@ -111,9 +116,11 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Data-parallel replicas that go on without each other: a lost node stalls all for `stall_s`, its replica is away for longer.
+    """Data-parallel replicas that continue without each other: a lost node stalls all for `stall_s`, its replica is
+    unavailable for longer.
 
-    The replica is away until it has a node again and `rejoin_s` more. With fewer than `least` replicas the job starts again as a whole.
+    The replica is unavailable until it has a node again and `rejoin_s` more. With fewer than `least` replicas the job
+    restarts as a whole.
     """
 
     count: int
@@ -133,10 +140,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run. It ends after `work_s` seconds of training that counts, or after `wall_s` seconds, whichever comes first.
+    """A training run. It ends after `work_s` seconds of training that counts, or after `wall_s` seconds, whichever
+    comes first.
 
-    `spares` are nodes that the job holds beside its own; `pool` are nodes of the cluster that it can get when these are used up. `assumed`
-    says in words what was taken from publications because nothing else said it.
+    `spares` are additional nodes that the job holds; `pool` are nodes of the cluster that it can get when these are
+    used up. `assumed` lists the values that were taken from publications for want of others.
     """
 
     nodes: int
@@ -177,7 +185,7 @@ class Run:
         return -(-self.nodes // self.failures.rack_nodes)
 
     def rates(self) -> Mapping[Scope, float]:
-        """Failures a second by what they take away."""
+        """Return failures a second by their scope."""
         failures = self.failures
         of_nodes = self.nodes / failures.node_mtbf_s
         return {
@@ -188,5 +196,5 @@ class Run:
         }
 
     def tier(self, kind: str) -> Tier:
-        """The tier of this kind; KeyError when there is none."""
+        """Return the tier of this kind; KeyError when there is none."""
         return {tier.kind: tier for tier in self.tiers}[kind]

@@ -21,15 +21,16 @@ class Pauses:
         self._longest = sum(block for _, block in self._each)
 
     def wall(self, start: float, end: float) -> float:
-        """Seconds that training takes from position `start` to `end`, the pauses in (start, end] with it."""
+        """Return seconds that training takes from position `start` to `end`, the pauses in (start, end] with it."""
         return end - start + self.paused(start, end)
 
     def paused(self, start: float, end: float) -> float:
-        """Seconds of the pauses in (start, end]."""
+        """Return seconds of the pauses in (start, end]."""
         return sum(block * (multiples(end, spacing) - multiples(start, spacing)) for spacing, block in self._each)
 
     def reached(self, start: float, wall_s: float) -> float:
-        """The position after `wall_s` seconds from position `start`; during a pause, just before the position at which it began."""
+        """Return the position after `wall_s` seconds from position `start`; during a pause, just before the position at
+        which it began."""
         if not self._each:
             return start + wall_s
         # No more than one pause of each tier comes on top of their mean share, so training gets at least this far.
@@ -45,20 +46,20 @@ class Pauses:
 
 
 def multiples(position: float, spacing: float) -> int:
-    """How many multiples of `spacing` lie in (0, position]."""
+    """Return how many multiples of `spacing` lie in (0, position]."""
     return math.floor(position / spacing + _CLOSE)
 
 
 @dataclass(frozen=True)
 class Restore:
-    """A checkpoint to go on from: the position in training that it holds, and the time to read it."""
+    """A checkpoint to resume from: the position in training that it holds, and the time to read it."""
 
     position: float
     load_s: float
 
 
 class Checkpoints:
-    """What lies on each tier: the newest position that can be loaded, None where nothing is."""
+    """The content of each tier: the newest position that can be loaded, None if there is none."""
 
     def __init__(self, run: Run) -> None:
         self._tiers = run.tiers
@@ -66,7 +67,7 @@ class Checkpoints:
         self._newest: list[float | None] = [None] * len(run.tiers)
 
     def trained(self, start: float, wall_s: float) -> None:
-        """Training went on from position `start` for `wall_s` seconds: what was written by now can be loaded."""
+        """Record that training continued from position `start` for `wall_s` seconds: finished writes can be loaded."""
         for index, tier in enumerate(self._tiers):
             if wall_s < tier.write_s:
                 continue
@@ -76,9 +77,10 @@ class Checkpoints:
                 self._newest[index] = max(self._newest[index] or 0.0, number * tier.spacing_s)
 
     def restore(self, scope: Scope, position: float, sound: float) -> Restore:
-        """The checkpoint that costs the least work and reading after a failure at `position`; the beginning when there is none.
+        """Return the checkpoint that costs the least work and reading after a failure at `position`; the beginning when
+        there is none.
 
-        Nothing after the position `sound` may be used. What the failure took away, and what is not sound, is gone afterwards.
+        No position after `sound` may be used. Checkpoints lost by the failure, and unsound ones, are removed.
         """
         self._newest = [newest if scope in tier.survives else None for tier, newest in self._each()]
         usable = [_usable(tier, newest, sound) for tier, newest in self._each()]
@@ -92,7 +94,7 @@ class Checkpoints:
 
 
 def _usable(tier: Tier, newest: float | None, sound: float) -> Restore | None:
-    """The newest checkpoint of the tier that is not after `sound`, as long as it is kept."""
+    """Return the newest checkpoint of the tier that is not after `sound`, while it is kept."""
     if newest is None:
         return None
     position = min(newest, multiples(sound, tier.spacing_s) * tier.spacing_s)

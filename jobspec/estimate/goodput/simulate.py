@@ -31,10 +31,11 @@ class Bucket(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run. The seconds of `buckets` add up to `wall_s`.
+    """The result of a run. The seconds of `buckets` add up to `wall_s`.
 
-    `finished`: all work was done; else the time was over, or, where `out_of_restarts`, the restart budget. `from_scratch` counts restarts
-    that found no checkpoint; `replaced` counts replacements by node, `nodes_used` the nodes that computed at some time.
+    `finished`: all work was done; else the time was over, or, with `out_of_restarts`, the restart budget.
+    `from_scratch` counts restarts that found no checkpoint; `replaced` counts replacements by node, `nodes_used` the
+    nodes that computed at some time.
     """
 
     wall_s: float
@@ -59,17 +60,18 @@ class Outcome:
 
 
 def simulate(run: Run, seed: int = 0) -> Outcome:
-    """The run as this seed lets it fail; the same seed gives the same outcome."""
+    """Return the run as this seed lets it fail; the same seed gives the same outcome."""
     return _Simulation(run, Random(seed)).outcome()
 
 
 def simulate_each(run: Run, seeds: Sequence[int]) -> tuple[Outcome, ...]:
-    """The run once for each seed."""
+    """Return the run once for each seed."""
     return tuple(simulate(run, seed) for seed in seeds)
 
 
 class _Simulation:
-    """The state between two failures: the clock, the position in training, what recovery is still ahead, which replicas are away."""
+    """The state between two failures: the clock, the position in training, the remaining recovery, and the replicas
+    that are unavailable."""
 
     def __init__(self, run: Run, random: Random) -> None:
         self._run = run
@@ -89,7 +91,7 @@ class _Simulation:
         self._ended = self._finished = self._out_of_restarts = False
 
     def outcome(self) -> Outcome:
-        """Goes on to the end."""
+        """Run to the end."""
         while not self._ended:
             failure = self._arrivals.next()
             self._go_on(min(failure.time_s, self._run.limit_s))
@@ -108,10 +110,10 @@ class _Simulation:
             out_of_restarts=self._out_of_restarts,
         )
 
-    # --- time goes on ----------------------------------------------------------------------------------------------------
+    # --- passing time ----------------------------------------------------------------------------------------------------
 
     def _go_on(self, until_s: float) -> None:
-        """Recovery as far as it gets, then training, until a time or the end of the work."""
+        """Advance recovery as far as possible, then training, until a time or the end of the work."""
         while self._ahead and self._clock_s < until_s:
             bucket, left_s = self._ahead.popleft()
             spent_s = min(left_s, until_s - self._clock_s)
@@ -136,13 +138,13 @@ class _Simulation:
         self._position = position
 
     def _trained(self, wall_s: float) -> tuple[float, float]:
-        """Of so much time from now on: training that counts, and training that missing replicas took away."""
+        """Return, for so much time from now on, the training that counts, and the training lost to missing replicas."""
         trained_s = self._pauses.reached(self._start, self._ran_s + wall_s) - self._position
         missing = self._missing(self._clock_s, self._clock_s + wall_s)
         return trained_s * (1 - missing), trained_s * missing
 
     def _bisected(self, wall_s: float, work_s: float) -> float:
-        """The time, at most `wall_s`, after which so much more work is done."""
+        """Return the time, at most `wall_s`, after which so much more work is done."""
         low, high = 0.0, wall_s
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
@@ -150,7 +152,7 @@ class _Simulation:
         return high
 
     def _missing(self, start_s: float, end_s: float) -> float:
-        """The mean share of replicas that are away between two times."""
+        """Return the mean share of replicas that are unavailable between two times."""
         if self._run.replicas is None or end_s <= start_s:
             return 0.0
         away_s = sum(max(0.0, min(end_s, back_s) - start_s) for back_s in self._away.values())
@@ -185,7 +187,7 @@ class _Simulation:
         return filled_s
 
     def _drop(self, failure: Failure, filled_s: float, replicas: Replicas) -> bool:
-        """Goes on without the failed replicas, where enough others are left and the job is not just starting as a whole."""
+        """Continue without the failed replicas, if enough others are left and the job is not just starting as a whole."""
         hit = {slot * replicas.count // self._run.nodes for slot in failure.slots}
         away = {each: back_s for each, back_s in self._away.items() if back_s > failure.time_s}
         if replicas.count - len(hit | away.keys()) < replicas.least or self._starting:
@@ -221,7 +223,7 @@ class _Simulation:
         self._ahead.append((Bucket.LOAD, load_s))
 
     def _roll_back(self, failure: Failure) -> float:
-        """Goes back to the best checkpoint that is left; the time to read it."""
+        """Roll back to the best remaining checkpoint; return the time to read it."""
         self._checkpoints.trained(self._start, self._ran_s)
         sound = max(0.0, self._position - failure.cause.latent_s)
         restore = self._checkpoints.restore(failure.scope, self._position, sound)
@@ -249,7 +251,7 @@ class _Allowance:
         self._steps = self._toward_refill = self._in_vain = 0
 
     def take(self, position: float) -> bool:
-        """Whether one more restart is allowed after a failure at this position in training."""
+        """Return whether one more restart is allowed after a failure at this position in training."""
         new = max(0, math.floor(position / self._step_s) - self._steps)
         self._steps += new
         self._in_vain = 0 if new else self._in_vain + 1

@@ -15,10 +15,12 @@ _MANY = 500.0
 
 
 def best_spares(run: Run) -> int:
-    """The fewest spares, beside the nodes of its pool, with which the job lacks a node for less than 0.5 % of the time.
+    """Return the fewest spares, in addition to the nodes of its pool, with which the job is short of a node for less
+    than 0.5 % of the time.
 
-    Nodes in repair are Poisson distributed with the mean of their failures times the repair time, whatever the distribution of repair
-    times (Palm's theorem; Feeney and Sherbrooke 1966, https://doi.org/10.1287/mnsc.12.5.391); racks come as batches.
+    Nodes in repair are Poisson distributed with the mean of their failures times the repair time, whatever the
+    distribution of repair times (Palm's theorem; Feeney and Sherbrooke 1966, https://doi.org/10.1287/mnsc.12.5.391);
+    racks come as batches.
     """
     rates, repair_s = run.rates(), run.failures.repair_s
     single, racks, size = rates[Scope.NODE] * repair_s, rates[Scope.RACK] * repair_s, run.failures.rack_nodes
@@ -35,7 +37,8 @@ def best_spares(run: Run) -> int:
 
 
 def _in_repair(single: float, racks: float, size: int) -> Iterator[float]:
-    """The share of time for which 0, 1, 2 ... nodes are in repair (Panjer's recursion for a compound Poisson distribution)."""
+    """Yield the share of time for which 0, 1, 2 ... nodes are in repair (Panjer's recursion for a compound Poisson
+    distribution)."""
     shares = [math.exp(-single - racks)]
     for number in count(1):
         yield shares[-1]

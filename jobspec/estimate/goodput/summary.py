@@ -25,10 +25,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the runs: means and spreads over `runs` seeds, times in seconds.
+    """The results of the runs: means and spreads over `runs` seeds, times in seconds.
 
-    `shares` are means of each bucket's share of the time; `failures` and `replaced` count for one run. `of_held` is the goodput where the
-    job's spares count as nodes that do nothing. `lost_s` is what one interruption costs, all told.
+    `shares` are means of each bucket's share of the time; `failures` and `replaced` count for one run. `of_held` is the
+    goodput if the job's spares count as nodes that do nothing. `lost_s` is the total cost of one interruption.
     """
 
     runs: int
@@ -49,7 +49,7 @@ class Summary:
 
 
 def summarize(run: Run, outcomes: Sequence[Outcome]) -> Summary:
-    """The figures of at least one outcome of the run."""
+    """Return the figures of at least one outcome of the run."""
     wall_s = _spread(outcomes, lambda each: each.wall_s)
     goodput, interruptions = _spread(outcomes, lambda each: each.goodput), _spread(outcomes, lambda each: each.interruptions)
     failures: Counter[str] = sum((Counter(each.failures) for each in outcomes), Counter())
@@ -75,7 +75,7 @@ def summarize(run: Run, outcomes: Sequence[Outcome]) -> Summary:
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """Goodput with this interval of one tier: simulated, and by the formula, which knows no waiting for nodes."""
+    """Goodput with this interval of one tier: simulated, and by the formula, which ignores waiting for nodes."""
 
     interval_s: float
     goodput: Spread

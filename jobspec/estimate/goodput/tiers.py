@@ -18,10 +18,11 @@ KINDS = tuple(_SURVIVES)
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a checkpoint moves and over what: bytes, and bytes a second of a node or, for storage, of all nodes together.
+    """The volume and bandwidth of a checkpoint: bytes, and bytes a second of a node or, for storage, of all nodes
+    together.
 
-    `stored_bytes` is one checkpoint on storage; `node_bytes` what a node holds of the state, in each data-parallel replica again.
-    A save holds training up for the copy into host memory only.
+    `stored_bytes` is one checkpoint on storage; `node_bytes` a node's part of the state, in each data-parallel replica
+    again. A save blocks training for the copy into host memory only.
     """
 
     stored_bytes: float
@@ -38,12 +39,13 @@ class Transfer:
 
     @property
     def send_s(self) -> float:
-        """A node's state to another node beside training, or back."""
+        """Return the seconds to send a node's state to another node in parallel with training, or back."""
         return self.node_bytes / (self.adapters_bytes_s * float(defaults().checkpoints["peer_share"]))
 
 
 def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> Tier:
-    """The tier of this kind (`memory`, `peer`, `disk`, `remote`; KeyError else) with a checkpoint after each `interval_s` of training."""
+    """Return the tier of this kind (`memory`, `peer`, `disk`, `remote`; KeyError else) with a checkpoint after each
+    `interval_s` of training."""
     survives = _SURVIVES[kind]
     if kind == "memory":
         return Tier(kind, interval_s, transfer.copy_s, 0.0, transfer.copy_s, keep, survives)

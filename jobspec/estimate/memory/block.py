@@ -54,7 +54,7 @@ class BlockKind:
 
     @classmethod
     def of(cls, training: Training, *, experts: bool) -> "BlockKind":
-        """A block of the training's model."""
+        """Return a block of the training's model."""
         degrees = training.degrees
         return cls(
             training.model,
@@ -117,7 +117,7 @@ class BlockBytes:
 
 
 def block_bytes(training: Training, *, experts: bool) -> BlockBytes:
-    """What a block of the training holds."""
+    """Return what a block of the training holds."""
     parts = training.recomputed_parts or ("attention",)
     return _block_bytes(BlockKind.of(training, experts=experts), training.recompute, training.recomputed_share, parts)
 
@@ -132,30 +132,30 @@ def _block_bytes(kind: BlockKind, recompute: str, share: float, parts: tuple[str
 
 
 def kept(kind: BlockKind) -> tuple[Tensor, ...]:
-    """The tensors of a block that recomputes nothing."""
+    """Return the tensors of a block that recomputes nothing."""
     return tuple(tensor for tensor in _tensors(kind) if tensor.size)
 
 
 def input_bytes(kind: BlockKind) -> float:
-    """Bytes a token of a block's input: all that is kept of a block that is computed again as a whole."""
+    """Return bytes a token of a block's input: all that is kept of a block that is computed again as a whole."""
     return kind.model.hidden * kind.element / kind.outer
 
 
 def _left(tensor: Tensor, parts: tuple[str, ...]) -> float:
-    """Bytes a token of a tensor where the parts are computed again."""
+    """Return bytes a token of a tensor where the parts are computed again."""
     if "matmuls" in parts:
         return tensor.size * _KEPT_BY_MATMULS.get(tensor.name, 0.0)
     return 0.0 if set(tensor.parts) & set(parts) else tensor.size
 
 
 def _backward_bytes(kind: BlockKind) -> float:
-    """The residual stream's gradient, and the MLP's or those of the scores and of their softmax."""
+    """Return the residual stream's gradient, and the MLP's or those of the scores and of their softmax."""
     scores = 2 * kind.element * kind.model.heads * kind.sequence / kind.tp if kind.writes_scores else 0.0
     return input_bytes(kind) + max(_mlp_width(kind) * kind.element, scores)
 
 
 def _mlp_width(kind: BlockKind) -> float:
-    """Numbers a token before the MLP's activation function."""
+    """Return numbers a token before the MLP's activation function."""
     model, gates = kind.model, 2 if kind.model.mlp == "gated" else 1
     if kind.experts and model.experts is not None:
         return gates * model.experts.top_k * model.experts.ffn_hidden / kind.outer
@@ -180,7 +180,7 @@ def _tensors(kind: BlockKind) -> Iterator[Tensor]:
 
 
 def _norm(name: str, kind: BlockKind) -> Iterator[Tensor]:
-    """What a norm keeps beside its input, and its output, the input of a matrix."""
+    """Yield the tensors that a norm keeps in addition to its input, and its output, the input of a matrix."""
     fused = kind.profile.fused_norm if kind.kernels.norm is None else kind.kernels.norm
     if not fused:
         yield Tensor(f"{name} in full precision", kind.profile.norm * kind.model.hidden / kind.outer, ("norm",))
@@ -200,7 +200,8 @@ def _attention(kind: BlockKind) -> Iterator[Tensor]:
 
 
 def _latent_attention(kind: BlockKind, latent: LatentAttentionSizes) -> Iterator[Tensor]:
-    """arXiv 2405.04434, equations 9 to 19: compressed vectors with their norms on every tensor-parallel rank, heads split."""
+    """Yield the tensors of arXiv 2405.04434, equations 9 to 19: compressed vectors with their norms on every
+    tensor-parallel rank, heads split."""
     compressed = latent.kv_rank + latent.rope_head + (latent.q_rank or 0)
     normed = latent.kv_rank + (latent.q_rank or 0)
     yield Tensor("compressed queries, keys and values", (compressed + normed) * kind.element / kind.outer)
@@ -211,7 +212,7 @@ def _latent_attention(kind: BlockKind, latent: LatentAttentionSizes) -> Iterator
 
 
 def _core(kind: BlockKind, values: int) -> Iterator[Tensor]:
-    """The scores where they are written, else what the softmax was divided by; and the output, of `values` numbers."""
+    """Yield the scores where they are written, else what the softmax was divided by; and the output, of `values` numbers."""
     heads, habits = kind.model.heads, kind.profile
     if kind.writes_scores:
         written = habits.scores if kind.attention == "unfused" else habits.fused_scores
@@ -232,10 +233,12 @@ def _mlp(kind: BlockKind, width: float, part: str) -> Iterator[Tensor]:
 
 
 def _experts(kind: BlockKind, experts: ExpertSizes) -> Iterator[Tensor]:
-    """A token counts once for each expert that is chosen for it; what a rank sends away it gets from others on the mean."""
+    """Yield the tensors of experts. A token counts once for each of its experts; a rank gets as many from others as it
+    sends, on the mean."""
     hidden, part = kind.model.hidden, ("experts",)
     sent, got = experts.top_k / kind.outer, experts.top_k * kind.expert_tp / kind.outer
-    yield Tensor("router", 3 * 4 * experts.count / kind.outer)  # logits, probabilities and their gradient, in full precision
+    # Logits, probabilities and their gradient, in full precision.
+    yield Tensor("router", 3 * 4 * experts.count / kind.outer)
     yield Tensor("tokens sent to experts", kind.profile.sent * sent * hidden * kind.element, part)
     yield Tensor("experts' inputs", got * hidden * kind.operand, part)
     yield from _mlp(kind, got * experts.ffn_hidden / kind.expert_tp, "experts")

@@ -25,24 +25,25 @@ class Captures:
 
     @property
     def node_bytes(self) -> float:
-        """What all captures and copies take of one node's memory."""
+        """The memory that all captures and copies take of one node's memory."""
         return self.rank_bytes * self.ranks * (self.buffers + self.copies)
 
 
 def is_captured(plan: JobPlan) -> bool:
-    """Whether it is certain that a rank's state is captured in memory before it is written; a script may save to storage by itself."""
+    """Return whether it is certain that a rank's state is captured in memory before it is written; a script may save to
+    storage by itself."""
     tiers = plan.run.checkpoint.tiers
     return bool(tiers) and (plan.run.trainer.kind == "builtin" or any(tier.kind != "disk" for tier in tiers))
 
 
 def host_load(plan: JobPlan) -> HostLoad:
-    """What a rank keeps of checkpoints in host memory; one copy on its way to storage where nothing more is known."""
+    """Return what a rank keeps of checkpoints in host memory; one copy on its way to storage where nothing more is known."""
     saved = plan.run.checkpoint
     return HostLoad(staged=saved.buffers if is_captured(plan) else min(1, len(saved.tiers)), peers=saved.copies)
 
 
 def captures_of(plan: JobPlan, cluster: ClusterPlan) -> Captures | None:
-    """Those of the job; None where it may have none, or where nothing says how large its state is."""
+    """Return those of the job; None where it may have none, or if the size of its state is unknown."""
     if plan.model is None or not is_captured(plan):
         return None
     try:

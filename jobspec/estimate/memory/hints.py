@@ -9,7 +9,8 @@ from headway.jobspec.estimate.search.frameworks import abilities
 from headway.jobspec.estimate.training import Recompute, Training
 
 _SHOWN = 3
-_WORTH = 0.01  # of the capacity: what frees less is not told
+# Of the capacity: smaller savings are not proposed.
+_WORTH = 0.01
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ def _anything(_: Training) -> bool:
 
 
 def hints(training: Training, use: MemoryUse, can_run: Callable[[Training], bool] = _anything) -> tuple[str, ...]:
-    """Up to three changes that need less than `use`, the cheapest first of those that fit; none where it fits already.
+    """Return up to three changes that need less than `use`, the cheapest first of those that fit; none where it fits
+    already.
 
-    Where no change is enough by itself, two together are tried, and what frees most is told where these are not either. All keep the GPUs
-    and the batch of a step. Only what the framework can run is proposed, and of that what `can_run` accepts.
+    Where no change is enough by itself, two together are tried, and the changes that free most are returned if these
+    are not either. All keep the GPUs and the batch of a step. Only what the framework can run is proposed, and of that
+    what `can_run` accepts.
     """
     if use.verdict == "fits":
         return ()
@@ -50,7 +53,7 @@ class _Trial:
 
 
 def _tried(change: _Change, before: MemoryUse, can_run: Callable[[Training], bool]) -> _Trial | None:
-    """None where the change cannot be run, or frees next to nothing."""
+    """Return the changed training; None if it cannot be run, or frees next to nothing."""
     if not can_run(change.training):
         return None
     try:
@@ -67,7 +70,7 @@ def _words(trial: _Trial, before: MemoryUse) -> str:
 
 
 def _pairs(training: Training) -> Iterator[_Change]:
-    """Two different changes, one after the other."""
+    """Yield two different changes, one after the other."""
     singles = list(_changes(training))
     for index, first in enumerate(singles):
         later = {change.key for change in singles[index + 1 :]}
@@ -129,7 +132,7 @@ def _pipeline(training: Training) -> Iterator[_Change]:
 
 
 def _from_data(training: Training, axis: str, size: int) -> Iterator[_Change]:
-    """The axis twice as large, and half as many ranks with sequences of their own."""
+    """Yield the axis twice as large, and half as many ranks with sequences of their own."""
     degrees = training.degrees
     if axis not in abilities(training.framework).axes:
         return
@@ -137,7 +140,8 @@ def _from_data(training: Training, axis: str, size: int) -> Iterator[_Change]:
     if getattr(degrees, shrunk) % 2:
         return
     changed = replace(degrees, **{axis: size, shrunk: getattr(degrees, shrunk) // 2})
-    if changed.tp > 1 and degrees.tp == 1:  # the default of a spec
+    # The default of a spec.
+    if changed.tp > 1 and degrees.tp == 1:
         changed = replace(changed, sequence_parallel=True in abilities(training.framework).sequence_parallel)
     accumulation = training.accumulation * 2
     words = f"`layout.{axis}: {size}` with `{shrunk}: {getattr(changed, shrunk)}`"

@@ -9,14 +9,15 @@ from headway.jobspec.estimate.training import Training
 _PROCESS = 2272 << 20
 # Of one that has imported torch and no more, as a data loader's worker has: the first part of the same measurement.
 _WORKER = 1068 << 20
-_TOKEN = 8  # torch's int64
-# A reserve for what runs beside the job: kernel, agents, clients of file systems.
+# torch's int64.
+_TOKEN = 8
+# A reserve for other software of the node: kernel, agents, clients of file systems.
 _SYSTEM = 16 << 30
 
 
 @dataclass(frozen=True)
 class HostLoad:
-    """What a rank keeps in host memory: `staged` copies of its part of a checkpoint (one while it is written behind training), copies of
+    """The host memory of a rank: `staged` copies of its part of a checkpoint (one while it is written behind training), copies of
     the parts of `peers` other ranks, and `workers` that load data and keep `prefetched` microbatches each. `page_cache` is bytes that a
     node needs for files that are read again and again."""
 
@@ -28,7 +29,7 @@ class HostLoad:
 
 
 def host_memory(training: Training, load: HostLoad = HostLoad(), ranks: int | None = None) -> tuple[Item, ...]:
-    """What one node's `ranks` (its GPUs, when left out) need of its memory, by name, in bytes."""
+    """Return what one node's `ranks` (its GPUs, when left out) need of its memory, by name, in bytes."""
     count = min(training.gpus, training.network.gpus_per_node) if ranks is None else ranks
     part = rank_checkpoint_bytes(training)
     batches = load.workers * load.prefetched * training.micro * (training.sequence + 1) * _TOKEN
@@ -45,10 +46,10 @@ def host_memory(training: Training, load: HostLoad = HostLoad(), ranks: int | No
 
 
 def host_bytes_per_node(training: Training, load: HostLoad = HostLoad(), ranks: int | None = None) -> int:
-    """All of that."""
+    """Return all of that."""
     return int(sum(item.bytes for item in host_memory(training, load, ranks)))
 
 
 def rank_checkpoint_bytes(training: Training) -> float:
-    """One rank's part of a checkpoint, which the ranks of one replica write together."""
+    """Return one rank's part of a checkpoint, which the ranks of one replica write together."""
     return checkpoint_bytes(training) / (training.gpus / training.degrees.dp_replicate)

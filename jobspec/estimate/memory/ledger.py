@@ -22,7 +22,8 @@ _FIRST = "in the first block's backward pass"
 _LAST = "in the last block's backward pass"
 _STEP = "in the optimizer's step"
 
-_Bytes = tuple[str, float]  # an Item that is not shown yet
+# An Item that is not shown yet.
+_Bytes = tuple[str, float]
 
 
 class Item(NamedTuple):
@@ -62,7 +63,7 @@ class MemoryUse:
 
 
 def peak(training: Training) -> MemoryUse:
-    """The memory of the worst rank. Raises ScheduleError where the schedule does not take the layout."""
+    """Return the memory of the worst rank. Raises ScheduleError where the schedule does not take the layout."""
     step = _Step(training)
     shares = rank_shares(training.model, training.degrees, training.accumulation, step.habits.spread)
     ranks = [_Rank(step, share) for share in shares]
@@ -91,7 +92,7 @@ def checkpoint_bytes(training: Training) -> int:
 
 
 def parameter_bytes(training: Training) -> int:
-    """Bytes of one parameter of the copy that is trained."""
+    """Return bytes of one parameter of the copy that is trained."""
     written = training.formats.parameters
     if written is not None:
         return _BYTES[written]
@@ -99,13 +100,13 @@ def parameter_bytes(training: Training) -> int:
 
 
 def moments_bytes(training: Training) -> int:
-    """Bytes of the optimizer's two moments of one parameter."""
+    """Return bytes of the optimizer's two moments of one parameter."""
     written = training.formats.moments
     return profile(training.framework).moments if written is None else 2 * _BYTES[written]
 
 
 def _compute_bytes(training: Training) -> int:
-    """Of one parameter as matrices are multiplied; those of 8 bits are made from 16."""
+    """Return the bytes of one parameter as matrices are multiplied; those of 8 bits are made from 16."""
     return _BYTES.get(training.formats.compute, 2)
 
 
@@ -125,7 +126,7 @@ def _size(instant: tuple[float, "_Rank", str, list[_Bytes]]) -> float:
 
 
 class _Step:
-    """What holds for all ranks of a training: bytes of a number, and of a block's tensors."""
+    """Values that all ranks of a training share: bytes of a number, and of a block's tensors."""
 
     def __init__(self, training: Training) -> None:
         degrees, formats = training.degrees, training.formats
@@ -135,16 +136,18 @@ class _Step:
         self.gradient = _gradient_bytes(training, self.parameter)
         self.reduce = max(self.gradient, self.parameter) if formats.reduce is None else _BYTES[formats.reduce]
         self.sharded = degrees.sharding == "parameters"
-        # A compiled backward pass gives all gradients at once, beside their sum (kempner-0001, -0003, -0005); FSDP cuts it at every block.
+        # A compiled backward pass gives all gradients at once, in addition to their sum (kempner-0001, -0003, -0005);
+        # FSDP cuts it at every block.
         self.compiled_whole = bool(training.kernels.compiled) and degrees.sharding == "none" and not habits.buffered
-        self.waits = habits.unreduced and training.accumulation > 1  # gradients are summed after the last microbatch only
+        # Gradients are summed after the last microbatch only.
+        self.waits = habits.unreduced and training.accumulation > 1
         self.dense = block_bytes(training, experts=False)
         self.expert = self.dense if training.model.experts is None else block_bytes(training, experts=True)
         self.logits = self.tokens * training.model.vocab_size / (degrees.tp if habits.split_logits else 1)
 
 
 def _gradient_bytes(training: Training, parameter: int) -> int:
-    """Of one number of a gradient that is kept."""
+    """Return the bytes of one number of a gradient that is kept."""
     habits, written = profile(training.framework), training.formats.reduce
     if habits.buffered and written is not None and not habits.accumulator:
         return _BYTES[written]
@@ -169,7 +172,7 @@ class _Rank:
         self.microbatch = step.tokens * (share.dense_blocks * step.dense.kept + share.expert_blocks * step.expert.kept)
 
     def _widest(self) -> BlockBytes:
-        """Its block with the largest backward pass."""
+        """Return its block with the largest backward pass."""
         dense, expert = self.step.dense, self.step.expert
         if not self.share.expert_blocks:
             return dense
@@ -178,7 +181,7 @@ class _Rank:
         return max(dense, expert, key=lambda block: block.again + block.backward)
 
     def instants(self) -> Iterator[tuple[str, list[_Bytes]]]:
-        """The instants that can be the worst."""
+        """Yield the instants that can be the worst."""
         state, backward = self._state(), self._backward()
         held = [*state, *self._gradients(), *self._in_flight()]
         if self.share.last:
@@ -190,7 +193,7 @@ class _Rank:
         yield _STEP, [*state, *self._reduced_gradients(), *self._temporaries()]
 
     def cached(self, instant: str) -> float:
-        """What torch's allocator keeps of what is not there at an instant, and what is there does not fit into: gradients, what the
+        """Memory that torch's allocator keeps after use and that nothing present at an instant fits into: gradients, what the
         optimizer's step makes, and scores that are computed again."""
         step = self.step
         gradients = 0.0 if instant in {_LAST, _STEP} or self._gradients() else _total(self._reduced_gradients())
@@ -224,7 +227,7 @@ class _Rank:
         return [("parameters", step.parameter * self.split), ("parameters, whole", whole)]
 
     def _stand_ins(self) -> float:
-        """Of each matrix of a block, 2 bytes a number."""
+        """Return the bytes of stand-ins: 2 bytes a number of each matrix of a block."""
         model = self.step.training.model
         numbers = model.attention_parameters + (model.mlp_parameters if self.share.dense_blocks else 0)
         return 2 * numbers / self.step.training.degrees.tp
@@ -232,7 +235,7 @@ class _Rank:
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def _gradients(self) -> list[_Bytes]:
-        """Those that are there while as many microbatches are in flight as ever."""
+        """Return those that are there while as many microbatches are in flight as ever."""
         step = self.step
         if step.training.accumulation <= self.share.held:
             return []
@@ -256,8 +259,8 @@ class _Rank:
     # --- units of FSDP ------------------------------------------------------------------------------------------------
 
     def _root(self) -> list[_Bytes]:
-        """What is whole from its first use to the end of the backward pass: the embedding and the output layer, and experts where they
-        are in their unit."""
+        """Tensors that are whole from their first use to the end of the backward pass: the embedding and the output
+        layer, and experts where they are in their unit."""
         step, items = self.step, []
         if step.sharded and not step.habits.reshards_root:
             items.append(("embedding and output layer, whole", step.compute * self.share.outer))
@@ -266,13 +269,13 @@ class _Rank:
         return items
 
     def _units(self) -> list[_Bytes]:
-        """The block that computes and the one that is fetched ahead."""
+        """Return the block that computes and the one that is fetched ahead."""
         if not self.step.sharded:
             return []
         return [("blocks, whole", 2 * self.step.compute * self.unit), *self._root()]
 
     def _reduction(self) -> list[_Bytes]:
-        """A block's gradients as they come, and those of the block before while they are reduced."""
+        """Return a block's gradients as they come, and those of the block before while they are reduced."""
         step = self.step
         if not step.sharded:
             return []
@@ -282,7 +285,7 @@ class _Rank:
     # --- activations --------------------------------------------------------------------------------------------------
 
     def _in_flight(self) -> list[_Bytes]:
-        """Of all microbatches in flight. CUDA graphs keep memory of their own."""
+        """Return the activations of all microbatches in flight. CUDA graphs keep memory of their own."""
         size = self.share.held * self.microbatch
         items = [("activations", size), *self._transfers()]
         if self.step.training.kernels.graphs:
@@ -290,12 +293,12 @@ class _Rank:
         return items
 
     def _ending(self) -> list[_Bytes]:
-        """Of all microbatches in flight but one, of which one block is left."""
+        """Return the activations of all microbatches in flight but one, of which one block is left."""
         size = (self.share.held - 1) * self.microbatch + self.step.tokens * self.widest.kept
         return [("activations", size), *self._transfers()]
 
     def _transfers(self) -> list[_Bytes]:
-        """A stage's input and output on their way."""
+        """Return a stage's input and output on their way."""
         return [] if self.step.training.degrees.pp == 1 else [("pipeline buffers", 2 * self.stream)]
 
     def _backward(self) -> list[_Bytes]:
@@ -303,14 +306,14 @@ class _Rank:
         return [*self._again(), *logits, *self._units(), *self._reduction()]
 
     def _again(self) -> list[_Bytes]:
-        """What the backward pass of one block makes."""
+        """Return what the backward pass of one block makes."""
         tokens = self.step.tokens
         return [("gradients of activations", tokens * self.widest.backward), ("block computed again", tokens * self.widest.again)]
 
     # --- output layer and loss ----------------------------------------------------------------------------------------
 
     def _logits(self) -> list[_Bytes]:
-        """The logits with what the loss makes of them, and the last block's output with its norm's."""
+        """Return the logits with what the loss makes of them, and the last block's output with its norm's."""
         step, habits, kernels = self.step, self.step.habits, self.step.training.kernels
         fused = bool(kernels.compiled) if kernels.loss is None else kernels.loss
         return [

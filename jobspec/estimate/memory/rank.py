@@ -10,7 +10,8 @@ from headway.jobspec.estimate.schedules.schedule import make_schedule
 from headway.jobspec.estimate.training import Degrees
 from headway.jobspec.resolve.model import ModelSizes
 
-_ROUNDS = 4  # of microbatches through all ranks: after so many a schedule only repeats itself
+# Of microbatches through all ranks: after so many a schedule only repeats itself.
+_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Spread(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def rank_shares(model: ModelSizes, degrees: Degrees, accumulation: int, spread: Spread) -> tuple[RankShare, ...]:
-    """The pipeline's ranks, first to last; of those that differ in nothing but their place only the one that holds the most activations.
+    """Return the pipeline's ranks, first to last; of those that differ in nothing but their place only the one that
+    holds the most activations.
 
     Raises ScheduleError.
     """
@@ -86,7 +88,7 @@ def _share(model: ModelSizes, degrees: Degrees, stages: list[range], rank: int, 
 
 
 def _outer(model: ModelSizes, degrees: Degrees, rank: int, spread: Spread) -> float:
-    """A tied output layer on another rank than the embedding is a copy of it."""
+    """Return the outer parameters. A tied output layer on another rank than the embedding is a copy of it."""
     first, last = rank == 0, _is_last(degrees, rank)
     embedding = model.embedding_parameters / (1 if spread.whole_embedding else degrees.tp) if first else 0.0
     output = model.vocab_size * model.hidden / degrees.tp if last and not (first and model.tie_embeddings) else 0.0
@@ -94,7 +96,7 @@ def _outer(model: ModelSizes, degrees: Degrees, rank: int, spread: Spread) -> fl
 
 
 def _is_last(degrees: Degrees, rank: int) -> bool:
-    """Whether the rank has the output layer."""
+    """Return whether the rank has the output layer."""
     return rank == (0 if is_folded(degrees.schedule) else degrees.pp - 1)
 
 
@@ -105,7 +107,7 @@ def _stages(degrees: Degrees, rank: int) -> tuple[int, ...]:
 
 
 def _spread(model: ModelSizes, stages: int, balanced: bool) -> list[range]:
-    """The blocks of each stage: as many in each, and the first stages one more where they do not go up evenly."""
+    """Return the blocks of each stage: as many in each, and the first stages one more where they do not go up evenly."""
     each, more = divmod(model.layers + (_output_blocks(model) if balanced else 0), stages)
     return [range(start, min(model.layers, stop)) for start, stop in _bounds(each, more, stages)]
 
@@ -117,13 +119,13 @@ def _bounds(each: int, more: int, stages: int) -> Iterator[tuple[int, int]]:
 
 
 def _output_blocks(model: ModelSizes) -> int:
-    """Blocks that multiply with as many parameters as the output layer."""
+    """Return blocks that multiply with as many parameters as the output layer."""
     return round(model.vocab_size * model.hidden / (model.attention_parameters + (model.mlp_parameters or model.moe_parameters)))
 
 
 @lru_cache(maxsize=1024)
 def in_flight(schedule: str, pp: int, chunks: int, accumulation: int) -> tuple[float, ...]:
-    """Of each pipeline rank, the most microbatches at a time whose activations it holds. Raises ScheduleError."""
+    """Return, for each pipeline rank, the most microbatches at a time whose activations it holds. Raises ScheduleError."""
     if schedule == "1F1B":
         return tuple(float(min(accumulation, pp - rank)) for rank in range(pp))
     if schedule in {"GPipe", "LoopedBFS"}:
@@ -133,5 +135,5 @@ def in_flight(schedule: str, pp: int, chunks: int, accumulation: int) -> tuple[f
 
 
 def _enough(accumulation: int, pp: int) -> int:
-    """As many microbatches as show the most that is ever held."""
+    """Return as many microbatches as show the most that is ever held."""
     return accumulation if accumulation % pp else min(accumulation, _ROUNDS * pp)

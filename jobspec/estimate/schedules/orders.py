@@ -32,7 +32,7 @@ class Shape:
 
     @property
     def in_round(self) -> int:
-        """Microbatches that an interleaved schedule runs through one stage before it turns to the next."""
+        """Return how many microbatches an interleaved schedule runs through one stage before it turns to the next."""
         return self.microbatches // max(1, self.microbatches // self.ranks)
 
 
@@ -40,9 +40,10 @@ Order = list[Operation]
 
 
 def rank_orders(name: str, shape: Shape) -> list[Order]:
-    """The operations of each rank under the schedule `name`.
+    """Return the operations of each rank under the schedule `name`.
 
-    Raises ScheduleError where torch refuses the shape; 1F1B alone also takes fewer microbatches than ranks, as Megatron-LM does.
+    Raises ScheduleError where torch refuses the shape; 1F1B alone also takes fewer microbatches than ranks, as
+    Megatron-LM does.
     """
     if name not in _ORDERS:
         raise ScheduleError(f"`{name}` is not a pipeline schedule; there are {', '.join(_ORDERS)}")
@@ -51,7 +52,8 @@ def rank_orders(name: str, shape: Shape) -> list[Order]:
 
 
 def is_folded(name: str) -> bool:
-    """Whether stages go over the ranks and back, so that a rank's two stages are in the form of a V; they start over otherwise."""
+    """Return whether stages go over the ranks and back, so that a rank's two stages form a V; otherwise they restart at
+    the first rank."""
     return name in _FOLDED
 
 
@@ -78,13 +80,13 @@ def _gpipe(shape: Shape, rank: int) -> Order:
 
 
 def _one_forward_one_backward(shape: Shape, rank: int) -> Order:
-    """arXiv 2006.09503 (PipeDream-Flush)."""
+    """Yield the order of arXiv 2006.09503 (PipeDream-Flush)."""
     numbers = range(shape.microbatches)
     return _alternating(list(_passes("F", rank, numbers)), list(_passes("B", rank, numbers)), warm_up=shape.ranks - 1 - rank)
 
 
 def _looped_breadth_first(shape: Shape, rank: int) -> Order:
-    """arXiv 2211.05953; gradients of the last microbatch come first, as in torch."""
+    """Yield the order of arXiv 2211.05953; gradients of the last microbatch come first, as in torch."""
     stages = range(rank, shape.stages, shape.ranks)
     forwards = [operation for stage in stages for operation in _passes("F", stage, range(shape.microbatches))]
     numbers = range(shape.microbatches - 1, -1, -1)
@@ -92,22 +94,22 @@ def _looped_breadth_first(shape: Shape, rank: int) -> Order:
 
 
 def _interleaved(shape: Shape, rank: int) -> Order:
-    """arXiv 2104.04473, section 2.2.2."""
+    """Yield the order of arXiv 2104.04473, section 2.2.2."""
     warm_up = (shape.chunks - 1) * shape.in_round + 2 * (shape.ranks - 1 - rank)
     return _alternating(list(_rounds("F", shape, rank)), list(_rounds("B", shape, rank)), warm_up)
 
 
 def _interleaved_zero_bubble(shape: Shape, rank: int) -> Order:
-    """arXiv 2401.10241, ZB-H1: every weight gradient waits for as many input gradients as there are ranks before this one, so that
-    each rank holds as much as the first under 1F1B."""
+    """Yield the order of arXiv 2401.10241, ZB-H1: every weight gradient waits for as many input gradients as there are
+    ranks before this one, so that each rank holds as much as the first under 1F1B."""
     warm_up = (shape.chunks - 1) * shape.in_round + shape.ranks - 1 - rank
     order = _alternating(list(_rounds("F", shape, rank)), list(_rounds("I", shape, rank)), warm_up)
     return list(_with_weight_gradients(order, delay=rank))
 
 
 def _zero_bubble_v(shape: Shape, rank: int) -> Order:
-    """arXiv 2401.10241, section 6, in the form that fits equal passes: made for a pipeline full of microbatches, and without those
-    that there are not."""
+    """Yield the order of arXiv 2401.10241, section 6, in the form that fits equal passes: made for a pipeline full of
+    microbatches, and without those that there are not."""
     count = max(2 * shape.ranks - 1, shape.microbatches)
     down, up = rank, shape.stages - 1 - rank
     ahead = shape.ranks - rank
@@ -148,7 +150,8 @@ def _dual_pipe_v(shape: Shape, rank: int) -> Order:
     for _ in range(ahead):
         order.add("B", up)
         order.add_pair(up, down)
-    for turn in range(2 * (rank + 1)):  # the second half of the chunks leaves its weight gradients for the bubble
+    # The second half of the chunks leaves its weight gradients for the bubble.
+    for turn in range(2 * (rank + 1)):
         order.add("I" if turn > rank else "B", down if turn % 2 else up)
     for _ in range(ahead):
         order.add_weight_gradient()
@@ -164,10 +167,11 @@ class _Order:
     def __init__(self) -> None:
         self.operations: Order = []
         self._done: Counter[tuple[str, int]] = Counter()
-        self._waiting: deque[int] = deque()  # the stages whose weight gradients are to be computed, oldest first
+        # The stages whose weight gradients are pending, oldest first.
+        self._waiting: deque[int] = deque()
 
     def done(self, kind: Kind, stage: int) -> int:
-        """How many passes of this kind the stage has."""
+        """Return how many passes of this kind the stage has."""
         return self._done[kind, stage]
 
     def add(self, kinds: str, stage: int, times: int = 1) -> None:
@@ -201,7 +205,7 @@ def _passes(kind: Kind, stage: int, microbatches: Iterable[int]) -> Iterator[Ope
 
 
 def _rounds(kind: Kind, shape: Shape, rank: int) -> Iterator[Operation]:
-    """Each round of microbatches goes through the rank's stages, forward or backward, before the next round does."""
+    """Yield the order in which each round of microbatches goes through the rank's stages, forward or backward, before the next."""
     stages = range(rank, shape.stages, shape.ranks)
     for first in range(0, shape.microbatches, shape.in_round):
         for stage in stages if kind == "F" else reversed(stages):
@@ -215,7 +219,7 @@ def _alternating(forwards: Order, backwards: Order, warm_up: int) -> Order:
 
 
 def _with_weight_gradients(order: Order, delay: int) -> Iterator[Operation]:
-    """After each input gradient the oldest weight gradient, once `delay` wait; those that wait at the end come last."""
+    """Yield after each input gradient the oldest weight gradient, once `delay` wait; those that wait at the end come last."""
     waiting: deque[Operation] = deque()
     for operation in order:
         yield operation

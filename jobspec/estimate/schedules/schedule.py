@@ -16,7 +16,7 @@ _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """`rank_of` tells the rank of each stage; `steps` are the operations of all ranks in an order in which they can run."""
+    """`rank_of` has the rank of each stage; `steps` are the operations of all ranks in an order in which they can run."""
 
     name: str
     shape: Shape
@@ -26,16 +26,16 @@ class Schedule:
     """Each rank's operations as numbers; `operations` reads them."""
 
     def operations(self, rank: int) -> Iterator[Operation]:
-        """What the rank runs, in order."""
+        """Yield what the rank runs, in order."""
         return (_decoded(code, self.shape) for code in self.codes[rank])
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that the rank holds, ascending."""
+        """Return the stages that the rank holds, ascending."""
         return tuple(stage for stage, holder in enumerate(self.rank_of) if holder == rank)
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Of each stage, the most microbatches at a time whose forward is done and whose weight gradients are not."""
+        """Return, for each stage, the most microbatches at a time whose forward is done and whose weight gradients are not."""
         peaks = [0] * self.shape.stages
         for rank, states in enumerate(self._held):
             chunks = len(self.stages_of(rank))
@@ -44,7 +44,7 @@ class Schedule:
         return tuple(peaks)
 
     def peaks(self, activation: Sequence[float], kept: Sequence[float] | None = None) -> tuple[float, ...]:
-        """Of each rank, the most that it holds at a time. It depends on the order alone, not on how long passes take.
+        """Return, for each rank, the most that it holds at a time. It depends on the order alone, not on how long passes take.
 
         A microbatch costs `activation` of its stage, in whatever unit, from its forward to its input gradient, and from there to its
         weight gradient `kept`: as much, where that is not given.
@@ -61,8 +61,8 @@ class Schedule:
 
     @cached_property
     def _held(self) -> tuple[frozenset[tuple[int, ...]], ...]:
-        """Of each rank, every state before something is let go: of each of its stages the microbatches without an input gradient yet,
-        then of each those with that but no weight gradient."""
+        """Return, for each rank, every state before something is released: of each of its stages the microbatches
+        without an input gradient yet, then of each those with that but no weight gradient."""
         return tuple(frozenset(self._states(rank)) for rank in range(self.shape.ranks))
 
     def _states(self, rank: int) -> Iterator[tuple[int, ...]]:
@@ -78,10 +78,10 @@ class Schedule:
 
 @lru_cache(maxsize=256)
 def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """The schedule `name` of torch.distributed.pipelining, or `ZBH1`, of `ranks` that hold `chunks` stages each.
+    """Return the schedule `name` of torch.distributed.pipelining, or `ZBH1`, of `ranks` that hold `chunks` stages each.
 
-    The same object for the same arguments: what is found out of its order is found once. Raises ScheduleError where the schedule does not
-    take the shape, and DeadlockError where its order cannot run.
+    The same object for the same arguments: what is found out of its order is found once. Raises ScheduleError where the
+    schedule does not take the shape, and DeadlockError where its order cannot run.
     """
     shape = Shape(ranks, chunks, microbatches)
     orders = rank_orders(name, shape)

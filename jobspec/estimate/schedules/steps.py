@@ -15,11 +15,12 @@ _SLOT_OF: dict[Kind, int] = {"F": 0, "I": 1, "W": 2, "B": 3}
 _PAIRED_F, _PAIRED_B, _GATE = 4, 5, 6
 
 _NOT_MADE = -1
-_ALWAYS_THERE = -1  # the last place of what is made
+# The last place of what is made.
+_ALWAYS_THERE = -1
 
 
 class DeadlockError(ValueError):
-    """Ranks that wait for each other, or for what no rank does."""
+    """Ranks wait for each other, or for something that no rank does."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Steps:
     slots: "array[int]" = field(default_factory=lambda: array("i"))
 
     def append(self, rank: int, received: int, slot: int) -> int:
-        """Adds a step; its number."""
+        """Add a step; return its number."""
         self.ranks.append(rank)
         self.inputs.append(received)
         self.slots.append(slot)
@@ -47,14 +48,14 @@ class Steps:
 
 
 def steps_of(orders: Sequence[Order], stages: int, microbatches: int) -> Steps:
-    """Runs the ranks' orders without a clock. Raises DeadlockError where they cannot end."""
+    """Run the ranks' orders without a clock. Raises DeadlockError where they cannot end."""
     execution = _Execution(orders, stages, microbatches)
     execution.run()
     return execution.steps
 
 
 class _Execution:
-    """Each rank runs until it needs what is not there; who makes that wakes it."""
+    """Each rank runs until its input is missing; the rank that makes it wakes it."""
 
     def __init__(self, orders: Sequence[Order], stages: int, microbatches: int) -> None:
         self.steps = Steps()
@@ -62,11 +63,12 @@ class _Execution:
         self._next = [0] * len(orders)
         self._runnable = list(range(len(orders)))
         self._waiting: dict[int, int] = {}
-        # The step that made each stage's output of each microbatch, then those of its input gradients; last, what is always there.
+        # The step that made each stage's output of each microbatch, then those of its input gradients; last, what is
+        # always there.
         self._made = [_NOT_MADE] * (2 * stages * microbatches) + [0]
 
     def run(self) -> None:
-        """Until every rank is at its end."""
+        """Run until every rank is at its end."""
         while self._runnable:
             self._run(self._runnable.pop())
         for rank, order in enumerate(self._orders):
@@ -74,7 +76,7 @@ class _Execution:
                 raise DeadlockError(f"rank {rank} waits forever before {order[self._next[rank]]}")
 
     def _run(self, rank: int) -> None:
-        """Runs the rank as far as it goes."""
+        """Run the rank as far as possible."""
         order, at = self._orders[rank], self._next[rank]
         while at < len(order):
             pair = order[at].overlapped
@@ -85,7 +87,7 @@ class _Execution:
         self._next[rank] = at
 
     def _run_single(self, rank: int, operation: Operation) -> bool:
-        """Whether the rank could go on."""
+        """Return whether the rank could continue."""
         received = self._received(rank, operation)
         if received == _NOT_MADE:
             return False
@@ -94,7 +96,7 @@ class _Execution:
         return True
 
     def _run_pair(self, rank: int, forward: Operation, backward: Operation) -> bool:
-        """Whether the rank could go on. What either of the two makes is there when both have ended."""
+        """Return whether the rank could continue. The outputs of both exist when both have ended."""
         before, received = self._received(rank, backward), self._received(rank, forward)
         if _NOT_MADE in (before, received):
             return False
@@ -106,7 +108,8 @@ class _Execution:
         return True
 
     def _received(self, rank: int, operation: Operation) -> int:
-        """The step that made what the operation receives, and 0 where it receives nothing; the rank waits where anything is missing."""
+        """Return the step that made what the operation receives, and 0 where it receives nothing; the rank waits where
+        anything is missing."""
         made = self._made
         for needed in self._needs(operation):
             if made[needed] == _NOT_MADE:
@@ -115,7 +118,7 @@ class _Execution:
         return made[needed]
 
     def _needs(self, operation: Operation) -> tuple[int, ...]:
-        """The places of what the stage itself must have made, and last of what it receives from another."""
+        """Return the places of what the stage itself must have made, and last of what it receives from another."""
         kind, stage, microbatch, _ = operation
         output = stage * self._microbatches + microbatch
         if kind == "F":

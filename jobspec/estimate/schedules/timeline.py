@@ -55,7 +55,7 @@ class Timeline:
 
 
 def run(schedule: Schedule, times: Times) -> Timeline:
-    """Runs every operation as early as its rank and its input allow.
+    """Run every operation as early as its rank and its input allow.
 
     Raises ValueError where `times` are not of the schedule's stages.
     """
@@ -65,7 +65,7 @@ def run(schedule: Schedule, times: Times) -> Timeline:
 
 
 def spans(schedule: Schedule, times: Times) -> Iterator[Span]:
-    """What `run` times, operation by operation: after all that it needs, and each rank's in order."""
+    """Yield what `run` times, operation by operation: after all that it needs, and each rank's in order."""
     costs = _costs(schedule, times)
     ends = _ends(schedule, times, costs, [0.0] * schedule.shape.ranks)
     operations = [schedule.operations(rank) for rank in range(schedule.shape.ranks)]
@@ -90,7 +90,7 @@ def _ends(schedule: Schedule, times: Times, costs: Sequence[float], clocks: list
 
 
 def _costs(schedule: Schedule, times: Times) -> list[float]:
-    """What each slot takes."""
+    """Return what each slot takes."""
     stages = schedule.shape.stages
     hidden = times.hidden or [0.0] * stages
     given = [len(part) for part in (times.forward, times.input_gradient, times.weight_gradient, hidden)]
@@ -102,7 +102,7 @@ def _costs(schedule: Schedule, times: Times) -> list[float]:
 
 
 def _transfers(schedule: Schedule, times: Times) -> list[float]:
-    """How long what each slot receives is under way; a paired backward's is received at the gate before it."""
+    """Return how long what each slot receives is under way; a paired backward's is received at the gate before it."""
     none = [0.0] * schedule.shape.stages
     between = list(times.transfer) or none[1:]
     for stage, (sender, receiver) in enumerate(zip(schedule.rank_of, schedule.rank_of[1:], strict=False)):

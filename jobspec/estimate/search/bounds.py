@@ -27,7 +27,7 @@ class Bound:
 
 
 class _Pass(NamedTuple):
-    """What a microbatch's time depends on; the data-parallel ranks matter where they hold parts of the parameters."""
+    """The parameters of a microbatch's time; the data-parallel ranks matter where they hold parts of the parameters."""
 
     tp: int
     cp: int
@@ -48,7 +48,7 @@ class Bounds:
         self._passes: dict[_Pass, float] = {}
 
     def of_all(self, degrees: Degrees) -> Bound:
-        """The least of all variants' bounds."""
+        """Return the least of all variants' bounds."""
         computing, with_bubble = inf, inf
         for micro, accumulation in self._layouts.passes(degrees):
             orders = self._layouts.orders(degrees.pp, accumulation)
@@ -63,11 +63,11 @@ class Bounds:
         return Bound(computing, with_bubble)
 
     def of(self, degrees: Degrees, variant: Variant) -> Bound:
-        """The bound of one layout, without what its data-parallel ranks exchange."""
+        """Return the bound of one layout, without what its data-parallel ranks exchange."""
         return _bound(degrees, variant, self._alone(degrees, variant.sequence_parallel, variant.micro, variant.recompute))
 
     def refined(self, degrees: Degrees, variant: Variant) -> Bound:
-        """The same with the parameters that come from other ranks for every microbatch. It costs more."""
+        """Return the same with the parameters that come from other ranks for every microbatch. It costs more."""
         seconds = self._pass(
             _Pass(
                 degrees.tp,
@@ -83,12 +83,13 @@ class Bounds:
         return _bound(degrees, variant, seconds)
 
     def _alone(self, degrees: Degrees, split: bool, micro: int, recompute: Recompute) -> float:
-        """One microbatch on the fewest ranks that hold the experts."""
+        """Return one microbatch on the fewest ranks that hold the experts."""
         tp, cp, ep = degrees.tp, degrees.cp, degrees.ep
         return self._pass(_Pass(tp, cp, ep, ep // gcd(ep, tp * cp), 0, split, micro, recompute))
 
     def _pass(self, key: _Pass) -> float:
-        """Seconds that one microbatch takes through all layers without a pipeline: what the third of a step adds to two."""
+        """Return seconds that one microbatch takes through all layers without a pipeline: what the third of a step adds
+        to two."""
         if key not in self._passes:
             degrees = Degrees(
                 tp=key.tp,
@@ -107,7 +108,7 @@ class Bounds:
 
 
 def _bound(degrees: Degrees, variant: Variant, seconds: float) -> Bound:
-    """Of microbatches that take so long through the whole model."""
+    """Return the bound for microbatches that take so long through the whole model."""
     each = seconds / degrees.pp
     passes = _passes(variant.schedule, variant.chunks, degrees.pp, variant.accumulation)
     return Bound(each * variant.accumulation, each * passes)

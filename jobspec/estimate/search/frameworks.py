@@ -1,6 +1,6 @@
 """Describes what each framework can run of a layout: axes, pipeline schedules, and how layers are assigned to stages.
 
-What a framework refuses is left out of a search. What this table does not know of one is allowed.
+A search excludes layouts that a framework refuses. Settings that this table does not have are allowed.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ _BOTH = (True, False)
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a framework runs.
+    """The layouts that a framework supports.
 
-    `axes` may be larger than 1 beside `dp_shard`. `split` says which numbers of stages the layers can be put on: `any`; those that divide
-    the layers (`even`); or those that divide them when embedding and output layer may count as a layer each (`ends`). With `rounds`, an
-    interleaved schedule wants a microbatch for each pipeline rank. `expert_sequence_parallel`: a model with experts splits the sequence
-    over `tp`. `pipelined` is what ranks split of a model's state where they split parameters too, and there is a pipeline.
-    `shardings` can be had by a switch.
+    `axes` may be larger than 1 in addition to `dp_shard`. `split` is the numbers of stages that the layers can be put
+    on: `any`; those that divide the layers (`even`); or those that divide them when embedding and output layer may
+    count as a layer each (`ends`). With `rounds`, an interleaved schedule requires a microbatch for each pipeline rank.
+    `expert_sequence_parallel`: a model with experts splits the sequence over `tp`. `pipelined` is what ranks split of a
+    model's state where they split parameters too, and there is a pipeline. `shardings` can be had by a switch.
     """
 
     axes: frozenset[str] = _ALL
@@ -79,10 +79,10 @@ _OF: Mapping[Framework, Abilities] = {
 
 
 def abilities(framework: Framework) -> Abilities:
-    """What the framework can run; all that torch can where nothing is known of it."""
+    """Return what the framework can run; all that torch can where nothing is known of it."""
     return _OF.get(framework, Abilities())
 
 
 def sharding_of(framework: Framework, sharding: Sharding, pp: int) -> Sharding:
-    """What data-parallel ranks split for the length of a step, where they are told to split `sharding`."""
+    """Return what data-parallel ranks split for the length of a step, for the setting `sharding`."""
     return abilities(framework).pipelined if pp > 1 and sharding == "parameters" else sharding

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Variant(NamedTuple):
-    """What varies between layouts of the same degrees."""
+    """The differences between layouts of the same degrees."""
 
     micro: int
     accumulation: int
@@ -42,7 +42,7 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Choices that a rule leaves out: what it says of the first, and how many they are. None of them is made into layouts."""
+    """Choices that a rule excludes: its message about the first, and their number. None of them becomes a layout."""
 
     rule: str
     reason: str
@@ -50,7 +50,7 @@ class Refusal:
 
 
 class Layouts:
-    """The legal layouts of a request, and what was left out of them, once they have been gone through."""
+    """The legal layouts of a request, and the excluded ones, once they have been enumerated."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -67,7 +67,7 @@ class Layouts:
         self._recomputes: tuple[Recompute, ...] = self._allowed.recompute or get_args(Recompute)
 
     def degrees(self) -> Iterator[Degrees]:
-        """Every way to lay out the ranks that has at least one variant; `tp` varies slowest."""
+        """Yield every way to lay out the ranks that has at least one variant; `tp` varies slowest."""
         if self._refuse("sequence", (), _first(check_layout(Layout(), self._request.model, _batch(1, self._request.sequence)))):
             return
         for tp in self._tensor():
@@ -76,7 +76,7 @@ class Layouts:
                     yield from self._data(tp, cp, pp)
 
     def variants(self, degrees: Degrees) -> Iterator[Variant]:
-        """Every variant of a layout of the ranks."""
+        """Yield every variant of a layout of the ranks."""
         for micro, accumulation in self.passes(degrees):
             for schedule, chunks in self.orders(degrees.pp, accumulation):
                 for split in self.splits(degrees):
@@ -84,31 +84,31 @@ class Layouts:
                         yield Variant(micro, accumulation, schedule, chunks, split, recompute)
 
     def count(self, degrees: Degrees) -> int:
-        """How many variants there are."""
+        """Return how many variants there are."""
         orders = sum(len(self.orders(degrees.pp, accumulation)) for _, accumulation in self.passes(degrees))
         return orders * len(self.splits(degrees)) * len(self._recomputes)
 
     @property
     def recomputes(self) -> tuple[Recompute, ...]:
-        """What may be recomputed."""
+        """The recomputations that are allowed."""
         return self._recomputes
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """What the rules have left out so far, in the order in which they came to it."""
+        """The choices that the rules have excluded so far, in order."""
         found: dict[str, list[str]] = {}
         for (rule, _), reason in self._refused.items():
             found.setdefault(rule, []).append(reason)
         return tuple(Refusal(rule, reasons[0], len(reasons)) for rule, reasons in found.items())
 
     def passes(self, degrees: Degrees) -> Iterator[tuple[int, int]]:
-        """Sequences of a microbatch, and microbatches of a step."""
+        """Yield sequences of a microbatch, and microbatches of a step."""
         share = self._request.sequences // degrees.dp
         micros = (micro for micro in self._microbatches(share) if not self._halves(degrees.cp, micro))
         return ((micro, share // micro) for micro in micros)
 
     def _halves(self, cp: int, micro: int) -> bool:
-        """Whether as many tokens come to each rank with fewer sequences over fewer ranks, which exchange less."""
+        """Return whether as many tokens come to each rank with fewer sequences over fewer ranks, which exchange less."""
         common = gcd(cp, micro)
         if common == 1 or not _is_in(cp // common, self._allowed.cp) or not _is_in(micro // common, self._allowed.micro):
             return False
@@ -126,14 +126,14 @@ class Layouts:
         return self._orders[pp, accumulation]
 
     def _holds_more(self, taken: Sequence[tuple[Schedule, int]], schedule: Schedule, chunks: int) -> bool:
-        """Whether another schedule waits no longer and holds fewer microbatches (arXiv 2104.04473, section 2.2)."""
+        """Return whether another schedule waits no longer and holds fewer microbatches (arXiv 2104.04473, section 2.2)."""
         leaner = _LEANER.get(schedule)
         if leaner is None or (leaner, chunks) not in taken:
             return False
         return self._refuse("leaner", (schedule, chunks), f"{schedule} waits as long as {leaner} and holds every microbatch")
 
     def splits(self, degrees: Degrees) -> tuple[bool, ...]:
-        """Whether the sequence may, or must, be split over `tp` between the matrices."""
+        """Return whether the sequence may, or must, be split over `tp` between the matrices."""
         return self._splits_of(degrees.tp, degrees.cp, degrees.ep)
 
     def _tensor(self) -> Iterator[int]:
@@ -155,7 +155,7 @@ class Layouts:
                 yield pp
 
     def _data(self, tp: int, cp: int, pp: int) -> Iterator[Degrees]:
-        """Every way to share out the ranks that are left; `ep` varies fastest."""
+        """Yield every way to share out the ranks that are left; `ep` varies fastest."""
         dp = self._request.gpus // (tp * cp * pp)
         if self._request.sequences % dp:
             verb = "sequence does" if self._request.sequences == 1 else "sequences do"
@@ -182,7 +182,7 @@ class Layouts:
                         yield degrees
 
     def _shardings(self, pp: int) -> Iterable[Sharding]:
-        """What the data-parallel ranks may split, each once."""
+        """Return what the data-parallel ranks may split, each once."""
         wanted = self._allowed.sharding or (self._request.sharding,)
         return dict.fromkeys(sharding_of(self._request.framework, each, pp) for each in wanted)
 
@@ -197,7 +197,7 @@ class Layouts:
                 yield ep
 
     def _spreads(self, tp: int, ep: int) -> bool:
-        """Whether the model's matrices and experts divide over the ranks."""
+        """Return whether the model's matrices and experts divide over the ranks."""
         if (tp, ep) not in self._even:
             problem = _first(check_layout(Layout(tp=tp, ep=ep), self._request.model, None))
             self._even[tp, ep] = not self._refuse("tp", (tp, ep), problem)
@@ -209,10 +209,11 @@ class Layouts:
         return self._refuse("deepep", (ep,), f"ep {ep}: DeepEP stops at {_DEEPEP_RANKS} ranks")
 
     def _degrees_of(self, axis: str, ranks: int) -> Iterator[int]:
-        """Values of a degree of the mesh that divide the ranks."""
+        """Yield values of a degree of the mesh that divide the ranks."""
         allowed: tuple[int, ...] | None = getattr(self._allowed, axis)
         if axis == "dp_replicate" and self._request.sharding == "none" and self._allowed.sharding is None:
-            allowed = allowed or (1,)  # every rank holds a copy, whatever they are called
+            # Every rank holds a copy, under any name.
+            allowed = allowed or (1,)
         for degree in self._within(axis, divisors(ranks) if allowed is None else allowed):
             if ranks % degree == 0:
                 yield degree
@@ -220,7 +221,7 @@ class Layouts:
                 self._refuse("ranks", (axis, degree, ranks), f"{axis} {degree} does not divide {ranks} ranks")
 
     def _within(self, axis: str, values: Iterable[int]) -> Iterator[int]:
-        """The values, of which those above 1 need a framework that has the axis."""
+        """Yield the values, of which those above 1 need a framework that has the axis."""
         for degree in values:
             if degree == 1 or axis in self._abilities.axes:
                 yield degree
@@ -228,7 +229,7 @@ class Layouts:
                 self._refuse(f"axis {axis}", (degree,), f"{axis} {degree}: {self._request.framework} has no {axis}")
 
     def _microbatches(self, share: int) -> tuple[int, ...]:
-        """Sequences of a microbatch, of `share` sequences that a rank reads a step."""
+        """Return sequences of a microbatch, of `share` sequences that a rank reads a step."""
         if share not in self._micros:
             allowed = self._allowed.micro
             self._micros[share] = tuple(
@@ -273,7 +274,7 @@ class Layouts:
         return self._allowed.chunks or range(1, max(1, most) + 1)
 
     def _stacks(self, pp: int, chunks: int, schedule: Schedule) -> bool:
-        """Whether the layers can be put on the stages, and the schedule has so many a rank."""
+        """Return whether the layers can be put on the stages, and the schedule has so many a rank."""
         layout = Layout(pp=pp, virtual_stages=chunks, schedule=schedule)
         problem = _first(check_layout(layout, self._request.model, None))
         if problem is not None and problem.code == _WRONG_STAGES and self._allowed.chunks is None:
@@ -282,7 +283,7 @@ class Layouts:
         return not (self._refuse("stages", key, problem) or self._refuse("split", key, self._uneven(pp, chunks)))
 
     def _uneven(self, pp: int, chunks: int) -> str | None:
-        """What speaks against stages that do not hold equally many layers."""
+        """Return the objection to stages that do not hold equally many layers."""
         layers, stages, split = self._request.model.layers, pp * chunks, self._abilities.split
         if layers % stages == 0 or (split != "even" and any((layers + ends) % stages == 0 for ends in (1, 2))):
             return None
@@ -294,7 +295,7 @@ class Layouts:
         return None
 
     def _takes(self, pp: int, accumulation: int, schedule: Schedule, chunks: int) -> bool:
-        """Whether the schedule can be run with so many microbatches."""
+        """Return whether the schedule can be run with so many microbatches."""
         layout = Layout(pp=pp, virtual_stages=chunks, schedule=schedule)
         problem = _first(check_mesh(layout, Mesh(pp, 1, 1, 1, 1), None, _batch(accumulation, self._request.sequence)))
         key = (pp, accumulation, schedule, chunks)
@@ -305,7 +306,8 @@ class Layouts:
         return not self._refuse("rounds", key, reason if short else None)
 
     def _refuse(self, rule: str, choice: tuple[object, ...], found: Problem | str | None) -> bool:
-        """Whether something was found; it is kept, once for each choice. A problem of `headway check` is a rule by its code."""
+        """Return whether something was found; it is kept, once for each choice. A problem of `headway check` is a rule
+        by its code."""
         if found is None:
             return False
         rule, reason = (rule, found) if isinstance(found, str) else (found.code, found.message.replace("`", ""))
@@ -314,7 +316,7 @@ class Layouts:
 
 
 def _first(problems: Iterator[Problem]) -> Problem | None:
-    """The first error; warnings are the business of whoever reads the layout."""
+    """Return the first error; the reader of the layout handles warnings."""
     return next((problem for problem in problems if problem.is_error), None)
 
 

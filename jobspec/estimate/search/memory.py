@@ -28,16 +28,18 @@ class _Share(NamedTuple):
     accumulates: bool
 
     def is_within(self, other: "_Share") -> bool:
-        """Whether it takes no more than the other: it saves as much, splits its state as far, and reads no more at once.
+        """Return whether it takes no more than the other: it saves as much, splits its state as far, and reads no more
+        at once.
 
-        Where the other may have all its microbatches in flight at once, it may hold no gradients beside them, and only take less for that.
+        Where the other may have all its microbatches in flight at once, it may hold no gradients at the same time, and only
+        take less for that.
         """
         less = self.saving >= other.saving and self.shards >= other.shards
         return less and (self.micro == other.micro or (self.micro < other.micro and other.accumulates))
 
 
 class Memory:
-    """What fits of one request's layouts."""
+    """The layouts of one request that fit."""
 
     def __init__(self, request: Request) -> None:
         self._accepted = ("fits", "tight") if request.tight else ("fits",)
@@ -49,7 +51,7 @@ class Memory:
         """How many do not fit."""
 
     def use(self, training: Training) -> MemoryUse | None:
-        """What the layout takes; None where it does not fit."""
+        """Return what the layout takes; None where it does not fit."""
         too_much = self._too_much(training)
         if too_much is None:
             return self._use(training)
@@ -60,7 +62,7 @@ class Memory:
         return None
 
     def _too_much(self, training: Training) -> MemoryUse | None:
-        """What a layout that takes no more takes, where even that does not fit."""
+        """Return what a layout that takes no more takes, where even that does not fit."""
         share = _share(training)
         for less in _relaxed(training):
             known = next((use for other, use in self._unfit.get(_kind(less.degrees), ()) if other.is_within(share)), None)
@@ -79,7 +81,7 @@ class Memory:
 
 
 def _relaxed(training: Training) -> Iterator[Training]:
-    """Layouts that take no more: the plainest schedule, state split over all data-parallel ranks, and the layout itself."""
+    """Yield layouts that take no more: the plainest schedule, state split over all data-parallel ranks, and the layout itself."""
     degrees = training.degrees
     spread = replace(degrees, dp_replicate=1, dp_shard=degrees.dp)
     if _is_no_leaner(training):
@@ -89,8 +91,8 @@ def _relaxed(training: Training) -> Iterator[Training]:
 
 
 def _is_no_leaner(training: Training) -> bool:
-    """Whether it surely takes as much as 1F1B with one stage a rank: folded stages may even out blocks that do not divide, and where all
-    passes forward come first, activations and gradients need not meet."""
+    """Return whether it surely takes as much as 1F1B with one stage a rank: folded stages may even out blocks that do
+    not divide, and where all passes forward come first, activations and gradients need not meet."""
     degrees = training.degrees
     if degrees.schedule in _FORWARD_FIRST or not _accumulates(training):
         return False
@@ -98,8 +100,8 @@ def _is_no_leaner(training: Training) -> bool:
 
 
 def _accumulates(training: Training) -> bool:
-    """Whether ranks surely hold the gradients of some microbatches with the activations of others: no schedule that could hold fewer has
-    more than `2 pp` in flight."""
+    """Return whether ranks surely hold the gradients of some microbatches with the activations of others: no schedule
+    that could hold fewer has more than `2 pp` in flight."""
     pp = training.degrees.pp
     return training.accumulation > (1 if pp == 1 else 2 * pp)
 
@@ -122,5 +124,5 @@ def _share(training: Training) -> _Share:
 
 
 def headroom(memory: MemoryUse) -> float:
-    """Bytes of the GPU's memory that are left."""
+    """Return bytes of the GPU's memory that are left."""
     return memory.capacity - memory.needed

@@ -18,8 +18,8 @@ class Placement:
 
 
 def placements(degrees: Degrees, network: Network) -> Iterator[Placement]:
-    """Of each axis with more than one rank, from the innermost on; `ep` lies across them. Ranks are numbered as Degrees has it, and fill
-    nodes in order."""
+    """Return the placement of each axis with more than one rank, from the innermost on; `ep` crosses them. Ranks are
+    numbered as Degrees has it, and fill nodes in order."""
     stride = 1
     for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp"):
         ranks: int = getattr(degrees, axis)
@@ -32,7 +32,7 @@ def placements(degrees: Degrees, network: Network) -> Iterator[Placement]:
 
 
 def _over(stride: int, ranks: int, network: Network) -> str:
-    """Ranks that are whole nodes apart have the same place on them, and so the same rail."""
+    """Return the connection. Ranks that are whole nodes apart have the same place on them, and so the same rail."""
     if network.scale_up_domain % (stride * ranks) == 0:
         return "NVLink"
     if stride % network.gpus_per_node == 0:

@@ -19,13 +19,13 @@ from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.spec.layout import Schedule
 
 DEFAULT_TOP = 10
-# What `recompute: selective` means where nothing more is said (jobspec/spec/job.py).
+# The default of `recompute: selective` (jobspec/spec/job.py).
 _SELECTIVE = ("attention",)
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The values that each part of a layout may take, as the caller wants it; None leaves a part open. One value fixes it.
+    """The values that each part of a layout may take, for the caller; None leaves a part open. One value fixes it.
 
     `sharding` is the request's alone where it is None.
     """
@@ -73,7 +73,7 @@ class Request:
     tight: bool = True
 
     def training(self, degrees: Degrees, micro: int, accumulation: int, recompute: Recompute) -> Training:
-        """The step with this layout."""
+        """Return the step with this layout."""
         return Training(
             model=self.model,
             gpu=self.gpu,
@@ -96,7 +96,7 @@ class Request:
 
 
 def request_like(training: Training, allowed: Allowed | None = None, top: int = DEFAULT_TOP) -> Request:
-    """A search for what the training does, on as many GPUs and with as large a batch, in whatever layout is allowed."""
+    """Return a search for what the training does, on as many GPUs and with as large a batch, in whatever layout is allowed."""
     return Request(
         model=training.model,
         gpu=training.gpu,
@@ -120,6 +120,6 @@ def request_like(training: Training, allowed: Allowed | None = None, top: int = 
 
 
 def with_every_sharding(request: Request) -> Request:
-    """The same search with every setting of what data-parallel ranks split, where the framework has a switch for it."""
+    """Return the same search with every setting of what data-parallel ranks split, where the framework has a switch for it."""
     shardings = abilities(request.framework).shardings or None
     return replace(request, allowed=replace(request.allowed, sharding=shardings))

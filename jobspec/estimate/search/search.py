@@ -33,9 +33,9 @@ __all__ = (
 )
 
 ALIKE = 1.005
-"""Layouts whose times differ by less than this factor are told apart by how simple they are."""
+"""Layouts whose times differ by less than this factor are ranked by simplicity."""
 _MARGIN = ALIKE**3
-"""What can be ranked is not slower than the last by this factor: it is alike to the last, and either may stand for a faster one of its
+"""A ranked layout is at most this factor slower than the last: it is alike to the last, and either may stand for a faster one of its
 family that is alike to it."""
 
 SHARDINGS = ("none", "optimizer", "gradients", "parameters")
@@ -82,7 +82,7 @@ class SearchResult:
 
 
 class _Open(NamedTuple):
-    """What waits to be looked at, by the seconds that it takes at least: a variant of a layout of ranks, or all of its variants.
+    """An entry of the queue, by its lower bound in seconds: a variant of a layout of ranks, or all of its variants.
 
     `computing` is the bound without the bubble; it is `refined` once the dearer bound is known.
     """
@@ -96,7 +96,7 @@ class _Open(NamedTuple):
 
 
 def search(request: Request) -> SearchResult:
-    """The `top` fastest layouts that fit, exactly: none that is left out is faster than the last of them.
+    """Return the `top` fastest layouts that fit, exactly: none that is left out is faster than the last of them.
 
     Best first over lower bounds (branch and bound: Land and Doig, Econometrica 28(3), 1960).
     """
@@ -133,7 +133,7 @@ def in_order(scored: Iterable[Estimate]) -> Iterator[Estimate]:
 
 
 def pareto(scored: Iterable[Estimate]) -> Iterator[Estimate]:
-    """Those that no other beats in both tokens a second and free memory, the fastest first."""
+    """Yield those that no other beats in both tokens a second and free memory, the fastest first."""
     most = -inf
     for found in sorted(scored, key=lambda found: (found.step.seconds, -headroom(found.memory), simplicity(found))):
         if headroom(found.memory) > most:
@@ -200,7 +200,7 @@ class _Search:
         self._note(_family(degrees), found.step.seconds)
 
     def _note(self, family: _Family, seconds: float) -> None:
-        """Keeps the family's fastest, and the seconds beyond which nothing can be ranked any more."""
+        """Keep the family's fastest, and the seconds beyond which nothing can be ranked any more."""
         if seconds >= self._fastest.get(family, inf):
             return
         self._fastest[family] = seconds

@@ -7,7 +7,7 @@ from headway.jobspec.resolve.model import LatentAttentionSizes, ModelSizes
 
 
 def projections(model: ModelSizes, tp: int) -> tuple[tuple[float, float], ...]:
-    """The matrices of a block's attention on one tensor-parallel rank, as (outputs, inputs)."""
+    """Return the matrices of a block's attention on one tensor-parallel rank, as (outputs, inputs)."""
     latent = model.latent_attention
     if latent is not None:
         return _latent_projections(model, latent, tp)
@@ -16,7 +16,8 @@ def projections(model: ModelSizes, tp: int) -> tuple[tuple[float, float], ...]:
 
 
 def _latent_projections(model: ModelSizes, latent: LatentAttentionSizes, tp: int) -> tuple[tuple[float, float], ...]:
-    """The down-projections are whole on every rank (Megatron-LM: megatron/core/transformer/multi_latent_attention.py)."""
+    """Return the matrices. The down-projections are whole on every rank (Megatron-LM:
+    megatron/core/transformer/multi_latent_attention.py)."""
     queries = model.heads * (latent.nope_head + latent.rope_head) / tp
     q = ((queries, model.hidden),) if latent.q_rank is None else ((latent.q_rank, model.hidden), (queries, latent.q_rank))
     down = (latent.kv_rank + latent.rope_head, model.hidden)
@@ -40,7 +41,7 @@ def core(micro: Training, rates: Rates) -> tuple[Cost, Cost]:
 
 
 def attended(micro: Training) -> float:
-    """Tokens that a token attends to, on average over blocks and positions, under a causal mask."""
+    """Return tokens that a token attends to, on average over blocks and positions, under a causal mask."""
     half = micro.sequence / 2
     if micro.window is None:
         return half

@@ -18,7 +18,7 @@ _REPEATED = 0.01
 
 
 class MeasurementError(Exception):
-    """Measurements that say nothing of a step's time; the text says why."""
+    """Measurements without information on a step's time; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Calibration:
     shared: float
 
     def factor(self, training: Training) -> float:
-        """What the estimate of the training is multiplied by."""
+        """Return what the estimate of the training is multiplied by."""
         pairs = zip(self.measured, self.weights, strict=True)
         return math.exp(sum(weight * self._with(training, other) for other, weight in pairs))
 
     def step_time(self, training: Training) -> StepTime:
-        """The training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
+        """Return the training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
         step, factor, left = step_time(training, self.speed), self.factor(training), self._left_open(training)
         return replace(
             step,
@@ -53,7 +53,7 @@ class Calibration:
         )
 
     def _left_open(self, training: Training) -> float:
-        """The share of the estimate's spread, as a logarithm, that the measurements leave open."""
+        """Return the share of the estimate's spread, as a logarithm, that the measurements leave open."""
         covariances = [self._with(training, other) for other in self.measured]
         solved = _solved(_matrix(self.measured, self.speed, self.shared), covariances)
         explained = sum(one * other for one, other in zip(covariances, solved, strict=True))
@@ -64,7 +64,7 @@ class Calibration:
 
 
 def calibrate(measured: Sequence[tuple[Training, float]], speed: Speed | None = None) -> Calibration:
-    """From trainings and the seconds that a step of each took. Raises MeasurementError."""
+    """Calibrate from trainings and the seconds of a step of each. Raises MeasurementError."""
     speed = constants() if speed is None else speed
     if not measured:
         raise MeasurementError("no step was measured")
@@ -85,7 +85,7 @@ def _shared(errors: Sequence[float], speed: Speed) -> float:
 
 
 def measured_step(metrics: Path) -> float:
-    """Seconds of a step of a run by its metrics.jsonl: the median, without those that warm up each generation.
+    """Return seconds of a step of a run by its metrics.jsonl: the median, without those that warm up each generation.
 
     Raises MeasurementError, OSError.
     """
@@ -101,7 +101,7 @@ def measured_step(metrics: Path) -> float:
 
 
 def _whole_lines(metrics: Path) -> list[str]:
-    """Without blank lines, and without a last one of several that is being written, or was when the machine stopped."""
+    """Return the lines without blank ones, and without a last one of several that is being written, or was when the machine stopped."""
     text = metrics.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[:-1] if len(lines) > 1 and not text.endswith(("\n", "}")) else lines
@@ -116,15 +116,16 @@ def _step_of(line: str) -> tuple[int, float]:
 
 
 def _covariance(one: Training, other: Training, speed: Speed, shared: float) -> float:
-    """Of the errors of two estimates; a run's own part is measured with it, and a step of the same run has it again."""
+    """Return the covariance of the errors of two estimates; a run's own part is measured with it, and a step of the
+    same run has it again."""
     known = speed.likeness
     own = known["own"] ** 2 if one == other else 0.0
     return shared + own + known["similar"] ** 2 * math.exp(-distance(one, other) / known["distance"])
 
 
 def distance(one: Training, other: Training) -> float:
-    """How unlike two layouts are: doublings between their degrees, microbatches, sequences and GPUs, and kernels or recomputation that
-    differ."""
+    """Return how unlike two layouts are: doublings between their degrees, microbatches, sequences and GPUs, and kernels
+    or recomputation that differ."""
     doublings = sum(abs(math.log2(first / second)) for first, second in zip(_sizes(one), _sizes(other), strict=True))
     return doublings + sum(first != second for first, second in zip(_choices(one), _choices(other), strict=True))
 
@@ -146,7 +147,7 @@ def _matrix(trainings: Sequence[Training], speed: Speed, shared: float) -> list[
 
 
 def _solved(matrix: list[list[float]], right: Sequence[float]) -> list[float]:
-    """The solution of a symmetric, positive definite system, by elimination."""
+    """Return the solution of a symmetric, positive definite system, by elimination."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for column, pivot in enumerate(rows):
         for row in rows[column + 1 :]:

@@ -41,7 +41,7 @@ class Groups:
 
 @lru_cache(maxsize=4096)
 def groups_of(degrees: Degrees, network: Network) -> Groups:
-    """Where the groups of the layout lie."""
+    """Return where the groups of the layout lie."""
     tp, cp, shard, replicate = degrees.tp, degrees.cp, degrees.dp_shard, degrees.dp_replicate
     inner = shard * cp * tp
     experts = degrees.ep * degrees.expert_tp
@@ -103,7 +103,8 @@ class Links:
         return self._around(group) + seconds
 
     def send(self, group: Group, size: float) -> float:
-        """To a neighbour in the group: one pair in `local` of them is in two domains, and the slowest decides."""
+        """Return the seconds to send to a neighbour in the group: one pair in `local` of them is in two domains, and
+        the slowest decides."""
         if group.size == 1:
             return 0.0
         if group.domains == 1:
@@ -111,7 +112,7 @@ class Links:
         return (self.up.latency_us + self.out.hop_us) * _US + size / self.out_bytes_s
 
     def _rate(self, group: Group) -> float:
-        """Of a ring: in and out of a domain it has the adapters of all its ranks there."""
+        """Return the rate of a ring: in and out of a domain it has the adapters of all its ranks there."""
         if group.domains == 1:
             return self.up_bytes_s
         return min(self.up_bytes_s, group.local * self.out_bytes_s)
@@ -124,7 +125,7 @@ class Links:
 
 @lru_cache(maxsize=256)
 def links_of(gpu: Gpu, network: Network, speed: Speed) -> Links:
-    """The links of a GPU on this network."""
+    """Return the links of a GPU on this network."""
     up, out = speed.link(gpu), speed.network(network.transport)
     return Links(
         up=up,

@@ -26,13 +26,13 @@ class Products(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def dense_block(micro: Training, speed: Speed) -> PartCost:
-    """A block with a plain MLP, of one_microbatch(training)."""
+    """Return a block with a plain MLP, of one_microbatch(training)."""
     rates = rates_of(micro, speed)
     return finished(attention_part(micro, rates).plus(mlp_part(micro, rates)), rates)
 
 
 def finished(block: PartCost, rates: Rates) -> PartCost:
-    """The block's passes with the time in which the accelerator waits for the host's launches.
+    """Return the block's passes with the time in which the accelerator waits for the host's launches.
 
     Kernels queue up, so the host shows where it is slower over the whole pass (softened: queues run empty before that).
     """
@@ -81,8 +81,8 @@ def mlp_part(micro: Training, rates: Rates) -> PartCost:
 
 
 def _again(micro: Training, core: Cost, products: Products, streams: Mapping[str, float]) -> Cost:
-    """What selective recomputation computes anew: attention where it is among the parts, element-wise work of the parts, and for `matmuls`
-    all of that work and every second product."""
+    """Return the cost of selective recomputation: attention where it is among the parts, element-wise work of
+    the parts, and for `matmuls` all of that work and every second product."""
     parts = micro.recomputed_parts
     if "matmuls" in parts:
         return Cost(matmul=products.forward / 2, memory=sum(streams.values()))
@@ -90,7 +90,7 @@ def _again(micro: Training, core: Cost, products: Products, streams: Mapping[str
 
 
 def _products(tokens: float, matrices: tuple[tuple[float, float], ...], rates: Rates) -> Products:
-    """Of all matrices, one after the other."""
+    """Return the seconds of all matrices, one after the other."""
     inputs = sum(k for _, k in matrices)
     return Products(
         forward=sum(rates.matmul(tokens, n, k) for n, k in matrices),
@@ -102,9 +102,9 @@ def _products(tokens: float, matrices: tuple[tuple[float, float], ...], rates: R
 
 
 def _residual(micro: Training, rates: Rates) -> tuple[float, float]:
-    """Bytes that a norm and the addition to the residual stream move forward and backward, on the tokens that the rank has between its
-    tensor-parallel parts. A norm that is one kernel reads and writes once; of PyTorch's operations six pass over it, most in fp32
-    (huggingface/transformers: LlamaRMSNorm)."""
+    """Return bytes that a norm and the addition to the residual stream move forward and backward, on the tokens that
+    the rank has between its tensor-parallel parts. A norm that is one kernel reads and writes once; of PyTorch's
+    operations six pass over it, most in fp32 (huggingface/transformers: LlamaRMSNorm)."""
     split = micro.degrees.tp if micro.degrees.sequence_parallel else 1
     numbers = ACTIVATION * micro.tokens_per_rank * micro.model.hidden / split
     norm = (2, 3) if rates.kernels.norm else (18, 36)
@@ -113,14 +113,14 @@ def _residual(micro: Training, rates: Rates) -> tuple[float, float]:
 
 
 def _dropped(model: ModelSizes, tokens: float) -> float:
-    """Bytes of two dropouts with their masks."""
+    """Return bytes of two dropouts with their masks."""
     return 2 * 5 * tokens * model.hidden if model.dropout else 0.0
 
 
 def _communicating(
     micro: Training, rates: Rates, passes: tuple[Cost, Cost], weights: float, share: float, again: Cost
 ) -> PartCost:
-    """A part, forward and backward, with the collectives of its ranks. It has `share` of the block's launches."""
+    """Return a part, forward and backward, with the collectives of its ranks. It has `share` of the block's launches."""
     forward, backward = passes
     profile = rates.profile
     tensor = profile.tensor * _tensor(micro, rates)
@@ -137,14 +137,15 @@ def _communicating(
 
 
 def _hidden(chosen: bool | None, share: float) -> float:
-    """The share of communication that is hidden: none where overlap is off, at least this much where it is on."""
+    """Return the share of communication that is hidden: none where overlap is off, at least this much where it is on."""
     if chosen is None:
         return share
     return max(share, 0.4) if chosen else 0.0
 
 
 def _tensor(micro: Training, rates: Rates) -> float:
-    """A part's collectives over the tensor-parallel ranks, in one direction (arXiv 1909.08053, section 3; 2205.05198, section 4.2.2)."""
+    """Return a part's collectives over the tensor-parallel ranks, in one direction (arXiv 1909.08053, section 3;
+    2205.05198, section 4.2.2)."""
     size = ACTIVATION * micro.tokens_per_rank * micro.model.hidden
     group = rates.groups.tp
     if micro.degrees.sequence_parallel:
@@ -153,8 +154,8 @@ def _tensor(micro: Training, rates: Rates) -> float:
 
 
 def _context(micro: Training, rates: Rates, forward: Cost, backward: Cost) -> tuple[float, float]:
-    """Keys and values go round the ring of context-parallel ranks, and back with their gradients; a step's transfer runs beside the
-    attention of the step before (arXiv 2310.01889)."""
+    """Keys and values go round the ring of context-parallel ranks, and back with their gradients; a step's transfer
+    runs in parallel with the attention of the step before (arXiv 2310.01889)."""
     group = rates.groups.cp
     if group.size == 1:
         return 0.0, 0.0

@@ -24,20 +24,20 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """What the pass takes."""
+        """The seconds of the pass."""
         return self.matmul + self.attention + self.memory + self.tensor + self.context + self.experts + self.launch
 
     @property
     def kernels(self) -> float:
-        """What computing takes, without communication."""
+        """The seconds of computing, without communication."""
         return self.matmul + self.attention + self.memory + self.launch
 
     def plus(self, other: "Cost") -> "Cost":
-        """One pass after the other."""
+        """Return one pass after the other."""
         return Cost(*map(float.__add__, self, other))
 
     def times(self, factor: float) -> "Cost":
-        """The pass, `factor` times."""
+        """Return the pass, `factor` times."""
         return Cost(*(part * factor for part in self))
 
 
@@ -46,7 +46,7 @@ NOTHING = Cost()
 
 @dataclass(frozen=True, slots=True)
 class PartCost:
-    """A part of a block on one rank, for one microbatch. `again` is what its backward computes anew under the training's recomputation,
+    """A part of a block on one rank, for one microbatch. `again` is what its backward recomputes under the training's recomputation,
     in the blocks that recompute."""
 
     forward: Cost
@@ -55,7 +55,7 @@ class PartCost:
     again: Cost = NOTHING
 
     def plus(self, other: "PartCost") -> "PartCost":
-        """Both parts, one after the other."""
+        """Return both parts, one after the other."""
         return PartCost(
             self.forward.plus(other.forward),
             self.input_gradient.plus(other.input_gradient),

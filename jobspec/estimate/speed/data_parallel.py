@@ -21,7 +21,7 @@ class Exchange:
     reduced_bytes: float
 
     def plus(self, other: "Exchange") -> "Exchange":
-        """One after the other."""
+        """Return one after the other."""
         return Exchange(
             self.gather + other.gather,
             self.reduce + other.reduce,
@@ -34,18 +34,18 @@ NO_EXCHANGE = Exchange(0.0, 0.0, 0.0, 0.0)
 
 
 def gradient_bytes(training: Training, profile: Profile) -> float:
-    """Bytes of a gradient that is exchanged."""
+    """Return bytes of a gradient that is exchanged."""
     chosen = training.formats.reduce
     return profile.reduce if chosen is None else _BYTES[chosen]
 
 
 def dense_exchange(training: Training, parameters: float, profile: Profile, links: Links, groups: Groups) -> Exchange:
-    """Of `parameters` that all ranks of a stage hold in part (already divided by the tensor-parallel ranks)."""
+    """Return the exchange of `parameters` that all ranks of a stage hold in part (already divided by the tensor-parallel ranks)."""
     return exchange(training, parameters, profile, links, (groups.shard, groups.replicate, groups.data))
 
 
 def expert_exchange(training: Training, parameters: float, profile: Profile, links: Links, groups: Groups) -> Exchange:
-    """Of the experts of one rank: the ranks that hold the same ones exchange them."""
+    """Return the exchange of the experts of one rank: the ranks that hold the same ones exchange them."""
     alone = Group(1, 1)
     return exchange(training, parameters, profile, links, (groups.expert_dp, alone, groups.expert_dp))
 
@@ -53,7 +53,7 @@ def expert_exchange(training: Training, parameters: float, profile: Profile, lin
 def exchange(
     training: Training, parameters: float, profile: Profile, links: Links, groups: tuple[Group, Group, Group]
 ) -> Exchange:
-    """Over the ranks that split, those that replicate the splits, and both together.
+    """Return the exchange over the ranks that split, those that replicate the splits, and both together.
 
     Without splits the gradients are all-reduced; with them they are reduced and scattered, and the parameters gathered (arXiv 1910.02054,
     section 7).

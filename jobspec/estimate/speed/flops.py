@@ -5,9 +5,10 @@ from headway.jobspec.estimate.training import Training
 
 
 def model_flops(training: Training) -> tuple[float, float]:
-    """Of one step on all GPUs, forward and backward, without recomputation: where attention counts what a causal mask leaves, and the full
-    square. Six for each parameter of a matrix that a token goes through, the output layer's too, the embedding's not (arXiv 2204.02311,
-    appendix B); attention's products of queries with keys and of weights with values."""
+    """Return the operations of one step on all GPUs, forward and backward, without recomputation: where attention
+    counts what a causal mask leaves, and the full square. Six for each parameter of a matrix that a token goes through,
+    the output layer's too, the embedding's not (arXiv 2204.02311, appendix B); attention's products of queries with
+    keys and of weights with values."""
     model, latent = training.model, training.model.latent_attention
     matrices = model.active_parameters - model.embedding_parameters
     if model.tie_embeddings:

@@ -13,9 +13,10 @@ def embedding(micro: Training, rates: Rates) -> tuple[float, float]:
 
 
 def output_layer(micro: Training, rates: Rates) -> tuple[float, float]:
-    """The output layer and the loss over its scores: as one kernel they are read and written once each way; else also cast to fp32, and
-    that read and written by the softmax, its logarithm and their gradients. Tensor-parallel ranks have a part of the vocabulary each;
-    where the loss is not made for that, they gather the scores and all compute the whole."""
+    """Return the output layer and the loss over its scores: as one kernel they are read and written once each way; else
+    also cast to fp32, and that read and written by the softmax, its logarithm and their gradients. Tensor-parallel
+    ranks have a part of the vocabulary each; where the loss is not made for that, they gather the scores and all
+    compute the whole."""
     model, tokens, tp = micro.model, micro.tokens_per_rank, micro.degrees.tp
     product = [rates.matmul(*shape, plain=True) for shape in _orders(tokens, model.vocab_size / tp, model.hidden)]
     scores = tokens * model.vocab_size
@@ -27,5 +28,5 @@ def output_layer(micro: Training, rates: Rates) -> tuple[float, float]:
 
 
 def _orders(m: float, n: float, k: float) -> tuple[tuple[float, float, float], ...]:
-    """The shapes of a product forward, of its input's gradient, and of its weight's."""
+    """Return the shapes of a product forward, of its input's gradient, and of its weight's."""
     return (m, n, k), (m, k, n), (k, n, m)

@@ -11,7 +11,7 @@ Passes = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
 
 
 def ranks_of_stages(schedule: str, ranks: int, chunks: int) -> tuple[int, ...]:
-    """The rank that holds each stage."""
+    """Return the rank that holds each stage."""
     there = tuple(range(ranks))
     return (*there, *reversed(there)) if is_folded(schedule) else there * chunks
 

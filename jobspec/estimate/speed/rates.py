@@ -15,7 +15,7 @@ _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8))
 
 
 def one_microbatch(training: Training) -> Training:
-    """The training as far as a block's passes depend on it: many layouts share one."""
+    """Return the training as far as a block's passes depend on it: many layouts share one."""
     degrees = training.degrees
     inner = Degrees(
         cp=degrees.cp, tp=degrees.tp, sequence_parallel=degrees.sequence_parallel, ep=degrees.ep, expert_tp=degrees.expert_tp
@@ -53,13 +53,14 @@ class Rates:
         return max(seconds, ACTIVATION * (m * n + n * k + m * k) / self.memory)
 
     def stream(self, size: float) -> float:
-        """Seconds of element-wise work that reads and writes `size` bytes."""
+        """Return seconds of element-wise work that reads and writes `size` bytes."""
         return size / self.memory
 
 
 @lru_cache(maxsize=65536)
 def filled(m: float, n: float, multiprocessors: int) -> float:
-    """The share of the multiprocessors' time that an [m, n] product uses, with the tiles that suit it best: whole tiles, in whole waves."""
+    """Return the share of the multiprocessors' time that an [m, n] product uses, with the tiles that suit it best:
+    whole tiles, in whole waves."""
     best = 0.0
     for height, width, share in _TILES:
         tiles = math.ceil(m / height) * math.ceil(n / width)
@@ -69,7 +70,7 @@ def filled(m: float, n: float, multiprocessors: int) -> float:
 
 @lru_cache(maxsize=4096)
 def rates_of(training: Training, speed: Speed) -> Rates:
-    """The rates of one_microbatch(training)."""
+    """Return the rates of one_microbatch(training)."""
     gpu, chip = training.gpu, speed.chip(training.gpu)
     profile = _compiled(speed.profile(training.framework), bool(training.kernels.compiled))
     kernels = _decided(training.kernels, profile)
@@ -98,7 +99,7 @@ def _linear(training: Training, speed: Speed) -> float:
     gpu, chip, compute = training.gpu, speed.chip(training.gpu), training.formats.compute
     whose, peak = gpu.rate_of(compute)
     attained = {"bf16": chip.matmul, "fp8": chip.matmul_fp8, "fp4": chip.matmul_fp4}[whose]
-    # TF32, which stands in for fp32, runs at half of bf16 (NVIDIA A100 Tensor Core GPU Architecture, table 3).
+    # TF32, which replaces fp32, runs at half of bf16 (NVIDIA A100 Tensor Core GPU Architecture, table 3).
     return peak * attained * (0.5 if compute == "fp32" else 1.0)
 
 
@@ -108,7 +109,7 @@ def _compiled(profile: Profile, compiled: bool) -> Profile:
 
 
 def _decided(kernels: Kernels, profile: Profile) -> Kernels:
-    """The framework's own choice where none was made. torch.compile makes one kernel of norms."""
+    """Return the framework's own choice where none was made. torch.compile makes one kernel of norms."""
     return replace(
         kernels,
         attention=kernels.attention or profile.attention,
@@ -118,5 +119,5 @@ def _decided(kernels: Kernels, profile: Profile) -> Kernels:
 
 
 def _attention_share(kernels: Kernels, chip: ChipSpeed) -> float:
-    """Of the peak; nothing asks for that of attention which writes its scores."""
+    """Return the share of the peak; unused for attention that writes its scores."""
     return {"flash1": chip.flash1, "flash3": chip.flash3 or chip.flash2}.get(kernels.attention or "", chip.flash2)

@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("speed.yaml")
 
 @dataclass(frozen=True, eq=False)
 class ChipSpeed:
-    """What an architecture attains, as shares of its peaks.
+    """The rates that an architecture attains, as shares of its peaks.
 
     `matmul`, `matmul_fp8`, `matmul_fp4`: of large matrix products; `depth` is what beginning and ending a tile of them costs, in elements
     of the dimension that is summed over. `flash1` to `flash3`: forward attention that never writes its scores; `attention_backward` times
@@ -60,12 +60,12 @@ class NetworkSpeed:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What a framework does with a step.
+    """The costs of a step under a framework.
 
     Kernels: `attention` by name (training.Kernels), whether the `norm` and the `loss` are one kernel and the loss is split over
     tensor-parallel ranks, and `passes`: how often the other element-wise work reads and writes memory, relative to one kernel for each.
     `launch_us` are the host's microseconds for a block's forward, `stall_us` those in which the accelerator always waits for it. `drag`
-    multiplies the time of all kernels: what the parts do not explain. `partition` says what pipeline stages have equally many of: `blocks`,
+    multiplies the time of all kernels: what the parts do not explain. `partition` is what pipeline stages have equally many of: `blocks`,
     `parameters`, or `entries` of a list that has the ends too.
 
     Tensor-parallel communication is `tensor` times the least. Shares hidden behind computation: of that, forward and backward; of
@@ -73,7 +73,7 @@ class Profile:
 
     `exchange` is the share of their bandwidth that data-parallel collectives attain, `bucket_mb` the size of one of them in 10^6 bytes.
     Bytes: `reduce` of a gradient that is exchanged, `accumulate` that each microbatch reads and writes of a parameter's gradient, and
-    `optimizer` that a step reads and writes of its state. `each_microbatch` says whether gradients are exchanged after every one. `step` is
+    `optimizer` that a step reads and writes of its state. `each_microbatch`: whether gradients are exchanged after every one. `step` is
     what a step takes besides, in seconds.
     """
 
@@ -124,29 +124,29 @@ class Speed:
     experts: ExpertSpeed = field(default_factory=expert_constants)
 
     def chip(self, gpu: Gpu) -> ChipSpeed:
-        """Of the GPU's architecture."""
+        """Return the constants of the GPU's architecture."""
         return self.chips[gpu.arch]
 
     def link(self, gpu: Gpu) -> LinkSpeed:
-        """Of the GPU's scale-up links."""
+        """Return the constants of the GPU's scale-up links."""
         return self.links[gpu.arch]
 
     def network(self, transport: str) -> NetworkSpeed:
-        """Of adapters on this transport."""
+        """Return the constants of adapters on this transport."""
         return self.networks[transport]
 
     def interval(self, framework: str) -> tuple[float, float]:
-        """The framework's, or what all have in common."""
+        """Return the framework's, or what all have in common."""
         return self.spread.get(framework, self.spread["other"])
 
     def profile(self, framework: str) -> Profile:
-        """Of the framework. Raises KeyError."""
+        """Return the profile of the framework. Raises KeyError."""
         return self.profiles[framework]
 
 
 @cache
 def constants() -> Speed:
-    """The committed constants."""
+    """Return the committed constants."""
     return speed_of(read())
 
 
@@ -157,7 +157,7 @@ def read() -> dict[str, Any]:
 
 
 def speed_of(tables: Mapping[str, Any]) -> Speed:
-    """The tables of speed.yaml as records."""
+    """Return the tables of speed.yaml as records."""
     return Speed(
         chips=_records(ChipSpeed, tables["chips"]),
         links=_records(LinkSpeed, tables["links"]),
@@ -176,7 +176,7 @@ def _records(kind: type[Any], table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _whole(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The row with what it takes from the row that it is `like`."""
+    """Return the row with what it takes from the row that it is `like`."""
     row = dict(table[name])
     like = row.pop("like", None)
     return row if like is None else _whole(table, like) | row

@@ -10,7 +10,7 @@ from headway.jobspec.resolve.model import ModelSizes
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one pipeline stage holds: blocks of each kind, and whether the embedding or the output layer are with them."""
+    """The content of one pipeline stage: blocks of each kind, and whether the embedding or the output layer are with them."""
 
     dense: int
     experts: int
@@ -19,14 +19,16 @@ class Stage:
 
 
 def stages_of(training: Training, profile: Profile) -> tuple[Stage, ...]:
-    """The stages in order. None has more blocks than it must; what the ends count as decides where they go that do not divide."""
+    """Return the stages in order. None has more blocks than it must; what the ends count as decides where they go that
+    do not divide."""
     experts = tuple(training.model.has_experts(layer) for layer in range(training.model.layers))
     return _stages(experts, training.degrees.pp * training.degrees.chunks, _ends(training.model, profile.partition))
 
 
 def _ends(model: ModelSizes, partition: str) -> tuple[float, float]:
-    """What the embedding and the output layer count as, in blocks: next to nothing where stages are made of equal `blocks`, one and two
-    (the last norm is one) where of equal `entries`, what their parameters make where of equal `parameters`."""
+    """Return what the embedding and the output layer count as, in blocks: next to nothing where stages are made of
+    equal `blocks`, one and two (the last norm is one) where of equal `entries`, what their parameters make where of
+    equal `parameters`."""
     if partition == "entries":
         return 1.0, 2.0
     if partition == "parameters":
@@ -52,7 +54,7 @@ def _stages(experts: tuple[bool, ...], count: int, ends: tuple[float, float]) ->
 
 
 def _sizes(layers: int, count: int, ends: tuple[float, float]) -> list[int]:
-    """Blocks of each stage: each block goes to the stage that has least."""
+    """Return blocks of each stage: each block goes to the stage that has least."""
     sizes = [0] * count
     loads = [ends[0] * (stage == 0) + ends[1] * (stage == count - 1) for stage in range(count)]
     for _ in range(layers):
@@ -64,7 +66,7 @@ def _sizes(layers: int, count: int, ends: tuple[float, float]) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def held_parameters(training: Training, stage: Stage) -> tuple[float, float]:
-    """Parameters of one rank before data-parallel ranks split them: all but experts, and experts."""
+    """Return parameters of one rank before data-parallel ranks split them: all but experts, and experts."""
     model, degrees = training.model, training.degrees
     blocks = stage.dense + stage.experts
     dense = blocks * (model.attention_parameters + 2 * model.norm_parameters) + stage.dense * model.mlp_parameters

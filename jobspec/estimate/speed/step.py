@@ -54,17 +54,17 @@ class StageCost:
 
     @property
     def forward_seconds(self) -> float:
-        """Of the forward pass."""
+        """The seconds of the forward pass."""
         return self.forward.seconds + self.ends[0] + self.gathers[0]
 
     @property
     def input_seconds(self) -> float:
-        """Of the input gradient, with what is recomputed for it."""
+        """The seconds of the input gradient, with what is recomputed for it."""
         return self.again.seconds + self.input_gradient.seconds + self.ends[1] + self.gathers[1]
 
     @property
     def backward_seconds(self) -> float:
-        """Of both gradients."""
+        """The seconds of both gradients."""
         return self.input_seconds + self.weight_gradient.seconds
 
     @property
@@ -74,7 +74,7 @@ class StageCost:
 
 
 def step_time(training: Training, speed: Speed | None = None) -> StepTime:
-    """How long an optimizer step takes. Raises ScheduleError where the pipeline's schedule does not take the layout."""
+    """Return how long an optimizer step takes. Raises ScheduleError where the pipeline's schedule does not take the layout."""
     return _Step(training, constants() if speed is None else speed).time()
 
 
@@ -93,7 +93,7 @@ class _Step:
         self._costs: dict[Stage, StageCost] = {}
 
     def time(self) -> StepTime:
-        """The step's seconds and parts, of the rank that computes longest."""
+        """Return the step's seconds and parts, of the rank that computes longest."""
         end, busy = self._pipeline
         rank = max(range(len(busy)), key=busy.__getitem__)
         held = [stage for stage, holder in zip(self.stages, self._ranks, strict=True) if holder == rank]
@@ -151,7 +151,7 @@ class _Step:
         return (1 - self._hidden("pipeline")) * self.links.send(self.groups.pp, size / self.training.degrees.tp)
 
     def _waits(self, idle: float) -> dict[str, float]:
-        """What a rank waits in the pipeline: for transfers, and for other ranks."""
+        """Return what a rank waits in the pipeline: for transfers, and for other ranks."""
         degrees = self.training.degrees
         transfers = min(idle, 2 * self._transfer * degrees.chunks * self.training.accumulation)
         return {"pp communication": transfers, "bubble": idle - transfers}
@@ -175,7 +175,7 @@ class _Step:
         )
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
-        """The embedding on the first stage, the output layer and the loss on the last."""
+        """Return the embedding on the first stage, the output layer and the loss on the last."""
         first = embedding(self.micro, self.rates) if stage.first else (0.0, 0.0)
         last = output_layer(self.micro, self.rates) if stage.last else (0.0, 0.0)
         return first[0] + last[0], first[1] + last[1]
@@ -199,21 +199,22 @@ class _Step:
         )
 
     def _hidden(self, kind: str) -> float:
-        """The share of computation (of transfers, for `pipeline`) beside which communication of this kind is hidden."""
+        """Return the share of computation (of transfers, for `pipeline`) in parallel with which communication of this kind is hidden."""
         chosen: bool | None = getattr(self.training.overlaps, kind)
         usual: float = getattr(self.profile, kind)
         return usual if chosen is None else float(chosen) * max(usual, 0.9)
 
     def _exposed(self, seconds: float, size: float, computation: float, share: float) -> float:
-        """What of a communication of `size` bytes adds to the time: what does not fit beside `share` of the computation, and what that
-        loses where it does: NCCL's kernels take multiprocessors and memory bandwidth as long as they move bytes."""
+        """Return the exposed seconds of a communication of `size` bytes: those that do not fit into `share` of the
+        computation, and the slowdown of that: NCCL's kernels take multiprocessors and memory bandwidth as long as they
+        move bytes."""
         if not seconds:
             return 0.0
         hidden = min(seconds, share * computation)
         return seconds - hidden + self.speed.interference * size / self.links.up_bytes_s * hidden / seconds
 
     def _exchange(self, stage: Stage) -> Exchange:
-        """Of all parameters that the rank holds of the stage, once."""
+        """Return the exchange of all parameters that the rank holds of the stage, once."""
         dense, experts = held_parameters(self.training, stage)
         exchange = dense_exchange(self.training, dense, self.profile, self.links, self.groups)
         if experts:
@@ -228,7 +229,7 @@ class _Step:
         return found
 
     def _exchanged(self, stages: list[Stage], exchange: Exchange) -> float:
-        """What is exchanged once a step, as far as no computation hides it."""
+        """Return what is exchanged once a step, as far as no computation hides it."""
         if self.training.degrees.sharding == "parameters":
             once = not self.profile.each_microbatch and self.training.accumulation > 1
             return self._reduced(stages, exchange) if once else 0.0
@@ -237,12 +238,12 @@ class _Step:
         return self._reduced(stages, exchange) + gathered
 
     def _reduced(self, stages: list[Stage], exchange: Exchange) -> float:
-        """Gradients that are exchanged once, beside the backward of the last microbatch."""
+        """Return the cost of gradients that are exchanged once, in parallel with the backward of the last microbatch."""
         backward = sum(self._cost(stage).backward_seconds for stage in stages)
         return self._exposed(exchange.reduce, exchange.reduced_bytes, backward, self._hidden("gradients"))
 
     def _optimizer(self, stages: list[Stage]) -> float:
-        """Its state and the gradients, read and written once, where they are not split over data-parallel ranks."""
+        """Return the seconds for its state and the gradients, read and written once, where they are not split over data-parallel ranks."""
         held = [held_parameters(self.training, stage) for stage in stages]
         dense, experts = sum(parameters for parameters, _ in held), sum(parameters for _, parameters in held)
         if self.training.degrees.sharding != "none":
@@ -251,7 +252,7 @@ class _Step:
         return self.rates.stream((dense + experts) * self.profile.optimizer)
 
     def _parts(self, stages: list[Stage]) -> dict[str, float]:
-        """Of all microbatches on the rank that holds the stages."""
+        """Return the parts of all microbatches on the rank that holds the stages."""
         count = self.training.accumulation
         costs = [self._cost(stage) for stage in stages]
         total = NOTHING
@@ -273,7 +274,7 @@ class _Step:
 
 @lru_cache(maxsize=4096)
 def _blocks(micro: Training, stage: Stage, speed: Speed) -> PartCost:
-    """All blocks of a stage."""
+    """Return all blocks of a stage."""
     found = PartCost(NOTHING, NOTHING, NOTHING)
     if stage.dense:
         found = found.plus(dense_block(micro, speed).times(stage.dense))

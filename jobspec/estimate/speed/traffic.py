@@ -12,7 +12,7 @@ from headway.jobspec.estimate.training import Training
 def sent(
     training: Training, groups: Groups, blocks: tuple[int, int], exchange: Exchange, each_microbatch: bool
 ) -> Mapping[str, float]:
-    """In bytes, of a rank with so many blocks, and so many of them with experts; dimensions that send nothing are left out.
+    """Return the bytes that a rank sends with so many blocks, and so many of them with experts; dimensions that send nothing are left out.
 
     `exchange` is of all parameters of the rank, once; `each_microbatch` whether gradients are exchanged after every one.
     """

@@ -29,23 +29,23 @@ class Described:
 
 
 class Archive(Protocol):
-    """What `diff`, `export` and `import` read."""
+    """The input of `diff`, `export` and `import`."""
 
     def tensors(self) -> Mapping[str, Described]:
-        """Every tensor, by name."""
+        """Return every tensor, by name."""
         ...
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor whole, in host memory."""
+        """Return the tensor whole, in host memory."""
         ...
 
     def objects(self) -> Mapping[str, Any]:
-        """What is no tensor, as `rank -> name -> value`, or by name where the origin knows no ranks."""
+        """Return the values that are not tensors, as `rank -> name -> value`, or by name if the format has no ranks."""
         ...
 
 
 class Verified:
-    """A checkpoint in headway's format. Everything raises RefusedError for what is not what was committed."""
+    """A checkpoint in headway's format. Everything raises RefusedError for data that differs from what was committed."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader

@@ -3,8 +3,9 @@
     dcp.save(state, storage_writer=StorageWriter(path))
     dcp.load(state, storage_reader=StorageReader(path))
 
-Planners, DTensors, resharding and async_save stay torch's own. A checkpoint is `.headway.json` and the files that it names. A save
-makes files with names of their own and then replaces `.headway.json`, so that the checkpoint before it stands until that moment.
+Planners, DTensors, resharding and async_save stay torch's own. A checkpoint is `.headway.json` and the files that it
+names. A save creates files with new names and then replaces `.headway.json`; until then, the previous checkpoint stays
+valid.
 """
 
 import io
@@ -70,7 +71,7 @@ _OWN = re.compile(r"(data-\d+-[0-9a-f]{16}\.bin|part-\d+-[0-9a-f]{16}\.json)")
 
 @dataclass(frozen=True)
 class _Written:
-    """What a rank tells the coordinator of its files: `boxes` names each tensor's boxes by their offset."""
+    """One rank's report of its files to the coordinator: `boxes` names each tensor's boxes by their offset."""
 
     stored: Stored
     part: str
@@ -80,7 +81,7 @@ class _Written:
 
 
 class _AtPath:
-    """What torch asks of both storages about the directory that they are made for."""
+    """The methods that torch expects of both storages for their directory."""
 
     path: Path
 
@@ -99,8 +100,9 @@ class _AtPath:
 class StorageWriter(_AtPath, storage.StorageWriter):
     """For `dcp.save` and `dcp.async_save`, in threads or processes. `path`: a directory that all ranks see.
 
-    Other files below `path` are left alone. A value that is neither a tensor nor one of the types of objects.py is kept as torch.save
-    writes it, if torch.load takes that with weights_only=True; what it does not take fails the save by name (ObjectError).
+    Other files below `path` stay untouched. A value that is neither a tensor nor of a type in objects.py is kept as
+    torch.save writes it, if torch.load accepts that with weights_only=True; otherwise the save fails and names it
+    (ObjectError).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -112,7 +114,8 @@ class StorageWriter(_AtPath, storage.StorageWriter):
             raise ValueError(
                 "use_collectives=False makes a separate checkpoint for each rank; leave it out with headway's StorageWriter"
             )
-        # torch says it since 2.9. Before, ranks that save are those of the job: which of a group of their own they are nobody tells.
+        # torch passes it since 2.9. Before, the saving ranks are taken to be the job's: a custom group's ranks are
+        # unknown.
         self._rank = kwargs.get("rank", dist.get_rank() if dist.is_initialized() else 0) or 0
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -120,7 +123,8 @@ class StorageWriter(_AtPath, storage.StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        _sweep_unnamed(self.path)  # no rank writes before it has its plan, so what nothing names is of a save that failed
+        # No rank writes before it has its plan, so unnamed files are of a failed save.
+        _sweep_unnamed(self.path)
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -130,7 +134,7 @@ class StorageWriter(_AtPath, storage.StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Names what all ranks wrote; from here on the checkpoint is the new one. Raises OSError."""
+        """Record what all ranks wrote: this commits the new checkpoint. Raises OSError."""
         written = [result.storage_data for (result,) in results]
         fsync_directory(self.path)
         root = _root(metadata, written)
@@ -138,7 +142,7 @@ class StorageWriter(_AtPath, storage.StorageWriter):
         _sweep(_own_files(self.path), root)
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> _Written:
-        # Names of its own for each rank and save: the plan cannot carry one for all, as torch's planners reuse cached plans.
+        # Unique for each rank and save: the plan cannot carry one for all, as torch's planners reuse cached plans.
         nonce = secrets.token_hex(8)
         part, data = f"part-{self._rank}-{nonce}.json", f"data-{self._rank}-{nonce}.bin"
         boxes, objects, foreign = list[tuple[str, tuple[int, ...]]](), list[str](), list[str]()
@@ -155,7 +159,7 @@ class StorageWriter(_AtPath, storage.StorageWriter):
 
 
 def _add(writer: PartWriter, planner: SavePlanner, item: WriteItem) -> tuple[int, ...]:
-    """Writes a tensor or a shard; returns where it begins in the global tensor."""
+    """Write a tensor or a shard; return its offset in the global tensor."""
     tensor, data = planner.resolve_data(item), item.tensor_data
     if not isinstance(tensor, torch.Tensor) or data is None:
         raise ObjectError(f"the planner gave a {type(tensor).__name__} for the tensor `{item.index.fqn}`")
@@ -165,7 +169,7 @@ def _add(writer: PartWriter, planner: SavePlanner, item: WriteItem) -> tuple[int
 
 
 def _hold(writer: PartWriter, planner: SavePlanner, item: WriteItem) -> bool:
-    """Keeps a value that is no tensor; False where it had to be kept as torch.save writes it."""
+    """Keep a value that is not a tensor; return False if it had to be kept as torch.save writes it."""
     name = item.index.fqn
     if isinstance(planner, DefaultSavePlanner) and _plain(type(planner)):
         try:
@@ -184,16 +188,17 @@ def _hold(writer: PartWriter, planner: SavePlanner, item: WriteItem) -> bool:
 
 
 def _plain(kind: type[DefaultSavePlanner]) -> bool:
-    """The planner does nothing of its own with values, so they can be taken as they are, before torch.save."""
+    """Return whether the planner leaves values unchanged, so they can be taken before torch.save."""
     default = DefaultSavePlanner
     return kind.resolve_data is default.resolve_data and kind.transform_object is default.transform_object
 
 
 def _unloadable(raw: bytes) -> str | None:
-    """Why torch.load refuses these bytes with weights_only=True; None if it takes them."""
+    """Return why torch.load refuses these bytes with weights_only=True; None if it accepts them."""
     try:
         torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-    except Exception as error:  # the bytes are anybody's, and so are the errors
+    except Exception as error:
+        # The bytes are untrusted, so any error is possible.
         return str(error).splitlines()[0]
     return None
 
@@ -228,7 +233,7 @@ def _saved(name: str, found: TensorStorageMetadata, where: dict[tuple[str, tuple
 
 
 def _sweep_unnamed(path: Path) -> None:
-    """Deletes files of ours that the checkpoint does not name; none where the checkpoint cannot be read."""
+    """Delete headway's files that the checkpoint does not name; none if the checkpoint cannot be read."""
     if not (files := _own_files(path)):
         return
     try:
@@ -253,7 +258,8 @@ def _sweep(files: list[Path], root: Root | None) -> None:
 
 
 class _Refused(Metadata):
-    """Metadata that was refused: dcp.load makes an AssertionError of what read_metadata raises, so this raises when it is used."""
+    """Metadata that was refused: dcp.load makes an AssertionError of what read_metadata raises, so this raises when it
+    is used."""
 
     def __init__(self, error: RefusedError) -> None:
         self.error = error
@@ -263,14 +269,15 @@ class _Refused(Metadata):
 
 
 class StorageReader(_AtPath, storage.StorageReader):
-    """For `dcp.load`, at any world size and layout. What is not what was saved raises CheckpointException with a RefusedError in it."""
+    """For `dcp.load`, at any world size and layout. Data that differs from what was saved raises CheckpointException
+    with a RefusedError in it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = Path(path)
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """torch's metadata; where it is refused, an object that raises RefusedError when it is used."""
+        """Return torch's metadata; if it is refused, an object that raises RefusedError when it is used."""
         try:
             root = read_root(self.path)
         except RefusedError as error:
@@ -302,7 +309,8 @@ class StorageReader(_AtPath, storage.StorageReader):
         return done
 
     def _value(self, name: str) -> io.BytesIO:
-        """A value as torch.save writes it, which is what planners read; it was JSON until here, or is what weights_only=True takes."""
+        """Return a value as torch.save writes it, which planners read. It is stored as JSON, or as bytes that
+        weights_only=True accepts."""
         if name in self._root.objects:
             found = self._reader.objects(self._root.objects[name])
             if name not in found:
@@ -326,14 +334,14 @@ class StorageReader(_AtPath, storage.StorageReader):
         planner.commit_tensor(item, target)
 
     def _wanted(self, item: ReadItem) -> tuple[str, Box, list[int]]:
-        """The tensor, what of it the item is about in global coordinates, and the ranks whose parts have it."""
+        """Return the tensor, the item's box in global coordinates, and the ranks whose parts have it."""
         name, saved = item.storage_index.fqn, self._root.tensors[item.storage_index.fqn]
         begin = tuple(item.storage_index.offset or (0,) * len(saved.shape))
         offset = tuple(a + b for a, b in zip(begin, item.storage_offsets, strict=True))
         return name, Box(offset, tuple(item.lengths)), [c.rank for c in saved.chunks if c.box.offset == begin]
 
     def _copy(self, name: str, box: Box, target: torch.Tensor, rank: int) -> int:
-        """Copies what the rank's part holds of `box`, which `target` is; returns the number of elements."""
+        """Copy the rank's share of `box` into `target`; return the number of elements."""
         done, entry = 0, self._reader.part(rank).tensors.get(name)
         for chunk in entry.chunks if entry else ():
             if (common := chunk.box.intersect(box)) is not None:

@@ -19,7 +19,7 @@ from headway.runner.checkpoint.tools.inspect import ForeignError
 from headway.runner.contract import Model
 
 SHARD_BYTES = 5_000_000_000
-"""What transformers' save_pretrained has cut to for years (its docs: max_shard_size "5GB")."""
+"""The limit of transformers' save_pretrained for years (its docs: max_shard_size "5GB")."""
 ONE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 
 # https://github.com/huggingface/safetensors, enum Dtype.
@@ -40,7 +40,8 @@ _DTYPES: Mapping[str, str] = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-# LlamaForCausalLM (transformers, models/llama/modeling_llama.py). Both turn the halves of a head, so no row has to move.
+# LlamaForCausalLM (transformers, models/llama/modeling_llama.py). Both rotate the halves of a head, so no row has to
+# move.
 _LAYER_NAMES: Mapping[str, str] = {
     "attention_norm": "input_layernorm",
     "attention.wq": "self_attn.q_proj",
@@ -61,14 +62,14 @@ _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.weight")
 
 
 class SafetensorsError(ForeignError):
-    """Files cannot be read or made; the message names the tensor or the field, what was found and what was expected."""
+    """Files cannot be read or written; the message names the tensor or the field, what was found and what was expected."""
 
 
 # --- the builtin model under Llama's names ----------------------------------------------------------------------------
 
 
 def llama_name(name: str) -> str:
-    """The name of a parameter of the builtin model in LlamaForCausalLM. Raises SafetensorsError for one that has none."""
+    """Return the name of a builtin model's parameter in LlamaForCausalLM. Raises SafetensorsError for one that has none."""
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
     match = _LAYER.fullmatch(name)
@@ -78,7 +79,8 @@ def llama_name(name: str) -> str:
 
 
 def llama_config(model: Model, sequence_length: int | None, dtype: str) -> dict[str, Any]:
-    """config.json. `rope_theta` stands twice: before version 5 transformers read it at the top, since then in rope_parameters."""
+    """Return config.json. `rope_theta` is in it twice: before version 5 transformers read it at the top, since then in
+    rope_parameters."""
     length = {} if sequence_length is None else {"max_position_embeddings": sequence_length}
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -105,7 +107,7 @@ def llama_config(model: Model, sequence_length: int | None, dtype: str) -> dict[
 
 
 def llama_differences(config: Mapping[str, Any], model: Model) -> Iterator[str]:
-    """What config.json says that the builtin model with these numbers would not compute."""
+    """Yield the settings of config.json that the builtin model with these numbers would not compute."""
     expected = llama_config(model, None, "float32")
     rope = config.get("rope_parameters") or {"rope_type": "default"}
     found = {
@@ -124,7 +126,7 @@ def llama_differences(config: Mapping[str, Any], model: Model) -> Iterator[str]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json of `directory`. Raises SafetensorsError."""
+    """Return config.json of `directory`. Raises SafetensorsError."""
     try:
         found = json.loads((directory / CONFIG).read_text())
     except (OSError, ValueError) as error:
@@ -134,15 +136,17 @@ def read_config(directory: Path) -> dict[str, Any]:
     return found
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- export -----------------------------------------------------------------------------------------------------------
 
 
 def export_safetensors(
     archive: Archive, directory: Path, names: Mapping[str, str], config: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Writes the tensors that are keys of `names` under the names given there; returns the files. One tensor is in memory at a time.
+    """Write the tensors that are keys of `names` under the names given there; return the files. One tensor is in memory
+    at a time.
 
-    `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError, SafetensorsError.
+    `directory` need not exist; it appears once all files are complete. Raises FileExistsError, OSError,
+    SafetensorsError.
     """
     if directory.exists():
         raise FileExistsError(f"{directory} exists; pass a directory that does not exist yet")
@@ -170,7 +174,8 @@ def _file_names(count: int) -> list[str]:
 
 
 def _shards(tensors: Mapping[str, Described]) -> Iterator[dict[str, Described]]:
-    """In the order of names, each of SHARD_BYTES at most unless one tensor is larger; one empty shard where there is nothing."""
+    """Yield shards in the order of names, each at most SHARD_BYTES unless one tensor is larger; one empty shard if
+    there is no tensor."""
     shard: dict[str, Described] = {}
     for name, described in tensors.items():
         if shard and sum(d.bytes for d in shard.values()) + described.bytes > SHARD_BYTES:
@@ -181,7 +186,7 @@ def _shards(tensors: Mapping[str, Described]) -> Iterator[dict[str, Described]]:
 
 
 def _write_shard(path: Path, shard: Mapping[str, Described], names: Mapping[str, str], archive: Archive) -> None:
-    # Widest elements first, as safetensors' own writer has it: every tensor then begins at a multiple of its element.
+    # Widest elements first, as safetensors' own writer does: every tensor then begins at a multiple of its element.
     order = sorted(shard, key=lambda name: (-dtype_named(shard[name].dtype).itemsize, names[name]))
     with path.open("wb") as file:
         file.write(_header(shard, names, order))
@@ -205,11 +210,11 @@ def _header(shard: Mapping[str, Described], names: Mapping[str, str], order: lis
     return len(text).to_bytes(8, "little") + text
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 def safetensors_files(directory: Path) -> dict[str, Path]:
-    """The file of each tensor, as the index says or as the only file has them. Raises SafetensorsError."""
+    """Return the file of each tensor, from the index or the only file. Raises SafetensorsError."""
     index = directory / INDEX
     try:
         if index.exists():
@@ -224,10 +229,11 @@ def safetensors_files(directory: Path) -> dict[str, Path]:
 
 
 def load_safetensors(directory: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Fills `tensors` in place from the files' tensors of the same names; of a DTensor each rank reads its own elements only.
+    """Fill `tensors` in place from the files' tensors of the same names; each rank reads only its elements of a
+    DTensor.
 
-    Elements are converted to the dtype of the target. The files carry no checksum. Raises SafetensorsError, by name, for a tensor that
-    is missing or has another shape.
+    Elements are converted to the dtype of the target. The files carry no checksum. Raises SafetensorsError, by name,
+    for a tensor that is missing or has another shape.
     """
     files = safetensors_files(directory)
     if missing := [name for name in tensors if name not in files]:

@@ -18,13 +18,14 @@ from headway.runner.checkpoint.posix import write_durable
 from headway.runner.checkpoint.tensors import dtype_name, to_bytes
 
 CHUNK_BYTES = 64 << 20
-"""What is hashed as one, so that a reader of a few rows verifies little more than these."""
+"""The bytes that one hash covers, so that a reader of a few rows verifies little more than these."""
 
 
 class PartWriter:
-    """Writes tensors and objects of one rank of a checkpoint, without any other process: for imports and for other people's savers.
+    """Writes tensors and objects of one rank of a checkpoint, without any other process: for imports and other
+    libraries' savers.
 
-    Nothing is durable, and no part is there, before `finish`. Everything raises OSError.
+    Nothing is durable, and no part exists, before `finish`. Everything raises OSError.
     """
 
     def __init__(self, data: Path, rank: int, run: str, checkpoint: CheckpointId) -> None:
@@ -42,7 +43,7 @@ class PartWriter:
     def add(
         self, name: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None, offset: tuple[int, ...] | None = None
     ) -> None:
-        """Writes a tensor whole, or as the box at `offset` of one of `shape`; the boxes of a name may not overlap.
+        """Write a tensor whole, or as the box at `offset` of one of `shape`; the boxes of a name may not overlap.
 
         Raises ObjectError for a tensor that is not its elements in a row (sparse, quantized).
         """
@@ -56,11 +57,11 @@ class PartWriter:
         self._tensors[name] = TensorEntry(entry.dtype, entry.shape, around(entry.held, place), entry.chunks + chunks)
 
     def hold(self, name: str, value: Any) -> None:
-        """Keeps an object. Raises ObjectError, by name, for what objects.py has no form for."""
+        """Keep an object. Raises ObjectError, by name, for types that objects.py does not support."""
         self._objects[name] = encode(value, name)
 
     def finish(self, part: Path) -> Stored:
-        """Makes the data durable, then the part at `part`."""
+        """Make the data durable, then write the part at `part`."""
         self._file.flush()
         os.fsync(self._file.fileno())
         raw = record_bytes(Part(self._rank, self._tensors, self._objects))
@@ -75,7 +76,7 @@ class PartWriter:
 
 
 def cut(box: Box, element_bytes: int) -> Iterator[Box]:
-    """The box as boxes of whole rows, CHUNK_BYTES at most unless a single row is longer; none for a box without elements."""
+    """Yield the box as boxes of whole rows, at most CHUNK_BYTES each unless a single row is longer; none for an empty box."""
     if 0 in box.shape:
         return
     if not box.shape:
@@ -87,7 +88,7 @@ def cut(box: Box, element_bytes: int) -> Iterator[Box]:
 
 
 def around(one: Box, other: Box) -> Box:
-    """The smallest box that holds both."""
+    """Return the smallest box that holds both."""
     begin = tuple(map(min, one.offset, other.offset))
     ends = (max(a + n, b + m) for a, n, b, m in zip(one.offset, one.shape, other.offset, other.shape, strict=True))
     return Box(begin, tuple(end - start for start, end in zip(begin, ends, strict=True)))

@@ -1,6 +1,6 @@
 """Reads a plain torch.distributed.checkpoint directory as tensors and values, without running code from its pickles.
 
-The format carries no checksum, so what is read here may be anything: it is for bringing checkpoints in, once.
+The format carries no checksum, so damage goes unnoticed: use it to import checkpoints, once.
 """
 
 import io
@@ -29,7 +29,8 @@ _METADATA_CLASSES = (
     "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta TensorProperties TensorStorageMetadata"
     " _MEM_FORMAT_ENCODING"
 )
-# What torch 2.13's FileSystemWriter puts into .metadata; dtypes and layouts are admitted by what they are (torch/serialization.py).
+# The contents of .metadata from torch 2.13's FileSystemWriter; dtypes and layouts are admitted by their type
+# (torch/serialization.py).
 ADMITTED: Mapping[str, frozenset[str]] = {
     "torch.distributed.checkpoint.metadata": frozenset(_METADATA_CLASSES.split()),
     "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
@@ -41,11 +42,11 @@ ADMITTED: Mapping[str, frozenset[str]] = {
 
 
 class PlainDcpError(ForeignError):
-    """A plain checkpoint cannot be read; the message names the file and why."""
+    """A plain checkpoint cannot be read; the message names the file and the reason."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Gives torch's metadata classes and plain containers, and refuses every other name before it is imported."""
+    """Loads torch's metadata classes and plain containers, and refuses every other name before it is imported."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in ADMITTED.get(module, ()):
@@ -82,13 +83,14 @@ class PlainDcp:
         return found
 
     def objects(self) -> dict[str, Any]:
-        """The values, nested as they were saved; those that `export_dcp` wrote come back as they were."""
+        """Return the values, nested as they were saved; those of `export_dcp` are unchanged."""
         found = self._values()
         own: dict[str, Any] = found[_OBJECTS] if found.keys() == {_OBJECTS} else found
         return own
 
     def nested(self) -> tuple[dict[str, Any], dict[int, str]]:
-        """The state as it was saved, where torch's planner has left how, with tensors on `meta`; and the name of each by its id()."""
+        """Return the state as it was saved, if torch's planner recorded its nesting, with tensors on `meta`; and each
+        tensor's name by its id()."""
         found, names = self._values(), dict[int, str]()
         for name, described in self._described():
             tensor = torch.empty(described.size, dtype=described.properties.dtype, device="meta")
@@ -119,7 +121,8 @@ class PlainDcp:
             with (self._path / info.relative_path).open("rb") as file:
                 file.seek(info.offset)
                 return torch.load(io.BytesIO(file.read(info.length)), map_location="cpu", weights_only=True)
-        except Exception as error:  # the bytes are anybody's, and so are the errors
+        except Exception as error:
+            # The bytes are untrusted, so any error is possible.
             raise PlainDcpError(f"{self._path / info.relative_path}: `{name}`: {str(error).splitlines()[0]}") from None
 
 
@@ -129,7 +132,8 @@ def _metadata(file: Path) -> Metadata:
             found = _Unpickler(stream).load()
     except OSError as error:
         raise PlainDcpError(f"{file}: {error.strerror}; expected the file that dcp.save writes last") from None
-    except Exception as error:  # the bytes are anybody's, and so are the errors
+    except Exception as error:
+        # The bytes are untrusted, so any error is possible.
         raise PlainDcpError(f"{file}: {error}") from None
     if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
         raise PlainDcpError(f"{file}: holds a {type(found).__name__}; expected the metadata of torch.distributed.checkpoint")
@@ -137,7 +141,7 @@ def _metadata(file: Path) -> Metadata:
 
 
 def read_dcp(path: Path) -> PlainDcp:
-    """Opens a plain checkpoint for reading. Raises PlainDcpError."""
+    """Open a plain checkpoint for reading. Raises PlainDcpError."""
     return PlainDcp(path)
 
 
@@ -154,9 +158,10 @@ class _Lazy(DefaultSavePlanner):
 
 
 def export_dcp(archive: Archive, directory: Path) -> None:
-    """Writes a plain checkpoint that torch's FileSystemReader loads: the tensors by name, the objects below `objects`.
+    """Write a plain checkpoint that torch's FileSystemReader loads: the tensors by name, the objects below `objects`.
 
-    `directory` may not be there; nothing is under its name before all is. Raises FileExistsError, OSError, and what the archive raises.
+    `directory` need not exist; it appears once all files are complete. Raises FileExistsError, OSError, and the
+    archive's errors.
     """
     if directory.exists():
         raise FileExistsError(f"{directory} exists; pass a directory that does not exist yet")
@@ -168,9 +173,10 @@ def export_dcp(archive: Archive, directory: Path) -> None:
 
 
 def _save(state: dict[str, Any], directory: Path, planner: _Lazy) -> None:
-    """dcp.save by this process alone, which raises what went wrong and not torch's list of it by rank."""
+    """Save in this process alone; raises the original error and not torch's list of errors by rank."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is what is wanted
+        # One process is intended.
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
         try:
             save(state, storage_writer=FileSystemWriter(directory), planner=planner, no_dist=True)
         except CheckpointException as error:

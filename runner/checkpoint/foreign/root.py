@@ -13,10 +13,10 @@ from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
 from headway.runner.contract import RecordError, from_json, to_json
 
-# Not a name that anybody else gives to a file of a checkpoint.
+# No other program gives this name to a file of a checkpoint.
 ROOT = ".headway.json"
 SCHEMA = "headway.dcp/1"
-# A directory that is nobody's run holds one checkpoint.
+# A directory outside of a run holds one checkpoint.
 RUN, STEP, GENERATION = "dcp", 0, 0
 
 
@@ -40,9 +40,10 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Root:
-    """`.headway.json`: the manifest, the files of its parts, and what torch's planners want to know again.
+    """`.headway.json`: the manifest, the files of its parts, and the state that torch's planners need for a load.
 
-    `objects` and `foreign` give the rank that holds a value: as an object of its part, or as bytes of torch.save in a tensor of bytes.
+    `objects` and `foreign` give the rank that holds a value: as an object of its part, or as bytes of torch.save in a
+    tensor of bytes.
     """
 
     manifest: Manifest
@@ -56,7 +57,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Place(CheckpointId):
-    """The one checkpoint of a directory; what is refused is named below that directory."""
+    """The one checkpoint of a directory; errors name files below that directory."""
 
     path: str = ""
 
@@ -75,7 +76,7 @@ class PlacedBase(Base):
 
 
 def root_bytes(root: Root) -> bytes:
-    """The record in a line, and the line's own hash in a second one."""
+    """Return the record in one line, and the line's hash in a second one."""
     line = to_json(root).encode()
     return line + b"\n" + to_json_hash(line)
 
@@ -85,7 +86,7 @@ def to_json_hash(line: bytes) -> bytes:
 
 
 def read_root(path: Path) -> Root:
-    """The verified `.headway.json` below `path`. Raises RefusedError."""
+    """Return the verified `.headway.json` below `path`. Raises RefusedError."""
     place = Place(STEP, GENERATION, str(path))
     try:
         raw = (path / ROOT).read_bytes()
@@ -103,14 +104,15 @@ def read_root(path: Path) -> Root:
 
 
 def is_rooted(path: Path) -> bool:
-    """Whether headway's storage wrote what a directory holds: by the record's schema, as far as it can be read. Raises OSError."""
+    """Return whether headway's storage wrote the directory, judging by the record's schema. Raises OSError."""
     try:
         found = json.loads((path / ROOT).read_bytes().partition(b"\n")[0])
     except (FileNotFoundError, NotADirectoryError):
         return False
     except ValueError:
-        return True  # a damaged one, which is to be named
-    # By either, as one may be damaged.
+        # A damaged record, which a later read reports.
+        return True
+    # Either key is enough, since one may be damaged.
     return isinstance(found, dict) and (str(found.get("schema")).startswith(SCHEMA.partition("/")[0]) or "manifest" in found)
 
 
@@ -142,7 +144,7 @@ class RootedSource:
 
 
 class RootedReader(Reader):
-    """Reads the checkpoint of a directory; what it refuses has the name that the file has there."""
+    """Reads the checkpoint of a directory; errors use the file names of that directory."""
 
     def __init__(self, path: Path, root: Root) -> None:
         self._names = root.names
@@ -154,5 +156,5 @@ class RootedReader(Reader):
 
 
 def open_reader(path: Path) -> Reader:
-    """The checkpoint that `path` holds. Raises RefusedError."""
+    """Return the reader of the checkpoint in `path`. Raises RefusedError."""
     return RootedReader(path, read_root(path))

@@ -16,11 +16,12 @@ from headway.runner.checkpoint.keeper.service import Keeper
 from headway.runner.checkpoint.keeper.wire import Wire, address, peer_uid
 
 READY = b"ready\n"
-NICE = 19  # training comes first; HEADWAY_KEEPER_NICE changes it
+# Training comes first; HEADWAY_KEEPER_NICE changes it.
+NICE = 19
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serves until the other end of `--parent-fd` is closed; with `--standalone`, until the last worker has left."""
+    """Serve until the other end of `--parent-fd` is closed; with `--standalone`, until the last worker has left."""
     description = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python -m headway.runner.checkpoint.keeper", description=description)
     parser.add_argument("--socket", required=True, metavar="NAME", help="the abstract Unix socket to listen on")
@@ -38,26 +39,31 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = parser.parse_args(argv)
     if arguments.standalone:
         _leave_parent()
-    for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process; workers then save, for which this stays
+    # A scheduler signals every process; workers then save, and need this one.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(int(os.environ.get("HEADWAY_KEEPER_NICE", NICE)))  # threads inherit it from the one that starts them (setpriority(2))
+    # Threads inherit it from the one that starts them (setpriority(2)).
+    os.nice(int(os.environ.get("HEADWAY_KEEPER_NICE", NICE)))
     listener, keeper = _listen(arguments.socket), Keeper(_network(arguments.secret_file, arguments.dscp))
     _start(_accept, listener, keeper)
     if arguments.address_file is not None and arguments.secret_file is not None:
         _start(keeper.listen, arguments.host, arguments.address_file)
     parent = socket.socket(fileno=arguments.parent_fd)
-    with suppress(OSError):  # it may have gone already
+    # It may have gone already.
+    with suppress(OSError):
         parent.sendall(READY)
     if arguments.standalone:
         _start(_outlive, parent, keeper)
         keeper.wait_until_left()
     else:
         _wait_for_end(parent)
-    os._exit(0)  # threads on their way to a store are not waited for: what they write does not count yet
+    # Threads that still write to a store are not awaited: their writes do not count yet.
+    os._exit(0)
 
 
 def _leave_parent() -> None:
-    """Goes on in a child that nobody has to reap, without the sockets and devices that a worker's libraries leave open for children."""
+    """Continue in a child that no process has to reap, without the sockets and devices that a worker's libraries leave
+    open for children."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if os.fork():
         os._exit(0)
@@ -79,7 +85,7 @@ def _listen(name: str) -> socket.socket:
 
 
 def _accept(listener: socket.socket, keeper: Keeper) -> None:
-    """Serves the processes of this user and hangs up on everybody else: an abstract name has no permissions (unix(7))."""
+    """Serve the processes of this user and hang up on all others: an abstract name has no permissions (unix(7))."""
     while True:
         connection, _ = listener.accept()
         if peer_uid(connection) == os.getuid():

@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from headway.runner.checkpoint.format import Box
 
-# Buffers and files are cut to this: what O_DIRECT asks of addresses, offsets and lengths on every file system in use (open(2), NOTES).
+# The alignment of buffers and files: O_DIRECT requires it of addresses, offsets and lengths on every file system in use
+# (open(2), NOTES).
 ALIGN = 4096
 
 
@@ -22,7 +23,7 @@ class Held:
 class Piece:
     """`length` bytes at `offset` of the buffer: the elements of `box` of tensor `name`, row-major.
 
-    `owned`: this rank writes it to storage. The other pieces are copies of what another rank writes.
+    `owned`: this rank writes it to storage. The other pieces are copies of another rank's.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies where in a rank's buffer of `bytes`. The owned pieces come first and end at `owned_bytes`, a multiple of ALIGN."""
+    """The layout of a rank's buffer of `bytes`. The owned pieces come first and end at `owned_bytes`, a multiple of ALIGN."""
 
     tensors: dict[str, Held]
     pieces: tuple[Piece, ...]
@@ -44,13 +45,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Capture:
-    """A rank's state at one step, sealed: `hashes` are those of the layout's pieces, in order. `view` is the buffer, not to be written."""
+    """A rank's state at one step, sealed: `hashes` are those of the layout's pieces, in order. `view` is the buffer,
+    not to be written."""
 
     rank: int
     layout: Layout
     view: memoryview
     hashes: tuple[str, ...]
-    objects: dict[str, Any]  # encoded (objects.py)
+    # Encoded (objects.py).
+    objects: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class NodeCapture:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one rank's state has become in storage: the hash of its part there, and the data file that it lies in, with the file's bytes."""
+    """One rank's state in storage: the hash of its part there, the data file with its tensors, and that file's size in bytes."""
 
     rank: int
     part_xxh3_128: str
@@ -75,8 +78,8 @@ class Stored:
 
 
 class Storage(Protocol):
-    """Where a keeper brings the captures of its node: a directory, an object store."""
+    """The destination of a node's captures: a directory, an object store."""
 
     def store(self, node: NodeCapture) -> list[Stored]:
-        """Writes data and parts, durably; what it wrote counts once a manifest names it. Raises OSError."""
+        """Write data and parts, durably; they count once a manifest names them. Raises OSError."""
         ...

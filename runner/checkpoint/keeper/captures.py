@@ -11,12 +11,12 @@ from headway.runner.checkpoint.keeper.protocol import Holding
 
 
 class BufferTakenError(Exception):
-    """A worker names a buffer that it was not given, or one that holds what is still wanted."""
+    """A worker names a buffer that it was not given, or one whose content is still needed."""
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A sealed capture: the checkpoint it belongs to, and its part in memory (record_bytes) with that part's hash."""
+    """A sealed capture: its checkpoint, and its part in memory (record_bytes) with that part's hash."""
 
     run: str
     checkpoint: CheckpointId
@@ -32,15 +32,17 @@ class Sealed:
 
 @dataclass
 class Buffer:
-    """One of a rank's buffers. `readers` are those who still need what is in it: hashing, tiers, a partner."""
+    """One of a rank's buffers. `readers` counts the users of its content: hashing, tiers, a partner."""
 
     rank: int
-    index: int | None  # None: outgrown; it goes when its capture does
+    # None: outgrown; it is freed with its capture.
+    index: int | None
     region: Region
     sealed: Sealed | None = None
     wanted: bool = False
     readers: int = 0
-    fetched_by: int = 0  # the newest generation that has asked for this capture
+    # The newest generation that has fetched this capture.
+    fetched_by: int = 0
 
     @property
     def free(self) -> bool:
@@ -48,26 +50,31 @@ class Buffer:
 
 
 class Captures:
-    """A buffer is free, or read, or holds a sealed capture. What is half written is never listed: it has not been sealed.
+    """Tracks buffers: each is free, read, or holds a sealed capture. A half-written one is never listed: it has not
+    been sealed.
 
-    `freed` is told of each buffer, by rank and index, that has become free. Whoever holds `lock` knows that nothing changes meanwhile.
+    `freed` is called with rank and index of each buffer that has become free. Nothing changes while `lock` is held.
     """
 
     def __init__(self, memory: Memory, freed: Callable[[int, int], None]) -> None:
         self._memory, self._freed = memory, freed
         self._buffers: dict[int, list[Buffer]] = {}
-        self._generations: dict[int, int] = {}  # the generation of each rank that its buffers were last reserved for
-        self._newest_said: dict[int, tuple[int, int]] = {}  # generation and step of the newest confirmation of each rank
-        self._confirmed: dict[int, CheckpointId] = {}  # which capture that was
+        # The generation of each rank that its buffers were last reserved for.
+        self._generations: dict[int, int] = {}
+        # Generation and step of the newest confirmation of each rank.
+        self._newest_said: dict[int, tuple[int, int]] = {}
+        # The confirmed capture of each rank.
+        self._confirmed: dict[int, CheckpointId] = {}
         self.lock = threading.RLock()
 
     # --- a worker's buffers -------------------------------------------------------------------------------------------
 
     def reserve(self, rank: int, generation: int, size: int, count: int) -> list[Buffer]:
-        """The rank's `count` buffers of at least `size` bytes: those it had, if they fit. Raises NoMemoryError.
+        """Return the rank's `count` buffers of at least `size` bytes: the existing ones, if they fit. Raises
+        NoMemoryError.
 
-        In a new generation at least one of them is free: of the captures before it, the one that it has fetched is kept, else the
-        newest that was confirmed.
+        In a new generation at least one of them is free: of the earlier captures, the fetched one is kept, or else the
+        newest confirmed.
         """
         with self.lock:
             self._outgrow(rank, pages(size), count)
@@ -83,7 +90,7 @@ class Captures:
             return own
 
     def begin(self, rank: int, index: int) -> Buffer:
-        """The buffer, which is read from now on until `release`. Raises BufferTakenError when it is not this rank's to fill."""
+        """Return the buffer, protected until `release`. Raises BufferTakenError when the rank may not fill it."""
         with self.lock:
             for buffer in self._own(rank):
                 if buffer.index == index and buffer.free:
@@ -92,7 +99,7 @@ class Captures:
             raise BufferTakenError(f"buffer {index} of rank {rank} was not handed out, or is not free")
 
     def keep(self, buffer: Buffer, sealed: Sealed) -> None:
-        """The buffer holds `sealed` from now on, in place of what the rank sealed under the same name before."""
+        """Record that the buffer holds `sealed`, in place of what the rank sealed under the same name before."""
         with self.lock:
             for other in self._of(buffer.rank):
                 if other.sealed is not None and other.sealed.checkpoint == sealed.checkpoint:
@@ -100,7 +107,7 @@ class Captures:
             buffer.sealed, buffer.wanted = sealed, True
 
     def read(self, buffer: Buffer) -> None:
-        """One more reader, until `release`."""
+        """Add a reader, until `release`."""
         with self.lock:
             buffer.readers += 1
 
@@ -109,12 +116,13 @@ class Captures:
             buffer.readers -= 1
             self._settle(buffer)
 
-    # --- what is wanted -----------------------------------------------------------------------------------------------
+    # --- what is needed -----------------------------------------------------------------------------------------------
 
     def confirm(self, rank: int, step: int, generation: int) -> None:
-        """All ranks have sealed `step` in `generation`, or start from it: only that capture and newer ones of `generation` are wanted.
+        """Record that all ranks have sealed `step` in `generation`, or start from it: only that capture and newer ones
+        are needed.
 
-        A generation that another has followed has no say, nor has what was confirmed after a newer step was.
+        Ignored for a generation that another has followed, and for a step older than the last confirmed one.
         """
         with self.lock:
             if (generation, step) < max((self._generations.get(rank, 0), 0), self._newest_said.get(rank, (0, 0))):
@@ -131,7 +139,7 @@ class Captures:
                     self._unwant(buffer)
 
     def drop(self, rank: int, checkpoint: CheckpointId) -> None:
-        """Not all ranks have this capture, and none will start from it; one that was confirmed stays."""
+        """Release a capture that not all ranks have; one that was confirmed stays."""
         with self.lock:
             for buffer in self._of(rank):
                 known = buffer.sealed.checkpoint if buffer.sealed is not None else None
@@ -139,19 +147,19 @@ class Captures:
                     self._unwant(buffer)
 
     def forget_ranks(self, staying: Collection[int], generation: int) -> None:
-        """Gives back what ranks that are no longer on this node have left here before `generation`."""
+        """Release what ranks that are no longer on this node have left here before `generation`."""
         with self.lock:
             for rank in [rank for rank in self._buffers if rank not in staying]:
                 self._forget_before(rank, generation)
                 self._outgrow(rank, 0, 0)
 
     def is_full(self, rank: int) -> bool:
-        """Whether each buffer of the rank is taken."""
+        """Return whether each buffer of the rank is taken."""
         with self.lock:
             return not any(buffer.free for buffer in self._own(rank))
 
     def fetched(self, rank: int, checkpoint: CheckpointId, generation: int) -> None:
-        """`generation` starts from this capture."""
+        """Record that `generation` starts from this capture."""
         with self.lock:
             for buffer in self._of(rank):
                 if buffer.sealed is not None and buffer.sealed.checkpoint == checkpoint:
@@ -165,15 +173,13 @@ class Captures:
             return [buffer.sealed.holding for buffer in every if buffer.sealed is not None]
 
     def find(self, rank: int, checkpoint: CheckpointId) -> Buffer | None:
-        """The buffer with this capture, which is read from now on until `release`."""
+        """Return the buffer with this capture, protected until `release`."""
         with self.lock:
             for buffer in self._of(rank):
                 if buffer.sealed is not None and buffer.sealed.checkpoint == checkpoint:
                     buffer.readers += 1
                     return buffer
             return None
-
-    # ------------------------------------------------------------------------------------------------------------------
 
     def _of(self, rank: int) -> list[Buffer]:
         return list(self._buffers.get(rank, ()))
@@ -182,20 +188,20 @@ class Captures:
         return [buffer for buffer in self._of(rank) if buffer.index is not None]
 
     def _outgrow(self, rank: int, size: int, count: int) -> None:
-        """Takes from the rank the buffers that are not of `size` bytes, or are too many."""
+        """Take from the rank the buffers that are not of `size` bytes, or are too many."""
         fitting = [buffer for buffer in self._own(rank) if buffer.region.bytes == size][:count]
         for buffer in self._own(rank):
             buffer.index = fitting.index(buffer) if buffer in fitting else None
             self._settle(buffer)
 
     def _fill(self, rank: int, size: int, count: int) -> None:
-        """Makes the buffers that the rank still lacks."""
+        """Allocate the buffers that the rank does not have yet."""
         buffers = self._buffers.setdefault(rank, [])
         for index in range(len(self._own(rank)), count):
             buffers.append(Buffer(rank, index, self._memory.region(size)))
 
     def _keep_base(self, rank: int, generation: int) -> None:
-        """Of a full set of captures only one can be what `generation` has started from."""
+        """Keep the one capture of a full set that `generation` can have started from."""
 
         def value(buffer: Buffer) -> tuple[bool, bool, int, int]:
             checkpoint = buffer.sealed.checkpoint if buffer.sealed is not None else CheckpointId(0, 0)
@@ -215,7 +221,7 @@ class Captures:
         self._settle(buffer)
 
     def _settle(self, buffer: Buffer) -> None:
-        """Frees the buffer when nobody wants or reads it; one that was outgrown is given back."""
+        """Free the buffer when it is neither needed nor read; release it if it was outgrown."""
         if buffer.wanted or buffer.readers:
             return
         was_free, buffer.sealed = buffer.free, None

@@ -1,10 +1,12 @@
 """Implements an authenticated connection between two keepers, over TCP.
 
-    <mac, 32 bytes> <a record as JSON, padded to RECORD_BYTES>        or        <mac, 32 bytes> <as many bytes as both sides know to follow>
+<mac, 32 bytes> <a record as JSON, padded to RECORD_BYTES> or <mac, 32 bytes> <as many bytes as both sides know to
+follow>
 
-The mac is HMAC-SHA256 with the run's secret over the direction, both sides' challenges, the frame's number and the frame, as between
-agents and coordinator (runner/messages.py): a frame can be neither forged, nor sent back, nor replayed, nor left out. No frame says how
-long it is, so a changed byte cannot make anybody wait for bytes that never come, nor a stranger for memory to be taken.
+The mac is HMAC-SHA256 with the run's secret over the direction, both sides' challenges, the frame's number and the
+frame, as between agents and coordinator (runner/messages.py): a frame can be neither forged, nor sent back, nor
+replayed, nor omitted. No frame contains its length, so a changed byte cannot make a side wait for bytes that never
+come, nor a stranger for memory to be taken.
 """
 
 import hashlib
@@ -18,7 +20,8 @@ from typing import Any, Literal
 Side = Literal["dialer", "listener"]
 CHALLENGE_BYTES = 16
 HANDSHAKE_S = 10.0
-STALL_S = 120.0  # for a partner that neither reads nor writes; it may first have to find the memory for a copy
+# For a partner that neither reads nor writes; it may first have to allocate memory for a copy.
+STALL_S = 120.0
 RECORD_BYTES = 4096
 MAC_BYTES = 32
 
@@ -28,7 +31,7 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """`side` is ours: who dials speaks first."""
+    """`side` is this end's: the dialing side sends first."""
 
     def __init__(self, connection: socket.socket, secret: bytes, side: Side) -> None:
         self._socket, self._secret, self._side = connection, secret, side
@@ -36,7 +39,7 @@ class Channel:
         self._challenges = b""
 
     def handshake(self) -> None:
-        """Exchanges challenges. Raises ChannelError when none comes within HANDSHAKE_S."""
+        """Exchange challenges. Raises ChannelError when none arrives within HANDSHAKE_S."""
         mine = secrets.token_bytes(CHALLENGE_BYTES)
         self._socket.settimeout(HANDSHAKE_S)
         self._send_all(mine)
@@ -45,18 +48,18 @@ class Channel:
         self._challenges = bytes(mine + theirs) if self._side == "dialer" else bytes(theirs + mine)
 
     def send(self, record: Mapping[str, Any]) -> None:
-        """Sends a record of at most RECORD_BYTES. Raises ChannelError."""
+        """Send a record of at most RECORD_BYTES. Raises ChannelError."""
         self.send_bytes(json.dumps(record).encode().ljust(RECORD_BYTES))
 
     def send_bytes(self, data: memoryview | bytes) -> None:
-        """Sends what the other side expects with `receive_into`. Raises ChannelError."""
+        """Send the bytes that the other side expects with `receive_into`. Raises ChannelError."""
         mac = self._mac(self._side, self._sent, data)
         self._sent += 1
         self._send_all(mac)
         self._send_all(data)
 
     def receive(self) -> dict[str, Any]:
-        """The next record. Raises ChannelError when it is not authentic, or the connection ends."""
+        """Return the next record. Raises ChannelError when it is not authentic, or the connection ends."""
         raw = bytearray(RECORD_BYTES)
         self.receive_into(memoryview(raw))
         record = json.loads(raw)
@@ -65,7 +68,7 @@ class Channel:
         return record
 
     def receive_if_any(self) -> dict[str, Any] | None:
-        """The next record; None when the other side has hung up instead. Raises ChannelError."""
+        """Return the next record; None when the other side has hung up instead. Raises ChannelError."""
         try:
             if not self._socket.recv(1, socket.MSG_PEEK):
                 return None
@@ -74,7 +77,7 @@ class Channel:
         return self.receive()
 
     def receive_into(self, out: memoryview) -> None:
-        """Fills `out` with the next frame. Raises ChannelError; what `out` holds then is worth nothing."""
+        """Fill `out` with the next frame. Raises ChannelError; the content of `out` is undefined then."""
         mac = bytearray(MAC_BYTES)
         self._fill(memoryview(mac))
         self._fill(out)

@@ -7,12 +7,14 @@ from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError, Region
 from headway.runner.checkpoint.keeper.protocol import Holding
 
-KEPT = 2  # of each rank: not every node may have copied the newest yet
+# Copies of each rank: some nodes may not have copied the newest yet.
+KEPT = 2
 
 
 @dataclass
 class Copy:
-    """A verified copy of a capture of `size` bytes; `part` is that of the capture in memory, `readers` are those who need the region."""
+    """A verified copy of a capture of `size` bytes; `part` is the capture's part in memory, `readers` counts the users
+    of the region."""
 
     rank: int
     checkpoint: CheckpointId
@@ -25,7 +27,7 @@ class Copy:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What a newer generation has captured is newer, whatever its step."""
+        """Return the sort key. A newer generation's capture is newer, whatever its step."""
         return self.checkpoint.generation, self.checkpoint.step
 
     @property
@@ -34,7 +36,7 @@ class Copy:
 
 
 class Copies:
-    """The newest KEPT of each rank. `region` makes room, `keep` lists what was received into it."""
+    """The newest KEPT copies of each rank. `region` makes room, `keep` lists what was received into it."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -42,7 +44,7 @@ class Copies:
         self._lock = threading.RLock()
 
     def region(self, rank: int, generation: int, size: int) -> Region:
-        """Memory for one more copy of `rank`, in the place of its oldest. Raises NoMemoryError."""
+        """Return memory for one more copy of `rank`, in place of its oldest. Raises NoMemoryError."""
         with self._lock:
             for copy in self._of(rank)[: 1 - KEPT]:
                 self._drop(copy)
@@ -53,7 +55,7 @@ class Copies:
                 return self._memory.region(size)
 
     def give_back(self, region: Region) -> None:
-        """What was received into it is not to be kept."""
+        """Release a region whose content is not kept."""
         self._memory.give_back(region)
 
     def keep(self, copy: Copy) -> None:
@@ -69,7 +71,7 @@ class Copies:
                 self._drop_others(copy.rank, copy.checkpoint.generation)
 
     def find(self, rank: int, checkpoint: CheckpointId) -> Copy | None:
-        """The copy, which is read from now on until `release`."""
+        """Return the copy, and protect it until `release`."""
         with self._lock:
             for copy in self._of(rank):
                 if copy.checkpoint == checkpoint:
@@ -87,11 +89,11 @@ class Copies:
             return [copy.holding for copy in self._copies]
 
     def _of(self, rank: int) -> list[Copy]:
-        """From the oldest to the newest."""
+        """Return the copies from the oldest to the newest."""
         return sorted((copy for copy in self._copies if copy.rank == rank), key=lambda copy: copy.age)
 
     def _drop_others(self, rank: int, generation: int) -> None:
-        """Copies of ranks that were copied here before `generation` began, and are not any more."""
+        """Drop copies of ranks that were copied here before `generation` began, and are not any more."""
         current = {copy.rank for copy in self._copies if copy.checkpoint.generation >= generation} | {rank}
         for copy in [copy for copy in self._copies if copy.rank not in current]:
             self._drop(copy)

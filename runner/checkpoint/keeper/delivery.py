@@ -10,12 +10,14 @@ from headway.runner.checkpoint.keeper.gathering import Gathered
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
 from headway.runner.checkpoint.keeper.tiers import Job, Report, Tier
 
-# A tier that falls behind brings the newest capture and leaves out those before it. A disk does not: what is asked for is written.
+# A tier that falls behind stores the newest capture and skips those before it. A disk does not: every requested save is
+# written.
 _NEWEST_ONLY = frozenset({"peer", "remote"})
 
 
 class Delivery:
-    """`open_storage` gives the storage of a tier at a place; `idle` is told each time that nothing is on its way any more."""
+    """Queues captures to tiers. `open_storage` returns the storage of a tier at a location; `idle` is called each time
+    that no work is pending."""
 
     def __init__(self, captures: Captures, open_storage: Callable[[str, str], Storage], idle: Callable[[], None]) -> None:
         self._captures, self._open, self._idle = captures, open_storage, idle
@@ -26,11 +28,11 @@ class Delivery:
 
     @property
     def jobs(self) -> int:
-        """How many are on their way."""
+        """Return the number of pending jobs."""
         return self._jobs
 
     def bring(self, gathered: Gathered, slot: int, places: Mapping[str, str], report: Report) -> None:
-        """Queues the captures for every tier. Each tier reads the buffers until it has done with them."""
+        """Queue the captures for every tier. Each tier reads the buffers until it has finished."""
         buffers = tuple(buffer for _, buffer in sorted(gathered.buffers.items()))
         sealed = [buffer.sealed for buffer in buffers if buffer.sealed is not None]
         checkpoint, captures = gathered.checkpoint, tuple(one.capture for one in sealed)
@@ -41,9 +43,10 @@ class Delivery:
             self._tier(name).put(Job(node, partial(self._storage, name, places.get(name)), buffers, report))
 
     def make_room(self, rank: int, step: int) -> None:
-        """The rank has no free buffer left: what only waits for a tier that has fallen behind, and is older than `step`, ends without.
+        """End the jobs of captures older than `step` that only wait for a slow tier: the rank has no free buffer left.
 
-        A tier that has one capture on its way and another waiting would else keep the rank from saving until it is done with the first.
+        A tier with one capture in progress and another waiting would otherwise keep the rank from saving until the
+        first is stored.
         """
         with self._lock:
             behind = [tier for name, tier in self._tiers.items() if name in _NEWEST_ONLY]
@@ -60,7 +63,8 @@ class Delivery:
     def _storage(self, name: str, place: str | None) -> Storage:
         if place is None:
             raise LookupError(f"the location of tier `{name}` was never set")
-        if (name, place) not in self._storages:  # only the tier's own thread asks for its storages
+        # Only the tier's own thread requests its storages.
+        if (name, place) not in self._storages:
             self._storages[name, place] = self._open(name, place)
         return self._storages[name, place]
 
@@ -81,5 +85,5 @@ class Delivery:
 
 
 def _is_in_the_way(rank: int, job: Job) -> bool:
-    """Whether the rank's buffer is taken for this job alone: nobody would start from what is in it any more."""
+    """Return whether the rank's buffer is taken for this job alone: no restart would use its content any more."""
     return any(buffer.rank == rank and not buffer.wanted for buffer in job.buffers)

@@ -30,9 +30,9 @@ class DiskStorage:
         self._directory = directory
 
     def store(self, node: NodeCapture) -> list[Stored]:
-        """Writes `.tmp-<checkpoint>/data-<slot>-0.bin` and a part a rank, and returns when all are durable.
+        """Write `.tmp-<checkpoint>/data-<slot>-0.bin` and a part per rank; return when all are durable.
 
-        Raises OSError (no space, no such file system); what it had written is removed then.
+        Raises OSError (no space, no such file system), and removes what it had written.
         """
         directory = self._directory / f"{TEMPORARY}{CheckpointId(node.step, node.generation).directory}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,8 @@ class DiskStorage:
         except OSError as error:
             for path in (data, *parts):
                 path.unlink(missing_ok=True)
-            with suppress(OSError):  # other nodes have written there too
+            # Other nodes have written there too.
+            with suppress(OSError):
                 directory.rmdir()
             raise OSError(error.errno, error.strerror, error.filename or str(directory)) from None
 
@@ -60,11 +61,12 @@ def _write_parts(node: NodeCapture, data: Path, parts: list[Path], size: int) ->
 
 
 def write_regions(path: Path, regions: list[memoryview]) -> int:
-    """Writes the regions, of a multiple of ALIGN bytes each, one behind the other; returns the file's bytes when they are durable.
+    """Write the regions, of a multiple of ALIGN bytes each, one behind the other; return the file's size when it is
+    durable.
 
-    Past the page cache where the file system can: that costs an eighth of the CPU time (262 MB: 11 ms instead of 80), and what is
-    not read again needs no cache. Blocks are reserved first and several writes are on their way at once (524 MB: 0.25 s instead of 0.33).
-    Raises OSError.
+    Writes bypass the page cache where the file system can: that costs an eighth of the CPU time (262 MB: 11 ms instead
+    of 80), and data that is not read again needs no cache. Blocks are reserved first and several writes run at once
+    (524 MB: 0.25 s instead of 0.33). Raises OSError.
     """
     descriptor = _open(path)
     try:
@@ -80,7 +82,7 @@ def write_regions(path: Path, regions: list[memoryview]) -> int:
 
 
 def _pieces(regions: list[memoryview]) -> Iterator[tuple[memoryview, int]]:
-    """What is written at once, and where it begins in the file."""
+    """Yield the pieces to write, and their offsets in the file."""
     begin = 0
     for region in regions:
         for at in range(0, len(region), WRITE_BYTES):
@@ -89,7 +91,8 @@ def _pieces(regions: list[memoryview]) -> Iterator[tuple[memoryview, int]]:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Says at once that there is no room. fallocate(2) and not posix_fallocate(3), which writes every block where a file system cannot."""
+    """Reserve the blocks, to fail early. fallocate(2) and not posix_fallocate(3), which writes every block where a file
+    system cannot."""
     if size and _libc.fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
         code = ctypes.get_errno()
         if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
@@ -101,7 +104,8 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, flags | os.O_DIRECT, 0o644)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # the file system has no O_DIRECT (open(2))
+        # The file system has no O_DIRECT (open(2)).
+        if error.errno != errno.EINVAL:
             raise
         return os.open(path, flags, 0o644)
 
@@ -114,12 +118,13 @@ def _write_piece(descriptor: int, piece: memoryview, begin: int) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL or not _use_page_cache(descriptor):
                 raise
-        if done % ALIGN:  # a full disk or a limit took a part of a block, and the rest of it cannot go past the page cache
+        # A full disk or a limit took a part of a block, and the rest of it cannot bypass the page cache.
+        if done % ALIGN:
             _use_page_cache(descriptor)
 
 
 def _use_page_cache(descriptor: int) -> bool:
-    """Writes go by the page cache from here on; False if they did before."""
+    """Use the page cache for writes from here on; return False if it was used before."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
     return bool(flags & os.O_DIRECT)

@@ -29,7 +29,7 @@ class Gathering:
     _left: set[int] = field(default_factory=set)
 
     def add(self, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: Buffer) -> Gathered:
-        """What has gathered so far, with this one. Raises TiersDifferError."""
+        """Add a buffer; return what has gathered so far. Raises TiersDifferError."""
         gathered = self._waiting.setdefault(checkpoint, Gathered(checkpoint, tiers))
         if gathered.tiers != tiers:
             raise TiersDifferError(f"rank {buffer.rank} saves step {checkpoint.step} to {tiers}, but others to {gathered.tiers}")
@@ -37,7 +37,7 @@ class Gathering:
         return gathered
 
     def take(self, checkpoint: CheckpointId) -> Gathered | None:
-        """The checkpoint, once, when all ranks have sealed it."""
+        """Return the checkpoint, once, when all ranks have sealed it."""
         gathered = self._waiting.get(checkpoint)
         if gathered is None or len(gathered.buffers) < self.ranks:
             return None
@@ -47,11 +47,11 @@ class Gathering:
         self._left.discard(rank)
 
     def leave(self, rank: int) -> None:
-        """`rank` will seal nothing more, unless it joins again."""
+        """Record that `rank` will seal nothing more, unless it joins again."""
         self._left.add(rank)
 
     def take_hopeless(self) -> list[tuple[Gathered, int]]:
-        """Each checkpoint, once, that a rank has left without having sealed it, with that rank."""
+        """Return each checkpoint, once, that a rank has left without having sealed it, with that rank."""
         found = [(gathered, rank) for gathered in self._waiting.values() for rank in self._left - gathered.buffers.keys()]
         hopeless = {gathered.checkpoint: (gathered, rank) for gathered, rank in found}
         for checkpoint in hopeless:
@@ -59,10 +59,10 @@ class Gathering:
         return list(hopeless.values())
 
     def give_up(self, checkpoint: CheckpointId) -> Gathered | None:
-        """What has gathered of a checkpoint that some rank will never seal."""
+        """Return what has gathered of a checkpoint that some rank will never seal."""
         return self._waiting.pop(checkpoint, None)
 
     def take_all(self) -> list[Gathered]:
-        """What waits: its generation is over."""
+        """Return all that waits: its generation is over."""
         waiting, self._waiting = list(self._waiting.values()), {}
         return waiting

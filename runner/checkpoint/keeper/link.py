@@ -38,19 +38,21 @@ from headway.runner.checkpoint.keeper.protocol import (
 )
 from headway.runner.checkpoint.keeper.wire import Received, Wire, WireError, connect
 
-CONNECT_S = 10.0  # a keeper that was started again listens in 0.2 s; on a node that is busy with it, later
+# A keeper that was restarted listens in 0.2 s; on a busy node, later.
+CONNECT_S = 10.0
 READY_S = 60.0
-SURVEY_S = 2.0  # all nodes are waited for
+# Short, because all nodes wait for it.
+SURVEY_S = 2.0
 _RETRY_S = 0.02
 
 
 class KeeperError(Exception):
-    """The keeper is gone, or has refused; the message says why."""
+    """The keeper is gone or has refused; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Shared memory of the asked size, to be written through `view` while `free`."""
+    """Shared memory of the requested size, to be written through `view` while `free`."""
 
     index: int
     view: memoryview
@@ -58,20 +60,21 @@ class Buffer:
 
     @property
     def free(self) -> bool:
-        """Nothing that is still wanted lies in it. False from `seal` on, until the keeper has freed it."""
+        """Whether nothing that is still needed is in it. False from `seal` on, until the keeper has freed it."""
         return self._free[self.index]
 
 
 class Link:
-    """One worker's connection. Every method raises KeeperError once the keeper is gone; captures in it are lost then.
+    """One worker's connection. Every method raises KeeperError once the keeper is gone; its captures are lost then.
 
-    Ask for buffers after the state has been loaded: of a node full of captures, only that which was fetched is sure to stay.
+    Ask for buffers after the state has been loaded: on a node full of captures, only the fetched one is sure to stay.
     """
 
     def __init__(self, socket_name: str, hello: Hello, patience_s: float = CONNECT_S) -> None:
-        """Waits `patience_s` for a keeper that is just starting. Raises KeeperError."""
+        """Connect, waiting `patience_s` for a keeper that is still starting. Raises KeeperError."""
         self._wire = Wire(_patiently(socket_name, patience_s))
-        self._answers: SimpleQueue[Received | None] = SimpleQueue()  # None: no more, as `_lost` says
+        # None ends the queue, as `_lost` has the reason.
+        self._answers: SimpleQueue[Received | None] = SimpleQueue()
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._lost = ""
         self._free: list[bool] = []
@@ -91,46 +94,49 @@ class Link:
         self.close()
 
     def reserve(self, size: int, count: int) -> list[Buffer]:
-        """`count` buffers of `size` bytes, all pages there; those of this rank's earlier generation, if they fit.
+        """Return `count` buffers of `size` bytes, fully populated; those of this rank's earlier generation, if they
+        fit.
 
-        Raises KeeperError with numbers when the node has not the memory.
+        Raises KeeperError with numbers when the node does not have enough memory.
         """
         received = self._ask(Reserve(size, count))
-        assert isinstance(received.message, Reserved)  # noqa: S101  `_ask` has seen to it
+        assert isinstance(received.message, Reserved)  # noqa: S101  guaranteed by `_ask`
         mapped = received.message.bytes
         views = [_mapped(descriptor, mapped, mmap.PROT_READ | mmap.PROT_WRITE) for descriptor in received.descriptors]
         return [Buffer(index, view[:size], self._free) for index, view in enumerate(views)]
 
     def describe(self, layout: Layout) -> None:
-        """The layout of the captures that follow."""
+        """Send the layout of the following captures."""
         self._send(Describe(layout))
 
     def seal(self, buffer: int, step: int, tiers: tuple[str, ...], objects: dict[str, Any]) -> None:
-        """The buffer holds the state at `step`. The keeper answers with Sealed, and Done or Failed for each tier but `memory`."""
+        """Report that the buffer holds the state at `step`. The keeper answers with Sealed, and Done or Failed for each
+        tier but `memory`."""
         self._free[buffer] = False
         self._send(Seal(buffer, step, tiers, objects))
 
     def confirm(self, step: int) -> None:
-        """All ranks have sealed `step`: captures before it are freed."""
+        """Report that all ranks have sealed `step`: earlier captures are freed."""
         self._send(Confirm(step))
 
     def drop(self, step: int) -> None:
-        """Another rank could not seal `step`: nobody will start from its capture."""
+        """Report that another rank could not seal `step`: no restart will use its capture."""
         self._send(Drop(step))
 
     def held(self) -> tuple[Holding, ...]:
-        """What the keeper holds: captures of its own node, and copies of its partner's."""
+        """Return what the keeper holds: captures of its own node, and copies of its partner's."""
         message = self._ask(List()).message
         assert isinstance(message, Listed)  # noqa: S101
         return message.holdings
 
     def fetch(self, rank: int, step: int, generation: int) -> tuple[Part, memoryview]:
-        """A capture that this keeper or its partner holds, to be read only: nothing of it has been verified by this process."""
+        """Return a capture of this keeper or its partner, read-only: this process has not verified it."""
         part, descriptor, size = self.take(rank, step, generation)
         return part, _mapped(descriptor, max(size, 1), mmap.PROT_READ)[:size]
 
     def take(self, rank: int, step: int, generation: int) -> tuple[Part, int, int]:
-        """The same as a descriptor, which is the caller's to close, and its bytes: reading costs no page faults, as mapping it does."""
+        """Return the same as a descriptor, which the caller must close, and its size in bytes: reading costs no page
+        faults, unlike mapping."""
         received = self._ask(Fetch(rank, step, generation))
         message = received.message
         assert isinstance(message, Fetched)  # noqa: S101
@@ -141,7 +147,7 @@ class Link:
             raise KeeperError(str(error)) from None
 
     def event(self, timeout_s: float | None) -> Event | None:
-        """The next event; None when there is none within `timeout_s` (None: waits for ever)."""
+        """Return the next event; None when there is none within `timeout_s` (None: no limit)."""
         try:
             event = self._events.get(timeout=timeout_s)
         except Empty:
@@ -152,15 +158,13 @@ class Link:
         return event
 
     def close(self) -> None:
-        """Captures that are sealed stay with the keeper, and so do the buffers, for this rank's next generation."""
+        """Close the connection. Sealed captures and buffers stay with the keeper for this rank's next generation."""
         self._wire.hang_up()
         self._reader.join()
         self._wire.close()
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _ask(self, request: Request) -> Received:
-        """The answer to `request`, of the kind that belongs to it. Raises KeeperError for a Failed."""
+        """Return the answer to `request`, of the type that belongs to it. Raises KeeperError for a Failed."""
         with self._asking:
             self._send(request)
             received = self._answers.get()
@@ -216,7 +220,7 @@ def _patiently(name: str, patience_s: float) -> socket.socket:
 
 
 def _mapped(descriptor: int, size: int, protection: int) -> memoryview:
-    """The memory behind `descriptor`, which is closed; pages are mapped now and not one by one during a copy."""
+    """Return the memory behind `descriptor`, which is closed. Pages are mapped now and not one by one during a copy."""
     try:
         return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=protection))
     except OSError as error:
@@ -225,14 +229,14 @@ def _mapped(descriptor: int, size: int, protection: int) -> memoryview:
         os.close(descriptor)
 
 
-# --- for who is not a worker --------------------------------------------------------------------------------------------
+# --- for processes without a supervisor ---------------------------------------------------------------------------------
 
 
 def start_keeper(name: str | None = None) -> str:
-    """Starts a keeper for workers without a supervisor, and returns the name that it listens on once it does.
+    """Start a keeper for workers without a supervisor, and return the name that it listens on once it does.
 
-    It belongs to no process: it ends with the last worker that has connected to it, after having stored what was sealed; or with this
-    process, when nobody has connected by then. Raises KeeperError.
+    It belongs to no process: it ends with the last worker that has connected to it, after having stored what was
+    sealed; or with this process, if no worker has connected by then. Raises KeeperError.
     """
     name = name or f"headway-keeper-{secrets.token_hex(16)}"
     ours, theirs = socket.socketpair()
@@ -240,18 +244,20 @@ def start_keeper(name: str | None = None) -> str:
     actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
     theirs.close()
-    os.waitpid(pid, 0)  # it has left a child behind, so that nobody here has to wait for the keeper's end
+    # It has left a child behind, so that this process never has to wait for the keeper's end.
+    os.waitpid(pid, 0)
     ours.settimeout(READY_S)
     with suppress(OSError):
         if ours.recv(16):
-            ours.detach()  # stays open as long as this process lives
+            # Stays open as long as this process lives.
+            ours.detach()
             return name
     ours.close()
     raise KeeperError("the keeper did not start; see its output")
 
 
 async def held_by(socket_name: str) -> list[Holding]:
-    """What the keeper of this node holds. Raises KeeperError when there is none."""
+    """Return the captures that the keeper of this node holds. Raises KeeperError when there is none."""
     return await asyncio.to_thread(_held_by, socket_name)
 
 

@@ -24,14 +24,16 @@ from headway.runner.checkpoint.posix import write_atomic
 
 Lookup = Callable[[int, CheckpointId], "Found | None"]
 
-STRANGERS = 64  # connections that have not proved to be a keeper's; with one more, the oldest of them is closed
+# Connections that have not authenticated; with one more, the oldest of them is closed.
+STRANGERS = 64
 LISTEN_RETRY_S = 1.0
-REASON_CHARACTERS = 500  # of six bytes at most: they fit a record
+# Of six bytes at most: they fit a record.
+REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class Found:
-    """A capture that is held here: `size` bytes in `region`, its part, and what to call when both are needed no more."""
+    """A capture that is held here: `size` bytes in `region`, its part, and a function that releases both."""
 
     size: int
     part: bytes
@@ -40,7 +42,7 @@ class Found:
 
 
 class Listener:
-    """`serve` never returns. Whoever does not know the run's secret gets no further than its first frame."""
+    """`serve` never returns. A client without the run's secret gets no further than its first frame."""
 
     def __init__(self, copies: Copies, lookup: Lookup, network: Network) -> None:
         self._copies, self._lookup, self._network = copies, lookup, network
@@ -48,9 +50,10 @@ class Listener:
         self._lock = threading.Lock()
 
     def serve(self, host: str, address_file: Path) -> None:
-        """Listens on any free port of `host`, and says which in `address_file`."""
+        """Listen on any free port of `host`, and write it to `address_file`."""
         listening = _listen(host)
-        self._network.mark(listening)  # what is accepted inherits it (ip(7))
+        # Accepted connections inherit it (ip(7)).
+        self._network.mark(listening)
         address_file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(address_file, json.dumps({"host": host, "port": listening.getsockname()[1]}).encode() + b"\n")
         while True:
@@ -66,7 +69,7 @@ class Listener:
             _hang_up(oldest)
 
     def _attend(self, connection: socket.socket) -> None:
-        """One keeper's connection, or a stranger's, until it ends."""
+        """Serve one connection, of a keeper or a stranger, until it ends."""
         channel = Channel(connection, self._network.secret, "listener")
         try:
             channel.handshake()
@@ -135,12 +138,13 @@ def _refuse(channel: Channel, reason: str) -> None:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has left already
+    # It has left already.
+    with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _listen(host: str) -> socket.socket:
-    """A name of this machine may be known only later: in a pod, DNS learns it after the start."""
+    """Return a listening socket, waiting for this machine's name: in a pod, DNS learns it after the start."""
     while True:
         try:
             return socket.create_server((host, 0), backlog=128)

@@ -15,19 +15,20 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class NoMemoryError(Exception):
-    """The node's memory, or the limit that the run was given, does not hold it; the message has the numbers."""
+    """The node's memory, or the run's limit, is too small; the message has the numbers."""
 
 
 class Region:
-    """`bytes` of shared memory that processes can map. It has no name: nothing is left behind, whoever dies (memfd_create(2))."""
+    """`bytes` of shared memory that processes can map. It has no name: nothing is left behind when they die (memfd_create(2))."""
 
     def __init__(self, size: int) -> None:
         self.bytes = size
         self.descriptor = os.memfd_create("headway-capture", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            # All pages now: a first save would wait for them, and a page that cannot be had is a SIGBUS to whoever writes it.
+            # All pages now: a first save would wait for them, and a page that cannot be allocated is a SIGBUS to the
+            # writer.
             os.posix_fallocate(self.descriptor, 0, size)
-            # A worker that made it shorter would end the keeper by SIGBUS.
+            # A worker that shrank it would kill the keeper by SIGBUS.
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._map = mmap.mmap(self.descriptor, size)
         except BaseException:
@@ -36,19 +37,20 @@ class Region:
         self.view = memoryview(self._map)
 
     def read_only(self) -> int:
-        """A descriptor of its own by which nobody can write; the caller closes it."""
+        """Return a read-only descriptor; the caller must close it."""
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """The memory is given back once the last process that maps it has let go."""
+        """Release the memory, which is freed once no process maps it."""
         os.close(self.descriptor)
         self.view.release()
-        with suppress(BufferError):  # a slice of it is still read; the map goes with the slice
+        # A slice of it is still read; the map goes with the slice.
+        with suppress(BufferError):
             self._map.close()
 
 
 class Memory:
-    """Makes regions for as long as they stay within `limit_bytes` together, and within what the node has free."""
+    """Makes regions while they stay within `limit_bytes` together, and within the node's free memory."""
 
     def __init__(self) -> None:
         self.limit_bytes: int | None = None
@@ -56,14 +58,16 @@ class Memory:
         self._lock = threading.Lock()
 
     def region(self, size: int) -> Region:
-        """At least `size` bytes. Raises NoMemoryError."""
+        """Return at least `size` bytes. Raises NoMemoryError."""
         size = pages(size)
-        with self._lock:  # until the pages are there: what is free for one is not free for the next
+        # Until the pages are allocated: memory that is free for one is not free for the next.
+        with self._lock:
             if self.limit_bytes is not None and self.taken_bytes + size > self.limit_bytes:
                 raise NoMemoryError(
                     f"needs {size} bytes, but {self.taken_bytes} of host_memory_bytes {self.limit_bytes} are in use"
                 )
-            # Asked first: taking pages that are not there wakes the kernel's out-of-memory killer instead of failing.
+            # Checked first: allocating pages that do not exist wakes the kernel's out-of-memory killer instead of
+            # failing.
             if size > (free := free_bytes()):
                 raise NoMemoryError(f"needs {size} bytes, but the node has {free} free")
             try:
@@ -80,12 +84,12 @@ class Memory:
 
 
 def pages(size: int) -> int:
-    """`size` bytes in whole pages, at least one."""
+    """Return `size` rounded up to whole pages, at least one."""
     return max(1, -(-size // ALIGN)) * ALIGN
 
 
 def free_bytes() -> int:
-    """What this process may still take: of the machine (MemAvailable, proc(5)), and of each control group that it is in."""
+    """Return what this process may still allocate: on the machine (MemAvailable, proc(5)), and in each of its control groups."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     (available,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     return min([available, *_free_of_groups(Path("/proc/self/cgroup").read_text())])
@@ -93,7 +97,7 @@ def free_bytes() -> int:
 
 @dataclass(frozen=True)
 class ControlGroups:
-    """Where a version of control groups says what its groups may take and have taken (kernel: cgroup-v1/memory, cgroup-v2)."""
+    """The files in which a version of control groups reports limits and usage (kernel: cgroup-v1/memory, cgroup-v2)."""
 
     root: Path
     limit: str
@@ -101,9 +105,11 @@ class ControlGroups:
     inactive: str
 
     def free_bytes(self, group: Path) -> Iterator[int]:
-        """Of the group and of those around it. File pages that were not used lately count as free: the kernel takes them back first."""
+        """Yield the free bytes of the group and of its ancestors. Inactive file pages count as free: the kernel takes
+        them back first."""
         for level in (group, *group.parents):
-            with suppress(OSError, ValueError):  # the root of version 2 has no limit, and in others it may be "max"
+            # The root of version 2 has no limit, and in others it may be "max".
+            with suppress(OSError, ValueError):
                 limit, used = (int((level / name).read_text()) for name in (self.limit, self.usage))
                 stat = dict(line.split() for line in (level / "memory.stat").read_text().splitlines())
                 yield limit - used + int(stat[self.inactive])
@@ -116,7 +122,7 @@ V2 = ControlGroups(_CGROUPS, "memory.max", "memory.current", "inactive_file")
 
 
 def _free_of_groups(memberships: str) -> Iterator[int]:
-    """For the lines of /proc/self/cgroup (cgroups(7))."""
+    """Parse the lines of /proc/self/cgroup (cgroups(7))."""
     for line in memberships.splitlines():
         _, controllers, name = line.split(":", 2)
         if "memory" in controllers.split(","):

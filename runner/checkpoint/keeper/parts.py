@@ -9,16 +9,17 @@ from headway.runner.checkpoint.keeper.capture import ALIGN, Capture, Layout, Pie
 
 
 class LayoutError(ValueError):
-    """A layout whose pieces do not lie where it says that they do."""
+    """A layout whose pieces are not within their bounds."""
 
 
 def memory_name(rank: int) -> str:
-    """The file that chunks of a part in memory name: the rank's buffer."""
+    """Return the file that chunks of a part in memory name: the rank's buffer."""
     return f"memory-{rank}"
 
 
 def verify_layout(layout: Layout) -> None:
-    """Raises LayoutError for a piece outside of the buffer, an owned one outside of the owned bytes, or one of an unknown tensor."""
+    """Raise LayoutError for a piece outside of the buffer, an owned one outside of the owned bytes, or one of an
+    unknown tensor."""
     if not 0 <= layout.owned_bytes <= layout.bytes or layout.owned_bytes % ALIGN:
         raise LayoutError(f"{layout.owned_bytes} owned bytes of {layout.bytes}, expected a multiple of {ALIGN} within")
     for piece in layout.pieces:
@@ -30,7 +31,7 @@ def verify_layout(layout: Layout) -> None:
 
 
 def hash_pieces(run: str, checkpoint: CheckpointId, layout: Layout, view: memoryview, threads: Executor) -> tuple[str, ...]:
-    """The hash of each piece in `view`, in order. xxhash releases the GIL, so threads help."""
+    """Return the hash of each piece in `view`, in order. xxhash releases the GIL, so threads help."""
 
     def hash_one(piece: Piece) -> str:
         data = view[piece.offset : piece.offset + piece.length]
@@ -40,12 +41,12 @@ def hash_pieces(run: str, checkpoint: CheckpointId, layout: Layout, view: memory
 
 
 def memory_part(capture: Capture) -> Part:
-    """All pieces, where they lie in the buffer."""
+    """Return all pieces, at their offsets in the buffer."""
     return _part(capture, memory_name(capture.rank), 0, lambda _: True)
 
 
 def stored_part(capture: Capture, file: str, begin: int) -> Part:
-    """The owned pieces, in a data file that holds the capture's owned bytes from `begin` on."""
+    """Return the owned pieces, in a data file that holds the capture's owned bytes from `begin` on."""
     return _part(capture, file, begin, lambda piece: piece.owned)
 
 

@@ -19,13 +19,14 @@ from headway.runner.checkpoint.keeper.transfer import Name, PeerError, receive_d
 
 @dataclass(frozen=True)
 class Network:
-    """How keepers meet: the run's secret, and the DSCP (RFC 2474) that marks their packets; None: as the system marks them."""
+    """The connection parameters between keepers: the run's secret, and the DSCP (RFC 2474) of their packets; None: the
+    system's."""
 
     secret: bytes
     dscp: int | None = None
 
     def mark(self, connection: socket.socket) -> None:
-        """DSCP is the upper six bits of what IP_TOS and IPV6_TCLASS set (ip(7), ipv6(7))."""
+        """Set the DSCP: the upper six bits of what IP_TOS and IPV6_TCLASS set (ip(7), ipv6(7))."""
         if self.dscp is None:
             return
         if connection.family == socket.AF_INET6:
@@ -36,20 +37,21 @@ class Network:
 
 @dataclass(frozen=True)
 class Partner:
-    """The keeper whose address is in `address_file`, which it writes anew whenever it starts."""
+    """The keeper whose address is in `address_file`, which it writes at each start."""
 
     address_file: Path
     network: Network
 
     def store(self, node: NodeCapture) -> list[Stored]:
-        """Copies the captures of all ranks; nothing is stored in files. Raises PeerError."""
+        """Copy the captures of all ranks; nothing is stored in files. Raises PeerError."""
         with self._channel() as channel:
             for capture in node.ranks:
                 _copy(channel, Name(node.run, capture.rank, CheckpointId(node.step, node.generation)), capture)
         return []
 
     def fetch(self, name: Name, memory: Memory) -> tuple[Region, int, bytes]:
-        """The partner's copy: a region that holds it, verified, its bytes and its part. Raises PeerError, NoMemoryError."""
+        """Return the partner's copy: a region that holds it, verified, its size in bytes and its part. Raises
+        PeerError, NoMemoryError."""
         with self._channel() as channel:
             channel.send(name.record("fetch"))
             answer = _expect(channel, "found")
@@ -65,7 +67,7 @@ class Partner:
 
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
-        """An authenticated connection. Every ChannelError leaves as a PeerError."""
+        """Yield an authenticated connection. Every ChannelError is raised as a PeerError."""
         try:
             address = json.loads(self.address_file.read_text())
             connection = socket.create_connection((address["host"], address["port"]), HANDSHAKE_S)
@@ -82,12 +84,13 @@ class Partner:
 
 
 def _copy(channel: Channel, name: Name, capture: Capture) -> None:
-    """Nothing of the capture leaves before the partner has proved, by its answer to the request, that it has the secret."""
+    """Send a capture, after the partner has proved by its answer to the request that it has the secret."""
     raw = record_bytes(memory_part(capture))
     channel.send({**name.record("copy"), "bytes": capture.layout.bytes, "part_bytes": len(raw)})
     _expect(channel, "go")
     channel.send_bytes(raw)
-    send_data(channel, name.part(raw), capture.view)  # in the order in which the other side reads it
+    # In the order in which the other side reads it.
+    send_data(channel, name.part(raw), capture.view)
     _expect(channel, "kept")
 
 

@@ -11,11 +11,12 @@ from headway.runner.checkpoint.keeper.capture import Layout, Stored
 
 @dataclass(frozen=True)
 class Hello:
-    """Who connects, and what the keeper is to do for it.
+    """A client connects, and describes what the keeper is to do for it.
 
-    `storage`: tier -> where it lies: a directory (`disk`) or the URL of an object store (`remote`), in which `<checkpoint>/` is made.
-    `partner`: the address file of the keeper that holds copies of this node's captures; None: nobody does.
-    `host_memory_bytes`: what all buffers on this node may take together, copies of other nodes included; None: no limit but the node's.
+    `storage`: tier -> location: a directory (`disk`) or the URL of an object store (`remote`), in which `<checkpoint>/`
+    is created. `partner`: the address file of the keeper that holds copies of this node's captures; None: there is
+    none. `host_memory_bytes`: the limit of all buffers on this node together, copies of other nodes included; None: no
+    limit but the node's memory.
     """
 
     run: str
@@ -30,7 +31,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Reserve:
-    """`count` buffers of `bytes` for this rank; answered by Reserved. A rank that was here before gets its own again."""
+    """Request `count` buffers of `bytes` for this rank; answered by Reserved. A rank that reconnects gets its buffers again."""
 
     bytes: int
     count: int
@@ -38,7 +39,7 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Describe:
-    """The layout of the captures that follow."""
+    """The layout of the following captures."""
 
     layout: Layout
 
@@ -55,26 +56,26 @@ class Seal:
 
 @dataclass(frozen=True)
 class Confirm:
-    """All ranks have sealed `step`: captures before it are no longer wanted in memory."""
+    """All ranks have sealed `step`: earlier captures are no longer needed in memory."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Not all ranks have sealed `step`, and will not: its capture is not wanted, and what waits for it ends."""
+    """Some rank will not seal `step`: its capture is not needed, and pending work on it ends."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class List:
-    """What is held; answered by Listed."""
+    """Request the list of captures; answered by Listed."""
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """A capture of `rank`, from this node or its partner; answered by Fetched or Failed."""
+    """Request a capture of `rank`, from this node or its partner; answered by Fetched or Failed."""
 
     rank: int
     step: int
@@ -83,12 +84,12 @@ class Fetch:
 
 Request = Hello | Reserve | Describe | Seal | Confirm | Drop | List | Fetch
 
-# --- the keeper answers and tells -------------------------------------------------------------------------------------
+# --- the keeper answers and reports -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """The buffers, one descriptor each in this order. `free`: which of them hold nothing that is still wanted."""
+    """The buffers, one descriptor each in this order. `free`: those that hold nothing that is still needed."""
 
     bytes: int
     free: tuple[bool, ...]
@@ -96,7 +97,7 @@ class Reserved:
 
 @dataclass(frozen=True)
 class Sealed:
-    """The capture is hashed; its part in memory has this hash. It survives the worker from here on."""
+    """The capture is hashed; its part in memory has this hash. From here on it survives the worker."""
 
     step: int
     part_xxh3_128: str
@@ -113,7 +114,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """`tier` could not take the capture of `step` (or Fetch found nothing): `reason` in words."""
+    """`tier` could not take the capture of `step` (or Fetch found nothing), with the `reason`."""
 
     step: int
     tier: str
@@ -122,14 +123,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class Freed:
-    """Nothing wants what is in the buffer any more."""
+    """The buffer is no longer needed."""
 
     buffer: int
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One sealed capture that a keeper has: its own node's, or a copy of its partner's."""
+    """One sealed capture of a keeper: its own node's, or a copy of its partner's."""
 
     rank: int
     step: int
@@ -145,7 +146,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The capture's buffer (one descriptor) and its part, whose chunks lie in the file `memory-<rank>`."""
+    """The capture's buffer (one descriptor) and its part, whose chunks are in the file `memory-<rank>`."""
 
     bytes: int
     part: str

@@ -40,15 +40,17 @@ from headway.runner.checkpoint.keeper.session import Session
 from headway.runner.checkpoint.keeper.transfer import Name, PeerError
 from headway.runner.checkpoint.keeper.wire import Message, Wire, WireError
 
-MEMORY = "memory"  # the tier that a capture is in as soon as it is sealed
+# The tier of every sealed capture.
+MEMORY = "memory"
 HASHING_THREADS = 4
 
 
 class Keeper:
-    """`attend` serves a connection until it ends; `wait_until_left` returns when no worker is there and nothing is on its way."""
+    """`attend` serves a connection until it ends; `wait_until_left` returns when no worker is connected and no work is
+    pending."""
 
     def __init__(self, network: Network | None = None) -> None:
-        """`network`: how to reach the keepers of other nodes; without it there is no `peer` tier."""
+        """Create the keeper. `network`: how to reach the keepers of other nodes; without it there is no `peer` tier."""
         self._network = network
         self._memory = Memory()
         self._captures = Captures(self._memory, self._freed)
@@ -57,9 +59,12 @@ class Keeper:
         self._hashing = ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1), "hash")
         self._run: str | None = None
         self._gathering = Gathering(0, 0)
-        self._members: dict[int, Session] = {}  # by rank, of the newest generation
-        self._workers = 0  # connections that have said hello and not ended
-        self._in_use = False  # a worker has asked for buffers: when all workers are gone, it is over
+        # By rank, of the newest generation.
+        self._members: dict[int, Session] = {}
+        # Connections that have sent Hello and not ended.
+        self._workers = 0
+        # A worker has asked for buffers: the keeper ends when all workers are gone.
+        self._in_use = False
         self._changed = threading.Condition(threading.RLock())
 
     def attend(self, wire: Wire) -> None:
@@ -71,12 +76,12 @@ class Keeper:
                 self._leave(session, session.hello)
 
     def listen(self, host: str, address_file: Path) -> None:
-        """Serves the keepers of other nodes; never returns."""
-        assert self._network is not None  # noqa: S101  whoever listens has a secret
+        """Serve the keepers of other nodes; never returns."""
+        assert self._network is not None  # noqa: S101  a listening keeper has a secret
         Listener(self._copies, self._lookup, self._network).serve(host, address_file)
 
     def expect_nobody(self) -> None:
-        """Whoever started this keeper is gone: it need not wait for a first worker."""
+        """End without waiting for a first worker: the process that started this keeper is gone."""
         with self._changed:
             self._in_use = True
             self._changed.notify_all()
@@ -88,7 +93,7 @@ class Keeper:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _handle(self, session: Session, message: Message) -> None:
-        """Raises WireError for what this connection may not ask; it is closed then."""
+        """Handle a request. Raises WireError for a request that this connection may not send; it is closed then."""
         try:
             match message, session.hello:
                 case Hello(), None:
@@ -114,7 +119,7 @@ class Keeper:
             raise WireError(str(error)) from None
 
     def _hello(self, session: Session, hello: Hello) -> None:
-        """The first worker of a newer generation begins it, and nobody of an older one is heard from then on."""
+        """Begin a newer generation with its first worker; requests of older generations are refused from then on."""
         with self._changed:
             if self._run not in (None, hello.run) or hello.generation < self._gathering.generation:
                 known = f"generation {self._gathering.generation} of run {self._run!r}"
@@ -130,20 +135,22 @@ class Keeper:
             self._workers += 1
 
     def _join(self, session: Session, hello: Hello) -> None:
-        """Who asks for buffers is the rank's one worker; who only fetches comes and goes."""
+        """Add the connection. One that asks for buffers is the rank's worker; one that only fetches may come and go."""
         with self._changed:
             if hello.generation != self._gathering.generation:
                 raise WireError(f"generation {hello.generation} is over")
             before = self._members.get(hello.rank, session)
             self._members[hello.rank] = session
-            self._in_use |= len(self._members) >= hello.local_ranks  # who leaves before the others have come ends nothing
+            # A worker that leaves before all have come ends nothing.
+            self._in_use |= len(self._members) >= hello.local_ranks
             self._gathering.join(hello.rank)
         if before is not session:
             before.hang_up()
 
     def _reserve(self, session: Session, hello: Hello, request: Reserve) -> None:
         self._join(session, hello)
-        with self._captures.lock:  # so that a Freed comes after the answer that still calls its buffer taken
+        # A Freed must come after the answer that still reports its buffer as taken.
+        with self._captures.lock:
             try:
                 buffers = self._captures.reserve(hello.rank, hello.generation, request.bytes, request.count)
             except NoMemoryError as error:
@@ -200,7 +207,7 @@ class Keeper:
             found.release()
 
     def _lookup(self, rank: int, checkpoint: CheckpointId) -> Found | None:
-        """What this node has: a capture of its own, or another node's copy."""
+        """Return this node's capture, or its copy of another node's."""
         buffer = self._captures.find(rank, checkpoint)
         if buffer is not None and buffer.sealed is not None:
             release = partial(self._captures.release, buffer)
@@ -209,19 +216,19 @@ class Keeper:
         return None if copy is None else Found(copy.size, copy.part, copy.region, partial(self._copies.release, copy))
 
     def _fetch_from_partner(self, session: Session, rank: int, checkpoint: CheckpointId) -> Found:
-        """Raises PeerError, NoMemoryError."""
+        """Fetch a capture from the partner. Raises PeerError, NoMemoryError."""
         hello = session.hello
         if hello is None or hello.partner is None or self._network is None:
             raise PeerError(f"no capture of rank {rank} in {checkpoint.directory} is held here, and this node has no partner")
         name = Name(hello.run, rank, checkpoint)
         region, size, part = Partner(Path(hello.partner), self._network).fetch(name, self._memory)
-        # What the worker maps it keeps, whatever becomes of it here.
+        # The worker keeps its mapping, whatever happens to the region here.
         return Found(size, part, region, partial(self._memory.give_back, region))
 
     # --- the node's ranks together ------------------------------------------------------------------------------------
 
     def _gather(self, hello: Hello, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: Buffer) -> None:
-        """Stores the checkpoint when this was the last rank to seal it."""
+        """Store the checkpoint when this was the last rank to seal it."""
         with self._changed:
             if hello.generation != self._gathering.generation:
                 raise WireError(f"generation {hello.generation} is over")
@@ -253,7 +260,7 @@ class Keeper:
         self._captures.drop(hello.rank, checkpoint)
 
     def _give_up_hopeless(self) -> None:
-        """A node stores the state of all its ranks or of none."""
+        """Give up checkpoints that some rank will never seal: a node stores the state of all its ranks or of none."""
         for gathered, missing in self._gathering.take_hopeless():
             self._refuse(gathered, f"rank {missing} left before it sealed step {gathered.checkpoint.step}")
 

@@ -14,7 +14,7 @@ Outgoing = tuple[Message, tuple[int, ...], bool]
 
 
 class Session:
-    """A worker's connection, or an agent's that only lists. `hello` and `layout` are what it has said last."""
+    """A worker's connection, or that of an agent, which only lists. `hello` and `layout` are the newest that it sent."""
 
     def __init__(self, wire: Wire) -> None:
         self.hello: Hello | None = None
@@ -24,7 +24,7 @@ class Session:
         self._writer = threading.Thread(target=self._write, daemon=True)
 
     def run(self, handle: Callable[["Session", Message], None]) -> None:
-        """Handles requests until the connection ends, or sends what is none: that is said, and it is closed."""
+        """Handle requests until the connection ends, or sends an invalid one: that is reported, and the connection closed."""
         self._writer.start()
         try:
             while True:
@@ -40,11 +40,11 @@ class Session:
             self._wire.close()
 
     def tell(self, message: Message) -> None:
-        """An event."""
+        """Send an event."""
         self._outgoing.put((message, (), False))
 
     def answer(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """The answer to the request that is being handled, with descriptors that are closed once they are sent."""
+        """Send the answer to the current request. Its descriptors are closed once they are sent."""
         self._outgoing.put((message, descriptors, True))
 
     def hang_up(self) -> None:
@@ -57,7 +57,8 @@ class Session:
             try:
                 if not gone:
                     self._wire.send(message, descriptors, answers=answers)
-            except WireError:  # the reader notices the same
+            except WireError:
+                # The reader gets the same error.
                 gone = True
             finally:
                 for descriptor in descriptors:

@@ -14,7 +14,7 @@ Report = Callable[[int, Done | Failed], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A capture on its way to storage: the buffers it is read from, and whom to tell, by rank, what became of it."""
+    """A capture on its way to storage: the buffers that it is read from, and by rank the receivers of its result."""
 
     node: NodeCapture
     storage: Callable[[], Storage]
@@ -23,9 +23,10 @@ class Job:
 
 
 class Tier:
-    """`ended` gets every job once, with what was stored or why nothing was.
+    """Stores captures in its own thread. `ended` gets every job once, with what was stored or the reason why nothing
+    was.
 
-    `newest_only`: of the captures that wait only the newest is worth bringing; those that it supersedes end without.
+    `newest_only`: of the waiting captures only the newest is stored; those that it supersedes end without.
     """
 
     def __init__(self, name: str, ended: Callable[[str, Job, list[Stored] | str], None], *, newest_only: bool) -> None:
@@ -46,7 +47,7 @@ class Tier:
             self._ended(self._name, old, f"superseded by step {job.node.step}")
 
     def give_up(self, useless: Callable[[Job], bool], why: str) -> None:
-        """Ends those that wait and are `useless` now, without bringing them."""
+        """End the waiting jobs that have become `useless`, without storing them."""
         with self._changed:
             given_up = [job for job in self._waiting if useless(job)]
             self._waiting = deque(job for job in self._waiting if job not in given_up)
@@ -66,5 +67,6 @@ def _outcome(job: Job) -> list[Stored] | str:
         return job.storage().store(job.node)
     except OSError as error:
         return f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
-    except Exception as error:  # whatever a store's library raises: the tier goes on, and the captures must not stay taken
+    except Exception as error:
+        # A store's library may raise anything: the tier continues, and the captures must be released.
         return str(error) or type(error).__name__

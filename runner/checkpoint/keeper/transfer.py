@@ -9,16 +9,17 @@ from headway.runner.checkpoint.format import Part, RefusedError, chunk_hash, chu
 from headway.runner.checkpoint.keeper.channel import Channel
 
 FRAME_BYTES = 4 << 20
-MAX_PART_BYTES = 64 << 20  # 100,000 pieces are 30 MB
+# 100,000 pieces are 30 MB.
+MAX_PART_BYTES = 64 << 20
 
 
 class PeerError(Exception):
-    """The other keeper cannot be reached, or will not or cannot do what it was asked; the message says which."""
+    """The other keeper is unreachable, or refuses or fails a request; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """Which capture it is."""
+    """Identifies a capture."""
 
     run: str
     rank: int
@@ -26,7 +27,7 @@ class Name:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Name":
-        """Raises PeerError for a record that names none."""
+        """Parse a record. Raises PeerError if it names no capture."""
         try:
             checkpoint = CheckpointId(int(record["step"]), int(record["generation"]))
             return cls(str(record["run"]), int(record["rank"]), checkpoint)
@@ -34,12 +35,12 @@ class Name:
             raise PeerError(f"a request without {error}") from None
 
     def record(self, what: str) -> dict[str, Any]:
-        """A request about it."""
+        """Return a request for the capture."""
         place = self.checkpoint
         return {"what": what, "run": self.run, "rank": self.rank, "step": place.step, "generation": place.generation}
 
     def part(self, raw: bytes) -> Part:
-        """The capture's part. Raises PeerError when `raw` is none."""
+        """Return the capture's part. Raises PeerError when `raw` is invalid."""
         try:
             return parse_part(raw, self.checkpoint, self.rank)
         except RefusedError as error:
@@ -47,7 +48,7 @@ class Name:
 
 
 def receive_part(channel: Channel, size: int) -> bytes:
-    """A part of `size` bytes, as the other side has said. Raises ChannelError, PeerError."""
+    """Return a part of `size` bytes, which the other side has announced. Raises ChannelError, PeerError."""
     if not 0 <= size <= MAX_PART_BYTES:
         raise PeerError(f"a part of {size} bytes")
     raw = bytearray(size)
@@ -56,7 +57,7 @@ def receive_part(channel: Channel, size: int) -> bytes:
 
 
 def send_data(channel: Channel, part: Part, view: memoryview) -> None:
-    """Sends the chunks of a part in memory out of `view`. Raises ChannelError."""
+    """Send the chunks of a part in memory out of `view`. Raises ChannelError."""
     for entry in part.tensors.values():
         for chunk in entry.chunks:
             piece = view[chunk.offset : chunk.offset + chunk.length]
@@ -65,7 +66,7 @@ def send_data(channel: Channel, part: Part, view: memoryview) -> None:
 
 
 def receive_data(channel: Channel, name: Name, part: Part, view: memoryview) -> None:
-    """Fills `view` with what `send_data` sends, and verifies each chunk there. Raises ChannelError, PeerError."""
+    """Fill `view` with the chunks from `send_data`, and verify each. Raises ChannelError, PeerError."""
     wrong = ""
     for tensor, entry in part.tensors.items():
         for chunk in entry.chunks:
@@ -76,5 +77,6 @@ def receive_data(channel: Channel, name: Name, part: Part, view: memoryview) -> 
                 channel.receive_into(piece[begin : begin + FRAME_BYTES])
             if chunk_hash(piece, chunk_seed(name.run, name.checkpoint, tensor, chunk.box)) != chunk.xxh3_128:
                 wrong = wrong or f"tensor `{tensor}` at {chunk.box}: the bytes differ from those that were sealed"
-    if wrong:  # said once all has been read, so that the sender hears it
+    # Raised after everything has been read, so that the sender gets the error.
+    if wrong:
         raise PeerError(wrong)

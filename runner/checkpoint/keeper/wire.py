@@ -20,22 +20,23 @@ Message = Request | Answer | Event
 # A layout or part of 100,000 pieces is 30 MB.
 MAX_LINE_BYTES = 64 << 20
 _READ_BYTES = 1 << 16
-_MAX_DESCRIPTORS = 253  # of one message (SCM_MAX_FD, unix(7))
+# Of one message (SCM_MAX_FD, unix(7)).
+_MAX_DESCRIPTORS = 253
 _DESCRIPTOR = struct.Struct("i")
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Request.__args__ + Answer.__args__ + Event.__args__}
 
 
 class WireError(Exception):
-    """The other side has sent what is no message, or may not be sent; or it has gone (LostError)."""
+    """The other side has sent an invalid or forbidden message; or it is gone (LostError)."""
 
 
 class LostError(WireError):
-    """The other side has gone."""
+    """The other side is gone."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A message, whether it answers a request (and is no event), and the descriptors that came with it: whoever takes it closes them."""
+    """A message, whether it answers a request (and is no event), and its descriptors, which the receiver must close."""
 
     message: Message
     is_answer: bool
@@ -43,7 +44,8 @@ class Received:
 
 
 def connect(name: str) -> socket.socket:
-    """A connection to the keeper that listens on the abstract name. Raises OSError; PermissionError when somebody else's process does."""
+    """Return a connection to the keeper that listens on the abstract name. Raises OSError; PermissionError for another
+    user's process."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         connection.connect(address(name))
@@ -58,12 +60,12 @@ def connect(name: str) -> socket.socket:
 
 
 def address(name: str) -> bytes:
-    """`name` in the abstract namespace, which leaves no file behind (unix(7))."""
+    """Return `name` in the abstract namespace, which leaves no file behind (unix(7))."""
     return b"\0" + name.encode()
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Whose process is at the other end."""
+    """Return the user ID of the process at the other end."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     uid: int = struct.unpack("3i", credentials)[1]
     return uid
@@ -79,17 +81,18 @@ class Wire:
         self._descriptors: deque[int] = deque()
 
     def send(self, message: Message, descriptors: Iterable[int] = (), *, answers: bool = False) -> None:
-        """Sends one message whole. Raises WireError when nobody is there."""
+        """Send one message whole. Raises WireError when the connection is gone."""
         data = f"{type(message).__name__} {answers:d} {to_json(message)}\n".encode()
         try:
             sent = socket.send_fds(self._socket, [data], list(descriptors))
-            if sent < len(data):  # nothing sent to who has read all and gone would be an error
+            # Sending nothing to a peer that has read all and gone would be an error.
+            if sent < len(data):
                 self._socket.sendall(memoryview(data)[sent:])
         except OSError as error:
             raise LostError(f"connection lost: {error}") from None
 
     def receive(self) -> Received:
-        """The next message. Raises WireError when the connection ends, or a line is too long or no message."""
+        """Return the next message. Raises WireError when the connection ends, or a line is too long or invalid."""
         kind, answers, body = self._line()
         if kind not in _KINDS or answers not in ("0", "1"):
             raise WireError(f"not a message: it begins with {kind[:40]!r}")
@@ -100,11 +103,12 @@ class Wire:
         return Received(message, answers == "1", self._taken(message))
 
     def hang_up(self) -> None:
-        """Ends both directions: whoever waits in `receive` or `send` gets a WireError."""
+        """End both directions: threads that wait in `receive` or `send` get a WireError."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # the other side was faster
+            # The other side was faster.
+            return
 
     def close(self) -> None:
         while self._descriptors:
@@ -128,7 +132,8 @@ class Wire:
 
     def _read(self) -> None:
         room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR.size)
-        try:  # not recv_fds, which drops its flags (CPython 3.11, Lib/socket.py): children would inherit the descriptors
+        try:
+            # Not recv_fds, which drops its flags (CPython 3.11, Lib/socket.py): children would inherit the descriptors.
             data, ancillary, _, _ = self._socket.recvmsg(_READ_BYTES, room, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             raise LostError(f"connection lost: {error}") from None
@@ -142,7 +147,7 @@ class Wire:
         self._bytes += data
 
     def _taken(self, message: Message) -> tuple[int, ...]:
-        """The descriptors of this message: they arrive no later than its first byte, and in order."""
+        """Return the descriptors of this message: they arrive no later than its first byte, and in order."""
         match message:
             case protocol.Reserved(free=free):
                 count = len(free)

@@ -12,32 +12,34 @@ PROBE = "probe"
 
 
 class StoreError(Exception):
-    """The store cannot hold a chain: it is not known here, or it does not create names exclusively."""
+    """The store cannot hold a chain: its kind is unknown, or it does not create names exclusively."""
 
 
 class Store(Protocol):
-    """Names that are created once and never change. Names have no slashes. `str(store)` says where it is.
+    """Names that are created once and never change. Names contain no slash. `str(store)` is the store's location.
 
-    Every method raises OSError when the store cannot be used; after that nothing is known of whether a name was created.
+    Every method raises OSError when the store cannot be used. After such an error it is unknown whether a name was
+    created.
     """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Creates `name` with `data`, whole and durable; False if the name is taken, durably so as well."""
+        """Create `name` with `data`, atomically and durably. Returns False if the name is taken; that name is durable too."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """What `name` holds; None if it is not there."""
+        """Return the content of `name`; None if it does not exist."""
         ...
 
     def names(self) -> list[str]:
-        """All names, in any order. A store may list late what was just created."""
+        """Return all names, in any order. A store may list recently created names late."""
         ...
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`: a directory's path, s3://, gs:// or az:// with bucket and prefix, or kubernetes://NAMESPACE/NAME.
+    """Return the store at `url`: a directory's path, s3://, gs:// or az:// with bucket and prefix, or
+    kubernetes://NAMESPACE/NAME.
 
-    Raises StoreError when there is no such kind of store or its client is not installed.
+    Raises StoreError for an unknown kind of store, or when its client is not installed.
     """
     kind, separator, rest = url.partition("://")
     if not separator:
@@ -57,9 +59,9 @@ def open_store(url: str) -> Store:
 
 
 def verify_store(store: Store) -> None:
-    """Raises StoreError when the store lets one name be created twice: some servers that speak S3 ignore If-None-Match.
+    """Raise StoreError when the store lets one name be created twice: some S3-compatible servers ignore If-None-Match.
 
-    Leaves the name `probe` in the store. That it may be there already is fine: what counts is that creating it again is refused.
+    Leaves the name `probe` in the store. It may exist already: the check is that creating it again is refused.
     """
     store.create(PROBE, b"This name was made to see that it cannot be made twice.\n")
     if store.create(PROBE, secrets.token_bytes(16)):

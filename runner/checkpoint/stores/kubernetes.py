@@ -1,7 +1,7 @@
 """Implements the store in a Kubernetes namespace: a name is an immutable ConfigMap, which etcd creates once.
 
-They have no owner: a run's chain must outlive its JobSet, and the garbage collector deletes what has lost its owner
-(kubernetes.io/docs/concepts/architecture/garbage-collection).
+The ConfigMaps have no owner: a run's chain must outlive its JobSet, and the garbage collector deletes objects whose
+owner is gone (kubernetes.io/docs/concepts/architecture/garbage-collection).
 """
 
 import base64
@@ -15,17 +15,21 @@ from headway.runner.checkpoint.stores import StoreError
 
 CHAIN_LABEL = "headway-chain"
 _KEY = "record"
-_PAGE = 500  # objects a listing answers at a time, as kubectl asks (kubernetes.io/docs/reference/using-api/api-concepts, chunks)
-_TIMEOUT_S = (5.0, 10.0)  # to connect, to answer
-# What fits into a label's value (63 characters) and into an object's name (kubernetes.io/docs/concepts/overview/working-with-objects).
+# Objects per page of a listing, as kubectl requests (kubernetes.io/docs/reference/using-api/api-concepts, chunks).
+_PAGE = 500
+# To connect, to answer.
+_TIMEOUT_S = (5.0, 10.0)
+# The limits of a label's value (63 characters) and an object's name
+# (kubernetes.io/docs/concepts/overview/working-with-objects).
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 
 class KubernetesStore:
     """Names are ConfigMaps `<chain>-<name>` of `namespace`, labelled `headway-chain: <chain>`.
 
-    In a pod it is the pod's service account that asks, which must be allowed to create, get and list ConfigMaps; elsewhere kubeconfig.
-    Raises StoreError when a name does not fit, when the client is not installed, or when it finds no cluster.
+    In a pod, requests use the pod's service account, which must be allowed to create, get and list ConfigMaps;
+    elsewhere they use kubeconfig. Raises StoreError when a name does not fit, the client is not installed, or the
+    client finds no cluster.
     """
 
     def __init__(self, namespace: str, chain: str) -> None:
@@ -36,7 +40,7 @@ class KubernetesStore:
                     f"{self}: `{name}` is not a valid name; expected at most 63 lower-case letters, digits, `-` and `.`"
                 )
         try:
-            # only runs that keep their chain there have it, and it has no types
+            # Only runs that keep their chain in Kubernetes need the client; it is untyped.
             from kubernetes import client, config  # type: ignore[import-untyped]  # noqa: PLC0415
         except ImportError:
             raise StoreError(
@@ -87,7 +91,7 @@ class KubernetesStore:
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        import urllib3  # noqa: PLC0415  comes with the client, which lets its errors through
+        import urllib3  # noqa: PLC0415  a dependency of the client, which lets urllib3's errors through
 
         try:
             yield
@@ -103,7 +107,8 @@ def _configuration(client: Any, config: Any, store: str) -> Any:
         config.load_incluster_config(client_configuration=found)
     except config.ConfigException:
         try:
-            config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=found)  # it reads it at its import alone
+            # The client reads KUBECONFIG only when it is imported.
+            config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=found)
         except config.ConfigException as error:
             raise StoreError(f"{store}: neither a pod's service account nor a kubeconfig was found: {error}") from None
     return found

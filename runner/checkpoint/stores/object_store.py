@@ -1,7 +1,8 @@
 """Implements the store on object stores: S3 and compatible ones, Google Cloud Storage, Azure Blob Storage.
 
-A name is taken by a conditional put: If-None-Match on S3 and Azure, x-goog-if-generation-match: 0 on Google's, which obstore's mode
-`create` sends (docs.rs/object_store, PutMode::Create). Where they are and who asks comes from the environment (AWS_*, GOOGLE_*, AZURE_*).
+A name is taken by a conditional put: If-None-Match on S3 and Azure, x-goog-if-generation-match: 0 on Google's, which
+obstore's mode `create` sends (docs.rs/object_store, PutMode::Create). Endpoint and credentials come from the
+environment (AWS_*, GOOGLE_*, AZURE_*).
 """
 
 from collections.abc import Iterator
@@ -15,13 +16,13 @@ from headway.runner.checkpoint.stores import StoreError
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-# The coordinator waits while a request is tried again, and its agents wait for it.
+# The coordinator blocks while a request is retried, and its agents wait for it.
 _RETRY_S = 20
 _CLIENT: "ClientConfig" = {"connect_timeout": "5s", "timeout": "10s"}
 
 
 class ObjectStore:
-    """Names are objects below `url`. Raises StoreError when the URL is none or obstore is not installed."""
+    """Names are objects below `url`. Raises StoreError when the URL is invalid or obstore is not installed."""
 
     def __init__(self, url: str, max_retries: int = 3) -> None:
         try:

@@ -6,7 +6,7 @@ from headway.runner.checkpoint.posix import TEMPORARY, create_exclusive
 
 
 class PosixStore:
-    """Names are files of a directory, which is there already."""
+    """Names are files of an existing directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -17,7 +17,7 @@ from headway.runner.rundir import RunDirectory
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint's directory as verified: `refused` names the first thing that is not right, None where all is."""
+    """A checkpoint's directory after verification: `refused` names the first error; None if there is none."""
 
     directory: str
     committed: Committed | None
@@ -25,7 +25,7 @@ class Found:
 
 
 class _Beginning:
-    """A store that ends before the record `end`, and does not say what it has behind it."""
+    """A store that ends before the record `end`, and hides later ones."""
 
     def __init__(self, store: Store, end: str | None = None) -> None:
         self._store, self._end, self.asked = store, end, ""
@@ -42,7 +42,7 @@ class _Beginning:
 
 
 def readable(run: Run) -> tuple[list[Record], str | None]:
-    """The records from the beginning of the chain that can be read, and why those after them cannot; None where all can."""
+    """Return the readable records from the beginning of the chain, and why the next one cannot be read; None if all can."""
     try:
         return run.chain().read(), None
     except ChainError as error:
@@ -55,7 +55,8 @@ def readable(run: Run) -> tuple[list[Record], str | None]:
 
 
 def survey(run: Run) -> Iterator[Found | Progress]:
-    """Every checkpoint that lies there, verified from its manifest down: the chain, which would have the manifest's hash, is not asked."""
+    """Yield every existing checkpoint, verified from its manifest down: not against the chain, which would have the
+    manifest's hash."""
     for path in sorted(run.checkpoints.glob("step-*")):
         if (match := DIRECTORY.fullmatch(path.name)) is not None:
             yield from _found(run, path, CheckpointId(int(match[1]), int(match[2])))
@@ -85,7 +86,7 @@ def _found(run: Run, path: Path, at: CheckpointId) -> Iterator[Found | Progress]
 
 
 def contradicted(records: Sequence[Record], found: Committed) -> Refused | None:
-    """Where the readable records commit another checkpoint under this name."""
+    """Return an error where the readable records commit another checkpoint under this name."""
     for record in records:
         commit = record.entry
         if not isinstance(commit, Commit) or CheckpointId(commit.step, record.generation) != found.checkpoint:
@@ -96,9 +97,9 @@ def contradicted(records: Sequence[Record], found: Committed) -> Refused | None:
 
 
 def found_again(run: Run, records: Sequence[Record], found: Sequence[Committed], generation: int) -> Path:
-    """Moves the chain aside and founds it anew with the checkpoints `found`; returns where the old one lies.
+    """Move the chain aside and rebuild it with the checkpoints `found`; return the old one's path.
 
-    `generation` is the newest that anything else of the run speaks of. Raises OSError, ChainError.
+    `generation` is the newest in any other source of the run. Raises OSError, ChainError.
     """
     new = run.chain_directory.with_name(f".tmp-chain-{time.time_ns()}")
     new.mkdir()
@@ -113,7 +114,7 @@ def found_again(run: Run, records: Sequence[Record], found: Sequence[Committed],
 
 
 def newest_generation(run: Run) -> int:
-    """The newest generation that the run's journal or checkpoint directories speak of; 0 if none."""
+    """Return the newest generation in the run's journal or checkpoint directories; 0 if there is none."""
     journals = (
         int(path.stem) for path in RunDirectory(run.directory, 0).journal(1).parent.glob("*.jsonl") if path.stem.isdecimal()
     )

@@ -14,10 +14,10 @@ from headway.runner.checkpoint.foreign.archive import Archive, Described
 
 @dataclass(frozen=True)
 class Difference:
-    """What is not the same in two checkpoints. `kind`: added, removed, changed (dtype or shape), values, object.
+    """A difference between two checkpoints. `kind`: added, removed, changed (dtype or shape), values, object.
 
-    For values: the largest absolute difference (null where it is not finite), and how many of the elements
-    are equal; two NaN are equal.
+    For values: the largest absolute difference (null where it is not finite), and how many of the elements are equal;
+    two NaN are equal.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Difference:
 
 
 def compare(old: Archive, new: Archive) -> Iterator[Difference]:
-    """Tensors by name, then objects by path; nothing for what is equal bit for bit."""
+    """Yield differences of tensors by name, then of objects by path; nothing for bitwise equal ones."""
     before, after = old.tensors(), new.tensors()
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in after:

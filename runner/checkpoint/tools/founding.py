@@ -26,14 +26,14 @@ HOLDER = "headway checkpoint import"
 
 @dataclass(frozen=True)
 class Contents:
-    """What the first checkpoint of a run holds."""
+    """The contents of a run's first checkpoint."""
 
     tensors: Mapping[str, torch.Tensor]
     objects: Mapping[str, Any]
 
 
 def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> Run:
-    """Makes a run directory to import into: of a job, whose first attempt the import is, or of nobody's.
+    """Create a run directory to import into: of a job, whose first attempt the import is, or without a job.
 
     Raises PlaceError when there is something already.
     """
@@ -50,14 +50,14 @@ def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> 
 
 
 def settle_import(run: Run, origin: Path, step: int) -> None:
-    """Says how the attempt that the import was has ended: as one that resumes from its commit."""
+    """Record how the import's attempt has ended: as one that resumes from its commit."""
     code, cause = Exit.PREEMPTED, f"imported from {origin}"
     verdict = Verdict(run.name, 0, 1, code.name.lower(), cause, int(code), step=step, committed_step=step)
     write_atomic(RunDirectory(run.directory, 0).verdict, to_json(verdict, indent=2).encode() + b"\n")
 
 
 def commit_first(run: Run, step: int, contents: Contents, origin: Path) -> Base:
-    """Writes the checkpoint of `step`, claims generation 1 and commits it. Raises OSError, ObjectError, ChainError."""
+    """Write the checkpoint of `step`, claim generation 1 and commit it. Raises OSError, ObjectError, ChainError."""
     chain = Chain(open_store(str(run.chain_directory)), run.name)
     chain.read()
     generation = chain.claim(None, 0, HOLDER).generation
@@ -95,7 +95,7 @@ def _write(directory: Path, run: Run, checkpoint: CheckpointId, contents: Conten
 
 
 class _OneByOne(Mapping[str, torch.Tensor]):
-    """An archive's tensors under other names, each read when it is asked for."""
+    """An archive's tensors under other names, each read on demand."""
 
     def __init__(self, archive: Archive, names: Mapping[str, str]) -> None:
         self._archive, self._names = archive, names
@@ -111,13 +111,15 @@ class _OneByOne(Mapping[str, torch.Tensor]):
 
 
 def contents_of_safetensors(archive: Archive) -> Contents:
-    """The tensors below `model`, so that `checkpoint.open(RUN).load({"model": model})` fills a model with these parameters."""
+    """Return the tensors below `model`, so that `checkpoint.open(RUN).load({"model": model})` fills a model with these
+    parameters."""
     names = {f"model/{name}": name for name in archive.tensors()}
     return Contents(_OneByOne(archive, names), {"state": {}, "rng": None})
 
 
 def contents_of_dcp(archive: PlainDcp) -> Contents:
-    """Tensors and values under the names that `checkpoint.open(RUN).load(state)` looks for, given the state that was saved."""
+    """Return tensors and values under the names that `checkpoint.open(RUN).load(state)` looks for, given the state that
+    was saved."""
     state, names = archive.nested()
     leaves = dict(flatten(state))
     tensors = {path: names[id(leaf)] for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}

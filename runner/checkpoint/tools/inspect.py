@@ -33,16 +33,16 @@ _THREADS = 8
 
 
 class PlaceError(ValueError):
-    """A path is not what a verb needs; the message says what was found and what is expected."""
+    """A path is not what a verb needs; the message has what was found and what is expected."""
 
 
 class ForeignError(ValueError):
-    """Files in somebody else's format cannot be read or made; the message names the file or tensor and why."""
+    """Files in another format cannot be read or written; the message names the file or tensor and the reason."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory and the name that its records have, which stays when the directory is moved."""
+    """A run's directory and the name in its records, which stays when the directory is moved."""
 
     directory: Path
     name: str
@@ -59,11 +59,11 @@ class Run:
         return Chain(open_store(str(self.chain_directory)), self.name)
 
     def reader(self, base: Base) -> Reader:
-        """The checkpoint in the tier that `base` names. Raises RefusedError, PlaceError."""
+        """Return the checkpoint's reader, in the tier that `base` names. Raises RefusedError, PlaceError."""
         return Reader(self._source(base), self.name, base)
 
     def config(self) -> RunConfig | None:
-        """The newest attempt's run.json; None where there is none. Raises RecordError."""
+        """Return the newest attempt's run.json; None if there is none. Raises RecordError."""
         files = sorted((self.directory / "attempts").glob("*/run.json"), key=lambda file: int(file.parent.name))
         return from_json(RunConfig, files[-1].read_text()) if files else None
 
@@ -78,7 +78,7 @@ class Run:
 
 
 def open_run(path: Path) -> Run:
-    """The run at `path`. Raises PlaceError."""
+    """Return the run at `path`. Raises PlaceError."""
     directory = RunDirectory(path, 0)
     if not directory.chain.is_dir():
         raise PlaceError(f"`{path}` is not a run: it has no shared/chain; expected a directory created by `headway run`")
@@ -86,7 +86,7 @@ def open_run(path: Path) -> Run:
 
 
 def _name(directory: RunDirectory) -> str:
-    """As the handle says, else the first record, else the directory."""
+    """Return the run's name: from the handle, else the first record, else the directory."""
     for file in (directory.handle, *sorted(directory.chain.glob("*.json"))[:1]):
         try:
             found = json.loads(file.read_text())["run"]
@@ -102,7 +102,8 @@ def _name(directory: RunDirectory) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint of a run, or a directory that is none. `tiers` are those that hold it; `made_at` is when it was committed."""
+    """One checkpoint of a run, or a directory that is none. `tiers` are those that hold it; `made_at` is when it was
+    committed."""
 
     step: int | None
     generation: int | None
@@ -114,7 +115,7 @@ class Row:
 
 
 def rows(run: Run, records: Sequence[Record]) -> list[Row]:
-    """Every commit in the order of the chain, then what lies beside them and was never committed."""
+    """Return every commit in the order of the chain, then the directories next to them that were never committed."""
     counting = lineage(records)
     known = {c.checkpoint: c for c in counting}
     commits: dict[CheckpointId, list[Record]] = {}
@@ -164,7 +165,7 @@ def _size(path: Path) -> int:
 
 
 def _bytes(directory: Path, at: CheckpointId) -> int | None:
-    """The tensor data as the manifest says; None where there is none to be read."""
+    """Return the size of the tensor data from the manifest; None if it cannot be read."""
     try:
         return sum(parse_manifest((directory / MANIFEST).read_bytes(), at).files.values())
     except (OSError, RefusedError):
@@ -172,7 +173,7 @@ def _bytes(directory: Path, at: CheckpointId) -> int | None:
 
 
 def run_and_step(name: str) -> tuple[Path, int | None]:
-    """RUN or RUN@STEP. Raises PlaceError for a step that is no number."""
+    """Parse RUN or RUN@STEP. Raises PlaceError for a step that is not a number."""
     place, at, step = name.rpartition("@")
     if not at or Path(name).exists():
         return Path(name), None
@@ -182,7 +183,8 @@ def run_and_step(name: str) -> tuple[Path, int | None]:
 
 
 def lost_chain(run: Run, records: Sequence[Record]) -> str | None:
-    """What is wrong where checkpoints lie beside a chain that knows of none: a save begins with a claim, so records are missing."""
+    """Return why the chain seems lost: checkpoints exist and the chain has none. A save begins with a claim, so records
+    are missing."""
     if records or not run.checkpoints.is_dir():
         return None
     left = sum(1 for path in run.checkpoints.iterdir() if DIRECTORY.fullmatch(path.name))
@@ -190,7 +192,8 @@ def lost_chain(run: Run, records: Sequence[Record]) -> str | None:
 
 
 def chosen(run: Run, records: Sequence[Record], step: int | None) -> Base:
-    """The newest checkpoint that counts and is somewhere, or the one of `step`. Raises PlaceError naming those that are there."""
+    """Return the newest checkpoint that counts and is stored, or the one of `step`. Raises PlaceError naming the
+    available ones."""
     if reason := lost_chain(run, records):
         raise PlaceError(
             f"the chain of run `{run.name}` is lost: {reason}; run `headway checkpoint adopt` to see what can be done"
@@ -204,7 +207,7 @@ def chosen(run: Run, records: Sequence[Record], step: int | None) -> Base:
 
 
 def standing(records: Sequence[Record]) -> list[Base]:
-    """The checkpoints that count, newest first, each in the tier that is read first."""
+    """Return the checkpoints that count, newest first, each in the tier that is read first."""
     return [committed.on(committed.tiers[0]) for committed in lineage(records) if committed.tiers]
 
 
@@ -213,7 +216,7 @@ def standing(records: Sequence[Record]) -> list[Base]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Bytes verified of all that there are."""
+    """Bytes verified, of all bytes."""
 
     done: int
     of: int
@@ -221,7 +224,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Refused:
-    """A file, with the tensor or object in it, that is not what was committed; `unread` as RefusedError's."""
+    """A file, with the tensor or object in it, that differs from what was committed; `unread` is RefusedError's."""
 
     name: str
     reason: str
@@ -229,8 +232,10 @@ class Refused:
 
 
 def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progress | Refused]:
-    """Reads every part, object and chunk; goes on behind what is refused. Ends with the progress of all bytes. With `ranks` only what these
-    have written is read, and not whether all together are whole."""
+    """Read every part, object and chunk; continue after an error. Ends with the progress of all bytes.
+
+    With `ranks`, read only their parts, without checking that all parts together are complete.
+    """
     parts = [_part(reader, rank) for rank in (range(reader.manifest.world_size) if ranks is None else ranks)]
     yield from (found for found in parts if isinstance(found, Refused))
     chunks = [(name, chunk) for part in parts if not isinstance(part, Refused) for name, chunk in part]
@@ -245,12 +250,13 @@ def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progr
 
 
 def _threads() -> int:
-    """Each holds a chunk in memory (64 MB by default). The ranks of a node that verify together share its cores."""
+    """Return the number of threads. Each holds a chunk in memory (64 MB by default), and the ranks of a node that
+    verify together share its cores."""
     return max(1, min(_THREADS, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _part(reader: Reader, rank: int) -> list[tuple[str, Chunk]] | Refused:
-    """The chunks of a rank's part, whose objects can be read too."""
+    """Return the chunks of a rank's part, after reading its objects."""
     try:
         reader.objects(rank)
         return [(name, chunk) for name, entry in reader.part(rank).tensors.items() for chunk in entry.chunks]
@@ -269,7 +275,7 @@ def _verify_chunk(reader: Reader, name: str, chunk: Chunk) -> Refused | None:
 
 
 def _uncovered(reader: Reader) -> Iterator[Refused]:
-    """Tensors of which elements are in nobody's part."""
+    """Yield the tensors with elements that no part has."""
     try:
         tensors = reader.tensors()
     except RefusedError as error:
@@ -282,5 +288,5 @@ def _uncovered(reader: Reader) -> Iterator[Refused]:
 
 
 def distinct(chunks: tuple[Chunk, ...]) -> list[Chunk]:
-    """One chunk a box: what is tiny is written by every rank that holds it."""
+    """Return one chunk per box: every rank that holds a tiny tensor writes it."""
     return list({chunk.box: chunk for chunk in reversed(chunks)}.values())

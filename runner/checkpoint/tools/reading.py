@@ -26,7 +26,7 @@ from headway.runner.checkpoint.tools.say import FINE, FOUND, USAGE, say, say_err
 
 
 def ls(args: argparse.Namespace) -> int:
-    """Says every checkpoint of a run: `checkpoint` lines."""
+    """Print every checkpoint of a run: `checkpoint` lines."""
     run = open_run(args.run)
     records, damaged = readable(run)
     for row in rows(run, records):
@@ -38,7 +38,7 @@ def ls(args: argparse.Namespace) -> int:
 
 
 def verify_all(args: argparse.Namespace) -> int:
-    """Reads every byte: `opened`, `progress`, `refused` and `verified` lines of each checkpoint."""
+    """Read every byte: `opened`, `progress`, `refused` and `verified` lines of each checkpoint."""
     codes = [_verified(name, opened) for name, opened in _opened(args)]
     return max(codes, default=FINE)
 
@@ -79,14 +79,14 @@ def _verified(name: str, opened: Callable[[], Reader]) -> int:
 
 
 def _say_progress(last: Progress, now: Progress) -> Progress:
-    """Says each hundredth, so that a checkpoint of a million chunks does not say a million lines."""
+    """Print each hundredth, so that a checkpoint of a million chunks does not print a million lines."""
     if now.done == now.of or now.done * 100 // max(1, now.of) > last.done * 100 // max(1, last.of):
         say("progress", **dataclasses.asdict(now))
     return now
 
 
 def adopt(args: argparse.Namespace) -> int:
-    """Verifies all checkpoints, says what would count, `found` and `plan` lines, and with --yes founds the chain anew: `adopted`."""
+    """Verify all checkpoints, print what would count (`found` and `plan` lines), and with --yes rebuild the chain: `adopted`."""
     run = open_run(args.run)
     records, damaged = readable(run)
     if damaged is None and records:
@@ -112,7 +112,7 @@ def adopt(args: argparse.Namespace) -> int:
 
 
 def _judged(records: Sequence[Record], seen: Found) -> Found:
-    """What was found, beside what the readable records say of it."""
+    """Combine what was found with the readable records."""
     if seen.committed is None or (refused := contradicted(records, seen.committed)) is None:
         return seen
     return Found(seen.directory, None, refused)

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 FINE, FOUND, USAGE = 0, 1, 2
-"""How a verb ends: all is well; something is refused or differs; its words name nothing that is there."""
+"""Exit codes of a verb: all is well; something is refused or differs; an argument names nothing that exists."""
 
 
 def say(what: str, **values: Any) -> None:
-    """One line for whoever reads."""
+    """Print one line."""
     print(json.dumps({"what": what, **values}, default=str), flush=True)
 
 

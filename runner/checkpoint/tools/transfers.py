@@ -27,7 +27,7 @@ from headway.runner.rundir import RunDirectory
 
 
 def diff(args: argparse.Namespace) -> int:
-    """Says what differs, `difference` lines, and `compared` at the end."""
+    """Print the differences, `difference` lines, and `compared` at the end."""
     old, new = _archive(args.old), _archive(args.new)
     count = 0
     for found in compare(old, new):
@@ -38,7 +38,7 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def _archive(name: str) -> Archive:
-    """RUN, RUN@STEP, a directory of headway's storage classes, of plain torch.distributed.checkpoint, or of safetensors."""
+    """Open RUN, RUN@STEP, or a directory of headway's storage classes, plain torch.distributed.checkpoint or safetensors."""
     path = Path(name)
     if is_rooted(path):
         return Verified(open_reader(path))
@@ -55,7 +55,7 @@ def _of_run(path: Path, step: int | None) -> Verified:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Writes a checkpoint in another format: an `exported` line for each file."""
+    """Write a checkpoint in another format: an `exported` line for each file."""
     archive = _archive(args.place) if args.step is None else _of_run(Path(args.place), args.step)
     if args.format == "dcp":
         export_dcp(archive, args.to)
@@ -69,7 +69,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def _hugging_face(path: Path, archive: Archive) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """Names and config.json of LlamaForCausalLM for a run of the builtin model; else the names below `model`, or all."""
+    """Return names and config.json of LlamaForCausalLM for a run of the builtin model; else the names below `model`, or all."""
     config = open_run(path).config() if RunDirectory(path, 0).chain.is_dir() else None
     own = {name: name[len("model.") :] for name in archive.tensors() if name.startswith(("model.", "model/"))}
     if config is None or config.model is None or config.trainer.kind != "builtin":
@@ -80,7 +80,7 @@ def _hugging_face(path: Path, archive: Archive) -> tuple[dict[str, str], dict[st
 
 
 def import_(args: argparse.Namespace) -> int:
-    """Makes a run of a checkpoint from elsewhere: an `imported` line."""
+    """Create a run from a checkpoint in another format: an `imported` line."""
     archive = SafetensorsArchive(args.place) if args.kind == "hf" else _plain(args.place)
     config = from_json(RunConfig, args.run_json.read_text()) if args.run_json else None
     step = _step_of(archive) if args.step is None else args.step
@@ -89,7 +89,8 @@ def import_(args: argparse.Namespace) -> int:
     try:
         base = commit_first(run, step, contents, args.place)
     except BaseException:
-        shutil.rmtree(run.directory)  # made here, and no run
+        # Created here, and not a run.
+        shutil.rmtree(run.directory)
         raise
     if config is not None:
         settle_import(run, args.place, step)
@@ -99,7 +100,7 @@ def import_(args: argparse.Namespace) -> int:
 
 
 def _plain(place: Path) -> PlainDcp:
-    """Raises PlaceError for a directory that is in headway's format already."""
+    """Raise PlaceError for a directory that is in headway's format already."""
     if is_rooted(place) and not (place / METADATA).exists():
         how = f"`headway checkpoint export {place} --format dcp --to DIR` makes one"
         raise PlaceError(f"`{place}` was written by headway's StorageWriter and is not a plain checkpoint; {how}")
@@ -107,7 +108,7 @@ def _plain(place: Path) -> PlainDcp:
 
 
 def _step_of(archive: Archive) -> int:
-    """The step that the origin says it is of, as headway's exports and many loops do; else 0."""
+    """Return the checkpoint's step, which headway's exports and many loops record; else 0."""
     objects = archive.objects()
     found = objects.get("0", objects)
     step = found.get("step") if isinstance(found, dict) else None

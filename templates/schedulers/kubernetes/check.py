@@ -15,14 +15,14 @@ from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH
 
 _OPTIONS = ("scheduler", "options")
 _LABEL_CHARACTERS = 63
-# What the Job controller puts behind a pod's name, with its dash.
+# The Job controller's suffix of a pod's name, with its dash.
 _RANDOM = "-xxxxx"
-# Container runtimes call the interface to the pod network so (containerd: defaultIfName).
+# Container runtimes' name for the interface to the pod network (containerd: defaultIfName).
 _POD_INTERFACE = "eth0"
 
 
 def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Names, mounts and networks that pods cannot have."""
+    """Yield names, mounts and networks that pods cannot have."""
     yield from _check_name(plan)
     yield from _check_image(options, plan)
     yield from _check_mounts(options)
@@ -83,7 +83,8 @@ def _check_job_mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[Pro
 
 
 def _check_form(path: Path, place: str) -> Iterator[Problem]:
-    """What Kubernetes refuses in paths (validatePathNoBacksteps in pkg/apis/core/validation; VolumeMount.mountPath in its API)."""
+    """Report paths that Kubernetes refuses (validatePathNoBacksteps in pkg/apis/core/validation; VolumeMount.mountPath
+    in its API)."""
     yield from check_steps(path, place)
     if ":" in place:
         yield Problem("HW423", JOB, path, f"`{place}` has a `:`, which is not allowed in a pod's mount", "use a path without it")
@@ -114,7 +115,7 @@ def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
 
 
 def _holder(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
-    """The mount that `path` lies on: of several around it the innermost."""
+    """Return the innermost mount that contains `path`."""
     around = [mount for mount in mounts if path.is_relative_to(mount.path)]
     return max(around, key=lambda mount: len(PurePosixPath(mount.path).parts), default=None)
 

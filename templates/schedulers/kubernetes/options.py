@@ -6,9 +6,8 @@ from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.section import Name, Section
 
-# JobSet's webhook looks at none of these: it takes a wrong one, and no pod ever comes.
-# Names of objects are labels with dots between them (RFC 1123 subdomain); those of labels, taints and resources may have a domain
-# before a slash.
+# JobSet's webhook checks none of these: it accepts a wrong one, and no pod ever starts. Names of objects are labels
+# with dots between them (RFC 1123 subdomain); those of labels, taints and resources may have a domain before a slash.
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 # No part of a path is `.` or `..`.

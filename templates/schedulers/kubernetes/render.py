@@ -18,10 +18,10 @@ _SCRIPT = Path(__file__).parent / "pod.sh.j2"
 
 CONFIG_PATH = "/etc/headway"
 SHM_PATH = "/dev/shm"
-# The ConfigMap's literal blocks stand below `data:` and a key.
+# Indentation of the ConfigMap's literal blocks, below `data:` and a key.
 _INDENT = 4
 _REPLICATED_JOB = "node"
-# A Secret of the namespace whose keys are variables: the addresses of webhooks, which no file holds.
+# A Secret of the namespace whose keys are variables: the addresses of webhooks, which are in no file.
 _WEBHOOK_SECRET = "headway-webhooks"
 # After the workers' grace the agents, the supervisor and the kubelet need some seconds each.
 _TERMINATION_MARGIN_S = 30
@@ -29,7 +29,7 @@ _TERMINATION_MARGIN_S = 30
 
 @dataclass(frozen=True)
 class _Mount:
-    """A directory that the pods get from outside: a claim's, or the node's own."""
+    """An external directory of the pods: a claim's, or the node's own."""
 
     path: str
     claim: str | None
@@ -38,7 +38,7 @@ class _Mount:
 
 
 def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
-    """One manifest that can be applied as it is."""
+    """Return one manifest that can be applied unchanged."""
     script = render_shell(
         _SCRIPT,
         plan=plan,
@@ -82,22 +82,22 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
 
 
 def host_name(plan: JobPlan, index: int) -> str:
-    """The pod's host name, as JobSet forms it: set, replicated job, index of the Job, index of the pod."""
+    """Return the pod's host name in JobSet's form: set, replicated job, index of the Job, index of the pod."""
     return f"{plan.run_stem}-{_REPLICATED_JOB}-0-{index}"
 
 
 def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:
-    """Whether the ranks' GPUs are to talk over RDMA adapters."""
+    """Return whether the ranks' GPUs communicate over RDMA adapters."""
     return plan.gpus_per_slot > 0 and cluster.scale_out is not None and cluster.scale_out.transport != "tcp"
 
 
 def locks_memory(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> bool:
-    """Whether the pods' processes register memory with RDMA adapters, which locks it."""
+    """Return whether the pods' processes register memory with RDMA adapters, which locks it."""
     return needs_rdma(plan, cluster) or options.rdma is not None
 
 
 def _privileges(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> str:
-    """What the pods want that the Pod Security level `baseline` forbids."""
+    """Return the pods' requirements that the Pod Security level `baseline` forbids."""
     wanted = {
         "IPC_LOCK": locks_memory(options, plan, cluster),
         "hostNetwork": options.host_network,
@@ -107,7 +107,7 @@ def _privileges(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
 
 
 def _limits(options: KubernetesOptions, plan: JobPlan) -> dict[str, Any]:
-    """What a pod gets and no more. CPU time is not among it: a limit there is kept by stopping the processes for moments."""
+    """Return a pod's resource limits. CPU time has none: a limit there would stop the processes repeatedly."""
     devices = {options.rdma.resource: options.rdma.count} if options.rdma else {}
     gpus = {"nvidia.com/gpu": plan.gpus_per_slot} if plan.gpus_per_slot else {}
     return {**_given(memory=options.memory), **gpus, **devices}
@@ -120,7 +120,7 @@ def _toleration(toleration: Toleration) -> dict[str, Any]:
 
 
 def _mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[_Mount]:
-    """The cluster's, then the job's."""
+    """Yield the cluster's mounts, then the job's."""
     for own in options.mounts:
         yield _Mount(own.path, own.claim, own.host_path, own.read_only)
     for wanted in plan.mounts:
@@ -146,7 +146,7 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _unexpanded(variable: EnvVar) -> EnvVar:
-    """Its value as Kubernetes must be given it: `$(NAME)` in a value is another variable's, and `$$` is a dollar sign."""
+    """Return a value escaped for Kubernetes: `$(NAME)` in a value is another variable's, and `$$` is a dollar sign."""
     return EnvVar(variable.name, variable.value.replace("$", "$$"), variable.reason, variable.source)
 
 

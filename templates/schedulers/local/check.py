@@ -9,7 +9,7 @@ from headway.templates.schedulers.local.options import LocalOptions
 
 
 def check(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """A time limit has nobody to keep it, an image nobody to start it."""
+    """Report a time limit and an image, which this scheduler cannot apply."""
     if plan.time_limit is not None:
         message = f"`{plan.time_limit}` is not enforced: the scheduler of `{cluster.name}` is `local`"
         yield Problem("HW404", JOB, ("limits", "time"), message, "leave `time` out", Severity.WARNING)

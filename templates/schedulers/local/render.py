@@ -12,7 +12,7 @@ _TEMPLATE = Path(__file__).parent / "run.sh.j2"
 
 
 def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
-    """One script; every slot, and every spare, is a runner process on the loopback address."""
+    """Return one script; every slot, and every spare, is a runner process on the loopback address."""
     hosts = ",".join(["127.0.0.1"] * plan.nodes)
     text = render_shell(
         _TEMPLATE,

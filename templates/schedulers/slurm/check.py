@@ -17,7 +17,7 @@ from headway.templates.schedulers.containers import (
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
 
-# What the batch script says itself, or cannot do with: an array would be many runs in one directory.
+# Options that the batch script sets itself, or does not support: an array would be many runs in one directory.
 _OWN = (
     "account",
     "array",
@@ -45,7 +45,8 @@ _OWN = (
 
 
 def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Containers where none are started, mounts that they cannot have, and ranks that Slurm does not keep together."""
+    """Yield problems with containers that nothing starts, impossible mounts, and groups of ranks that Slurm does not
+    keep together."""
     yield from _check_directives(options)
     yield from _check_segment(options, plan, cluster)
     if options.containers is None:
@@ -61,7 +62,7 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
 
 
 def _check_directives(options: SlurmOptions) -> Iterator[Problem]:
-    """getopt_long(3), by which sbatch reads its options, takes an option's name by its beginning too."""
+    """Check the directives. sbatch reads its options by getopt_long(3), which accepts unambiguous prefixes."""
     for index, directive in enumerate(options.directives):
         name = directive.removeprefix("--").partition("=")[0]
         own = next((each for each in _OWN if each.startswith(name)), None)
@@ -90,7 +91,7 @@ def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -
 
 
 def _check_whole_segments(plan: JobPlan, segment: int) -> Iterator[Problem]:
-    """The job's own nodes are whole segments, since they hold whole groups of ranks; spares need not be."""
+    """Check that the job's own nodes are whole segments, since they hold whole groups of ranks; spares need not be."""
     if plan.nodes % segment:
         message = (
             f"{plan.slots} nodes and {plan.spares} spares are not a multiple of the {segment} nodes that come from "
@@ -108,7 +109,7 @@ def _check_image(plan: JobPlan) -> Iterator[Problem]:
 
 
 def _check_mounts(plan: JobPlan) -> Iterator[Problem]:
-    """The runs' directory may come with one around it, from the same place and with the right to write."""
+    """Check the mounts. The runs' directory may be inside another mount, from the same place and writable."""
     for index, mount in enumerate(plan.mounts):
         yield from check_steps(("mounts", index, "source"), mount.source)
         yield from check_steps(("mounts", index, "target"), mount.target)

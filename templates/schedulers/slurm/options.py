@@ -6,8 +6,8 @@ from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.section import Section
 
-# What stands behind #SBATCH is read by sbatch, not by a shell; names of Slurm's accounting need no more than this.
-# The same for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
+# sbatch, not a shell, reads the text after #SBATCH; names of Slurm's accounting need no more than this. The same holds
+# for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
 Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$")]
 NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
 Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
@@ -37,7 +37,7 @@ class SlurmOptions(Section):
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets nodes exclusively."""
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
-    """What starts a job's image: NVIDIA's plugin pyxis, 0.15 or newer; nothing when left out."""
+    """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])

@@ -8,7 +8,7 @@ from headway.jobspec.check.job import is_image_file
 from headway.jobspec.plan import JobPlan, MountPlan
 from headway.templates.shell import Shell, quote
 
-# What pyxis takes a list of mounts apart at, and enroot a mount (NVIDIA/pyxis args.c).
+# Separators of pyxis' list of mounts, and of an enroot mount (NVIDIA/pyxis args.c).
 SEPARATORS = re.compile(r"[,:\s]")
 
 _HUB = "registry-1.docker.io"
@@ -18,7 +18,7 @@ _NODES = "HEADWAY_NODES"
 
 @dataclass(frozen=True)
 class Container:
-    """Values of `--container-image`, of `--container-mounts` beside the run's own directory, and of `--container-env`."""
+    """Values of `--container-image`, of `--container-mounts` except the run's own directory, and of `--container-env`."""
 
     image: Shell
     mounts: tuple[str, ...]
@@ -26,7 +26,7 @@ class Container:
 
 
 def container_of(plan: JobPlan) -> Container | None:
-    """The job's container; None where it names no image and runs on the nodes themselves."""
+    """Return the job's container; None if it names no image and runs on the nodes themselves."""
     image = plan.code["image"]
     if image is None:
         return None
@@ -34,18 +34,20 @@ def container_of(plan: JobPlan) -> Container | None:
 
 
 def _image(image: str) -> Shell:
-    """The image as a word of shell. A relative path counts from where the job was submitted; pyxis takes one for a name in a registry."""
+    """Return the image as a word of shell. A relative path counts from the submission directory; pyxis takes one for a
+    name in a registry."""
     if is_image_file(image) and not image.startswith("/"):
         return Shell(f'"$PWD"/{quote(image)}')
     return Shell(quote(image_for_enroot(image)))
 
 
 def image_for_enroot(image: str) -> str:
-    """An image's name with its registry apart, `REGISTRY#NAME:VERSION`; a file, or what enroot reads already, as it is.
+    """Return an image's name with its registry separated, `REGISTRY#NAME:VERSION`; a file, or enroot's notation,
+    unchanged.
 
-    A digest goes into the place of the tag: enroot 3 takes what stands before an `@` for a user, and hands the tag to the registry as
-    the manifest's reference, as enroot 4 does (NVIDIA/enroot src/docker.sh). What is a registry follows docker's own rule
-    (distribution/reference normalize.go).
+    A digest goes into the place of the tag: enroot 3 takes the text before an `@` for a user, and hands the tag to the
+    registry as the manifest's reference, as enroot 4 does (NVIDIA/enroot src/docker.sh). Registries are recognized by
+    docker's own rule (distribution/reference normalize.go).
     """
     if is_image_file(image) or "#" in image or "://" in image:
         return image

@@ -12,12 +12,12 @@ from headway.templates.shell import Shell, render_shell
 
 _TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
 
-# Slurm sends the signal up to 60 s early and never late; the batch script itself needs some seconds to put the job back.
+# Slurm sends the signal up to 60 s early and never late; the batch script itself needs some seconds to requeue the job.
 _SIGNAL_MARGIN_S = 30
 
 
 def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
-    """One script that can be handed to sbatch as it is."""
+    """Return one script that can be given to sbatch unchanged."""
     text = render_shell(
         _TEMPLATE,
         plan=plan,

@@ -10,7 +10,7 @@ from headway.templates.switches.frr.render import MAX_PATHS
 
 
 def check(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """FRR routes: it has a bound on equal paths, and knows nothing of queues."""
+    """Check the plan: FRR limits equal paths, and has no queues."""
     fabric = cluster.fabric(switch.fabric)
     at: Path = ("fabrics", cluster.fabrics.index(fabric), "switches")
     if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:

@@ -1,6 +1,6 @@
 """Reads what an `frr.conf` configures, including one written by hand.
 
-How vtysh reads: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for what leaves a block.
+vtysh's rules: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for what leaves a block.
 """
 
 import re
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from headway.templates.reading import Reading, RoutingView, Setting
 
-# the blocks of a file, the blocks inside these, and what ends a block
+# The blocks of a file, their inner blocks, and the ends of blocks.
 _OUTER = re.compile(r"(interface|router|vrf|route-map|key chain|nexthop-group|pbr-map) .+|bfd|line vty|segment-routing")
 _INNER = re.compile(r"(address-family|profile|peer|vni) .+")
 _EXIT = re.compile(r"exit(-.*)?")
 _FRR = re.compile(r"(frr (version|defaults)|interface|router) .+")
 
-# commands that end in one value, which the next line with the same words replaces; any other command is a setting by itself
+# Commands with one value, which the next line with the same words replaces; every other command is a separate setting.
 _ONE_VALUE = re.compile(
     r"(frr version|frr defaults|hostname|log syslog|description|ipv6 nd ra-interval"
     r"|ip router-id|bgp router-id|timers bgp|maximum-paths ibgp|maximum-paths"
@@ -31,9 +31,10 @@ _YES, _NO = "yes", "no"
 
 
 def read(text: str) -> Reading:
-    """Every command as a setting, and what BGP of the default VRF does; ValueError where the text is no frr.conf.
+    """Return every command as a setting, and BGP of the default VRF; ValueError if the text is not an frr.conf.
 
-    `router bgp 65001|neighbor FABRIC|remote-as` -> `external`. The value of a command without one is `yes`, behind `no` it is `no`.
+    `router bgp 65001|neighbor FABRIC|remote-as` -> `external`. The value of a command without one is `yes`, after `no`
+    it is `no`.
     """
     lines = [(number, " ".join(line.split()), line) for number, line in enumerate(text.splitlines(), 1)]
     commands = [(number, words, _indent(line)) for number, words, line in lines if words and words[0] not in "!#"]
@@ -95,7 +96,7 @@ def _setting(path: list[str], words: str, line: int) -> tuple[str, Setting]:
 
 
 def _routing(values: Mapping[str, str]) -> RoutingView:
-    """BGP of the default VRF, with those neighbours only that it can exchange IPv4 routes with."""
+    """Return BGP of the default VRF, only with neighbors that can exchange IPv4 routes."""
     instance = next((found for key in values if (found := _DEFAULT_BGP.fullmatch(key))), None)
     if instance is None:
         return RoutingView()
@@ -111,13 +112,13 @@ def _routing(values: Mapping[str, str]) -> RoutingView:
 
 
 def _as_number(text: str) -> int:
-    """Also in RFC 5396's notation: 64086.59904."""
+    """Parse an AS number, also in RFC 5396's notation: 64086.59904."""
     high, _, low = text.rpartition(".")
     return int(high or 0) * 65536 + int(low)
 
 
 def _exchanges_routes(bgp: Mapping[str, str], name: str) -> bool:
-    """Whether it is no group, has an AS to expect, is not shut down, and is active for IPv4, by its own lines or its group's."""
+    """Return whether it is not a group, has an AS, is not shut down, and is active for IPv4, by its own lines or its group's."""
     if bgp.get(f"neighbor {name}|peer-group") == _YES:
         return False
     group = bgp.get(f"neighbor {name}|interface peer-group") or bgp.get(f"neighbor {name}|peer-group")
@@ -132,5 +133,5 @@ def _exchanges_routes(bgp: Mapping[str, str], name: str) -> bool:
 
 
 def _unicast(bgp: Mapping[str, str], key: str) -> str | None:
-    """A setting of IPv4 routes: in their block, or, as old files have it, in BGP's own."""
+    """Return a setting of IPv4 routes: from their block, or, as in old files, from BGP's own."""
     return next((bgp[place] for place in (*(f"{block}|{key}" for block in _UNICAST), key) if place in bgp), None)

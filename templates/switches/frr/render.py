@@ -12,12 +12,12 @@ from headway.templates.template import fill
 FILE = "frr.conf"
 _TEMPLATE = Path(__file__).parent / f"{FILE}.j2"
 
-# FRR is compiled for so many: `configure --enable-multipath=256` in Debian, 512 in SONiC. It refuses a line that asks for more.
+# FRR's limit at compile time: `configure --enable-multipath=256` in Debian, 512 in SONiC. It refuses a line with more.
 MAX_PATHS = 256
 
 
 def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
-    """One file for `vtysh -b`. Raises ValueError when a name of the plan would leave its line."""
+    """Return one file for `vtysh -b`. Raises ValueError when a name of the plan would leave its line."""
     values = {
         "switch": switch,
         "cluster": cluster,
@@ -30,7 +30,7 @@ def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Fil
 
 
 def _word(value: Any) -> str:
-    """`value` as one word of a command; FRR has no quotes. Text that went through `comment` may have blanks."""
+    """Return `value` as one word of a command; FRR has no quotes. Text that went through `comment` may have blanks."""
     if isinstance(value, Shell):
         return value
     text = str(value)

@@ -8,14 +8,15 @@ from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.templates.switches.sonic.options import SonicOptions
 from headway.templates.switches.sonic.render import MAX_PATHS
 
-_HOSTNAME_LENGTH = 63  # sonic-types.yang, hostname
+# sonic-types.yang, hostname.
+_HOSTNAME_LENGTH = 63
 
-# A platform's pg_profile_lookup.ini has headroom for these lengths, as a rule; for another one buffermgrd makes no lossless buffer.
+# The lengths in a platform's pg_profile_lookup.ini, as a rule; for another one buffermgrd makes no lossless buffer.
 _PROFILED_METRES = (5, 40, 300)
 
 
 def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Bounds of SONiC's models, and lengths that the buffers of the traditional model have no room for."""
+    """Check bounds of SONiC's models, and lengths that the buffers of the traditional model do not support."""
     fabric = cluster.fabric(switch.fabric)
     at: Path = ("fabrics", cluster.fabrics.index(fabric))
     if len(switch.name) > _HOSTNAME_LENGTH:
@@ -31,7 +32,8 @@ def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> It
 
 
 def _check_watchdog(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
-    """SONiC's PFC watchdog looks at the queue of the priority's number (sonic-swss, pfcwdorch.cpp), whatever the maps say."""
+    """Check the watchdog. SONiC's PFC watchdog looks at the queue of the priority's number (sonic-swss, pfcwdorch.cpp),
+    whatever the maps are."""
     for index, each in enumerate(fabric.qos.classes if fabric.qos else ()):
         if each.lossless and each.queue != each.priority:
             message = f"SONiC's PFC watchdog would watch queue {each.priority}, but `{each.name}` is paused in queue {each.queue}"
@@ -43,7 +45,7 @@ def _is_lossless(fabric: FabricPlan) -> bool:
 
 
 def _check_lanes(path: Path, options: SonicOptions, switch: SwitchPlan) -> Iterator[Problem]:
-    """Lanes that are given are there for every port, and as many as the fabric says."""
+    """Check that given lanes exist for every port, and that each port has the fabric's number of them."""
     for port in switch.ports if options.lanes else ():
         if port.index >= len(options.lanes):
             message = f"lanes of {len(options.lanes)} ports are given, but {port.name} is port {port.index + 1}"

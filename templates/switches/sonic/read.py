@@ -1,6 +1,6 @@
 """Reads what a `config_db.json` configures, including one written by hand, by following SONiC's references from port to number.
 
-What it does not follow is absent from the views, never an error: maps that are not there, texts that are no numbers.
+Unresolvable parts are absent from the views, never an error: missing maps, texts that are not numbers.
 """
 
 import json
@@ -17,7 +17,7 @@ Tables = Mapping[str, Mapping[str, Row]]
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _PRIORITIES = range(8)
 
-# What is read below; a file of SONiC has one of these at least.
+# The tables that are read below; every SONiC file has at least one of them.
 _TABLES = {
     "DEVICE_METADATA",
     "PORT",
@@ -35,7 +35,7 @@ _TABLES = {
     "BGP_NEIGHBOR",
 }
 
-# What a port has to state that is up, or has rows of its own.
+# Facts that a port must state if it is up, or has rows of its own.
 _FACTS = frozenset(
     {
         "queue of DSCP",
@@ -55,7 +55,8 @@ _UP, _DOWN = ("up", "true"), ("down", "false")
 
 
 def read(text: str) -> Reading:
-    """Every field as a setting, a view for each port, and BGP of the default VRF; ValueError where the text is no config_db.json."""
+    """Return every field as a setting, a view for each port, and BGP of the default VRF; ValueError if the text is not
+    a config_db.json."""
     try:
         return _read(text)
     except json.JSONDecodeError as error:
@@ -65,7 +66,7 @@ def read(text: str) -> Reading:
 
 
 def _read(text: str) -> Reading:
-    # SONiC's numbers are texts; one that is not is kept as it is written, however long
+    # SONiC's numbers are texts; one that is not stays as written, however long.
     document = json.loads(text, parse_int=str, parse_float=str)
     tables = _tables(document)
     if not _TABLES & tables.keys():
@@ -81,7 +82,7 @@ def _read(text: str) -> Reading:
 
 
 def _tables(document: Any) -> dict[str, dict[str, Row]]:
-    """Those parts of the document that have the shape of a table."""
+    """Return the parts of the document that have the shape of a table."""
     tables = document.items() if isinstance(document, dict) else ()
     return {
         name: {key: row for key, row in rows.items() if isinstance(row, dict)} for name, rows in tables if isinstance(rows, dict)
@@ -92,7 +93,8 @@ def _tables(document: Any) -> dict[str, dict[str, Row]]:
 
 
 def _settings(text: str, document: Any) -> dict[str, Setting]:
-    """Where in the tables -> value. A list is one value, its items behind commas; an object without fields is the value ``."""
+    """Return path in the tables -> value. A list is one value, its items separated by commas; an object without fields
+    is the value ``."""
     ends = [match.start() for match in re.finditer("\n", text)]
     lines = {path: bisect_left(ends, position) + 1 for path, position in _places(text)}
     return {"|".join(path): Setting(value, lines[path]) for path, value in _leaves(document, ())}
@@ -115,7 +117,7 @@ def _as_text(value: Any) -> str:
 
 
 def _places(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Every key's path, and where in the text it stands. The text is known to be JSON; inside of a list nothing has a path."""
+    """Yield every key's path and line in the text, which is known to be JSON; items of a list have no path."""
     path: list[str] = []
     inside: list[str] = []
     previous: re.Match[str] | None = None
@@ -134,7 +136,8 @@ def _places(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def _maps(tables: Tables) -> dict[str, Row]:
-    """Port -> its row of maps. Old releases wrote several ports behind commas, as for QUEUE; those of fewer ports come last."""
+    """Return port -> its row of maps. Old releases wrote several ports separated by commas, as for QUEUE; those of
+    fewer ports come last."""
     found: dict[str, Row] = {}
     for key, row in sorted(tables.get("PORT_QOS_MAP", {}).items(), key=lambda each: -each[0].count(",")):
         for port in key.split(","):
@@ -143,7 +146,7 @@ def _maps(tables: Tables) -> dict[str, Row]:
 
 
 def _view(tables: Tables, port: str, own: Row, rows: Mapping[int, Row], buffers: Mapping[int, Row]) -> QosView:
-    """What the port does, given its rows of PORT_QOS_MAP, QUEUE and BUFFER_PG."""
+    """Return the port's view, given its rows of PORT_QOS_MAP, QUEUE and BUFFER_PG."""
     maps = {**_row(tables, "PORT_QOS_MAP", "global"), **own}
     classes = _map(tables, "DSCP_TO_TC_MAP", maps.get("dscp_to_tc_map"))
     queues = _through(classes, _map(tables, "TC_TO_QUEUE_MAP", maps.get("tc_to_queue_map")))
@@ -167,13 +170,13 @@ def _through(first: Mapping[int, int], second: Mapping[int, int]) -> dict[int, i
 
 
 def _pausing(queue: int, paused: Mapping[int, int], pfc: Mapping[int, bool]) -> int | None:
-    """The priority that pauses the queue; of several, one that PFC is on for."""
+    """Return the priority that pauses the queue; of several, one that PFC is on for."""
     found = [priority for priority, its_queue in sorted(paused.items()) if its_queue == queue]
     return next((priority for priority in found if pfc.get(priority)), found[0] if found else None)
 
 
 def _pfc(tables: Tables, maps: Row, buffers: Mapping[int, Row]) -> dict[int, bool]:
-    """Priorities that PFC is on for and whose group has room for what still arrives after the pause."""
+    """Return the priorities that PFC is on for and whose group has room for what still arrives after the pause."""
     enabled = maps.get("pfc_enable")
     if not isinstance(enabled, str):
         return {}
@@ -186,7 +189,8 @@ def _pfc(tables: Tables, maps: Row, buffers: Mapping[int, Row]) -> dict[int, boo
 
 
 def _has_headroom(tables: Tables, buffer: Row) -> bool:
-    """In the traditional model buffermgrd gives it to what `pfc_enable` names; in the dynamic one the group's row must ask for it."""
+    """Return whether the group has headroom. In the traditional model buffermgrd gives it to what `pfc_enable` names;
+    in the dynamic one the group's row must request it."""
     if _row(tables, "DEVICE_METADATA", "localhost").get("buffer_model") != "dynamic" or buffer.get("profile") == "NULL":
         return True
     profile = _row(tables, "BUFFER_PROFILE", _referred(buffer.get("profile")))
@@ -205,7 +209,7 @@ def _marking(tables: Tables, queue: Row) -> EcnView | None:
 
 
 def _weights(tables: Tables, rows: Mapping[int, Row]) -> dict[int, int | None]:
-    """Percent of what strict queues leave, over all queues with a scheduler."""
+    """Return the percentage of what strict queues leave, over all queues with a scheduler."""
     schedulers = {queue: _row(tables, "SCHEDULER", _referred(row.get("scheduler"))) for queue, row in rows.items()}
     shares = {queue: _weight(scheduler) for queue, scheduler in schedulers.items() if scheduler}
     total = sum(share or 0 for share in shares.values())
@@ -213,7 +217,7 @@ def _weights(tables: Tables, rows: Mapping[int, Row]) -> dict[int, int | None]:
 
 
 def _weight(scheduler: Row) -> int | None:
-    """None is strict priority. The models' own default is weight 1."""
+    """Return the weight. None is strict priority. The models' own default is weight 1."""
     return None if scheduler.get("type") == "STRICT" else _number(scheduler.get("weight")) or 1
 
 
@@ -221,7 +225,7 @@ def _weight(scheduler: Row) -> int | None:
 
 
 def _routing(tables: Tables) -> RoutingView:
-    """By the tables of the daemon that writes FRR's configuration; it ignores those of the other one."""
+    """Return BGP from the tables of the daemon that writes FRR's configuration; it ignores those of the other one."""
     device = _row(tables, "DEVICE_METADATA", "localhost")
     return _of_frrcfgd(tables) if device.get("frr_mgmt_framework_config") == "true" else _of_bgpcfgd(tables, device)
 
@@ -238,7 +242,7 @@ def _of_frrcfgd(tables: Tables) -> RoutingView:
 
 
 def _exchanges_routes(tables: Tables, name: str) -> bool:
-    """Whether it has an AS to expect, is not shut down, and is active for IPv4, by its own rows or its group's."""
+    """Return whether the neighbor has an AS, is not shut down, and is active for IPv4, by its own rows or its group's."""
     own = _row(tables, "BGP_NEIGHBOR", f"default|{name}")
     group = own.get("peer_group_name")
     peer = {**_row(tables, "BGP_PEER_GROUP", f"default|{group}"), **own}
@@ -252,7 +256,7 @@ def _exchanges_routes(tables: Tables, name: str) -> bool:
 
 
 def _of_bgpcfgd(tables: Tables, device: Row) -> RoutingView:
-    """Neighbours without a VRF in their keys; the number of paths is the daemon's own."""
+    """Return neighbors without a VRF in their keys; the daemon sets the number of paths."""
     neighbors = tables.get("BGP_NEIGHBOR", {}).items()
     return RoutingView(
         asn=_number(device.get("bgp_asn")),
@@ -266,7 +270,7 @@ def _address(value: Any) -> str | None:
 
 
 def _loopback(tables: Tables) -> str | None:
-    """Where no router ID is written bgpcfgd takes this address."""
+    """Return the loopback address, which bgpcfgd uses if there is no router ID."""
     addresses = (key.partition("|")[2] for key in tables.get("LOOPBACK_INTERFACE", {}) if key.startswith("Loopback0|"))
     return next((address.partition("/")[0] for address in addresses if ":" not in address), None)
 
@@ -279,12 +283,12 @@ def _row(tables: Tables, table: str, key: str) -> Row:
 
 
 def _referred(value: Any) -> str:
-    """The name in a reference, which releases before 202111 wrote with its table: `[WRED_PROFILE|AZURE_LOSSLESS]`."""
+    """Return the name in a reference, which releases before 202111 wrote with its table: `[WRED_PROFILE|AZURE_LOSSLESS]`."""
     return value.strip("[]").rpartition("|")[2] if isinstance(value, str) else ""
 
 
 def _map(tables: Tables, table: str, reference: Any) -> dict[int, int]:
-    """The map of this name as numbers."""
+    """Return the map of this name as numbers."""
     pairs = ((_number(key), _number(value)) for key, value in _row(tables, table, _referred(reference)).items())
     return {key: value for key, value in pairs if key is not None and value is not None}
 
@@ -294,7 +298,7 @@ def _number(value: Any) -> int | None:
 
 
 def _by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
-    """Port -> number of its queue or group -> row. Fields of several rows come together, those of the shorter range last."""
+    """Return port -> number of its queue or group -> row. Fields of several rows are merged, those of the shorter range last."""
     found: dict[str, dict[int, Row]] = {}
     for key, row in sorted(tables.get(table, {}).items(), key=lambda each: -len(_key_numbers(each[0]))):
         for port in _key_ports(key):
@@ -304,11 +308,11 @@ def _by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
 
 
 def _key_ports(key: str) -> list[str]:
-    """`Ethernet0`, several behind commas in old releases, or `host|asic|Ethernet0` in a chassis."""
+    """Parse `Ethernet0`, several ports separated by commas in old releases, or `host|asic|Ethernet0` in a chassis."""
     return key.rpartition("|")[0].rpartition("|")[2].split(",")
 
 
 def _key_numbers(key: str) -> range:
-    """`3` or `3-4`; no number for what is neither."""
+    """Parse `3` or `3-4`; empty for other texts."""
     found = re.fullmatch(r"([0-9]{1,2})(?:-([0-9]{1,2}))?", key.rpartition("|")[2])
     return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)

@@ -22,12 +22,12 @@ GROUP = "FABRIC"
 
 _MTU = 9216
 _FEC_FROM_GBPS = 100
-# What `pfcwd start_default` takes for a switch of 64 ports.
+# The value of `pfcwd start_default` for a switch of 64 ports.
 _WATCHDOG_MS = 400
 # SONiC's loopback, whose address names the switch.
 _LOOPBACK = "Loopback0"
 
-# Roles of SONiC: a switch that hosts hang on, and one above it. The platform's buffer templates choose by them.
+# SONiC's roles: a switch with hosts, and one above it. The platform's buffer templates choose by them.
 _TYPES = {"leaf": "ToRRouter", "spine": "LeafRouter"}
 
 Row = dict[str, Any]
@@ -36,7 +36,7 @@ Tables = dict[str, Table]
 
 
 def render(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
-    """One file for `config load`: what headway decides. Rows that are not in it stay as they are on the switch."""
+    """Return one file for `config load`: headway's decisions. Other rows on the switch stay unchanged."""
     qos = cluster.fabric(switch.fabric).qos
     tables: Tables = {
         "DEVICE_METADATA": {"localhost": _device(options, switch)},
@@ -86,7 +86,7 @@ def _port(options: SonicOptions, port: PortPlan) -> Row:
 
 
 def _addresses(switch: SwitchPlan) -> Tables:
-    """Links to nodes have addresses; those between switches speak IPv6 with what the link itself gives them (RFC 5549)."""
+    """Return addresses of links to nodes; those between switches use IPv6 with link-local addresses (RFC 5549)."""
     interfaces: Table = {port.name: {"ipv6_use_link_local_only": "enable"} for port in switch.uplinks}
     for port in switch.ports:
         if port.address:
@@ -95,9 +95,10 @@ def _addresses(switch: SwitchPlan) -> Tables:
 
 
 def _bgp(options: SonicOptions, switch: SwitchPlan) -> Tables:
-    """BGP as frrcfgd reads it.
+    """Return BGP as frrcfgd reads it.
 
-    FRR drops what eBGP brings unless a route map lets it in and out, and frrcfgd cannot switch that off before sonic-buildimage #28543.
+    FRR drops what eBGP brings unless a route map lets it in and out, and frrcfgd cannot switch that off before
+    sonic-buildimage #28543.
     """
     networks = [f"{switch.router_id}/32", *(port.address for port in switch.ports if port.address)]
     peers = {
@@ -134,7 +135,7 @@ def _bgp(options: SonicOptions, switch: SwitchPlan) -> Tables:
 
 
 def _classes(qos: QosPlan) -> Tables:
-    """What a packet's DSCP makes of it; everything that is in no class is traffic class, queue and group 0."""
+    """Return the places of each DSCP; everything that is in no class is traffic class, queue and group 0."""
     of_dscp = {each.dscp: each.traffic_class for each in qos.classes}
     return {
         "DSCP_TO_TC_MAP": {MAP: {str(dscp): str(of_dscp.get(dscp, 0)) for dscp in range(64)}},
@@ -147,7 +148,7 @@ def _classes(qos: QosPlan) -> Tables:
 
 
 def _queues(qos: QosPlan, ports: Sequence[PortPlan]) -> Tables:
-    """Every queue's share of its port, and from which length on it marks."""
+    """Return every queue's share of its port, and the length from which it marks."""
     names: dict[int, Row] = {0: {"scheduler": _queue_name(0)}}
     schedulers: Table = {_queue_name(0): _scheduler(qos.rest_percent)}
     for each in qos.classes:
@@ -171,7 +172,8 @@ def _scheduler(percent: int | None) -> Row:
 
 
 def _wred(ecn: EcnPlan) -> Row:
-    """ECN as SONiC knows it: WRED that marks. Without `wred_green_enable` nothing is marked (sonic-buildimage #4545)."""
+    """Return ECN as SONiC configures it: WRED that marks. Without `wred_green_enable` nothing is marked
+    (sonic-buildimage #4545)."""
     row: Row = {"ecn": "ecn_all"}
     for colour in ("green", "yellow", "red"):
         row[f"wred_{colour}_enable"] = "true"
@@ -206,18 +208,18 @@ def _numbers(values: Iterable[int]) -> str:
 
 
 def _watchdog(ports: Sequence[PortPlan]) -> Tables:
-    """A port that is paused for too long drops what waits, before the pause spreads through the fabric."""
+    """Return the watchdog: a port that is paused for too long drops its queue before the pause spreads through the fabric."""
     row = {"action": "drop", "detection_time": str(_WATCHDOG_MS), "restoration_time": str(_WATCHDOG_MS)}
     return {"PFC_WD": {"GLOBAL": {"POLL_INTERVAL": str(_WATCHDOG_MS)}, **{port.name: row for port in ports}}}
 
 
 def _cables(ports: Sequence[PortPlan]) -> Tables:
-    """Headroom is for what is still on the cable when the pause arrives."""
+    """Return the cables: headroom is for data still on the cable when the pause arrives."""
     return {"CABLE_LENGTH": {MAP: {port.name: f"{port.metres}m" for port in ports}}}
 
 
 def _buffers(options: SonicOptions, qos: QosPlan, ports: Sequence[PortPlan]) -> Tables:
-    """Pools and profiles of the dynamic model, as NVIDIA's platforms have them (buffers_defaults_objects.j2).
+    """Return pools and profiles of the dynamic model, as on NVIDIA's platforms (buffers_defaults_objects.j2).
 
     A lossless group's profile is NULL: buffermgrd makes it from the port's speed, MTU and cable.
     """
@@ -253,7 +255,7 @@ def _profile(pool: str, size: int, threshold: int) -> Row:
 
 
 def _in_order(value: Any) -> Any:
-    """The same with all keys in natural order: Ethernet8 before Ethernet16."""
+    """Return the value with all keys in natural order: Ethernet8 before Ethernet16."""
     if not isinstance(value, Mapping):
         return value
     return {key: _in_order(value[key]) for key in sorted(value, key=_natural)}

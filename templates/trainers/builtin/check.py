@@ -15,7 +15,7 @@ from headway.templates.trainers.builtin.options import BuiltinOptions
 _AXES = ("pp", "dp_replicate", "cp", "tp")
 _BYTE_TOKENS = 256
 
-# Fields that it takes one way only: the values that say so, and what it does. A field that is left out is always fine.
+# Fields with a single supported value, and what the trainer does. An omitted field is always fine.
 _ONLY: Limited = {
     ("layout", "ep"): ((1,), "builds no experts"),
     ("model", "experts"): ((), "builds no experts"),
@@ -37,13 +37,15 @@ _ONLY: Limited = {
     ("overlap", "experts"): ((False,), "builds no experts"),
     ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
     ("resilience", "corruption", "compare"): ((), "holds each parameter once, so there is no replica to compare"),
-}  # What `history` may change from a step on (runner/train/history.py).
+}
+# Fields that `history` may change from a step on (runner/train/history.py).
 _CHANGED = ("steps", "batch.global", *(f"optimizer.{field.name}" for field in fields(contract.Optimizer)))
 ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}
 
 
 def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """It shards a Llama-family decoder over `dp_shard`, computes in fp32, and its tokens are bytes (runner/train)."""
+    """Check that the plan shards a Llama-family decoder over `dp_shard`, computes in fp32, and reads bytes as tokens
+    (runner/train)."""
     for axis in _AXES:
         degree = getattr(plan.mesh, axis)
         if degree > 1:
@@ -60,7 +62,7 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:
-    """It reads anew in each step what it computes the step with; its data and its model are those of the run."""
+    """Check `history`. Each step reads its own values again; data and model are fixed for the run."""
     for index, entry in enumerate(plan.spec["history"]):
         for name in entry["set"]:
             if is_for_history(name) and name not in _CHANGED:
@@ -70,7 +72,7 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
 
 
 def _check_model(plan: JobPlan) -> Iterator[Problem]:
-    """What the model has that a Llama has not, where it is the preset or the config.json that brings it."""
+    """Report model features that a Llama does not have, if the preset or the config.json sets them."""
     if plan.model is None:
         return
     if plan.model.vocab_size < _BYTE_TOKENS:
@@ -83,19 +85,19 @@ def _check_model(plan: JobPlan) -> Iterator[Problem]:
 
 
 def _is_taken(spec: Mapping[str, Any], section: str) -> bool:
-    """Whether no field that is written in the section is at fault."""
+    """Return whether every written field of the section is supported."""
     fields = [(_value(spec, path), values) for path, (values, _) in _ONLY.items() if path[0] == section]
     return all(found is None or found in values for found, values in fields)
 
 
 def _source(written: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The field that brings sizes of another kind; without one, it is a mistake that has a problem of its own."""
+    """Return the field that sets sizes of another kind; None for an error that has a separate problem."""
     name = next((name for name in ("preset", "config", "head_dim") if written[name] is not None), None)
     return None if name is None else ("model", name)
 
 
 def _value(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """What the spec says there; None where it says nothing."""
+    """Return the spec's value; None if there is none."""
     found: Any = spec
     for key in path:
         found = None if found is None else found[key]

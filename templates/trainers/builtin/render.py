@@ -6,5 +6,5 @@ from headway.templates.trainers.builtin.options import BuiltinOptions
 
 
 def render(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
-    """No files."""
+    """Return no files."""
     return {}

@@ -66,22 +66,22 @@ NAMES = (
     "resilience.timeouts.collective",
 )
 
-# Those that the catalogue or a config.json may say in place of the job.
+# Names whose value the catalogue or a config.json may set instead of the job.
 _SIZES = tuple(name for name in NAMES if name.startswith("model.") and name != "model.preset")
 
-# `{{` and `}}`, a name in braces, or a brace that stands alone.
+# `{{` and `}}`, a name in braces, or a single brace.
 _BRACES = re.compile(r"(?P<double>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<alone>[{}])")
 
 
 def values(plan: JobPlan) -> dict[str, Value | None]:
-    """The value of every name: what the plan has decided, else what the spec says; None where neither says anything."""
+    """Return the value of every name: the plan's, else the spec's; None without either."""
     run, layout = plan.run, plan.spec["layout"]
     decided: dict[str, Value | None] = {
         "runs": plan.runs,
         "world_size": plan.world_size,
         "batch.global": run.batch.global_sequences if run.batch else None,
         "checkpoint.disk.steps": next((tier.every_steps for tier in run.checkpoint.tiers if tier.kind == "disk"), None),
-        # What a layout has where the job does not say it, so that an argument stands whatever degrees `auto` comes to.
+        # Values of a layout that the job omits, so that an argument is valid for any degrees that `auto` chooses.
         "layout.schedule": layout["schedule"] or ("Interleaved1F1B" if (layout["virtual_stages"] or 1) > 1 else "1F1B"),
         "layout.sequence_parallel": plan.mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
         **{f"layout.{axis}": degree for axis, degree in zip(plan.mesh.axes, plan.mesh.shape, strict=True)},
@@ -91,7 +91,7 @@ def values(plan: JobPlan) -> dict[str, Value | None]:
 
 
 def written(spec: Mapping[str, Any], name: str) -> Any:
-    """What the spec says under the name; None where it says nothing."""
+    """Return the spec's value under the name; None if there is none."""
     *sections, field = name.split(".")
     for section in sections:
         spec = spec[section] or {}
@@ -99,7 +99,8 @@ def written(spec: Mapping[str, Any], name: str) -> Any:
 
 
 def fill(argument: str, known: Mapping[str, Value | None]) -> str:
-    """The argument with the values in place of their names. Raises KeyError for an unknown name; `mistakes` finds it before."""
+    """Return the argument with the values in place of their names. Raises KeyError for an unknown name; `mistakes`
+    finds it before."""
 
     def replaced(found: re.Match[str]) -> str:
         return found["double"][0] if found["double"] else _text(known[found["name"]])
@@ -108,17 +109,17 @@ def fill(argument: str, known: Mapping[str, Value | None]) -> str:
 
 
 def names_in(argument: str) -> list[str]:
-    """The names that stand in braces, known or not."""
+    """Return the names in braces, known or not."""
     return [found["name"] for found in _BRACES.finditer(argument) if found["name"] is not None]
 
 
 def section_of(name: str) -> str:
-    """The section of the job that the value belongs to, or the field."""
+    """Return the job's section of the value, or the field."""
     return name.partition(".")[0]
 
 
 def mistakes(argument: str, known: Mapping[str, Value | None]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the argument, and what to do."""
+    """Yield what is wrong with the argument, and a hint."""
     for found in _BRACES.finditer(argument):
         name, alone = found["name"], found["alone"]
         if alone is not None:

@@ -17,10 +17,10 @@ from headway.templates.trainers.script.arguments import NAMES, Value, mistakes, 
 from headway.templates.trainers.script.options import ScriptOptions
 
 _ARGV = ("trainer", "options", "argv")
-# What the plan carries out itself, or `headway.checkpoint` in a script that uses it, and sizes: a script that is told of the model has its
-# own way to all of them.
+# Fields that the plan implements itself, or `headway.checkpoint` in a script that uses it, and sizes: a script that
+# gets the model reads all of them its own way.
 _NOT_ASKED = ("name", "runs", "nodes", "world_size", "checkpoint", "model")
-# Sections with values that a job need not say.
+# Sections whose values a job may omit.
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     "": TrainingJob,
     "layout.": Layout,
@@ -28,7 +28,7 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "checkpoint.": Checkpoint,
     "resilience.timeouts.": Timeouts,
 }
-# A shard of one is none, and `sequence`, which no batch can leave out, is 1 where samples are no sequences.
+# One shard is no sharding, and `sequence`, which no batch can omit, is 1 where samples are no sequences.
 _DEFAULTS = {
     f"{section}{name}": field.default for section, model in _SECTIONS.items() for name, field in model.model_fields.items()
 } | {"layout.dp_shard": 1, "batch.sequence": 1}
@@ -36,7 +36,7 @@ _SHOWN = 4
 
 
 def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Every argument finds its values, and every value of the job that only a trainer can carry out finds an argument."""
+    """Check that every argument finds its values, and that every value that only a trainer can implement is in an argument."""
     known = values(plan)
     for index, argument in enumerate(options.argv):
         for message, hint in mistakes(argument, known):
@@ -51,7 +51,8 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:
-    """It is told of its values once, when it starts, and reads its samples itself; a rollback is the claim's business."""
+    """Check `history`. A script gets its values once, when it starts, and reads its samples itself; a claim implements
+    a rollback."""
     for index, entry in enumerate(plan.spec["history"]):
         for name in filter(is_for_history, entry["set"]):
             message = f"a script gets its values when it starts: `{name}` cannot change at a step of the run"
@@ -64,7 +65,7 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
 
 
 def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
-    """Its state can be looked at after a step; its steps are its own."""
+    """Check `corruption`. A script's state can be compared after a step; its steps cannot be recomputed."""
     checks = plan.spec["resilience"]["corruption"] or {}
     for name in ("replay", "grad_norm_factor"):
         if checks.get(name) is not None:
@@ -74,7 +75,7 @@ def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
 
 
 def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[str]:
-    """What the job says in other words than its defaults, and no argument holds: the model as a whole, all else by name."""
+    """Yield values that differ from their defaults and that no argument contains: the model as a whole, all others by name."""
     used = {name for argument in options.argv for name in names_in(argument)}
     if plan.model is not None and not _is_model_told(options, used, plan.spec["model"]["config"]):
         yield "model"
@@ -84,7 +85,8 @@ def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | N
 
 
 def _is_model_told(options: ScriptOptions, used: set[str], config: str | None) -> bool:
-    """By a value of it, or by the path of its config.json, which an argument has from another folder."""
+    """Return whether an argument contains a value of the model, or the path of its config.json, which it may name from
+    another folder."""
     has_config = config is not None and any(PurePosixPath(config).name in argument for argument in options.argv)
     return has_config or any(section_of(name) == "model" for name in used)
 

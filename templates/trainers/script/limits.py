@@ -8,11 +8,11 @@ _DEGREES = ("pp", "dp_replicate", "cp", "tp", "ep", "virtual_stages")
 _CHOICES = (("layout", "sequence_parallel"), ("layout", "schedule"), ("recompute",))
 _WHY = "is not given it"
 
-# Fields that a script does not carry out without being told: degrees of 1, and what is left out.
+# Fields that a script implements only if an argument contains them: otherwise degrees must be 1 and others omitted.
 _UNTOLD: Limited = {**{("layout", degree): ((1,), _WHY) for degree in _DEGREES}, **dict.fromkeys(_CHOICES, ((), _WHY))}
 
 
 def limits(options: ScriptOptions) -> Limited:
-    """The fields that no argument holds, with what counts then."""
+    """Return the fields that no argument contains, with their only value."""
     told = {name for argument in options.argv for name in names_in(argument)}
     return {path: limit for path, limit in _UNTOLD.items() if ".".join(path) not in told}

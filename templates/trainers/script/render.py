@@ -6,5 +6,5 @@ from headway.templates.trainers.script.options import ScriptOptions
 
 
 def render(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
-    """No files."""
+    """Return no files."""
     return {}

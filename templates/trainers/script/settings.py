@@ -10,12 +10,12 @@ from headway.templates.trainers.script.options import ScriptOptions
 
 
 def settings(options: ScriptOptions, plan: JobPlan) -> Mapping[str, Any]:
-    """The script with its arguments, behind `-m` where it is a module; what each rank prints goes to a log of its own."""
+    """Return the script with its arguments, after `-m` if it is a module; each rank's output goes to a separate log."""
     return {"argv": [*(["-m"] if options.module else []), *_filled(options, plan)], "logs": True}
 
 
 def files(options: ScriptOptions, plan: JobPlan) -> Mapping[Path, str]:
-    """The script, unless it is a module, by where the spec names it."""
+    """Return the script, unless it is a module, by its path in the spec."""
     return {} if options.module else {("trainer", "options", "argv", 0): _filled(options, plan)[0]}
 
 

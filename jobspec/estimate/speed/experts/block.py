@@ -27,8 +27,8 @@ Products = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Load:
-    """What the busiest rank's experts get of a microbatch: of `tokens` that each rank sends, so that `rows` arrive for its `local` experts
-    of `width`."""
+    """The load of the busiest rank's experts from a microbatch: of `tokens` that each rank sends, so that `rows` arrive
+    for its `local` experts of `width`."""
 
     sizes: ExpertSizes
     hidden: int
@@ -40,12 +40,12 @@ class Load:
 
     @property
     def matrices(self) -> tuple[tuple[float, float], ...]:
-        """Of one expert on one rank, as (outputs, inputs)."""
+        """The matrices of one expert on one rank, as (outputs, inputs)."""
         return ((self.width * self.gates, self.hidden), (self.hidden, self.width))
 
     @property
     def parameters(self) -> float:
-        """Of the routed experts of one rank."""
+        """The parameters of the routed experts of one rank."""
         return self.local * sum(outputs * inputs for outputs, inputs in self.matrices)
 
     @property
@@ -61,14 +61,15 @@ class Load:
 
 @lru_cache(maxsize=4096)
 def expert_block(micro: Training, speed: Speed) -> PartCost:
-    """A block with experts, of one_microbatch(training)."""
+    """Return a block with experts, of one_microbatch(training)."""
     rates, constants = rates_of(micro, speed), speed.experts
     block = attention_part(micro, rates).plus(expert_part(micro, rates, constants))
     return _waiting(block, constants.queue)
 
 
 def load_of(micro: Training) -> Load:
-    """The load of a rank. Ranks that split one expert all get its tokens. Raises ValueError for a model without experts."""
+    """Return the load of a rank. Ranks that split one expert all get its tokens. Raises ValueError for a model without
+    experts."""
     model, experts, degrees = micro.model, micro.model.experts, micro.degrees
     if experts is None:
         raise ValueError("the model has no experts")
@@ -107,8 +108,8 @@ def _products(micro: Training, load: Load, rates: Rates, constants: ExpertSpeed)
 
 
 def _routed(load: Load, rates: Rates) -> Products:
-    """The products of a rank's experts, each kind as one grouped product: tiles of all experts fill the accelerator together, one ends
-    while the next begins."""
+    """Return the products of a rank's experts, each kind as one grouped product: tiles of all experts fill the
+    accelerator together, one ends while the next begins."""
     rows, each, local = load.each * load.local, load.each, load.local
     read = rates.stream(ACTIVATION * load.parameters)
     return (
@@ -119,7 +120,7 @@ def _routed(load: Load, rates: Rates) -> Products:
 
 
 def _shared(micro: Training, load: Load, rates: Rates) -> Products:
-    """The shared experts are split over tensor-parallel ranks as a plain MLP is."""
+    """Return the cost of the shared experts, which are split over tensor-parallel ranks like a plain MLP."""
     if not load.sizes.shared:
         return 0.0, 0.0, 0.0
     width, tokens = load.sizes.shared * load.sizes.shared_ffn_hidden / micro.degrees.tp, micro.tokens_per_rank
@@ -132,8 +133,8 @@ def _shared(micro: Training, load: Load, rates: Rates) -> Products:
 
 
 def _moved(micro: Training, load: Load, rates: Rates, constants: ExpertSpeed) -> float:
-    """Bytes moved in one direction: the router's scores, routed tokens on their way to the experts and back, the activation, and a norm and
-    the residual stream. A scattered sum of PyTorch's adds one number at a time."""
+    """Return bytes moved in one direction: the router's scores, routed tokens on their way to the experts and back, the
+    activation, and a norm and the residual stream. A scattered sum of PyTorch's adds one number at a time."""
     dispatcher = dispatcher_of(micro)
     copies = dispatcher.copies + (0.0 if dispatcher.fused(micro.framework) else constants.scattered)
     stream = (7 if rates.kernels.norm else 19) * load.tokens * load.hidden
@@ -142,7 +143,7 @@ def _moved(micro: Training, load: Load, rates: Rates, constants: ExpertSpeed) ->
 
 
 def _again(micro: Training, load: Load, rates: Rates, forward: Cost) -> Cost:
-    """What the backward pass computes anew."""
+    """Return the cost of what the backward pass recomputes."""
     parts = micro.recomputed_parts
     if micro.recompute == "full" or (micro.recompute == "selective" and "experts" in parts):
         return forward
@@ -155,7 +156,7 @@ def _again(micro: Training, load: Load, rates: Rates, forward: Cost) -> Cost:
 
 
 def _latent_up(micro: Training, rates: Rates) -> float:
-    """The projections up from what latent attention compresses."""
+    """Return the projections up from what latent attention compresses."""
     latent = micro.model.latent_attention
     if latent is None:
         return 0.0
@@ -164,10 +165,10 @@ def _latent_up(micro: Training, rates: Rates) -> float:
 
 
 def _waiting(block: PartCost, power: float) -> PartCost:
-    """The block's passes with the time in which the accelerator waits for its host.
+    """Return the block's passes with the time in which the accelerator waits for its host.
 
-    The host reads from the accelerator how many tokens each expert gets, in every block, and so cannot run ahead as it does where it only
-    launches: their times add up by `power`.
+    The host reads from the accelerator how many tokens each expert gets, in every block, and so cannot run ahead as it
+    does where it only launches: their times add up by `power`.
     """
 
     def waited(cost: Cost) -> Cost:

@@ -16,7 +16,7 @@ _US = 1e-6
 class Dispatcher:
     """How tokens travel.
 
-    `copies`: how often a routed token is read or written beside it, in one direction. `once`: a token goes once to a domain however many
+    `copies`: how often a routed token is read or written in addition, in one direction. `once`: a token goes once to a domain however many
     of its experts are there, and is handed on inside. `gathers`: all ranks get all tokens. `poster` names the library whose processor
     threads post each token's message, where adapters take none from the accelerator.
     """
@@ -44,21 +44,21 @@ _DISPATCHERS = {
 
 
 def dispatcher_of(micro: Training) -> Dispatcher:
-    """The dispatcher that is named, or that the framework takes: Megatron-Bridge's recipes take hybridep (NVIDIA-NeMo/Megatron-Bridge:
-    scripts/performance/configs)."""
+    """Return the dispatcher that is named, or that the framework takes: Megatron-Bridge's recipes take hybridep
+    (NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs)."""
     usual = "hybridep" if micro.framework.startswith("megatron") else "alltoall"
     return _DISPATCHERS.get(micro.kernels.dispatcher or usual, _ALLTOALL)
 
 
 def sent_tokens(micro: Training) -> float:
-    """Tokens of a microbatch that a rank sends to experts, or gets where it is the busiest."""
+    """Return tokens of a microbatch that a rank sends to experts, or gets where it is the busiest."""
     split = micro.degrees.tp if micro.degrees.sequence_parallel else 1
     return micro.expert_load * micro.tokens_per_rank / split
 
 
 def exchanged(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
-    """Seconds of dispatch and combine together that no computation hides: nothing is hidden where nobody asks for it, as in Megatron-Core
-    (NVIDIA/Megatron-LM: megatron/core/model_parallel_config.py, overlap_moe_expert_parallel_comm).
+    """Return seconds of dispatch and combine together that no computation hides: nothing is hidden unless requested, as
+    in Megatron-Core (NVIDIA/Megatron-LM: megatron/core/model_parallel_config.py, overlap_moe_expert_parallel_comm).
 
     Where processors post the messages they compete with the kernels' launches: half as much is hidden.
     """
@@ -69,7 +69,7 @@ def exchanged(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
 
 
 def sent_bytes(micro: Training, group: Group) -> float:
-    """What a rank sends to others of its expert-parallel group in one direction."""
+    """Return what a rank sends to others of its expert-parallel group in one direction."""
     experts, dispatcher = micro.model.experts, dispatcher_of(micro)
     if experts is None or group.size == 1:
         return 0.0
@@ -80,12 +80,12 @@ def sent_bytes(micro: Training, group: Group) -> float:
 
 
 def _size(micro: Training) -> float:
-    """Bytes of the tokens once. Ranks that split one expert all get them."""
+    """Return bytes of the tokens once. Ranks that split one expert all get them."""
     return ACTIVATION * micro.model.hidden * sent_tokens(micro) * micro.degrees.expert_tp
 
 
 def one_way(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
-    """Seconds in one direction. Inside and beyond a domain tokens travel at the same time."""
+    """Return seconds in one direction. Inside and beyond a domain tokens travel at the same time."""
     group, experts, dispatcher = rates.groups.ep, micro.model.experts, dispatcher_of(micro)
     if group.size == 1 or experts is None:
         return 0.0
@@ -102,8 +102,8 @@ def one_way(micro: Training, rates: Rates, constants: ExpertSpeed) -> float:
 
 
 def _posted(micro: Training, dispatcher: Dispatcher, constants: ExpertSpeed) -> float:
-    """Seconds that processors need to post the tokens' messages to one domain. On hosts with Blackwell they keep up with the adapters
-    (awslabs/awsome-distributed-ai: ep-backend-comparison, 84 to 94 of 100 GB/s)."""
+    """Return seconds that processors need to post the tokens' messages to one domain. On hosts with Blackwell they keep
+    up with the adapters (awslabs/awsome-distributed-ai: ep-backend-comparison, 84 to 94 of 100 GB/s)."""
     if not dispatcher.poster:
         return 0.0
     each = constants.message_us[dispatcher.poster] if micro.gpu.arch == "Hopper" else 0.0
@@ -111,13 +111,13 @@ def _posted(micro: Training, dispatcher: Dispatcher, constants: ExpertSpeed) -> 
 
 
 def _adapter_bytes_s(network: Network, constants: ExpertSpeed) -> float:
-    """Of one rank to other domains."""
+    """Return the bandwidth of one rank to other domains."""
     share = constants.fabric if network.gpu_direct else constants.staged
     return network.scale_out_bytes_s * share / network.oversubscription
 
 
 def _gathered(group: Group, size: float, rates: Rates, network: Network, constants: ExpertSpeed) -> float:
-    """Every rank's `size` bytes go round the ring."""
+    """Return the seconds in which every rank's `size` bytes go round the ring."""
     around = network.scale_up_bytes_s * constants.domain
     if group.domains > 1:
         around = min(around, group.local * _adapter_bytes_s(network, constants))
@@ -125,7 +125,8 @@ def _gathered(group: Group, size: float, rates: Rates, network: Network, constan
 
 
 def _copies(group: Group, top_k: int, once: bool) -> tuple[float, float]:
-    """How often a token goes to another rank of its domain, and to another domain, on the mean over evenly chosen experts."""
+    """Return how often a token goes to another rank of its domain, and to another domain, on the mean over evenly
+    chosen experts."""
     if not once:
         return top_k * (group.local - 1) / group.size, top_k * (group.size - group.local) / group.size
     # What comes in from other domains is handed on inside like what starts there.
@@ -134,5 +135,5 @@ def _copies(group: Group, top_k: int, once: bool) -> tuple[float, float]:
 
 
 def _reached(places: int, top_k: int) -> float:
-    """The chance that at least one of a token's experts is in one of so many places."""
+    """Return the chance that at least one of a token's experts is in one of so many places."""
     return 1 - (1 - 1 / places) ** top_k

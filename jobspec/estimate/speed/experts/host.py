@@ -24,7 +24,7 @@ _AGAIN = 8
 
 
 def operations(micro: Training) -> int:
-    """How many the host launches for a block's forward pass."""
+    """Return how many the host launches for a block's forward pass."""
     model = micro.model
     latent = _LATENT * (model.latent_attention is not None)
     shared = _SHARED * (model.experts is not None and model.experts.shared > 0)
@@ -42,26 +42,26 @@ def _captured(micro: Training) -> bool:
 
 
 def host_seconds(count: int, micro: Training, constants: ExpertSpeed) -> float:
-    """To launch so many operations."""
+    """Return the seconds to launch so many operations."""
     processor = constants.processors.get(f"{micro.gpu.arch} {micro.network.transport}", 1.0)
     return count * constants.operation_us * _US * processor
 
 
 def again_seconds(micro: Training, constants: ExpertSpeed) -> float:
-    """To launch what selective recomputation computes again."""
+    """Return the seconds to launch what selective recomputation computes again."""
     parts = len(micro.recomputed_parts) if micro.recompute == "selective" else 0
     return host_seconds(_AGAIN * parts, micro, constants)
 
 
 def prefetched(training: Training, share: float) -> float:
-    """The share of a stage's parameters that FSDP gathers before they are needed, where `share` of its blocks have experts. The host issues
-    the gather; where it waits for the router it comes late, unless the next block is named before (pytorch/torchtitan:
-    torchtitan/models/llama4/parallelize.py)."""
+    """Return the share of a stage's parameters that FSDP gathers before they are needed, where `share` of its blocks
+    have experts. The host issues the gather; where it waits for the router it comes late, unless the next block is
+    named before (pytorch/torchtitan: torchtitan/models/llama4/parallelize.py)."""
     return 1 - share if _is_late(training) else 1.0
 
 
 def late(experts: Exchange, training: Training, constants: ExpertSpeed) -> Exchange:
-    """What the experts' data-parallel ranks exchange, where the host comes late to each tensor of it."""
+    """Return what the experts' data-parallel ranks exchange, where the host comes late to each tensor of it."""
     factor = constants.late if _is_late(training) else 1.0
     return replace(experts, gather=factor * experts.gather, reduce=factor * experts.reduce)
 

@@ -48,7 +48,7 @@ class ExpertSpeed:
 
 @cache
 def expert_constants() -> ExpertSpeed:
-    """The committed constants."""
+    """Return the committed constants."""
     return speed_of(read())
 
 
@@ -59,7 +59,7 @@ def read() -> dict[str, Any]:
 
 
 def speed_of(tables: Mapping[str, Any]) -> ExpertSpeed:
-    """The tables of experts.yaml as a record."""
+    """Return the tables of experts.yaml as a record."""
     return ExpertSpeed(**{name: _values(table) for name, table in tables.items()})
 
 

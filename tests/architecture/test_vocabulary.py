@@ -1,0 +1,178 @@
+"""The words of docs/style.md: which ones comments, docstrings and pages avoid, and where comments are."""
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# As in the table "Words" of docs/style.md; only those that have no other meaning in a technical text.
+AVOIDED = {
+    r"whoever|somebody|nobody|anybody": "the process, the node, another user; no",
+    r"anew|starts? over": "again, restarts",
+    r"tells?|told|says|said|hears?|heard|speaks?": "reports, prints, sends, gets, specifies",
+    r"stands|lies": "is, is in, is stored in",
+    r"go(?:es)? on|went on|gone on": "continues, resumes",
+    r"leaves? out|left out of": "excludes, omits",
+    r"lacks?|is away": "is missing, does not have, is unavailable",
+    r"signs? of life": "heartbeat",
+    r"what came of": "result, outcome",
+    r"one's own|of ours": "your, custom; headway's",
+    r"wants": "requires, needs",
+    r"beside": "next to, in parallel with, compared with, in addition to",
+    r"carr(?:y|ies|ied) out": "implements, runs, applies",
+    r"for ever": "forever, without a limit",
+    r"is no whole": "is not a multiple of",
+}
+WORDS = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in AVOIDED.items()}
+# A sentence without a subject that acts: `What is read is verified`. Questions and interjections in quotes are not matched.
+PRONOUN = re.compile(r"(?:^|[.;:|] )(?:Who|What|Whoever)\b(?![^.;]*\?)")
+ANY_WORD = re.compile("|".join([*(rf"\b(?:{words})\b" for words in AVOIDED), r"(?-i:\bWh(?:o|at)\b)"]), re.IGNORECASE)
+LONGEST_TRAILING = 40
+ANY_TRAILING = re.compile(rf"^.*\S.*#.{{{LONGEST_TRAILING},}}", re.MULTILINE)
+# A suppression belongs on its line, and so does its reason.
+SUPPRESSION = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:)")
+
+# Findings of each folder that are still to be rewritten: a number may only fall. Other folders have none.
+BUDGET = {
+    "headway": 6,
+    "headway/cli": 77,
+    "headway/compile": 6,
+    "headway/report": 33,
+    "runner": 60,
+    "runner/agent": 141,
+    "runner/coordinator": 138,
+}
+TRAILING = {"headway": 1, "headway/cli": 5, "headway/report": 2, "runner": 27, "runner/agent": 85, "runner/coordinator": 79}
+# The style guide lists the words. The planner's and the simulator's pages repeat remarks of sources, which a program writes there.
+PAGES = {"style.md": 100, "planner.md": 7, "simulate.md": 3}
+
+
+class Text(NamedTuple):
+    """A comment, a docstring or a line of a page, without code in backticks."""
+
+    line: int
+    kind: str
+    text: str
+
+
+class Finding(NamedTuple):
+    folder: str
+    message: str
+
+
+def _is_linked(path: Path) -> bool:
+    """Below `headway/` the other folders are links."""
+    parts = path.relative_to(ROOT).parts
+    return parts[0] == "headway" and parts[1] in {"runner", "jobspec", "templates", "infra"}
+
+
+def _folder(path: Path) -> str:
+    """`runner/agent`, `headway/cli`, `jobspec`: the folder that has a budget."""
+    parts = path.relative_to(ROOT).parts
+    return "/".join(parts[:2]) if parts[0] in {"runner", "headway"} and len(parts) > 2 else parts[0]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "``", text)
+
+
+def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Text]:
+    """Those of modules, classes and functions, and those below a field."""
+    for statement in node.body:
+        if (
+            isinstance(statement, ast.Expr)
+            and isinstance(value := statement.value, ast.Constant)
+            and isinstance(value.value, str)
+        ):
+            yield Text(statement.lineno, "docstring", _plain(value.value))
+        elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _docstrings(statement)
+
+
+def _comments(source: str) -> Iterator[tuple[tokenize.TokenInfo, bool]]:
+    """Each comment, and whether code is before it on its line."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token, bool(token.line[: token.start[1]].strip())
+
+
+@cache
+def _sources() -> tuple[tuple[Path, str], ...]:
+    tops = ("runner", "jobspec", "templates", "infra", "benchmarks", "headway")
+    return tuple((path, path.read_text()) for top in tops for path in sorted((ROOT / top).rglob("*.py")) if not _is_linked(path))
+
+
+def _avoided(text: Text) -> Iterator[str]:
+    if not ANY_WORD.search(text.text):
+        return
+    for pattern, instead in WORDS.items():
+        for found in pattern.finditer(text.text):
+            line = text.line + text.text.count("\n", 0, found.start())
+            yield f"{line}: `{found[0]}` in a {text.kind}: write {instead}"
+    if text.kind == "docstring":
+        flat = text.text.replace("\n\n", " | ").replace("\n", " ")
+        for found in PRONOUN.finditer(" ".join(flat.split())):
+            yield f"{text.line}: a sentence begins with `{found[0].split()[-1]}`: begin with the thing that it is about"
+
+
+def _findings() -> Iterator[Finding]:
+    for path, source in _sources():
+        # Most files have none of the words anywhere, so they need not be parsed.
+        if ANY_WORD.search(source):
+            comments = (Text(token.start[0], "comment", _plain(token.string)) for token, _ in _comments(source))
+            for text in (*comments, *_docstrings(ast.parse(source))):
+                for message in _avoided(text):
+                    yield Finding(_folder(path), f"{path.relative_to(ROOT)}:{message}")
+
+
+def _trailing() -> Iterator[Finding]:
+    for path, source in _sources():
+        if ANY_TRAILING.search(source):
+            for token, is_behind_code in _comments(source):
+                if is_behind_code and not SUPPRESSION.match(token.string) and len(token.string) > LONGEST_TRAILING:
+                    yield Finding(_folder(path), f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}")
+
+
+def _over(findings: list[Finding], budget: dict[str, int]) -> str:
+    """The findings of the folders that have more than their budget."""
+    count = Counter(finding.folder for finding in findings)
+    over = {folder for folder, number in count.items() if number > budget.get(folder, 0)}
+    counts = "".join(f"{folder}: {count[folder]} of at most {budget.get(folder, 0)}\n" for folder in sorted(over))
+    return counts + "\n".join(finding.message for finding in findings if finding.folder in over)
+
+
+def test_comments_and_docstrings_use_the_words_of_the_style_guide() -> None:
+    over = _over(list(_findings()), BUDGET)
+    assert not over, f"docs/style.md, Words:\n{over}"
+
+
+def test_long_comments_are_above_their_statement() -> None:
+    over = _over(list(_trailing()), TRAILING)
+    assert not over, f"docs/style.md, Comments:\n{over}"
+
+
+def _pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", _pages(), ids=lambda path: path.name)
+def test_page_uses_the_words_of_the_style_guide(page: Path) -> None:
+    text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.DOTALL)
+    found = [f"{page.name}:{message}" for message in _avoided(Text(1, "page", _plain(text)))]
+    assert len(found) <= PAGES.get(page.name, 0), "docs/style.md, Words:\n" + "\n".join(found)
+
+
+def test_every_avoided_word_is_found() -> None:
+    samples = ("whoever reads it", "it is told so", "it stands there", "a sign of life", "beside it", "it is no whole number")
+    assert all(list(_avoided(Text(1, "comment", sample))) for sample in samples)
+    assert [*_avoided(Text(1, "docstring", "What is read is verified."))]
+    assert not [*_avoided(Text(1, "docstring", _plain("Return what is read; `says` is a field.")))]
