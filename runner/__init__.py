@@ -5,6 +5,6 @@ Out: the training itself, its checkpoints, the records of docs/records.md, an ex
 (`contract.Exit`).
 Other packages import `contract` and nothing else from here, and this package imports none of them;
 headway/checkpoint.py re-exports the checkpoint library.
-Start reading: `contract.py`, `__main__.py`, `agent/supervisor.py`; docs/architecture.md has the
+Start reading: `contract/`, `__main__.py`, `agent/supervisor.py`; docs/architecture.md has the
 processes and how they talk.
 """

@@ -1,4 +1,7 @@
-"""What `headway check` does not import, so that it answers at once: nothing that only other verbs need, and no source of its own."""
+"""What `headway check` does not import, so that it answers at once: nothing that only other verbs need, and no source of its own.
+
+And what the runner's contract does not import, since each process of a run imports it first.
+"""
 
 import json
 import subprocess
@@ -94,3 +97,14 @@ def test_a_check_of_a_job_that_leaves_values_open_imports_what_decides_them_and_
     assert found["code"] == 1
     assert {"headway.jobspec.estimate.decide", "headway.jobspec.estimate.goodput"} <= set(found["modules"])
     assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
+
+
+def test_contract_of_the_runner_imports_only_the_standard_library() -> None:
+    program = "import sys; before = {*sys.modules}; import headway.runner.contract; print(*({*sys.modules} - before))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    outside = {name for name in done.stdout.split() if name.split(".")[0] not in sys.stdlib_module_names}
+    assert {name for name in outside if not name.startswith("headway.runner.contract.")} == {
+        "headway",
+        "headway.runner",
+        "headway.runner.contract",
+    }

@@ -1,0 +1,89 @@
+"""The records that the runner shares with all other packages, and the rules that both sides apply to them.
+
+In: run.json and the other files of a run directory, as JSON text. Out: the same records as frozen
+dataclasses, and the values that follow from them: the binding of slots to nodes, the changes in force,
+the exit code, the cost of a failure.
+It imports nothing but the standard library, so that the launcher can import it before torch.
+Every record has its schema, the reader refuses an unknown one by name, and units are in the names.
+
+Import every name from here: `from headway.runner.contract import RunConfig`. The modules import each
+other in one direction only: `run_config.py` imports `history.py` and `timeouts.py`.
+Start reading: `run_config.py`, `verdict.py`, `codec.py` (how a record becomes JSON); docs/records.md has
+the files and fields.
+"""
+
+from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
+from headway.runner.contract.codec import RecordError, from_json, to_json
+from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
+from headway.runner.contract.history import Change, in_force
+from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
+from headway.runner.contract.metrics import MetricsLine
+from headway.runner.contract.run_config import (
+    RUN_SCHEMA,
+    Batch,
+    Checkpoint,
+    Corruption,
+    Data,
+    Domain,
+    Every,
+    Mesh,
+    Model,
+    Notify,
+    Optimizer,
+    Ports,
+    Restart,
+    RunConfig,
+    Store,
+    Tier,
+    Trainer,
+    coordinates,
+)
+from headway.runner.contract.signals import STACKS_SIGNAL
+from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
+from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
+
+__all__ = [
+    "ATTEMPT_TAKEN",
+    "DEFAULT_TIMEOUTS",
+    "HEARTBEAT",
+    "LEDGER_BUCKETS",
+    "RUN_SCHEMA",
+    "SECTIONS",
+    "STACKS_SIGNAL",
+    "VERDICTS",
+    "Batch",
+    "Binding",
+    "Change",
+    "Checkpoint",
+    "Corruption",
+    "Data",
+    "Domain",
+    "Every",
+    "Exit",
+    "HeartbeatPage",
+    "Mesh",
+    "MetricsLine",
+    "Model",
+    "Notify",
+    "Optimizer",
+    "Ports",
+    "RecordError",
+    "Restart",
+    "RunConfig",
+    "Store",
+    "Tier",
+    "Timeout",
+    "Trainer",
+    "Verdict",
+    "bind",
+    "coordinates",
+    "cost_by_kind",
+    "from_json",
+    "in_force",
+    "node_of",
+    "partner_of",
+    "set_by",
+    "settled",
+    "slot_of",
+    "to_json",
+]
