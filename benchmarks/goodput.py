@@ -18,7 +18,7 @@ from headway.jobspec.estimate.goodput.interval import (
     with_interval,
     young,
 )
-from headway.jobspec.estimate.goodput.run import Cause, Failures, Recovery, Replicas, Run, Tier
+from headway.jobspec.estimate.goodput.run import FailureCause, FailureModel, Recovery, Replicas, SimulatedRun, SimulatedTier
 from headway.jobspec.estimate.goodput.simulate import Outcome, simulate, simulate_each
 from headway.jobspec.estimate.goodput.spares import best_spares
 
@@ -27,7 +27,7 @@ RSC1_MTBF_S = 1000 * DAY_S / 6.5
 KOKOLIS = "Kokolis et al., HPCA 2025, arXiv 2410.21680"
 LLAMA = "Llama 3, arXiv 2407.21783, section 3.3.4"
 FT_HSDP = "fault-tolerant HSDP, arXiv 2602.00277"
-_ONE = (Cause("node", 1, 0, 0),)
+_ONE = (FailureCause("node", 1, 0, 0),)
 _GRID = 30
 
 
@@ -92,7 +92,7 @@ def v3_closed_form() -> Iterator[Row]:
         run = replace(
             _bare(nodes, RSC1_MTBF_S, failures=4000),
             recovery=Recovery(restart_s, restart_s, 0.0),
-            tiers=(Tier("disk", interval_s, block_s),),
+            tiers=(SimulatedTier("disk", interval_s, block_s),),
         )
         closed = expected_ettr(nodes / RSC1_MTBF_S, restart_s, interval_s, block_s)
         what = f"ETTR, {nodes:,} nodes, restart {restart_s:g} s, every {interval_s:g} s, save {block_s:g} s"
@@ -124,7 +124,7 @@ def v4_llama() -> Iterator[Row]:
     yield Row("V4", "ETTR with the defaults", LLAMA, 0.9, goodput, "at least 0.90", 0.9 <= goodput < 1, "published as `> 90 %`")
     planned = replace(run, failures=replace(run.failures, node_mtbf_s=run.failures.node_mtbf_s * 419 / 466))
     lost = replace(
-        planned, recovery=Recovery(1002.0, 1002.0, 0.0), tiers=(Tier("memory", 5.0),), failures=_noticed_at_once(planned)
+        planned, recovery=Recovery(1002.0, 1002.0, 0.0), tiers=(SimulatedTier("memory", 5.0),), failures=_noticed_at_once(planned)
     )
     what = "ETTR, 466 interruptions of 16.7 min all told"
     yield within_points(2, "V4", what, LLAMA, 0.9, _mean_goodput(simulate_each(lost, range(20))))
@@ -135,7 +135,7 @@ def v5_replicas() -> Iterator[Row]:
     synchronous = replace(
         _bare(12_500, RSC1_MTBF_S, failures=4000),
         recovery=Recovery(600.0, 600.0, 0.0, at_once=False),
-        tiers=(Tier("memory", 5.0),),
+        tiers=(SimulatedTier("memory", 5.0),),
     )
     note = "a failure during recovery is noticed when that attempt ends"
     yield within_points(3, "V5", "ETTR, synchronous, 10 min", FT_HSDP, 0.44, simulate(synchronous).goodput, note)
@@ -151,13 +151,13 @@ def v5_replicas() -> Iterator[Row]:
 def v6_byterobust() -> Iterator[Row]:
     """ByteRobust: 97 % on 9,600 GPUs over three months, with warm standbys and checkpoints in the memory of peers."""
     known = defaults()
-    run = Run(
+    run = SimulatedRun(
         nodes=1200,
         step_s=5.0,
         wall_s=90 * DAY_S,
         failures=_published(8, "H100"),
         recovery=_default_recovery(),
-        tiers=(Tier("peer", 60.0, 0.1, 1.0, 1.0),),
+        tiers=(SimulatedTier("peer", 60.0, 0.1, 1.0, 1.0),),
     )
     run = replace(run, spares=best_spares(run))
     note = f"defaults of H100 ({known.rate('H100-SXM').per_1000_node_days}), {run.spares} spares; releases of new code are not simulated"
@@ -171,7 +171,7 @@ def v7_intervals(failures: int = 15_000) -> Iterator[Row]:
         run = replace(
             _bare(1, mtbf_s, failures=failures),
             recovery=Recovery(restart_s, restart_s, 0.0),
-            tiers=(Tier("disk", 600.0, block_s),),
+            tiers=(SimulatedTier("disk", 600.0, block_s),),
         )
         simulated = simulated_optimum(run, "disk")
         what = f"seconds between saves of {block_s:g} s, MTBF {mtbf_s:,.0f} s"
@@ -186,7 +186,7 @@ def v7_intervals(failures: int = 15_000) -> Iterator[Row]:
 def v8_lemons() -> Iterator[Row]:
     """Three of 63 nodes of a cluster of 504 B200 made more than half of the exclusions in 73 days."""
     failures = replace(_published(8, "B200"), repair_s=DAY_S)
-    run = Run(60, 5.0, failures, _default_recovery(), (Tier("disk", 1800.0),), wall_s=73 * DAY_S, pool=3)
+    run = SimulatedRun(60, 5.0, failures, _default_recovery(), (SimulatedTier("disk", 1800.0),), wall_s=73 * DAY_S, pool=3)
     for factor in (1.0, 25.0):
         lemons = replace(run, failures=replace(failures, lemons=3 / 60 if factor > 1 else 0.0, lemon_factor=factor))
         simulated = fmean(_top_three(outcome) for outcome in simulate_each(lemons, range(200)))
@@ -200,12 +200,12 @@ def v9_what_if() -> Iterator[Row]:
     hlat = "AWS HLAT (https://glennklockwood.com/garden/job-reliability)"
     dlrover = "https://github.com/intelligent-machine-learning/dlrover"
     for source, nodes, before, after, points in ((hlat, 256, 0.7783, 0.9881, 3), (dlrover, 256, 0.69, 0.95, 5)):
-        automatic = Run(
+        automatic = SimulatedRun(
             nodes,
             5.0,
             _published(8, "other"),
             _default_recovery(),
-            (Tier("disk", 1800.0, 5.0, 60.0, 60.0),),
+            (SimulatedTier("disk", 1800.0, 5.0, 60.0, 60.0),),
             wall_s=720 * DAY_S,
             pool=nodes,
         )
@@ -231,22 +231,22 @@ CASES: Sequence[Callable[[], Iterator[Row]]] = (
 )
 
 
-def llama_run() -> Run:
+def llama_run() -> SimulatedRun:
     """Llama 3 405B on 2,048 nodes of eight H100 for 54 days, with the defaults: 5.7 TB of state, storage that takes 2 TB/s."""
     nodes, stored = 2048, 14 * 405e9
     copy_s = stored / nodes / (8 * defaults().checkpoints["snapshot_bytes_s"])
-    tier = Tier("disk", 300.0, copy_s, stored / 2e12, stored / 2e12)
-    return Run(nodes, 5.0, _published(8, "H100"), _default_recovery(), (tier,), wall_s=54 * DAY_S, pool=1024)
+    tier = SimulatedTier("disk", 300.0, copy_s, stored / 2e12, stored / 2e12)
+    return SimulatedRun(nodes, 5.0, _published(8, "H100"), _default_recovery(), (tier,), wall_s=54 * DAY_S, pool=1024)
 
 
-def large_run() -> Run:
+def large_run() -> SimulatedRun:
     """100,000 GPUs for 54 days: the run whose cost is measured."""
-    tiers = (Tier("peer", 60.0, 0.5, 5.0, 5.0), Tier("disk", 900.0, 0.5, 60.0, 60.0))
+    tiers = (SimulatedTier("peer", 60.0, 0.5, 5.0, 5.0), SimulatedTier("disk", 900.0, 0.5, 60.0, 60.0))
     failures = replace(_published(8, "A100"))
-    return Run(12_500, 5.0, failures, _default_recovery(), tiers, wall_s=54 * DAY_S, spares=64, pool=512)
+    return SimulatedRun(12_500, 5.0, failures, _default_recovery(), tiers, wall_s=54 * DAY_S, spares=64, pool=512)
 
 
-def simulated_optimum(run: Run, tier: str) -> float:
+def simulated_optimum(run: SimulatedRun, tier: str) -> float:
     """Return the interval with the highest goodput in the simulation: a parabola in log(interval) through the best
     quarter of a wide grid."""
     low, high = math.log(run.tier(tier).block_s), math.log(run.failures.node_mtbf_s)
@@ -275,16 +275,18 @@ def _determinant(m: Sequence[Sequence[float]]) -> float:
     )
 
 
-def _bare(nodes: int, mtbf_s: float, failures: int, job_mtbf_s: float | None = None) -> Run:
+def _bare(nodes: int, mtbf_s: float, failures: int, job_mtbf_s: float | None = None) -> SimulatedRun:
     """Return nodes that fail and start again at once, for about so many failures."""
     rate = nodes / mtbf_s + (1 / job_mtbf_s if job_mtbf_s else 0)
-    return Run(nodes, 5.0, Failures(mtbf_s, _ONE, job_mtbf_s=job_mtbf_s), Recovery(0, 0, 0), (), wall_s=failures / rate)
+    return SimulatedRun(
+        nodes, 5.0, FailureModel(mtbf_s, _ONE, job_mtbf_s=job_mtbf_s), Recovery(0, 0, 0), (), wall_s=failures / rate
+    )
 
 
-def _published(gpus: int, gpu: str) -> Failures:
+def _published(gpus: int, gpu: str) -> FailureModel:
     known = defaults()
-    causes = tuple(Cause(name, weight, known.causes[name].replaced, 30.0) for name, weight in known.weights(gpus).items())
-    return Failures(known.node_mtbf_s(gpu, gpus), causes, repair_s=known.repair["seconds"], detect_s=30.0)
+    causes = tuple(FailureCause(name, weight, known.causes[name].replaced, 30.0) for name, weight in known.weights(gpus).items())
+    return FailureModel(known.node_mtbf_s(gpu, gpus), causes, repair_s=known.repair["seconds"], detect_s=30.0)
 
 
 def _unclaimed(share: float, case: str, what: str, source: str, published: float, simulated: float) -> Row:
@@ -293,7 +295,7 @@ def _unclaimed(share: float, case: str, what: str, source: str, published: float
     return replace(row, holds=None, note="of first order: too long where a save is not small beside the MTBF")
 
 
-def _noticed_at_once(run: Run) -> Failures:
+def _noticed_at_once(run: SimulatedRun) -> FailureModel:
     return replace(run.failures, causes=tuple(replace(cause, detect_s=0.0, replaced=0.0) for cause in run.failures.causes))
 
 
@@ -302,7 +304,7 @@ def _default_recovery() -> Recovery:
     return Recovery(recovery["warm_s"], recovery["cold_s"], recovery["provision_s"])
 
 
-def _response(automatic: Run, goodput: float) -> float:
+def _response(automatic: SimulatedRun, goodput: float) -> float:
     """Return how long a person takes to answer, so that the run has this goodput: bisection over the simulation."""
     low, high = 0.0, 4 * automatic.failures.node_mtbf_s / automatic.nodes
     for _ in range(20):
@@ -313,7 +315,7 @@ def _response(automatic: Run, goodput: float) -> float:
     return (low + high) / 2
 
 
-def _time_to_failure(run: Run) -> float:
+def _time_to_failure(run: SimulatedRun) -> float:
     outcome = simulate(run)
     return outcome.wall_s / outcome.interruptions
 

@@ -12,9 +12,9 @@
 """
 
 from headway.runner.checkpoint.chain import SupersededError
-from headway.runner.checkpoint.engine import Outcome
-from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
+from headway.runner.checkpoint.engine import SaveOutcome
 from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.objects import ObjectError
 from headway.runner.checkpoint.ranks import AbsentError
 from headway.runner.checkpoint.session import (
@@ -33,11 +33,11 @@ __all__ = [
     "Consumed",
     "NothingVerifiesError",
     "ObjectError",
-    "Outcome",
     "PerRank",
     "RandomState",
     "RefusedError",
     "Samples",
+    "SaveOutcome",
     "Seeded",
     "Session",
     "StateError",

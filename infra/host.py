@@ -21,7 +21,7 @@ ENABLED = frozenset({"enabled", "static", "alias", "indirect", "generated"})
 FAILED = "failed"
 
 
-class ForeignError(Exception):
+class ForeignFileError(Exception):
     """A host has files that are not headway's where headway's belong; nothing was written there."""
 
 
@@ -57,7 +57,7 @@ class HostState:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class HostManifest:
     """The files and units that headway has installed, recorded on the host itself. `restart`: units that still must be restarted;
     `finished`: nothing is pending.
 
@@ -79,7 +79,7 @@ class HostView:
 
     paths: Mapping[str, str]
     units: Mapping[str, str]
-    manifest: Manifest | None
+    manifest: HostManifest | None
     live: bool
 
     @property
@@ -89,7 +89,7 @@ class HostView:
 
 
 @dataclass(frozen=True, order=True)
-class Change:
+class FileChange:
     """A path or a unit, and its problem: `missing`, `changed`, `extra`, `mode`, `not enabled`, `failed`, `unfinished`."""
 
     subject: str
@@ -101,21 +101,21 @@ def is_file(found: str) -> bool:
     return len(found.split()) == 3
 
 
-def changes(wanted: HostState, view: HostView) -> list[Change]:
+def changes(wanted: HostState, view: HostView) -> list[FileChange]:
     """Return the changes that the host needs, by path."""
     manifest = view.manifest
     ours = manifest.files if manifest is not None else {}
-    extra = [Change(path, "extra") for path in ours if path not in wanted.files and view.paths.get(path) != ABSENT]
+    extra = [FileChange(path, "extra") for path in ours if path not in wanted.files and view.paths.get(path) != ABSENT]
     files = [
-        Change(path, what)
+        FileChange(path, what)
         for path, file in wanted.files.items()
         if (what := _difference(file.print, view.paths.get(path, ABSENT))) is not None
     ]
     words = {unit: view.units.get(unit) for unit in wanted.units}
-    units = [Change(unit, FAILED if word == FAILED else "not enabled") for unit, word in words.items() if word not in ENABLED]
+    units = [FileChange(unit, FAILED if word == FAILED else "not enabled") for unit, word in words.items() if word not in ENABLED]
     found = sorted(extra + files + units)
     if not found and (not view.finished or set(ours) != set(wanted.files)):
-        return [Change(MANIFEST, "unfinished")]
+        return [FileChange(MANIFEST, "unfinished")]
     return found
 
 
@@ -131,7 +131,7 @@ def check_ours(wanted: HostState, view: HostView) -> None:
     """Raise ForeignError if the host is another cluster's, or if a wanted path holds content that is neither ours nor wanted."""
     manifest = view.manifest
     if manifest is not None and manifest.cluster != wanted.cluster:
-        raise ForeignError(
+        raise ForeignFileError(
             f"{wanted.reach}: this host belongs to the cluster `{manifest.cluster}` ({MANIFEST}); run `headway down` for that cluster first"
         )
     ours = manifest.files if manifest is not None else {}
@@ -141,7 +141,7 @@ def check_ours(wanted: HostState, view: HostView) -> None:
         if (found := view.paths[path]) in {FOLDER, OTHER} or (path not in ours and _is_foreign(file, found))
     ]
     if foreign:
-        raise ForeignError(
+        raise ForeignFileError(
             f"{wanted.reach}: {', '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} already there and not "
             f"headway's; move away the files that you do not need"
         )
@@ -156,12 +156,12 @@ def _content(found: str) -> str:
     return found.rpartition(" ")[2]
 
 
-def intent(wanted: HostState, view: HostView) -> Manifest:
+def intent(wanted: HostState, view: HostView) -> HostManifest:
     """Return the manifest to write before the first change: whatever happens then, the host records what may be ours."""
-    old = view.manifest or Manifest(wanted.cluster, {})
+    old = view.manifest or HostManifest(wanted.cluster, {})
     # headway's own folder exists before the manifest that could record its creator.
     made = [folder for folder in folders_of(wanted) if view.paths[folder] == ABSENT or folder == OWN_FOLDER]
-    return Manifest(
+    return HostManifest(
         cluster=wanted.cluster,
         files={**old.files, **{path: file.sha256 for path, file in wanted.files.items()}},
         folders=tuple(sorted({*old.folders, *made})),
@@ -181,7 +181,7 @@ def _touched(wanted: HostState, view: HostView) -> Iterator[str]:
             yield unit
 
 
-def settled(wanted: HostState, begun: Manifest) -> Manifest:
+def settled(wanted: HostState, begun: HostManifest) -> HostManifest:
     """Return the final manifest. Folders that are not needed any more are gone if they were empty."""
     return replace(
         begun,
@@ -199,12 +199,12 @@ def folders_of(wanted: HostState) -> list[str]:
     return sorted(parents - {"/"})
 
 
-def manifest_text(manifest: Manifest) -> str:
+def manifest_text(manifest: HostManifest) -> str:
     """Return the manifest's text on the host, readable for people too."""
     return json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
 
 
-def read_manifest(text: str) -> Manifest:
+def read_manifest(text: str) -> HostManifest:
     """Parse a manifest. Raises ValueError for a text that is not one of this version."""
     try:
         data = json.loads(text)
@@ -215,9 +215,9 @@ def read_manifest(text: str) -> Manifest:
         raise ValueError(f"it is not a manifest: {error!r}") from error
 
 
-def manifest_from(data: Mapping[str, Any]) -> Manifest:
+def manifest_from(data: Mapping[str, Any]) -> HostManifest:
     """Return the manifest from JSON data. Raises KeyError or TypeError for invalid data."""
-    return Manifest(
+    return HostManifest(
         cluster=data["cluster"],
         files=dict(data["files"]),
         folders=tuple(data["folders"]),

@@ -15,7 +15,7 @@ from typing import Any
 from pulumi import automation as auto
 from pulumi.automation.events import EngineEvent, StepEventMetadata
 
-from headway.infra.host import Change, HostState
+from headway.infra.host import FileChange, HostState
 from headway.infra.program import program
 from headway.infra.providers.onprem.provider import REACHES, differences, files_on, put_by, reaches_text
 from headway.infra.reach import Reach
@@ -48,11 +48,11 @@ class HostChange:
 
     host: str
     op: str
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
 
 
 @dataclass
-class Outcome:
+class StackOutcome:
     """Changes and errors, by the place of the host, in order of arrival."""
 
     changes: dict[str, HostChange] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class ClusterStack:
         with self._explained(_Watch(None, self._here)):
             self._stack = auto.create_or_select_stack(cluster, project_name=PROJECT, program=program(hosts), opts=options)
 
-    def preview(self, progress: Progress | None = None, forgotten: Collection[str] = ()) -> Outcome:
+    def preview(self, progress: Progress | None = None, forgotten: Collection[str] = ()) -> StackOutcome:
         """Return what `up` would do after forgetting the hosts `forgotten`. Every other one is looked at, none is changed."""
         watch = _Watch(progress, self._here)
         excluded = [*self._excluded, *(resource["urn"] for resource in self._called(forgotten))]
@@ -97,14 +97,14 @@ class ClusterStack:
             self._stack.preview(refresh=True, exclude=excluded or None, on_event=watch)
         return watch.outcome
 
-    def up(self, progress: Progress | None = None) -> Outcome:
+    def up(self, progress: Progress | None = None) -> StackOutcome:
         """Look at every host and converge it."""
         watch = _Watch(progress, self._here)
         with self._explained(watch):
             self._stack.up(refresh=True, exclude=self._excluded or None, continue_on_error=True, on_event=watch)
         return watch.outcome
 
-    def down(self, progress: Progress | None = None) -> Outcome:
+    def down(self, progress: Progress | None = None) -> StackOutcome:
         """Remove headway's files from every host, and forget the stack when nothing is left."""
         watch = _Watch(progress, self._here)
         with self._explained(watch):
@@ -165,7 +165,7 @@ class _Watch:
     """Collects the engine's events of the hosts; `here` are the places of the document's hosts."""
 
     def __init__(self, progress: Progress | None, here: Collection[str]) -> None:
-        self.outcome = Outcome()
+        self.outcome = StackOutcome()
         self.complaints: list[str] = []
         self._progress, self._here = progress, here
 
@@ -199,7 +199,7 @@ class _Watch:
         return name if place in self._here else f"{name} ({place})"
 
 
-def _changes(step: StepEventMetadata) -> tuple[Change, ...]:
+def _changes(step: StepEventMetadata) -> tuple[FileChange, ...]:
     olds = (step.old.outputs if step.old else None) or {}
     news = (step.new.inputs if step.new else None) or {}
     match step.op.value:

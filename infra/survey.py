@@ -4,51 +4,51 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from headway.infra.host import Change, ForeignError, HostState, changes, check_ours
+from headway.infra.host import FileChange, ForeignFileError, HostState, changes, check_ours
 from headway.infra.providers.onprem.converge import clear, look_for
 from headway.infra.ssh import Ssh, SshError, connect
 
 _AT_ONCE = 32
 
-HostError = SshError | ForeignError
+HostError = SshError | ForeignFileError
 
 
 @dataclass(frozen=True)
-class Found:
+class HostSurvey:
     """The result for a host: its changes, or why there are none."""
 
     host: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FileChange, ...] = ()
     error: HostError | None = None
 
 
-def survey(hosts: Sequence[HostState]) -> list[Found]:
+def survey(hosts: Sequence[HostState]) -> list[HostSurvey]:
     """Return the changes that each host needs; an error if it is unreachable, or if a file is in the way."""
     return _on_each(hosts, _look)
 
 
-def sweep(hosts: Sequence[HostState]) -> list[Found]:
+def sweep(hosts: Sequence[HostState]) -> list[HostSurvey]:
     """Remove from each host what its manifest lists for the cluster."""
     return _on_each(hosts, _clear)
 
 
-def _on_each(hosts: Sequence[HostState], work: Callable[[Ssh, HostState], list[Change]]) -> list[Found]:
-    def one(state: HostState) -> Found:
+def _on_each(hosts: Sequence[HostState], work: Callable[[Ssh, HostState], list[FileChange]]) -> list[HostSurvey]:
+    def one(state: HostState) -> HostSurvey:
         try:
             with connect(state.reach) as ssh:
-                return Found(state.name, tuple(work(ssh, state)))
-        except (SshError, ForeignError) as error:
-            return Found(state.name, error=error)
+                return HostSurvey(state.name, tuple(work(ssh, state)))
+        except (SshError, ForeignFileError) as error:
+            return HostSurvey(state.name, error=error)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(one, hosts))
 
 
-def _look(ssh: Ssh, state: HostState) -> list[Change]:
+def _look(ssh: Ssh, state: HostState) -> list[FileChange]:
     view = look_for(ssh, state)
     check_ours(state, view)
     return changes(state, view)
 
 
-def _clear(ssh: Ssh, state: HostState) -> list[Change]:
-    return [Change(path, "extra") for path in clear(ssh, state.cluster)]
+def _clear(ssh: Ssh, state: HostState) -> list[FileChange]:
+    return [FileChange(path, "extra") for path in clear(ssh, state.cluster)]

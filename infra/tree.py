@@ -9,7 +9,7 @@ IsOurs = Callable[[PurePosixPath], bool]
 
 
 @dataclass(frozen=True)
-class Difference:
+class FileDifference:
     """A file that is not as rendered: `missing`, `changed` or `extra`."""
 
     path: PurePosixPath
@@ -18,7 +18,7 @@ class Difference:
 
 def write_tree(
     root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath], is_ours: IsOurs = lambda _: True
-) -> list[Difference]:
+) -> list[FileDifference]:
     """Make the folders `trees` below `root` hold `files` and nothing else for which `is_ours`; files elsewhere stay.
 
     None of the folders may be `blocked`. Returns the differences before.
@@ -42,12 +42,12 @@ def remove_files(root: Path, files: Iterable[PurePosixPath]) -> None:
 
 def compare_tree(
     root: Path, files: Mapping[PurePosixPath, str], trees: Iterable[PurePosixPath], is_ours: IsOurs = lambda _: True
-) -> list[Difference]:
+) -> list[FileDifference]:
     """Return how the folders `trees` below `root` differ from `files`, by path; extra files count where `is_ours`."""
     found = {path for tree in trees for path in files_below(root, tree)}
-    extra = [Difference(path, "extra") for path in found - files.keys() if is_ours(path)]
-    missing = [Difference(path, "missing") for path in files.keys() - found]
-    changed = [Difference(path, "changed") for path in files.keys() & found if not _holds(root / path, files[path])]
+    extra = [FileDifference(path, "extra") for path in found - files.keys() if is_ours(path)]
+    missing = [FileDifference(path, "missing") for path in files.keys() - found]
+    changed = [FileDifference(path, "changed") for path in files.keys() & found if not _holds(root / path, files[path])]
     return sorted(extra + missing + changed, key=lambda difference: difference.path)
 
 

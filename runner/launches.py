@@ -11,7 +11,7 @@ from headway.runner.rundir import RunDirectory
 
 
 @dataclass(frozen=True)
-class Command:
+class LaunchCommand:
     """`words`: the script, module or program (`kind`) and its arguments, as given. `code` is the hash of what is run, null where no file
     was found for it. `task`: which of a job's tasks it is. `variables`: those that the script or its arguments name, hashed."""
 
@@ -27,7 +27,7 @@ class Command:
     def name(self) -> str:
         return Path(self.words[0]).name
 
-    def differs(self, before: "Command") -> str | None:
+    def differs(self, before: "LaunchCommand") -> str | None:
         """In what it differs from an earlier one: "code", "variable NAME", or "command"; None where it is the same again."""
         if (self.kind, self.words, self.folder, self.procs, self.task) != (
             before.kind,
@@ -63,7 +63,7 @@ class Launch:
     """launch.json of an attempt: what was launched, and the process that became its supervisor. `meets`: where its nodes meet, null for
     a single node. `job` and `requeues`: Slurm's, empty and 0 elsewhere."""
 
-    command: Command
+    command: LaunchCommand
     process: Process
     meets: str | None = None
     job: str = ""
@@ -71,7 +71,7 @@ class Launch:
     schema: str = "headway.launch/1"
 
     @classmethod
-    def own(cls, command: Command, meets: str | None, environment: Mapping[str, str]) -> "Launch":
+    def own(cls, command: LaunchCommand, meets: str | None, environment: Mapping[str, str]) -> "Launch":
         return cls(command, Process.own(), meets, *_requeues(environment))
 
     @classmethod

@@ -31,7 +31,7 @@ _SHELLS = {"sh", "bash", "dash", "ksh", "zsh"}
 
 
 @dataclass(frozen=True)
-class Command:
+class ShellCommand:
     """`words` without quotes. `target`: the file of its output. `piped`: its input is the previous command's output."""
 
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ class Command:
         return self.lines[0]
 
 
-def commands(text: str, line: int = 1) -> Iterator[Command]:
+def commands(text: str, line: int = 1) -> Iterator[ShellCommand]:
     """Yield the commands in the order of the text, whose first line has this number; the command in `sh -c` follows its
     caller."""
     words: list[tuple[str, int]] = []
@@ -71,12 +71,12 @@ def _redirect(token: re.Match[str]) -> str:
     return ">" if is_output else "other"
 
 
-def _command(words: list[tuple[str, int]], target: str | None, piped: bool) -> Iterator[Command]:
+def _command(words: list[tuple[str, int]], target: str | None, piped: bool) -> Iterator[ShellCommand]:
     while words and words[0][0] in _KEYWORDS:
         words = words[1:]
     if not words:
         return
-    yield Command(tuple(word for word, _ in words), tuple(line for _, line in words), target, piped)
+    yield ShellCommand(tuple(word for word, _ in words), tuple(line for _, line in words), target, piped)
     shell = next((index for index, (word, _) in enumerate(words) if PurePosixPath(word).name in _SHELLS), len(words))
     for (option, _), (script, line) in pairwise(words[shell + 1 :]):
         if re.fullmatch(r"-[a-z]*c", option):

@@ -16,8 +16,8 @@ from headway.runner.boot.records import Identity, record_of
 from headway.runner.checkpoint.authority import of_directory
 from headway.runner.checkpoint.chain import Base
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.checkpoint.keeper.link import Link
-from headway.runner.checkpoint.layout import State as Saved
+from headway.runner.checkpoint.keeper.link import KeeperLink
+from headway.runner.checkpoint.layout import RankState as Saved
 from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.restore import open_base
@@ -71,7 +71,7 @@ class Restore:
         tiers = Checkpoint(tiers=tuple(Tier(kind, every_steps=1) for kind in TIERS))
         authority = of_directory(folder, self._ranks, None)
         self._place = authority.place
-        self._connect: Callable[[], Link] = connector(lambda: self._place, tiers, self._ranks)
+        self._connect: Callable[[], KeeperLink] = connector(lambda: self._place, tiers, self._ranks)
         self._tensors = {name: value for name, value in flatten(state) if isinstance(value, torch.Tensor)}
         saver = saver_of(self._place, authority.chain, self._ranks, tiers, self._connect)
         saver.save(step, Saved(self._tensors, {}), set(TIERS))

@@ -14,7 +14,7 @@ from headway.jobspec.estimate.decide import on_any_nodes, request_of
 from headway.jobspec.estimate.estimate import Estimate, estimate
 from headway.jobspec.estimate.from_plan import EstimateError, network_of, training_of
 from headway.jobspec.estimate.goodput.of_plan import run_of
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.scaling import Growth, Scaling, gpu_counts, scaling
 from headway.jobspec.estimate.search.search import Request, SearchResult, in_order, search, with_every_sharding
 from headway.jobspec.estimate.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
@@ -169,7 +169,9 @@ def _ranked(found: SearchResult, calibration: Calibration | None) -> SearchResul
     return replace(found, ranked=ranked, pareto=tuple(fastest[each.training] for each in found.pareto))
 
 
-def _scalings(request: Request, gpus: Sequence[int], run: Run | None, calibration: Calibration | None) -> tuple[Scaling, ...]:
+def _scalings(
+    request: Request, gpus: Sequence[int], run: SimulatedRun | None, calibration: Calibration | None
+) -> tuple[Scaling, ...]:
     found = []
     for growth in _GROWTHS:
         progress(f"{growth} scaling from {gpus[0]:,} to {gpus[-1]:,} GPUs")
@@ -177,7 +179,7 @@ def _scalings(request: Request, gpus: Sequence[int], run: Run | None, calibratio
     return tuple(found)
 
 
-def _run(planned: PlannedJob, known: Estimate) -> Run | None:
+def _run(planned: PlannedJob, known: Estimate) -> SimulatedRun | None:
     """The job as a run that fails now and then; None where it does not say how long it is, or is not saved."""
     if not planned.plan.run.checkpoint.tiers:
         return None

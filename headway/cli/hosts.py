@@ -16,14 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from headway.cli.terminal import counted
 from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
-from headway.infra.host import Change, ForeignError, HostState
+from headway.infra.host import FileChange, ForeignFileError, HostState
 from headway.infra.providers import PROVIDERS
 from headway.infra.reach import Reach
 from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:
-    from headway.infra.stack import ClusterStack, Outcome
-    from headway.infra.survey import Found
+    from headway.infra.stack import ClusterStack, StackOutcome
+    from headway.infra.survey import HostSurvey
 
 Report = Callable[[str, str], None]
 
@@ -106,7 +106,7 @@ def check_known(nodes: Collection[str], known: Collection[str], option: str) -> 
             )
 
 
-def look(states: Sequence[HostState]) -> "Mapping[str, Found]":
+def look(states: Sequence[HostState]) -> "Mapping[str, HostSurvey]":
     """What was found on each host, by its place.
 
     Raises StopError if one cannot be reached (3), or if something of somebody else's is there (1).
@@ -118,13 +118,13 @@ def look(states: Sequence[HostState]) -> "Mapping[str, Found]":
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
     if errors:
-        foreign = any(isinstance(error, ForeignError) for error in errors)
+        foreign = any(isinstance(error, ForeignFileError) for error in errors)
         message = f"nothing was changed: {counted(len(states), 'host')} checked, {len(errors)} with errors"
         raise StopError(1 if foreign else 3, message)
     return found
 
 
-def carry_out(work: "Callable[[Report | None], Outcome]", title: str, hosts: int) -> "Outcome":
+def carry_out(work: "Callable[[Report | None], StackOutcome]", title: str, hosts: int) -> "StackOutcome":
     """What came of `work`, which is watched on a terminal. Raises StopError with 1 when the engine does not work."""
     from headway.infra.stack import StackError  # noqa: PLC0415
 
@@ -165,7 +165,7 @@ def _progress(title: str, hosts: int) -> "Iterator[Report | None]":
         yield report
 
 
-def print_changes(outcome: "Outcome", found: "Mapping[str, Found] | None" = None) -> None:
+def print_changes(outcome: "StackOutcome", found: "Mapping[str, HostSurvey] | None" = None) -> None:
     """Each change on stdout: + missing, ~ changed, - extra, ! of a unit or of the host.
 
     Of a host that is new to the engine it knows nothing; what was `found` there does.
@@ -176,13 +176,13 @@ def print_changes(outcome: "Outcome", found: "Mapping[str, Found] | None" = None
             print(_line(change.host, each))
 
 
-def print_failures(outcome: "Outcome") -> None:
+def print_failures(outcome: "StackOutcome") -> None:
     """What went wrong, on stderr."""
     for _, reason in sorted(outcome.failures.items()):
         print(f"error: {reason}", file=sys.stderr)
 
 
-def _line(host: str, change: Change) -> str:
+def _line(host: str, change: FileChange) -> str:
     note = "" if change.what in {"missing", "changed", "extra"} else f" ({change.what})"
     return f"{_SYMBOL.get(change.what, '!')} {host}:{change.subject}{note}"
 

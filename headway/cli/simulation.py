@@ -12,7 +12,7 @@ from headway.jobspec.estimate.from_plan import EstimateError, training_of
 from headway.jobspec.estimate.goodput.defaults import defaults
 from headway.jobspec.estimate.goodput.interval import best_interval
 from headway.jobspec.estimate.goodput.of_plan import run_of, transfer_of, with_latent_corruption, with_replicas
-from headway.jobspec.estimate.goodput.run import Run, Tier
+from headway.jobspec.estimate.goodput.run import SimulatedRun, SimulatedTier
 from headway.jobspec.estimate.goodput.simulate import simulate_each
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.estimate.goodput.summary import IntervalRow, Summary, over_interval, summarize
@@ -32,7 +32,7 @@ class Simulation:
 
     job: str
     cluster: str
-    run: Run
+    run: SimulatedRun
     summary: Summary
     intervals: Mapping[str, tuple[IntervalRow, ...]]
     best_interval_s: Mapping[str, float]
@@ -63,7 +63,7 @@ def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:
     )
 
 
-def _run(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> Run:
+def _run(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> SimulatedRun:
     wall_s = None if args.days is None else args.days * _DAY_S
     step_s, checkpoint_bytes = _step(plan, cluster, args)
     # So many checkpoints stay on a tier that an option adds.
@@ -108,8 +108,8 @@ def _resized(plan: JobPlan, gpus: int | None) -> JobPlan:
     return replace(plan, slots=gpus // plan.gpus_per_slot)
 
 
-def _with_tiers(run: Run, transfer: Transfer, keep: int, args: argparse.Namespace) -> Run:
-    tiers: dict[str, Tier] = {tier.kind: tier for tier in run.tiers}
+def _with_tiers(run: SimulatedRun, transfer: Transfer, keep: int, args: argparse.Namespace) -> SimulatedRun:
+    tiers: dict[str, SimulatedTier] = {tier.kind: tier for tier in run.tiers}
     for kind, interval_s in args.every:
         if not interval_s:
             raise UsageError(f"`--every {kind}=0s`: the interval must be above 0")
@@ -121,7 +121,7 @@ def _with_tiers(run: Run, transfer: Transfer, keep: int, args: argparse.Namespac
     return replace(run, tiers=tuple(tiers.values()))
 
 
-def _with_failures(run: Run, args: argparse.Namespace) -> Run:
+def _with_failures(run: SimulatedRun, args: argparse.Namespace) -> SimulatedRun:
     given = _given(
         node_mtbf_s=args.node_mtbf,
         job_mtbf_s=args.job_mtbf,
@@ -139,13 +139,13 @@ def _with_failures(run: Run, args: argparse.Namespace) -> Run:
     return found if args.corruption_latency is None else with_latent_corruption(found, args.corruption_latency)
 
 
-def _with_recovery(run: Run, args: argparse.Namespace) -> Run:
+def _with_recovery(run: SimulatedRun, args: argparse.Namespace) -> SimulatedRun:
     given = _given(warm_s=args.warm_restart, cold_s=args.cold_restart, provision_s=args.provision)
     budget = None if args.unlimited_restarts else run.budget
     return replace(run, recovery=replace(run.recovery, **given), budget=budget, **_given(spares=args.spares, pool=args.pool))
 
 
-def _with_replicas(run: Run, plan: JobPlan, args: argparse.Namespace) -> Run:
+def _with_replicas(run: SimulatedRun, plan: JobPlan, args: argparse.Namespace) -> SimulatedRun:
     if not args.drop_replicas:
         return run
     count = plan.run.mesh.dp_replicate

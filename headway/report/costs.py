@@ -12,7 +12,7 @@ UNSAID = "crash"  # a runner that did not tell kinds apart
 
 
 @dataclass(frozen=True)
-class Cost:
+class FailureCost:
     """All failures of one kind. `seconds` is None where nothing tells."""
 
     kind: str
@@ -26,10 +26,10 @@ def kind_of(failure: Failure) -> str:
 
 def costs(
     ledger: Sequence[LedgerLine], history: Sequence[Generation], recoveries: Sequence[tuple[str, float | None]]
-) -> tuple[Cost, ...]:
+) -> tuple[FailureCost, ...]:
     """By kind, the costliest first. `recoveries` are kind and seconds of each failure until the next step: they count without a ledger."""
     spent = _by_ledger(ledger, history) if ledger else _by_recovery(recoveries)
-    found = [Cost(kind, count, spent.get(kind, 0.0)) for kind, count in Counter(kind for kind, _ in recoveries).items()]
+    found = [FailureCost(kind, count, spent.get(kind, 0.0)) for kind, count in Counter(kind for kind, _ in recoveries).items()]
     return tuple(sorted(found, key=lambda cost: (-(cost.seconds or 0.0), cost.kind)))
 
 

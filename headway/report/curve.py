@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headway.report import units, wording
 from headway.report.markup import Markup, element, join
-from headway.report.summary import Commit, CurvePoint, RunSummary
+from headway.report.summary import CommitSummary, CurvePoint, RunSummary
 
 # The picture is stretched to its frame; every position in it is in thousandths of the frame.
 EXTENT = 1000
@@ -164,7 +164,7 @@ def _failure_places(summary: RunSummary, scale: Scale) -> list[float]:
     return [scale.x(min(max(step, scale.first_step), scale.last_step)) for step in steps]
 
 
-def _checkpoint_ticks(commits: Sequence[Commit], scale: Scale) -> Iterator[Markup | None]:
+def _checkpoint_ticks(commits: Sequence[CommitSummary], scale: Scale) -> Iterator[Markup | None]:
     for class_, chosen in (("checkpoint", False), ("refused", True)):
         places = sorted(scale.x(commit.step) for commit in commits if commit.refused is chosen)
         drawn = thinned([x for x in places if 0 <= x <= EXTENT], apart=TICK_DISTANCE)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headway.report import curve, timeline, units, wording
-from headway.report.costs import Cost
+from headway.report.costs import FailureCost
 from headway.report.events import Event
 from headway.report.markup import Child, Markup, element, join, raw
-from headway.report.summary import SCRIPT, Commit, FailureSummary, RefusedCheckpoint, RunSummary
+from headway.report.summary import SCRIPT, CommitSummary, FailureSummary, RefusedCheckpoint, RunSummary
 
 LONGEST_TABLE = 100
 LONGEST_LIST = 8
@@ -120,11 +120,11 @@ def _key_figure(name: str, value: str, small: str) -> Markup:
 def _costs(summary: RunSummary) -> Markup | None:
     if not summary.costs:
         return None
-    heads = ("Cause", "Failures", "Cost", "Share of the time")
+    heads = ("Cause", "Failures", "FailureCost", "Share of the time")
     return _table("What failures cost, by cause", heads, (_cost_row(cost, summary) for cost in summary.costs), numbers={1, 2, 3})
 
 
-def _cost_row(cost: Cost, summary: RunSummary) -> Markup:
+def _cost_row(cost: FailureCost, summary: RunSummary) -> Markup:
     share = None if cost.seconds is None or summary.wall_s <= 0 else cost.seconds / summary.wall_s
     return _row((cost.kind, units.count(cost.count), units.seconds(cost.seconds), units.share(share)))
 
@@ -194,7 +194,7 @@ def _left_out(rows: int, name: str) -> Markup | None:
     return element("p", f"{units.count(rows, f'earlier {name}')} not shown.", class_="note") if rows else None
 
 
-def _commit_row(commit: Commit, submitted_at: float) -> Markup:
+def _commit_row(commit: CommitSummary, submitted_at: float) -> Markup:
     cells = (
         units.count(commit.step),
         f"{commit.generation}",
@@ -206,7 +206,7 @@ def _commit_row(commit: Commit, submitted_at: float) -> Markup:
     return _row(cells, class_="refused" if commit.refused else None)
 
 
-def _state(commit: Commit) -> str:
+def _state(commit: CommitSummary) -> str:
     if commit.refused:
         return "refused"
     if commit.resumed:

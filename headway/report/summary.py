@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.report.costs import Cost, costs, kind_of
+from headway.report.costs import FailureCost, costs, kind_of
 from headway.report.directory import RunRecords, read_run
 from headway.report.events import Event, events
 from headway.report.history import Generation, generations, last
@@ -68,7 +68,7 @@ class RefusedCheckpoint:
 
 
 @dataclass(frozen=True)
-class Commit:
+class CommitSummary:
     """A committed checkpoint. `stands` is False where a later generation went back behind it, `resumed` where one loaded it.
 
     `retired`: deleted, since enough newer ones are kept.
@@ -87,7 +87,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeSpan:
     """The ledger of one generation, or of a wait between two attempts (generation 0): seconds by bucket of the `slots` nodes that compute,
     beside `spares` idle ones; Unix times."""
 
@@ -132,13 +132,13 @@ class RunSummary:
     curve: tuple[CurvePoint, ...]
     failures: tuple[FailureSummary, ...]
     refused: tuple[RefusedCheckpoint, ...]
-    commits: tuple[Commit, ...]
-    spans: tuple[Span, ...]
+    commits: tuple[CommitSummary, ...]
+    spans: tuple[TimeSpan, ...]
     buckets: Mapping[str, float]
     wall_s: float
     goodput: float | None
     lost_s: float | None
-    costs: tuple[Cost, ...]
+    costs: tuple[FailureCost, ...]
     events: tuple[Event, ...]
     tokens_per_s: float | None
     hashes: Mapping[str, str] | None
@@ -213,8 +213,8 @@ def summarize(directory: Path) -> RunSummary:
     )
 
 
-def _span(line: LedgerLine) -> Span:
-    return Span(line.generation, line.attempt, line.start, line.end, line.buckets, line.slots, line.spares)
+def _span(line: LedgerLine) -> TimeSpan:
+    return TimeSpan(line.generation, line.attempt, line.start, line.end, line.buckets, line.slots, line.spares)
 
 
 def _planned_steps(directory: Path, records: RunRecords) -> int | None:
@@ -351,7 +351,7 @@ def _recovered_s(failure: Failure, later: Sequence[Generation]) -> float | None:
     return max(0.0, first.wall - failure.wall) if first else None
 
 
-def _lost_s(cost: Sequence[Cost]) -> float | None:
+def _lost_s(cost: Sequence[FailureCost]) -> float | None:
     known = [each.seconds for each in cost if each.seconds is not None]
     return sum(known) if len(known) == len(cost) else None
 
@@ -366,7 +366,7 @@ def _refused(history: Sequence[Generation]) -> Iterator[RefusedCheckpoint]:
                 yield RefusedCheckpoint(entry.wall, entry.step, entry.generation, entry.name, entry.reason, noticed.number)
 
 
-def _commits(history: Sequence[Generation]) -> Iterator[Commit]:
+def _commits(history: Sequence[Generation]) -> Iterator[CommitSummary]:
     refused = {(checkpoint.step, checkpoint.generation) for checkpoint in _refused(history)}
     resumed, gone = set(_bases(history)), set(_retired(history))
     for generation in history:
@@ -374,7 +374,7 @@ def _commits(history: Sequence[Generation]) -> Iterator[Commit]:
             if isinstance(entry, Committed):
                 key = (entry.step, generation.number)
                 stands = entry.step <= generation.stands_to
-                yield Commit(
+                yield CommitSummary(
                     entry.wall, *key, entry.save_s, entry.bytes, entry.files, stands, key in resumed, key in refused, key in gone
                 )
 

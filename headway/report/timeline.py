@@ -6,7 +6,7 @@ from headway.report import units
 from headway.report.buckets import NOT_RECORDED, Bucket, bucket
 from headway.report.events import Event
 from headway.report.markup import Markup, element
-from headway.report.summary import RunSummary, Span
+from headway.report.summary import RunSummary, TimeSpan
 
 LONGEST = 60
 MARKED = frozenset({"hang", "corruption", "straggler", "lost", "rebound", "takeover", "regroup"})
@@ -24,7 +24,7 @@ def timeline(summary: RunSummary) -> Markup:
     return element("div", reading, element("div", *rows, class_="timeline"), _clock_axis(start, end), _note(summary, len(shown)))
 
 
-def _marked(span: Span, happened: Sequence[Event]) -> list[Event]:
+def _marked(span: TimeSpan, happened: Sequence[Event]) -> list[Event]:
     """The events that are drawn on the span's row: those within its time, so that each stands once."""
     return [event for event in happened if event.kind in MARKED and span.start <= event.wall < span.end]
 
@@ -70,7 +70,7 @@ def _legend_item(kind: Bucket, spent_s: float, whole_s: float) -> Markup:
     )
 
 
-def _row(span: Span, start: float, extent_s: float, marked: Sequence[Event]) -> Markup:
+def _row(span: TimeSpan, start: float, extent_s: float, marked: Sequence[Event]) -> Markup:
     length_s = max(span.end - span.start, 1e-9)
     left, width = 100 * (span.start - start) / extent_s, 100 * length_s / extent_s
     name = f"Generation {span.generation}" if span.generation else "Between two attempts"

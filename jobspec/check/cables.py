@@ -8,7 +8,7 @@ from functools import cached_property
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
-from headway.jobspec.resolve.links import Cable, Place, Shape, shape_of
+from headway.jobspec.resolve.links import Cable, LeafPort, Shape, shape_of
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
@@ -55,7 +55,7 @@ class _Found:
     nic: ObservedNic
     shape: Shape
     rail: int
-    place: Place
+    place: LeafPort
 
     @property
     def is_crossed(self) -> bool:
@@ -71,7 +71,7 @@ def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, ni
             yield problem
         elif nic.switch is not None and nic.port is not None and (nodes.group, nic.name) in cabling.rails:
             shape, rail = cabling.rails[nodes.group, nic.name]
-            found.append(_Found(index, nic, shape, rail, Place(shape.leaves[nic.switch], shape.node_ports[nic.port])))
+            found.append(_Found(index, nic, shape, rail, LeafPort(shape.leaves[nic.switch], shape.node_ports[nic.port])))
     yield from _check_rails(document, path, found)
     yield from _check_straight(document, path, [each for each in found if not each.is_crossed])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.estimate.memory.captures import Captures, captures_of
+from headway.jobspec.estimate.memory.captures import CaptureMemory, captures_of
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.units import format_bytes
@@ -32,7 +32,7 @@ def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         yield Problem("HW711", JOB, ("checkpoint", "tiers"), message, hint)
 
 
-def _taken(captures: Captures) -> str:
+def _taken(captures: CaptureMemory) -> str:
     copies = f" and {captures.ranks} x {captures.copies} copies for another node" if captures.copies else ""
     return (
         f"checkpoints take {format_bytes(captures.node_bytes)} of a node's memory: {captures.ranks} ranks x {captures.buffers} captures "
@@ -40,7 +40,7 @@ def _taken(captures: Captures) -> str:
     )
 
 
-def _or_less(captures: Captures, room: int) -> str:
+def _or_less(captures: CaptureMemory, room: int) -> str:
     """Return what is left without copies of another node's, if that fits."""
     alone = captures.rank_bytes * captures.ranks * captures.buffers
     if not captures.copies or alone > room:

@@ -13,7 +13,7 @@ from headway.jobspec.estimate.estimate import Estimate, estimate
 from headway.jobspec.estimate.from_plan import EstimateError, sharding_of, training_of
 from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.jobspec.estimate.goodput.of_plan import run_of
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.estimate.goodput.tiers import KINDS
 from headway.jobspec.estimate.memory.ledger import GIB
@@ -212,7 +212,7 @@ def _decide_run(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: t
     return {path: intervals[path] if path in intervals else _spares(run, plan.segment_nodes or 1) for path in paths}
 
 
-def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
+def _with_best_intervals(run: SimulatedRun, kinds: Collection[str]) -> SimulatedRun:
     """Return the run with the best interval of each of these tiers, none longer than that of a tier that outlives it:
     it would be of no use."""
     for kind in kinds:
@@ -226,7 +226,7 @@ def _with_best_intervals(run: Run, kinds: Collection[str]) -> Run:
     return run
 
 
-def _interval(run: Run, kind: str, steps: int | None) -> Decision:
+def _interval(run: SimulatedRun, kind: str, steps: int | None) -> Decision:
     """Return the interval in steps, since the runner counts them; two digits, since the optimum is flat, and none
     shorter, since writing one takes its time."""
     chosen = _two_digits(run.tier(kind).interval_s / run.step_s)
@@ -242,7 +242,7 @@ def _share(share: float) -> str:
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
 
 
-def _spares(run: Run, together: int) -> Decision:
+def _spares(run: SimulatedRun, together: int) -> Decision:
     """`together` nodes of one NVLink domain are replaced together."""
     reason = "the smallest number with which the job waits for a node less than 0.5 % of its time"
     if together > 1:

@@ -14,7 +14,7 @@ _COSTS_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrainingCost:
     """The cost of training on `tokens` tokens without failures: `steps` optimizer steps, `days`, GPU-hours."""
 
     tokens: int
@@ -83,11 +83,11 @@ class Estimate:
         """Bytes of one checkpoint of the whole run."""
         return checkpoint_bytes(self.training)
 
-    def budget(self, tokens: int) -> Budget:
+    def budget(self, tokens: int) -> TrainingCost:
         """Return what training on so many tokens takes."""
         steps = -(-tokens // self.training.tokens)
         seconds = steps * self.step.seconds
-        return Budget(tokens, steps, seconds / 86400, seconds / 3600 * self.training.gpus)
+        return TrainingCost(tokens, steps, seconds / 86400, seconds / 3600 * self.training.gpus)
 
     def _tflops(self, flops: float) -> float:
         return flops / self.step.seconds / self.training.gpus / 1e12

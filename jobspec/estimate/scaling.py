@@ -9,7 +9,7 @@ from typing import Literal
 
 from headway.jobspec.estimate.estimate import Estimate
 from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.search.search import Request, search
 
 Growth = Literal["strong", "weak"]
@@ -133,7 +133,7 @@ def gpu_counts(text: str) -> tuple[int, ...]:
 
 
 def scaling(
-    request: Request, gpus: Sequence[int], growth: Growth, run: Run | None = None, corrected: Correction = _as_it_is
+    request: Request, gpus: Sequence[int], growth: Growth, run: SimulatedRun | None = None, corrected: Correction = _as_it_is
 ) -> Scaling:
     """Return the request's job on each of these numbers of GPUs, in order. With `run`, the job as a run on one of them,
     failures count too.
@@ -149,7 +149,7 @@ def scaling(
     return _judged(growth, measured)
 
 
-def _point(request: Request, gpus: int, growth: Growth, run: Run | None, corrected: Correction) -> ScalingPoint:
+def _point(request: Request, gpus: int, growth: Growth, run: SimulatedRun | None, corrected: Correction) -> ScalingPoint:
     sequences = request.sequences if growth == "strong" else max(1, request.sequences * gpus // request.gpus)
     found = search(replace(request, gpus=gpus, sequences=sequences, top=1)).best
     best = None if found is None else corrected(found)
@@ -157,7 +157,7 @@ def _point(request: Request, gpus: int, growth: Growth, run: Run | None, correct
     return ScalingPoint(gpus, sequences, best, goodput=goodput)
 
 
-def _goodput(run: Run, found: Estimate, gpus: int) -> float:
+def _goodput(run: SimulatedRun, found: Estimate, gpus: int) -> float:
     """Return the goodput of the run on so many GPUs, each tier saving as often as is best there."""
     there = replace(run, nodes=max(1, gpus // run.gpus_per_node), step_s=found.step.seconds)
     for tier in there.tiers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
-from headway.jobspec.resolve.links import Cable, Place, Shape
+from headway.jobspec.resolve.links import Cable, LeafPort, Shape
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.inventory import Inventory, ObservedNode, ObservedSwitch
@@ -55,7 +55,7 @@ class _Attached:
 
     name: str
     adapters: Mapping[str, int]
-    observed: Mapping[int, Place]
+    observed: Mapping[int, LeafPort]
     wanted: int
     is_sure: bool
 
@@ -76,10 +76,10 @@ def _attached(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observe
         counted += nodes.count if adapters else 0
 
 
-def _observed_places(shape: Shape, adapters: Mapping[str, int], node: ObservedNode | None) -> Mapping[int, Place]:
+def _observed_places(shape: Shape, adapters: Mapping[str, int], node: ObservedNode | None) -> Mapping[int, LeafPort]:
     """Places that were observed, by rail."""
     return {
-        adapters[nic.name]: Place(shape.leaves[nic.switch], shape.node_ports[nic.port])
+        adapters[nic.name]: LeafPort(shape.leaves[nic.switch], shape.node_ports[nic.port])
         for nic in (node.nics if node else ())
         if nic.name in adapters and nic.switch is not None and nic.port is not None
     }

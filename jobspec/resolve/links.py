@@ -18,7 +18,7 @@ from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
 
 
-class Place(NamedTuple):
+class LeafPort(NamedTuple):
     """A port of a leaf, both counted from 0."""
 
     leaf: int
@@ -30,7 +30,7 @@ class Cable(NamedTuple):
 
     node: str
     adapter: str
-    place: Place
+    place: LeafPort
     stays: bool
 
 
@@ -79,13 +79,13 @@ class Shape:
     def rail_of(self, leaf: int) -> int:
         return leaf % self.rails
 
-    def place(self, position: int, rail: int) -> Place:
+    def place(self, position: int, rail: int) -> LeafPort:
         """Return the port for the adapter of that rail, of the node in that position: the positions of a unit are the
         ports of its leaves."""
         unit, port = divmod(position, self.down)
-        return Place(unit * self.rails + rail, port)
+        return LeafPort(unit * self.rails + rail, port)
 
-    def position(self, place: Place) -> int:
+    def position(self, place: LeafPort) -> int:
         """Return the position of a node that has an adapter there."""
         return place.leaf // self.rails * self.down + place.port
 
@@ -114,7 +114,7 @@ class Shape:
     def spine_loopback(self, index: int) -> str:
         return str(self._loopbacks[index + 1])
 
-    def leaf_address(self, place: Place) -> str:
+    def leaf_address(self, place: LeafPort) -> str:
         """Return the leaf's end of a link to a node: the even address of a /31 (RFC 3021)."""
         return f"{self._addresses + 2 * (place.leaf * self.down + place.port)}/31"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.runner.health.collectives import Collective, Operation
+from headway.runner.health.collectives import Collective, CollectiveOperation
 from headway.runner.rundir import RunDirectory
 
 # torch takes the newer name first (torch/csrc/distributed/c10d/FlightRecorder.cpp).
@@ -183,9 +183,11 @@ def _knows_before(entries: Mapping[int, Mapping[str, Any]], number: int) -> bool
     return all(each in entries for each in range(max(1, number - BEFORE), number))
 
 
-def _recent(entries: Mapping[int, Mapping[str, Any]], number: int) -> Operation:
+def _recent(entries: Mapping[int, Mapping[str, Any]], number: int) -> CollectiveOperation:
     before = [f"{each} {_agreed(entries[each])}" for each in range(max(1, number - BEFORE), number)]
-    return Operation(number, _agreed(entries[number]), hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest())
+    return CollectiveOperation(
+        number, _agreed(entries[number]), hashlib.blake2b("\n".join(before).encode(), digest_size=8).hexdigest()
+    )
 
 
 def _agreed(entry: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 
 
 @dataclass
-class Host:
+class StoreHost:
     """The host as its supervisor holds it. `pid` is 0 until it is known; `unserved` is the socket of a generation that it has not taken;
     `ordered` and `answered` count generations."""
 
@@ -92,29 +92,29 @@ class Host:
                 self.forget()
 
 
-def start(environment: Mapping[str, str], log: Path) -> Host:
+def start(environment: Mapping[str, str], log: Path) -> StoreHost:
     """A host from nothing, which imports torch first."""
     ours, theirs = _pair()
     argv = [sys.executable, "-P", "-m", "headway.runner.agent.store"]
     pid = spawn(argv, {**environment, ORDERS_FD: str(theirs.fileno())}, [theirs.fileno()], log, log)
     theirs.close()
-    return Host(ours, pid)
+    return StoreHost(ours, pid)
 
 
-def begin() -> tuple[Host, socket.socket]:
+def begin() -> tuple[StoreHost, socket.socket]:
     """A host to be, and its end of the socket: for a process that will have torch imported, and calls `fork_away`."""
     ours, theirs = _pair()
-    return Host(ours), theirs
+    return StoreHost(ours), theirs
 
 
-def fork_host() -> Host:
+def fork_host() -> StoreHost:
     """A host as a child of this process, which has torch imported and is to become something else."""
     ours, theirs = _pair()
     pid = os.fork()
     if pid == 0:
         _serve_forked(theirs, os.sched_getaffinity(0))
     theirs.close()
-    return Host(ours, pid)
+    return StoreHost(ours, pid)
 
 
 def fork_away(orders: socket.socket, cpus: Iterable[int]) -> None:
@@ -131,19 +131,19 @@ def fork_away(orders: socket.socket, cpus: Iterable[int]) -> None:
     os.waitpid(between, 0)
 
 
-def pass_on(host: Host) -> str:
+def pass_on(host: StoreHost) -> str:
     """What PASSED_ON says of it; its descriptor outlives this process' image from here on."""
     descriptor = host.orders.detach()
     os.set_inheritable(descriptor, True)
     return json.dumps([host.pid, descriptor])
 
 
-def take_on(said: str) -> Host:
+def take_on(said: str) -> StoreHost:
     """The host that the process before this image has passed on."""
     pid, descriptor = json.loads(said)
     orders = socket.socket(fileno=descriptor)
     orders.set_inheritable(False)
-    return Host(orders, pid)
+    return StoreHost(orders, pid)
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.runner.agent import cgroup, leftovers, store, warm
+from headway.runner.agent import cgroup, shm_cleanup, store, warm
 from headway.runner.agent.launch import Torchrun, is_ours, worker_argv
 from headway.runner.agent.listening import STORE_BACKLOG, listen
 from headway.runner.agent.processes import (
@@ -61,7 +61,7 @@ PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
 
 
 @dataclass
-class Worker:
+class WorkerProcess:
     """A worker: its place, and how it ended once it has. `warm`: it was a standby; `asked`: we had told it to end; `oom`: the kernel has
     killed for memory since its generation began."""
 
@@ -88,7 +88,7 @@ class Leaving:
 
 
 @dataclass
-class Companion:
+class Daemon:
     """The agent, the coordinator or the keeper: restarted when it ends with anything but 0."""
 
     module: str
@@ -111,21 +111,21 @@ class Supervisor:
     node: int
     host: str
     hosts_coordinator: bool
-    _workers: dict[int, Worker] = field(default_factory=dict)  # by pid
+    _workers: dict[int, WorkerProcess] = field(default_factory=dict)  # by pid
     _said: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))  # by workers, for the next agent
     _standbys: dict[int, warm.Standby] = field(default_factory=dict)  # by local rank
     _stopping_since: float | None = None  # monotonic
     _stopped_by: int = signal.SIGTERM  # what torchrun's workers get too
     _rendezvous: socket.socket | None = None
-    _store: store.Host | None = None
+    _store: store.StoreHost | None = None
     _others: frozenset[int] = frozenset()  # children that this process had before it was a supervisor
     _left: set[int] = field(default_factory=set)  # sessions of what ranks that ended with 0 have left behind
     _leaving: dict[int, Leaving] = field(default_factory=dict)  # by pid
     _killed: dict[int, float] = field(default_factory=dict)  # workers: when SIGKILL was sent first, monotonic
     _kill_again: float = 0.0
     _steps_due: float | None = None  # monotonic
-    _shared_memory: set[leftovers.Inode] = field(default_factory=set)  # that ended workers had open
-    _shared_before: set[leftovers.Inode] = field(default_factory=set)  # that was there before the generation
+    _shared_memory: set[shm_cleanup.Inode] = field(default_factory=set)  # that ended workers had open
+    _shared_before: set[shm_cleanup.Inode] = field(default_factory=set)  # that was there before the generation
     _out_of_memory: int = 0  # kills by the kernel before this generation
     _exit_code: int | None = None
 
@@ -143,10 +143,10 @@ class Supervisor:
         self._selector.register(self._events, selectors.EVENT_READ, self._read_events)
         self._selector.register(self._wakeup(), selectors.EVENT_READ, self._read_signals)
         self._publish()
-        self._agent = Companion("headway.runner.agent.main")
-        self._coordinator = Companion("headway.runner.coordinator.main") if self.hosts_coordinator else None
-        self._keeper = Companion("headway.runner.checkpoint.keeper") if self._may_save() else None
-        self._store_host = Companion("headway.runner.agent.store")
+        self._agent = Daemon("headway.runner.agent.main")
+        self._coordinator = Daemon("headway.runner.coordinator.main") if self.hosts_coordinator else None
+        self._keeper = Daemon("headway.runner.checkpoint.keeper") if self._may_save() else None
+        self._store_host = Daemon("headway.runner.agent.store")
         self._keeper_name = f"headway-keeper-{secrets.token_hex(16)}"  # nobody else can take it before the keeper does
         self._start_first()
         if self._coordinator is not None:
@@ -319,7 +319,7 @@ class Supervisor:
         self._steps_due = None
         self._killed.clear()
         self._clear_away()
-        self._shared_before = leftovers.present()
+        self._shared_before = shm_cleanup.present()
         if serves := any(order["hosts_store"] for order in message["workers"]):
             self._serve_store()
         orders = {order["local_rank"]: order for order in message["workers"]}
@@ -328,7 +328,7 @@ class Supervisor:
         for local_rank, order in orders.items():
             pid = taken.get(local_rank) or self._fork(order)
             is_warm = local_rank in taken and local_rank in ready
-            self._workers[pid] = Worker(order["rank"], local_rank, message["generation"], pid, is_warm)
+            self._workers[pid] = WorkerProcess(order["rank"], local_rank, message["generation"], pid, is_warm)
         self._out_of_memory = cgroup.out_of_memory_kills()
         self._tell({"what": "spawned", "workers": [vars(worker) for worker in self._workers.values()], "cold": cold})
         if serves:
@@ -336,7 +336,7 @@ class Supervisor:
 
     def _hand_over(self, orders: dict[int, dict[str, Any]]) -> tuple[dict[int, int], dict[int, str]]:
         """Local rank -> pid of the standbys that have become workers, and why the others have not; those are ended."""
-        given: list[tuple[warm.Standby, warm.Order]] = []
+        given: list[tuple[warm.Standby, warm.WorkerOrder]] = []
         logs: list[int] = []
         for local_rank in list(self._standbys):
             standby = self._unpark(local_rank)
@@ -347,7 +347,9 @@ class Supervisor:
             out, err = (open_log(Path(order[name])) if order[name] else os.dup(fd) for name, fd in (("stdout", 1), ("stderr", 2)))
             logs += [out, err]
             added = frozenset(order["environment"])
-            given.append((standby, warm.Order(local_rank, order["argv"], environment, self._descriptors(), out, err, added)))
+            given.append(
+                (standby, warm.WorkerOrder(local_rank, order["argv"], environment, self._descriptors(), out, err, added))
+            )
         taken = warm.hand_over(given)
         for log in logs:
             os.close(log)
@@ -433,14 +435,14 @@ class Supervisor:
 
     # --- the rendezvous store -----------------------------------------------------------------------------------------
 
-    def _keep_store_host(self, host: store.Host) -> None:
+    def _keep_store_host(self, host: store.StoreHost) -> None:
         self._store = host
         self._selector.register(host.orders, selectors.EVENT_READ, partial(self._hear_store_host, host))
 
     def _start_store_host(self) -> None:
         self._keep_store_host(store.start(self._companion_environment(), self._log("store")))
 
-    def _hear_store_host(self, host: store.Host) -> None:
+    def _hear_store_host(self, host: store.StoreHost) -> None:
         """Another one takes the place of a host that has ended. What it held is gone, as with torchrun's agent; what it had not yet begun
         to serve is served."""
         if host is not self._store or host.hear():
@@ -480,7 +482,7 @@ class Supervisor:
         self._reap()  # what has ended by itself was not asked to
         meant = [worker for worker in self._living() if worker.generation <= message["generation"]]
         if message["signal"] == signal.SIGKILL:
-            self._shared_memory |= leftovers.shared_memory_of(worker.pid for worker in meant)
+            self._shared_memory |= shm_cleanup.shared_memory_of(worker.pid for worker in meant)
         number = message["signal"]
         if number == signal.SIGTERM and "signals" in self.config.trainer.options:  # torchrun hands on the signal that it got
             number = self._stopped_by
@@ -491,7 +493,7 @@ class Supervisor:
                 self._kill_again = time.monotonic() + KILL_AGAIN_S if not self._killed else self._kill_again
                 self._killed.setdefault(worker.pid, time.monotonic())
 
-    def _living(self) -> list[Worker]:
+    def _living(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if worker.ended is None]
 
     def _dump(self, message: dict[str, Any]) -> None:
@@ -524,7 +526,7 @@ class Supervisor:
         if self._coordinates():
             return
         if self._coordinator is None:
-            self._coordinator = Companion("headway.runner.coordinator.main")
+            self._coordinator = Daemon("headway.runner.coordinator.main")
         self._start_coordinator()
 
     def _exit(self, message: dict[str, Any]) -> None:
@@ -614,7 +616,7 @@ class Supervisor:
             else:
                 self._standby_ended(pid)
 
-    def _worker_ended(self, worker: Worker, status: int) -> None:
+    def _worker_ended(self, worker: WorkerProcess, status: int) -> None:
         worker.ended, worker.code = describe_status(status), os.waitstatus_to_exitcode(status)
         self._killed.pop(worker.pid, None)
         if (leaving := self._leaving.pop(worker.pid, None)) is not None and leaving.killed:
@@ -626,10 +628,10 @@ class Supervisor:
         if worker.code == 0:
             self._leave(worker, strays)
             return
-        self._shared_memory |= leftovers.shared_memory_of(strays)
+        self._shared_memory |= shm_cleanup.shared_memory_of(strays)
         kill_group(worker.pid, signal.SIGKILL)
 
-    def _leave(self, worker: Worker, strays: Iterable[int]) -> None:
+    def _leave(self, worker: WorkerProcess, strays: Iterable[int]) -> None:
         """What a rank that is through has left behind is its script's business, in whatever session it runs."""
         others = self._workers.keys() - {worker.pid}
         self._left |= ({worker.pid} | {session for pid in strays if (session := session_of(pid)) is not None}) - others
@@ -663,7 +665,7 @@ class Supervisor:
         else:
             self._start_coordinator()
 
-    def _keeper_ended(self, keeper: Companion, status: int) -> None:
+    def _keeper_ended(self, keeper: Daemon, status: int) -> None:
         """Captures in its memory are lost; workers notice at their next save, and go on with a new one."""
         self._to_keeper.close()
         if self._give_up(keeper, status):
@@ -671,7 +673,7 @@ class Supervisor:
         else:
             self._start_keeper()
 
-    def _give_up(self, companion: Companion, status: int) -> bool:
+    def _give_up(self, companion: Daemon, status: int) -> bool:
         companion.died()
         print(f"{companion.module}: {describe_status(status)}, restart {companion.restarts}", file=sys.stderr, flush=True)
         return len(companion.deaths) > MAX_RESTARTS
@@ -696,7 +698,7 @@ class Supervisor:
         """Ends what earlier workers left behind, and reaps it: what it held, a device or memory, is free then."""
         until = time.monotonic() + STRAYS_S
         while (strays := self._to_end()) and time.monotonic() < until:
-            self._shared_memory |= leftovers.shared_memory_of(strays)
+            self._shared_memory |= shm_cleanup.shared_memory_of(strays)
             for pid in strays:
                 os.kill(pid, signal.SIGKILL)
             self._reap()
@@ -705,7 +707,7 @@ class Supervisor:
         self._remove_shared_memory()
 
     def _remove_shared_memory(self) -> None:
-        leftovers.remove_unused(self._shared_memory - self._shared_before)
+        shm_cleanup.remove_unused(self._shared_memory - self._shared_before)
         self._shared_memory.clear()
 
     def _end_everything(self) -> None:
@@ -713,7 +715,7 @@ class Supervisor:
         of killed ones too. What a run that completed has left goes on, as under torchrun."""
         until = time.monotonic() + PARTING_S
         completed = self._exit_code == Exit.COMPLETED
-        self._shared_memory |= leftovers.shared_memory_of(worker.pid for worker in self._living())
+        self._shared_memory |= shm_cleanup.shared_memory_of(worker.pid for worker in self._living())
         while (left := self._to_kill(completed=completed)) and time.monotonic() < until:
             for pid in left:
                 kill_group(pid, signal.SIGKILL)

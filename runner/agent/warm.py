@@ -99,7 +99,7 @@ class Standby:
 
 
 @dataclass(frozen=True)
-class Order:
+class WorkerOrder:
     """A worker to become: the module and its arguments, the whole environment, and descriptors by the variable that names them. `added`:
     the variables that are not its node's but were put on top by our launch, which nothing reads on import but what sees devices."""
 
@@ -173,7 +173,7 @@ def take_on(said: str, environment: Mapping[str, str]) -> dict[int, Standby]:
     return found
 
 
-def hand_over(orders: Sequence[tuple[Standby, Order]]) -> tuple[dict[int, int], dict[int, str]]:
+def hand_over(orders: Sequence[tuple[Standby, WorkerOrder]]) -> tuple[dict[int, int], dict[int, str]]:
     """Makes workers of standbys: local rank -> pid of those that have taken their order, and why the others, which are killed, have not."""
     refused = {order.local_rank: _unfit(standby, order) or _unsent(standby, order) for standby, order in orders}
     until = time.monotonic() + ANSWER_S
@@ -196,7 +196,7 @@ def memfd(name: str, content: Mapping[str, Any]) -> int:
     return descriptor
 
 
-def _unfit(standby: Standby, order: Order) -> str:
+def _unfit(standby: Standby, order: WorkerOrder) -> str:
     """Why a standby cannot become what is ordered: it is not there yet, or what it has imported it would import otherwise now."""
     if not standby.hear():
         return "it has ended"
@@ -211,7 +211,7 @@ def _unfit(standby: Standby, order: Order) -> str:
     return f"the environment differs: {', '.join(named)}" if named else ""
 
 
-def _unsent(standby: Standby, order: Order) -> str:
+def _unsent(standby: Standby, order: WorkerOrder) -> str:
     """Sends the order; why that was not possible."""
     names = list(order.descriptors)
     content = memfd("headway-order", {"argv": list(order.argv), "environment": dict(order.environment), "descriptors": names})

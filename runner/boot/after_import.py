@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from headway.runner.boot.unseen import carefully
+from headway.runner.boot.limitations import suppress_errors
 
 _waiting: dict[str, Callable[[ModuleType], None]] = {}
 _before: dict[str, Callable[[], object]] = {}
@@ -15,7 +15,7 @@ _before: dict[str, Callable[[], object]] = {}
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
     """Call `change(module)` once `name` is imported. Its errors are reported and do not stop the import."""
     if (module := sys.modules.get(name)) is not None:
-        carefully(change, module)
+        suppress_errors(change, module)
         return
     _waiting[name] = change
     _find()
@@ -58,6 +58,6 @@ def _call_back(loader: importlib.abc.Loader, change: Callable[[ModuleType], None
 
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        carefully(change, module)
+        suppress_errors(change, module)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -24,11 +24,11 @@ import torch.distributed as dist
 
 from headway.runner.boot import replicas, saved
 from headway.runner.boot.after_import import after_import
+from headway.runner.boot.heartbeat import current, in_section
+from headway.runner.boot.limitations import note_limitation, suppress_errors
 from headway.runner.boot.records import registry_of
-from headway.runner.boot.saved import State, Unit, Verdict
-from headway.runner.boot.signs import current, in_section
-from headway.runner.boot.unseen import carefully, unseen
-from headway.runner.boot.witness import Holding, Said, holdings, listed, state_name, suspected, told
+from headway.runner.boot.replica_report import Holding, ReplicaReport, describe, holdings, listed, state_name, suspected
+from headway.runner.boot.saved import SavedState, SavedVerdict, Unit
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_compared, say_corrupted
@@ -52,7 +52,7 @@ def prepare(worker: Worker, every: Every, collective_s: float) -> "Comparison":
     return Comparison(worker, every, min(PATIENCE_S, collective_s / 2))
 
 
-class Schedule:
+class ComparisonSchedule:
     """Decides when the next comparison is due.
 
     It counts this process's own steps, so that ranks agree without communication; the first comparison, after the first
@@ -92,7 +92,7 @@ class Comparison:
     """One rank's part. StepCounter calls it after each optimizer's step; `counted` if that is a step of the run."""
 
     def __init__(self, worker: Worker, every: Every, patience_s: float = PATIENCE_S) -> None:
-        self._worker, self._schedule, self._patience = worker, Schedule(every), timedelta(seconds=patience_s)
+        self._worker, self._schedule, self._patience = worker, ComparisonSchedule(every), timedelta(seconds=patience_s)
         # In the order of their first steps.
         self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         # The group, and the default group that it was made with.
@@ -138,7 +138,7 @@ class Comparison:
         try:
             with _waiting():
                 group = self._group()
-                said = [Said.from_json(text) for text in group.gather_any(mine.to_json())]
+                said = [ReplicaReport.from_json(text) for text in group.gather_any(mine.to_json())]
         except Exception as error:
             # A rank is gone, or makes other steps than this one.
             self._give_up(f"the ranks did not meet: {error}".splitlines()[0])
@@ -146,13 +146,13 @@ class Comparison:
         self._schedule.compared(said[0].step_s)
         return self._judge(said, group)
 
-    def _mine(self) -> Said:
+    def _mine(self) -> ReplicaReport:
         signs = current()
         pulse = signs.pulse if signs is not None else self._worker.pulse
         step_s = self._schedule.step_s()
-        found = carefully(replicas.sums, self._optimizers, pulse) if dist.is_initialized() else []
+        found = suppress_errors(replicas.sums, self._optimizers, pulse) if dist.is_initialized() else []
         sums = None if found is None else tuple(found)
-        return Said(self._worker.rank, self._worker.step, step_s, self._alone, sums)
+        return ReplicaReport(self._worker.rank, self._worker.step, step_s, self._alone, sums)
 
     def _group(self) -> Ranks:
         """Return all ranks over a separate CPU group, as the script may create and destroy process groups."""
@@ -162,17 +162,17 @@ class Comparison:
             self._default = default
         return self._ranks
 
-    def _judge(self, said: Sequence[Said], group: Ranks) -> CorruptionError | None:
+    def _judge(self, said: Sequence[ReplicaReport], group: Ranks) -> CorruptionError | None:
         failed = [each.rank for each in said if each.sums is None]
         if failed:
             self._give_up(f"{listed(failed)} could not compute checksums")
             return None
         held = holdings(said)
         if any(len(each.ranks) < each.holders for each in held):
-            unseen("compare: replicas hold different tensors in their optimizers: those are not compared")
+            note_limitation("compare: replicas hold different tensors in their optimizers: those are not compared")
         held = [each for each in held if len(each.ranks) > 1]
         if not held:
-            unseen("compare: no two ranks hold the same parameters, so nothing is compared")
+            note_limitation("compare: no two ranks hold the same parameters, so nothing is compared")
             return None
         self._alike |= {(each.kind, each.holders) for each in held if each.is_alike}
         differing = [each for each in held if not each.is_equal]
@@ -180,7 +180,7 @@ class Comparison:
         if wrong:
             return self._corrupted(wrong, group)
         for each in differing:
-            unseen(f"compare: {each.holders} ranks keep separate {state_name(each.kind)}: not compared")
+            note_limitation(f"compare: {each.holders} ranks keep separate {state_name(each.kind)}: not compared")
         if not differing:
             self._alone = False
         if len(differing) < len(held):
@@ -193,13 +193,13 @@ class Comparison:
         return (each.kind, each.holders) in self._alike
 
     def _corrupted(self, differing: Sequence[Holding], group: Ranks) -> CorruptionError:
-        found = told(differing, self._worker.step, self._equal_step)
-        carefully(say_corrupted, self._worker, suspected(differing), found, None)
-        carefully(self._refuse)
+        found = describe(differing, self._worker.step, self._equal_step)
+        suppress_errors(say_corrupted, self._worker, suspected(differing), found, None)
+        suppress_errors(self._refuse)
         # Refuse saves made during exit: by a thread, or by code that catches the error.
-        atexit.register(carefully, self._refuse)
+        atexit.register(suppress_errors, self._refuse)
         # All ranks refuse first: once one of them ends, the launcher ends the others.
-        carefully(group.gather, b"\0")
+        suppress_errors(group.gather, b"\0")
         return CorruptionError(found)
 
     def _refuse(self) -> None:
@@ -211,8 +211,10 @@ class Comparison:
         equal = "never" if self._equal_step is None else f"last at step {self._equal_step}"
         why = f"replicas were no longer equal at step {self._worker.step}, {equal} before it was saved"
 
-        def judged(units: Sequence[Unit]) -> list[Verdict]:
-            return [Verdict(State.DAMAGED, why) if unit.at >= since else Verdict(State.UNKNOWN) for unit in units]
+        def judged(units: Sequence[Unit]) -> list[SavedVerdict]:
+            return [
+                SavedVerdict(SavedState.DAMAGED, why) if unit.at >= since else SavedVerdict(SavedState.UNKNOWN) for unit in units
+            ]
 
         saved.verify_newest(saved.units(registry_of(self._worker), socket.gethostname()), judged)
 
@@ -220,7 +222,7 @@ class Comparison:
         self._over = True
         what = f"compare: replicas are not compared after step {self._worker.step}: {why}"
         print(f"headway: {what}", file=sys.stderr, flush=True)
-        unseen(what)
+        note_limitation(what)
 
 
 # --- when to compare --------------------------------------------------------------------------------------------------

@@ -30,12 +30,12 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from headway.runner import worker as workers
 from headway.runner.boot import files, records, saved
+from headway.runner.boot.limitations import note_limitation, suppress_errors
 from headway.runner.boot.records import DCP, DCP_BEGUN, OWN, PART, Identity
 from headway.runner.boot.saved import METADATA, DamagedFileError
-from headway.runner.boot.unseen import carefully, unseen
-from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
-from headway.runner.checkpoint.foreign.root import RootedReader, is_rooted, read_root
 from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
+from headway.runner.checkpoint.interop.root import RootedReader, is_rooted, read_root
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.inspect import Refused, verify
@@ -77,7 +77,7 @@ def saving_of(
         return None
     if type(storage_writer) is not FileSystemWriter or not isinstance(storage_writer.fs, FileSystem):
         if not isinstance(storage_writer, StorageWriter):
-            unseen(f"dcp.save through {type(storage_writer).__name__} with a custom write method: not verified")
+            note_limitation(f"dcp.save through {type(storage_writer).__name__} with a custom write method: not verified")
         return None
     directory = Path(storage_writer.path).absolute()
     rank = 0 if no_dist else dist.get_rank(process_group)
@@ -158,7 +158,7 @@ class ScriptWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         super().finish(metadata, results)
         write_atomic(self.path / METADATA, pickle.dumps(marked(metadata)))
-        carefully(_record_own, self.path)
+        suppress_errors(_record_own, self.path)
 
 
 def _record_own(path: Path) -> None:

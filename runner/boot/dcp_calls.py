@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.boot import saved
-from headway.runner.boot.signs import current, in_section, within
-from headway.runner.boot.unseen import carefully, unseen
+from headway.runner.boot.heartbeat import current, in_section, within
+from headway.runner.boot.limitations import note_limitation, suppress_errors
 
 
 def hook_saver(module: Any) -> None:
@@ -52,7 +52,7 @@ def hook_filesystem(module: Any) -> None:
 def _reading(original: Callable[..., Any], look: Callable[..., Exception | None]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(reader: Any, *args: Any, **kwargs: Any) -> Any:
-        if (error := carefully(look, reader, *args, **kwargs)) is not None:
+        if (error := suppress_errors(look, reader, *args, **kwargs)) is not None:
             raise error
         return original(reader, *args, **kwargs)
 
@@ -82,16 +82,16 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
 
         given = signature.bind(*args, **kwargs).arguments
         with in_section("save"):
-            if (ours := carefully(writer_for, **given)) is not None:
+            if (ours := suppress_errors(writer_for, **given)) is not None:
                 try:
                     return original(**{**given, "storage_writer": ours})
                 except CheckpointException as error:
                     # All ranks get it, so all of them turn back.
-                    unseen(f"dcp.save to {ours.path}: torch saved it: {_first(error)}")
-            saving = carefully(saving_of, **given)
+                    note_limitation(f"dcp.save to {ours.path}: torch saved it: {_first(error)}")
+            saving = suppress_errors(saving_of, **given)
             metadata = original(*args, **kwargs)
             if saving is not None:
-                carefully(saved_by, saving, metadata)
+                suppress_errors(saved_by, saving, metadata)
             return metadata
 
     return save
@@ -110,13 +110,13 @@ def _loading(original: Callable[..., None]) -> Callable[..., None]:
         given = signature.bind(*args, **kwargs).arguments
         reader = given["storage_reader"]
         with in_section("restore"):
-            ours = carefully(reader_for, reader)
+            ours = suppress_errors(reader_for, reader)
             try:
                 return original(*args, **kwargs) if ours is None else original(**{**given, "storage_reader": ours})
             except CheckpointException as error:
                 for reason, _ in error.failures.values():
                     if isinstance(reason, saved.DamagedFileError) or (isinstance(reason, RefusedError) and reason.unread is None):
-                        carefully(saved.refuse, Path((ours or reader).path).absolute(), str(reason))
+                        suppress_errors(saved.refuse, Path((ours or reader).path).absolute(), str(reason))
                         break
                 raise
 

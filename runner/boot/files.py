@@ -21,9 +21,9 @@ from typing import Any
 
 from headway.runner import worker as workers
 from headway.runner.boot import records, saved
+from headway.runner.boot.heartbeat import in_section
+from headway.runner.boot.limitations import suppress_errors
 from headway.runner.boot.records import BEGUN, FILE, Identity
-from headway.runner.boot.signs import in_section
-from headway.runner.boot.unseen import carefully
 from headway.runner.worker import Worker
 
 # Writes within one tick of a file system's clock leave one time: 10 ms with the slowest of Linux's ticks, 2 s where
@@ -154,7 +154,7 @@ def _records(worker: Worker, due: Sequence[_Pending]) -> Iterator[dict[str, Any]
             yield records.line(worker, each.kind, wall=each.wall, step=each.step, **record.facts())
 
 
-def _record(pending: _Pending) -> records.Record | None:
+def _record(pending: _Pending) -> records.FileRecord | None:
     """Return the record; None if the file is gone, replaced or unreadable."""
     try:
         return records.record_of(pending.path, pending.identity)
@@ -193,9 +193,9 @@ def saving(original: Callable[..., Any], place: int, name: str) -> Callable[...,
     def save(*args: Any, **kwargs: Any) -> Any:
         with in_section("save"):
             file = args[place] if len(args) > place else kwargs.get(name)
-            carefully(begin, file)
+            suppress_errors(begin, file)
             done = original(*args, **kwargs)
-            carefully(ended, file)
+            suppress_errors(ended, file)
             return done
 
     return save
@@ -241,7 +241,7 @@ def loading_class(original: type, name: str) -> type:
 
 def _verify(file: Any) -> None:
     """Verify like verify_before_use; other errors there (a failing disk) are left to the original function."""
-    error = carefully(_damage, file)
+    error = suppress_errors(_damage, file)
     if error is not None:
         raise error
 
@@ -292,7 +292,7 @@ def hook_optimizer(module: Any) -> None:
 
     def stepped(*_: Any) -> None:
         if _pending:
-            carefully(settle)
+            suppress_errors(settle)
 
     module.register_optimizer_step_post_hook(stepped)
 
@@ -301,4 +301,4 @@ def hook_optimizer(module: Any) -> None:
 def _at_exit() -> None:
     worker = workers.current()
     if worker is not None and not worker.forked():
-        carefully(settle, TICK_S)
+        suppress_errors(settle, TICK_S)

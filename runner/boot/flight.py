@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from headway.runner.agent.flight import DUMPS, DUMPS_BEFORE, PIPES, THREAD
-from headway.runner.boot.unseen import carefully, say_unseen, unseen
+from headway.runner.boot.limitations import note_limitation, report_limitations, suppress_errors
 
 
 def answer_requests(rank: int) -> None:
@@ -36,7 +36,7 @@ def _answer(requests: int, target: Path) -> None:
     with contextlib.suppress(OSError):
         Path(f"/proc/self/task/{_thread.get_native_id()}/comm").write_text(THREAD)
     while os.read(requests, 4096):
-        carefully(write_dump, target)
+        suppress_errors(write_dump, target)
 
 
 def write_dump(target: Path) -> None:
@@ -51,8 +51,10 @@ def write_dump(target: Path) -> None:
     if distributed is None or not distributed.is_initialized():
         return
     if dump is None:
-        unseen(f"torch {sys.modules['torch'].__version__} records only NCCL's collectives: a lagging rank cannot be identified")
-        say_unseen()
+        note_limitation(
+            f"torch {sys.modules['torch'].__version__} records only NCCL's collectives: a lagging rank cannot be identified"
+        )
+        report_limitations()
         return
     here = {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}
     if any(os.environ.get(name, text) != text for name, text in here.items()):

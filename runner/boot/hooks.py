@@ -1,16 +1,16 @@
 """Installs the hooks of each module when it is imported. Modules that a script does not import cost nothing."""
 
-from headway.runner.boot import dcp_calls, files, signs
+from headway.runner.boot import dcp_calls, files, heartbeat
 from headway.runner.boot.after_import import after_import
 
 _HOOKS = {
-    "torch.autograd": signs.see_backward,
-    "torch.nn.modules.module": signs.see_evaluation,
-    "torch.nn.parallel.distributed": signs.see_ddp,
-    "torch.utils.data.dataloader": signs.see_loader,
-    "torch.distributed.distributed_c10d": signs.see_distributed,
-    "torch._dynamo": signs.see_dynamo,
-    "torch._dynamo.callback": signs.see_compile,
+    "torch.autograd": heartbeat.see_backward,
+    "torch.nn.modules.module": heartbeat.see_evaluation,
+    "torch.nn.parallel.distributed": heartbeat.see_ddp,
+    "torch.utils.data.dataloader": heartbeat.see_loader,
+    "torch.distributed.distributed_c10d": heartbeat.see_distributed,
+    "torch._dynamo": heartbeat.see_dynamo,
+    "torch._dynamo.callback": heartbeat.see_compile,
     "torch.distributed.checkpoint.state_dict": dcp_calls.hook_state_dict,
     "torch.distributed.checkpoint.state_dict_loader": dcp_calls.hook_loader,
     "torch.distributed.checkpoint.state_dict_saver": dcp_calls.hook_saver,
@@ -43,5 +43,5 @@ def prepare_signs() -> None:
         return
     _done.append(True)
     for name, hook in _HOOKS.items():
-        if hook.__module__ == signs.__name__:
+        if hook.__module__ == heartbeat.__name__:
             after_import(name, hook)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from headway.runner.boot.unseen import unseen
+from headway.runner.boot.limitations import note_limitation
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.lines import read_last
 from headway.runner.rundir import RunDirectory
@@ -61,7 +61,7 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Record:
+class FileRecord:
     """The record of a saved file. `blocks` are xxh3_64 of equal pieces, in their order."""
 
     path: str
@@ -70,7 +70,7 @@ class Record:
     blocks: tuple[str, ...]
 
     @classmethod
-    def of_line(cls, line: Mapping[str, Any]) -> "Record":
+    def of_line(cls, line: Mapping[str, Any]) -> "FileRecord":
         """Parse a line. Raises LookupError, TypeError, ValueError."""
         identity = Identity(int(line["inode"]), int(line["bytes"]), int(line["mtime_ns"]))
         if not isinstance(line["xxh3_128"], str):
@@ -81,7 +81,7 @@ class Record:
         return {"path": self.path, **self.identity._asdict(), "xxh3_128": self.xxh3_128, "blocks": self.blocks}
 
 
-class Found(StrEnum):
+class FileState(StrEnum):
     """The result of comparing a file with its record."""
 
     GOOD = "good"
@@ -91,10 +91,10 @@ class Found(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verified:
+class FileVerification:
     """`expected` and `actual` are checksums; empty where there is none."""
 
-    found: Found
+    found: FileState
     expected: str = ""
     actual: str = ""
 
@@ -193,13 +193,13 @@ def line(worker: Worker, kind: str, path: str, wall: float, **facts: Any) -> dic
     return {"path": path, "kind": kind, "wall": wall, "host": socket.gethostname(), "generation": worker.generation, **facts}
 
 
-def record_of(path: str, expected: Identity) -> Record | None:
+def record_of(path: str, expected: Identity) -> FileRecord | None:
     """Read the file, which is usually in the page cache; None if it is no longer what it was. Raises OSError."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         if Identity.of(os.fstat(file.fileno())) != expected:
             return None
         whole, blocks = _hashes(file, expected.bytes)
-        return Record(path, expected, whole, blocks) if Identity.of(os.fstat(file.fileno())) == expected else None
+        return FileRecord(path, expected, whole, blocks) if Identity.of(os.fstat(file.fileno())) == expected else None
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -209,11 +209,11 @@ class Known:
     """The records of a run that this process has read or made, by file identity."""
 
     def __init__(self) -> None:
-        self._records: dict[Identity, Record | None] = {}
+        self._records: dict[Identity, FileRecord | None] = {}
         self._checksums: set[str] = set()
-        self.by_path: dict[str, Record] = {}
+        self.by_path: dict[str, FileRecord] = {}
 
-    def add(self, record: Record) -> None:
+    def add(self, record: FileRecord) -> None:
         if len(self._records) >= MOST:
             self.__init__()  # type: ignore[misc]  # a script that saves without end: forgotten files are not verified
         before = self._records.get(record.identity, record)
@@ -222,7 +222,7 @@ class Known:
         self._checksums.add(record.xxh3_128)
         self.by_path[record.path] = record
 
-    def of(self, identity: Identity) -> Record | None:
+    def of(self, identity: Identity) -> FileRecord | None:
         return self._records.get(identity)
 
     def holds(self, checksum: str) -> bool:
@@ -250,7 +250,7 @@ def read(registry: Path, host: str | None) -> list[dict[str, Any]]:
                 continue
             if each.get("kind") in (FILE, PART):
                 try:
-                    learnt.add(Record.of_line(each))
+                    learnt.add(FileRecord.of_line(each))
                 except (LookupError, TypeError, ValueError):
                     continue
             if host is None or each.get("host") == host:
@@ -309,7 +309,7 @@ def _newest(lines: Iterable[bytes]) -> list[bytes]:
 # --- verifying --------------------------------------------------------------------------------------------------------
 
 
-def verify(path: Path, found: Known) -> Verified:
+def verify(path: Path, found: Known) -> FileVerification:
     """Compare a file with the record of its identity.
 
     A file is damaged only if no program can have written it: inode, length and time are as recorded, and the bytes are
@@ -318,18 +318,18 @@ def verify(path: Path, found: Known) -> Verified:
     before = path.stat()
     record = found.of(Identity.of(before))
     if record is None:
-        return Verified(Found.UNKNOWN)
+        return FileVerification(FileState.UNKNOWN)
     whole = checksum(path, record.identity.bytes)
     if whole == record.xxh3_128:
-        return Verified(Found.GOOD, record.xxh3_128, whole)
+        return FileVerification(FileState.GOOD, record.xxh3_128, whole)
     if Identity.of(path.stat()) != record.identity or found.holds(whole):
-        return Verified(Found.UNKNOWN, record.xxh3_128, whole)
+        return FileVerification(FileState.UNKNOWN, record.xxh3_128, whole)
     if (kind := file_system(before.st_dev)) in TIMELESS:
-        unseen(
+        note_limitation(
             f"{path}: xxh3_128 is {whole}, but {record.xxh3_128} was saved; {kind} does not show whether another program wrote it"
         )
-        return Verified(Found.UNKNOWN, record.xxh3_128, whole)
-    return Verified(Found.DAMAGED, record.xxh3_128, whole)
+        return FileVerification(FileState.UNKNOWN, record.xxh3_128, whole)
+    return FileVerification(FileState.DAMAGED, record.xxh3_128, whole)
 
 
 def checksum(path: Path, size: int) -> str:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 import xxhash
 from torch.distributed.tensor import DTensor
 
-from headway.runner.boot.unseen import carefully
-from headway.runner.boot.witness import PARAMETERS, Sum
+from headway.runner.boot.limitations import suppress_errors
+from headway.runner.boot.replica_report import PARAMETERS, Sum
 from headway.runner.checkpoint.tensors import LocalTensor, local_tensor, to_bytes
 
 # Elements copied from a device at once.
@@ -48,7 +48,7 @@ def see_ddp(module: Any) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        carefully(_remember, self)
+        suppress_errors(_remember, self)
 
     @functools.wraps(after_forward)
     def post_forward(self: Any, output: Any) -> Any:

@@ -24,8 +24,20 @@ from typing import Any
 
 from headway.runner import worker as workers
 from headway.runner.boot import records
-from headway.runner.boot.records import BEGUN, DCP, DCP_BEGUN, FILE, OWN, Found, Identity, Known, Record, Verified, verify
-from headway.runner.boot.unseen import unseen
+from headway.runner.boot.limitations import note_limitation
+from headway.runner.boot.records import (
+    BEGUN,
+    DCP,
+    DCP_BEGUN,
+    FILE,
+    OWN,
+    FileRecord,
+    FileState,
+    FileVerification,
+    Identity,
+    Known,
+    verify,
+)
 from headway.runner.rundir import RunDirectory
 
 # torch's name for it.
@@ -53,7 +65,7 @@ class DamagedFileError(Exception):
     """A file differs from what was saved."""
 
 
-class State(StrEnum):
+class SavedState(StrEnum):
     """The state of a checkpoint, as far as it could be read."""
 
     # Read completely, and equal to what was saved.
@@ -66,8 +78,8 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    state: State
+class SavedVerdict:
+    state: SavedState
     why: str = ""
 
 
@@ -177,7 +189,7 @@ def _own_folder(parent: Path, name: str) -> Path:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judge(unit: Unit) -> Verdict:
+def judge(unit: Unit) -> SavedVerdict:
     """Return the state of a checkpoint, read completely by this process."""
     try:
         unit.path.stat()
@@ -188,27 +200,27 @@ def judge(unit: Unit) -> Verdict:
         return unread(error)
 
 
-def unread(error: OSError) -> Verdict:
+def unread(error: OSError) -> SavedVerdict:
     """Return the verdict on a checkpoint that could not be read."""
-    return Verdict(State.UNREAD, str(error))
+    return SavedVerdict(SavedState.UNREAD, str(error))
 
 
-def _judge_own(path: Path) -> Verdict:
+def _judge_own(path: Path) -> SavedVerdict:
     from headway.runner.boot.dcp import damage_of, is_ours  # noqa: PLC0415  imports torch
 
     if (why := damage_of(path)) is not None:
-        return Verdict(State.DAMAGED, why)
-    return Verdict(State.GOOD if is_ours(path) else State.UNKNOWN)
+        return SavedVerdict(SavedState.DAMAGED, why)
+    return SavedVerdict(SavedState.GOOD if is_ours(path) else SavedState.UNKNOWN)
 
 
-def _judge_files(unit: Unit) -> Verdict:
-    found, known = set[Found](), here()
+def _judge_files(unit: Unit) -> SavedVerdict:
+    found, known = set[FileState](), here()
     for file in files_of(unit):
         verified = verify(file, known)
         if (why := _damage(verified)) is not None:
-            return Verdict(State.DAMAGED, why if file == unit.path else f"{file.relative_to(unit.path)}: {why}")
+            return SavedVerdict(SavedState.DAMAGED, why if file == unit.path else f"{file.relative_to(unit.path)}: {why}")
         found.add(verified.found)
-    return Verdict(State.GOOD if found == {Found.GOOD} else State.UNKNOWN)
+    return SavedVerdict(SavedState.GOOD if found == {FileState.GOOD} else SavedState.UNKNOWN)
 
 
 def here() -> Known:
@@ -227,20 +239,20 @@ def damage_of_file(path: Path) -> str | None:
     return _damage(verify(path, here()))
 
 
-def _damage(found: Verified) -> str | None:
-    return f"xxh3_128 is {found.actual}, but {found.expected} was saved" if found.found is Found.DAMAGED else None
+def _damage(found: FileVerification) -> str | None:
+    return f"xxh3_128 is {found.actual}, but {found.expected} was saved" if found.found is FileState.DAMAGED else None
 
 
 # --- unfinished saves -------------------------------------------------------------------------------------------------
 
 
-def cut_off(unit: Unit) -> Verdict | None:
+def cut_off(unit: Unit) -> SavedVerdict | None:
     """Return damage if the saving process was killed during the save and no process writes the checkpoint now. Raises OSError."""
     if unit.kind == DCP:
         return _torn(unit)
     for file, generation in unit.begun.items():
         if file.exists() and is_cut(file) and _is_left(file, generation):
-            return Verdict(State.DAMAGED, f"{file.name} is truncated: its save did not finish")
+            return SavedVerdict(SavedState.DAMAGED, f"{file.name} is truncated: its save did not finish")
     return None
 
 
@@ -281,7 +293,7 @@ def _is_left(path: Path, generation: int) -> bool:
     return Identity.of(path.stat()) == Identity.of(before)
 
 
-def _torn(unit: Unit) -> Verdict | None:
+def _torn(unit: Unit) -> SavedVerdict | None:
     """Return the verdict on a dcp checkpoint that was being overwritten: its `.metadata` is as committed, and other
     files differ. Raises OSError."""
     if not unit.begun:
@@ -295,15 +307,16 @@ def _torn(unit: Unit) -> Verdict | None:
     if not changed or not as_it_was[unit.path / METADATA] or not all(_is_left(file, unit.begun[unit.path]) for file in changed):
         return None
     if cut := [file.name for file in changed if is_cut(file)]:
-        return Verdict(State.DAMAGED, f"{cut[0]} is truncated: a save over the checkpoint did not finish")
+        return SavedVerdict(SavedState.DAMAGED, f"{cut[0]} is truncated: a save over the checkpoint did not finish")
     if len(changed) < len(unit.files) - 1:
-        return Verdict(
-            State.DAMAGED, f"{changed[0].name} is from a different save than the rest: a save over the checkpoint did not finish"
+        return SavedVerdict(
+            SavedState.DAMAGED,
+            f"{changed[0].name} is from a different save than the rest: a save over the checkpoint did not finish",
         )
     return None
 
 
-def _is_as_it_was(path: Path, record: Record, known: Known) -> bool:
+def _is_as_it_was(path: Path, record: FileRecord, known: Known) -> bool:
     """Return whether a file is what it was when it was committed, whatever its times are now. Raises OSError."""
     stat = path.stat()
     if Identity.of(stat) == record.identity:
@@ -356,7 +369,7 @@ def _note(saved: dict[str, _Saved], line: Mapping[str, Any], kind: str, begins: 
         return
     entry.kind, entry.begun = kind, None
     if kind == FILE:
-        entry.identity = Record.of_line(line).identity
+        entry.identity = FileRecord.of_line(line).identity
     elif isinstance(names := line.get("names"), list):
         entry.names = tuple(map(str, names))
 
@@ -494,11 +507,11 @@ def _inodes(top: str, depth: int) -> dict[int, str]:
 # --- the newest of each family ----------------------------------------------------------------------------------------
 
 
-def _each_alone(units: Sequence[Unit]) -> list[Verdict]:
+def _each_alone(units: Sequence[Unit]) -> list[SavedVerdict]:
     return [judge(unit) for unit in units]
 
 
-def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequence[Verdict]] = _each_alone) -> list[Unit]:
+def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequence[SavedVerdict]] = _each_alone) -> list[Unit]:
     """Verify the newest existing checkpoint of each family; while it is damaged or unreadable, the previous one. Return
     the good ones.
 
@@ -510,10 +523,10 @@ def verify_newest(found: Iterable[Unit], judged: Callable[[Sequence[Unit]], Sequ
     good, refused = list[Unit](), list[Unit]()
     while newest := [unit for unit in map(_next, left.values()) if unit is not None]:
         for unit, verdict in zip(newest, judged(newest), strict=True):
-            if verdict.state is State.DAMAGED:
+            if verdict.state is SavedState.DAMAGED:
                 refused += _refused(unit, verdict.why)
                 continue
-            if verdict.state is State.UNREAD:
+            if verdict.state is SavedState.UNREAD:
                 _say(f"{unit.path}: it cannot be read and is not verified: {verdict.why}")
                 continue
             good.append(unit)
@@ -544,7 +557,7 @@ def _refused(unit: Unit, why: str) -> list[Unit]:
 
 def _say(what: str) -> None:
     print(f"headway: {what}", file=sys.stderr, flush=True)
-    unseen(what)
+    note_limitation(what)
 
 
 def _put_in_place(good: Unit, refused: Path) -> None:

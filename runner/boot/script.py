@@ -22,12 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headway.runner.boot import signs
+from headway.runner.boot import heartbeat
 from headway.runner.boot.after_import import after_import
 from headway.runner.boot.hooks import prepare
+from headway.runner.boot.limitations import report_limitations, suppress_errors
 from headway.runner.boot.seen import record_changes
 from headway.runner.boot.shares import verify_first
-from headway.runner.boot.unseen import carefully, say_unseen
 from headway.runner.contract import RunConfig, from_json
 from headway.runner.imports import MODULES, recorded, uncollected, under
 from headway.runner.worker import Worker
@@ -147,27 +147,27 @@ class Ending:
 
     def __call__(self) -> None:
         if self.code is not None and not self._worker.forked():
-            carefully(self._worker.say, "leaving", code=self.code)
-            carefully(keep_groups_of_ddp)
+            suppress_errors(self._worker.say, "leaving", code=self.code)
+            suppress_errors(keep_groups_of_ddp)
 
 
 def keep_groups_of_ddp() -> None:
     """Keep the groups of `signs.keep_group_of` until the process ends: the interpreter's shutdown drops modules in no order."""
     import ctypes  # noqa: PLC0415  rarely needed
 
-    for _, group in signs.ddp_groups:
+    for _, group in heartbeat.ddp_groups:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-def watch_torch(worker: Worker, counter: signs.StepCounter, _: types.ModuleType) -> None:
+def watch_torch(worker: Worker, counter: heartbeat.StepCounter, _: types.ModuleType) -> None:
     """Count steps once torch is imported, and compare replicas after them if the run asks for that."""
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  it has just been imported
 
     register_optimizer_step_post_hook(counter)
-    carefully(compare_replicas, worker, counter)
+    suppress_errors(compare_replicas, worker, counter)
 
 
-def compare_replicas(worker: Worker, counter: signs.StepCounter) -> None:
+def compare_replicas(worker: Worker, counter: heartbeat.StepCounter) -> None:
     """Compare replicas after the counted steps, if the run asks for that."""
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     if config.corruption is not None and config.corruption.compare is not None:
@@ -199,7 +199,7 @@ def main() -> None:
     module = sys.orig_argv.index("headway.runner.boot")
     del sys.orig_argv[module - 1 : module + 1]
     prepare()
-    counter = signs.StepCounter(signs.show_signs(worker, "script"))
+    counter = heartbeat.StepCounter(heartbeat.report_heartbeats(worker, "script"))
     after_import("torch", functools.partial(watch_torch, worker, counter))
     verify_saved(worker)
     worker.section("script")
@@ -224,4 +224,4 @@ def main() -> None:
         ending.code = code_of(left)
         left = None
         if not worker.forked():
-            say_unseen()
+            report_limitations()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.runner.agent.warm import LIBRARIES, OF_A_GENERATION, OF_A_RANK
 from headway.runner.boot.after_import import before_import
-from headway.runner.boot.unseen import carefully
+from headway.runner.boot.limitations import suppress_errors
 from headway.runner.imports import MODULES, Changes, changes_file
 
 _OF_ITS_OWN = OF_A_GENERATION | OF_A_RANK
@@ -20,7 +20,7 @@ def record_changes(local_rank: int) -> None:
         return
     began, noted, file = dict(os.environ), dict[str, Changes](), changes_file(Path(modules), local_rank)
     for library in LIBRARIES:
-        before_import(library, functools.partial(carefully, _note, library, began, noted, file))
+        before_import(library, functools.partial(suppress_errors, _note, library, began, noted, file))
 
 
 def _note(library: str, began: Mapping[str, str], noted: dict[str, Changes], file: Path) -> None:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.boot import saved
+from headway.runner.boot.limitations import suppress_errors
 from headway.runner.boot.records import OWN, Identity, differ, registry_of, shorten
-from headway.runner.boot.saved import State, Unit, Verdict
-from headway.runner.boot.unseen import carefully
+from headway.runner.boot.saved import SavedState, SavedVerdict, Unit
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.worker import Worker, client_store, meet_store
 
@@ -40,7 +40,7 @@ class TooLongError(Exception):
 
 
 @dataclass(frozen=True)
-class Piece:
+class VerificationShare:
     """Blocks of a file, or parts of a directory in headway's format, from `first` up to `end`, of the checkpoint
     `number`.
 
@@ -56,12 +56,12 @@ class Piece:
     end: int
     blocks: tuple[str, ...] = ()
 
-    def cut(self, first: int, end: int) -> "Piece":
+    def cut(self, first: int, end: int) -> "VerificationShare":
         return dataclasses.replace(self, first=first, end=end, blocks=self.blocks[first - self.first : end - self.first])
 
 
 @dataclass(frozen=True)
-class Problem:
+class ShareProblem:
     """A rank's finding about the checkpoint `number`, and the reason; without `state`, rank 0 must verify it."""
 
     number: int
@@ -78,7 +78,7 @@ def verify_first(worker: Worker, store: Any, verify_s: float) -> None:
     """
     patience = timedelta(seconds=2 * verify_s)
     if worker.local_rank == 0:
-        carefully(_shorten, worker)
+        suppress_errors(_shorten, worker)
     try:
         store = store or client_store(patience)
         if worker.rank == 0:
@@ -91,9 +91,9 @@ def verify_first(worker: Worker, store: Any, verify_s: float) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))
     # Without a shared store, another node may have a registry.
     if worker.world_size > here:
-        if worker.local_rank == 0 and worker.rank != 0 and carefully(_has_registry, worker):
+        if worker.local_rank == 0 and worker.rank != 0 and suppress_errors(_has_registry, worker):
             worker.section("restore")
-            carefully(_verify_own, worker, store, verify_s)
+            suppress_errors(_verify_own, worker, store, verify_s)
         meet_store(worker, store, _VERIFIED, patience)
 
 
@@ -113,9 +113,9 @@ def _lead(worker: Worker, store: Any, verify_s: float) -> None:
     lead = _Lead(store, worker.world_size, verify_s)
     good: list[Unit] = []
     try:
-        if carefully(_has_registry, worker):
+        if suppress_errors(_has_registry, worker):
             worker.section("restore")
-            good = carefully(_verify_all, worker, lead) or []
+            good = suppress_errors(_verify_all, worker, lead) or []
     finally:
         lead.dismiss(good)
 
@@ -134,10 +134,10 @@ class _Lead:
         # Shares that each rank was given.
         self._asked = [0] * ranks
 
-    def judged(self, units: Sequence[Unit]) -> list[Verdict]:
+    def judged(self, units: Sequence[Unit]) -> list[SavedVerdict]:
         """Return a verdict on each of these checkpoints, verified by all ranks; unknown when time runs out: loads are
         compared again."""
-        pieces, verdicts = list[tuple[Piece, int]](), dict[int, Verdict]()
+        pieces, verdicts = list[tuple[VerificationShare, int]](), dict[int, SavedVerdict]()
         for number, unit in enumerate(units):
             try:
                 if (verdict := saved.cut_off(unit)) is not None:
@@ -149,18 +149,22 @@ class _Lead:
         given = shares(pieces, len(self._asked), SHARE_BYTES)
         others = [rank for rank in range(1, len(given)) if given[rank]]
         self._tell({rank: given[rank] for rank in others})
-        answers = [carefully(_verify_in_time, given[0], self.left_s()), *map(self._answer, others)]
+        answers = [suppress_errors(_verify_in_time, given[0], self.left_s()), *map(self._answer, others)]
         problems = [problem for answer in answers for problem in answer or []]
         # Damage first: one share of a checkpoint may be damaged and another unreadable.
-        for problem in sorted(problems, key=lambda problem: (problem.state != State.DAMAGED, problem.state)):
+        for problem in sorted(problems, key=lambda problem: (problem.state != SavedState.DAMAGED, problem.state)):
             if problem.number not in verdicts:
-                seen = Verdict(State(problem.state), problem.why) if problem.state else self._verdict(units[problem.number])
+                seen = (
+                    SavedVerdict(SavedState(problem.state), problem.why)
+                    if problem.state
+                    else self._verdict(units[problem.number])
+                )
                 verdicts[problem.number] = seen
         read = {piece.number for piece, _ in pieces} if None not in answers else set[int]()
-        rest = [Verdict(State.GOOD if number in read else State.UNKNOWN) for number in range(len(units))]
+        rest = [SavedVerdict(SavedState.GOOD if number in read else SavedState.UNKNOWN) for number in range(len(units))]
         return [verdicts.get(number, verdict) for number, verdict in enumerate(rest)]
 
-    def _tell(self, words: Mapping[int, list[Piece] | None]) -> None:
+    def _tell(self, words: Mapping[int, list[VerificationShare] | None]) -> None:
         """Send each rank its share, with the seconds that are left for it; None: there is no more."""
         keys = [f"{_SHARES}/{rank}/{self._asked[rank]}" for rank in words]
         if keys:
@@ -175,11 +179,11 @@ class _Lead:
     def left_s(self) -> float:
         return max(self._until_s - time.monotonic(), 0.001)
 
-    def _verdict(self, unit: Unit) -> Verdict:
+    def _verdict(self, unit: Unit) -> SavedVerdict:
         with at_most(self.left_s()):
             return saved.judge(unit)
 
-    def _answer(self, rank: int) -> list[Problem] | None:
+    def _answer(self, rank: int) -> list[ShareProblem] | None:
         """Return a rank's findings; None if it has not finished in time."""
         key = f"{_SHARES}/{rank}/{self._asked[rank]}/found"
         self._asked[rank] += 1
@@ -189,7 +193,7 @@ class _Lead:
             print(f"headway: rank {rank} did not verify its share of the checkpoint in time", file=sys.stderr)
             return None
         found = json.loads(self._store.get(key))
-        return None if found is None else [Problem(*each) for each in found]
+        return None if found is None else [ShareProblem(*each) for each in found]
 
     def dismiss(self, good: Sequence[Unit]) -> None:
         """Let the other ranks continue; `good` checkpoints need no further verification."""
@@ -199,24 +203,24 @@ class _Lead:
             self._tell(dict.fromkeys(range(1, len(self._asked))))
 
 
-def pieces_of(number: int, unit: Unit) -> Iterator[tuple[Piece, int]]:
+def pieces_of(number: int, unit: Unit) -> Iterator[tuple[VerificationShare, int]]:
     """Yield the pieces of a checkpoint to verify, with their bytes. Raises OSError, RefusedError."""
     if unit.kind == OWN:
         from headway.runner.boot.dcp import opened  # noqa: PLC0415  imports torch
 
         if (reader := opened(unit.path)) is not None and (mark := _mark(unit.path)) is not None:
             manifest = reader.manifest
-            yield Piece(number, OWN, str(unit.path), mark, 0, manifest.world_size), sum(manifest.files.values())
+            yield VerificationShare(number, OWN, str(unit.path), mark, 0, manifest.world_size), sum(manifest.files.values())
         return
     for file in saved.files_of(unit):
         if (mark := _mark(file)) is not None and (record := saved.here().of(mark)) is not None and record.blocks:
-            yield Piece(number, unit.kind, str(file), mark, 0, len(record.blocks), record.blocks), mark.bytes
+            yield VerificationShare(number, unit.kind, str(file), mark, 0, len(record.blocks), record.blocks), mark.bytes
 
 
-def shares(pieces: Sequence[tuple[Piece, int]], ranks: int, least: int) -> list[list[Piece]]:
+def shares(pieces: Sequence[tuple[VerificationShare, int]], ranks: int, least: int) -> list[list[VerificationShare]]:
     """Divide the pieces so that each rank has about the same bytes, and where there are few, the first ranks `least` each."""
     room = each = max(sum(length for _, length in pieces) / ranks, least)
-    given: list[list[Piece]] = [[] for _ in range(ranks)]
+    given: list[list[VerificationShare]] = [[] for _ in range(ranks)]
     rank = 0
     for piece, length in pieces:
         one, first = max(length, 1) / (piece.end - piece.first), piece.first
@@ -242,43 +246,43 @@ def _follow(worker: Worker, store: Any, patience: timedelta) -> None:
             return
         left_s, share = word
         worker.section("restore")
-        found = carefully(_verify_in_time, [Piece(*each) for each in share], left_s)
+        found = suppress_errors(_verify_in_time, [VerificationShare(*each) for each in share], left_s)
         store.set(f"{key}/found", json.dumps(found if found is None else [dataclasses.astuple(problem) for problem in found]))
         number += 1
 
 
-def _verify_in_time(share: Sequence[Piece], seconds: float) -> list[Problem]:
+def _verify_in_time(share: Sequence[VerificationShare], seconds: float) -> list[ShareProblem]:
     with at_most(seconds):
         return verify_share(share)
 
 
-def verify_share(share: Sequence[Piece]) -> list[Problem]:
+def verify_share(share: Sequence[VerificationShare]) -> list[ShareProblem]:
     """Return what is damaged or unreadable in the share."""
     found = []
     for piece in share:
         try:
             problem = _problem(piece)
         except FileNotFoundError:
-            problem = Problem(piece.number)
+            problem = ShareProblem(piece.number)
         except OSError as error:
             verdict = saved.unread(error)
-            problem = Problem(piece.number, verdict.state, verdict.why)
+            problem = ShareProblem(piece.number, verdict.state, verdict.why)
         if problem is not None:
             found.append(problem)
     return found
 
 
-def _problem(piece: Piece) -> Problem | None:
+def _problem(piece: VerificationShare) -> ShareProblem | None:
     """Verify one piece. Raises OSError."""
     path = Path(piece.path)
     if _mark(path) != tuple(piece.mark):
-        return Problem(piece.number)
+        return ShareProblem(piece.number)
     if piece.kind == OWN:
         from headway.runner.boot.dcp import damage_of_parts  # noqa: PLC0415  imports torch
 
         damage = damage_of_parts(path, range(piece.first, piece.end))
-        return None if damage is None else Problem(piece.number, State.DAMAGED, damage)
-    return Problem(piece.number) if differ(path, Identity(*piece.mark).bytes, piece.blocks, piece.first) else None
+        return None if damage is None else ShareProblem(piece.number, SavedState.DAMAGED, damage)
+    return ShareProblem(piece.number) if differ(path, Identity(*piece.mark).bytes, piece.blocks, piece.first) else None
 
 
 def _mark(path: Path) -> Identity | None:

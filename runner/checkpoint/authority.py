@@ -25,9 +25,9 @@ from headway.runner.checkpoint.chain import (
     newest_base,
     newest_claim,
 )
-from headway.runner.checkpoint.engine import Outcome
+from headway.runner.checkpoint.engine import SaveOutcome
 from headway.runner.checkpoint.format import RefusedError
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Checkpoint, Mesh, RunConfig, from_json
@@ -49,7 +49,7 @@ class UnreadError(OSError):
 class Authority:
     """One generation's right to commit, and the base that it starts from."""
 
-    def __init__(self, place: Place, chain: Chain, base: Base | None) -> None:
+    def __init__(self, place: CheckpointLocation, chain: Chain, base: Base | None) -> None:
         self.place, self.chain, self.base = place, chain, base
 
     def refuse(self, base: Base, error: Exception) -> None:
@@ -62,7 +62,7 @@ class Authority:
     def loaded(self, step: int) -> None:
         """Report that this rank has the state of `step` (0: the initial state) to the run's journal."""
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: SaveOutcome) -> None:
         """Report the result of a save to the run's journal."""
 
     def tell_retired(self, checkpoints: Sequence[CheckpointId]) -> None:
@@ -72,7 +72,9 @@ class Authority:
 class OfJob(Authority):
     """The generation that a coordinator has claimed for all workers; when its base is refused, the coordinator claims another."""
 
-    def __init__(self, place: Place, chain: Chain, base: Base | None, worker: "workers.Worker", ranks: Ranks) -> None:
+    def __init__(
+        self, place: CheckpointLocation, chain: Chain, base: Base | None, worker: "workers.Worker", ranks: Ranks
+    ) -> None:
         super().__init__(place, chain, base)
         self._worker, self._ranks = worker, ranks
 
@@ -87,7 +89,7 @@ class OfJob(Authority):
     def loaded(self, step: int) -> None:
         self._worker.say("loaded", step=step)
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: SaveOutcome) -> None:
         say_outcome(self._worker, outcome)
 
     def tell_retired(self, checkpoints: Sequence[CheckpointId]) -> None:
@@ -104,7 +106,7 @@ def say_refused(worker: "workers.Worker", base: Base, error: RefusedError) -> No
     worker.say(what, **facts, name=error.name, reason=error.reason)
 
 
-def refuse_unread(place: Place, base: Base, error: Exception, ranks: Ranks) -> None:
+def refuse_unread(place: CheckpointLocation, base: Base, error: Exception, ranks: Ranks) -> None:
     """Raise UnreadError on all ranks where any of them got one; collective."""
     facts: dict[str, Any] | None = None
     if isinstance(error, RefusedError) and error.unread is not None:
@@ -116,7 +118,7 @@ def refuse_unread(place: Place, base: Base, error: Exception, ranks: Ranks) -> N
             raise UnreadError(found["errno"], found["why"], found["path"]) from error
 
 
-def say_outcome(worker: "workers.Worker", outcome: Outcome) -> None:
+def say_outcome(worker: "workers.Worker", outcome: SaveOutcome) -> None:
     """Report one save in one tier to the journal."""
     if outcome.error is not None:
         print(
@@ -156,10 +158,10 @@ def of_job(otherwise: Checkpoint, ranks: Ranks) -> tuple[Authority, Checkpoint]:
     return OfJob(place, Chain(open_store(str(directory.chain)), place.run), worker.base, worker, ranks), checkpoint
 
 
-def place_of(worker: "workers.Worker", config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint) -> Place:
+def place_of(worker: "workers.Worker", config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint) -> CheckpointLocation:
     """Return the place that a worker's generation of a job saves to."""
     assert config.run is not None  # noqa: S101  set when the run directory was made
-    return Place(
+    return CheckpointLocation(
         root=directory.checkpoints,
         run=config.run,
         generation=worker.generation,
@@ -184,7 +186,7 @@ class _Claimed:
 class OfDirectory(Authority):
     """A directory's newest generation, claimed by its first rank; collective."""
 
-    def __init__(self, place: Place, chain: Chain, ranks: Ranks) -> None:
+    def __init__(self, place: CheckpointLocation, chain: Chain, ranks: Ranks) -> None:
         super().__init__(place, chain, None)
         self._ranks, self._refused = ranks, frozenset[tuple[CheckpointId, str]]()
         self._claim()
@@ -268,5 +270,5 @@ def of_directory(root: Path, ranks: Ranks, remote: str | None) -> Authority:
 
     ranks.together(make, only=0)
     run = _same_run(directory.handle, ranks)
-    place = Place(directory.checkpoints, run, 0, 0, local, Mesh(dp_shard=ranks.world_size), remote)
+    place = CheckpointLocation(directory.checkpoints, run, 0, 0, local, Mesh(dp_shard=ranks.world_size), remote)
     return OfDirectory(place, Chain(open_store(str(directory.chain)), run), ranks)

@@ -34,7 +34,7 @@ _PRIVATE = re.compile(r"(?<=//)[^/\s@]*@|\?[^\s\"']*")
 _MD5 = re.compile(r'"?[0-9a-f]{32}(-\d+)?"?')
 
 
-class Bucket:
+class ObjectBucket:
     """The objects below one URL. Names are paths relative to it.
 
     Everything raises OSError, with the URL of the object and never a credential: FileNotFoundError, or PermissionError

@@ -11,7 +11,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Chain, ChainError, CheckpointId, Commit, SupersededError, lineage
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, record_bytes
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.posix import fsync_directory, write_durable
 from headway.runner.contract import Mesh
 
@@ -39,7 +39,7 @@ class Committer:
     manifest next to the keepers' uploads in the remote tier.
     """
 
-    place: Place
+    place: CheckpointLocation
     chain: Chain
     retire: Callable[[str], tuple[CheckpointId, ...]] = no_retirement
     upload: Callable[[CheckpointId, bytes], None] | None = None

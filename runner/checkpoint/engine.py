@@ -17,10 +17,10 @@ from typing import Any
 
 from headway.runner.checkpoint.chain import TIERS, ChainError, CheckpointId, SupersededError
 from headway.runner.checkpoint.commit import Committer, Written
-from headway.runner.checkpoint.keeper.capture import Layout
-from headway.runner.checkpoint.keeper.link import Buffer, KeeperError, Link
+from headway.runner.checkpoint.keeper.capture import BufferLayout
+from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink, SharedBuffer
 from headway.runner.checkpoint.keeper.protocol import Done, Failed, Freed, Sealed
-from headway.runner.checkpoint.layout import Planner, State
+from headway.runner.checkpoint.layout import Planner, RankState
 from headway.runner.checkpoint.objects import encode
 from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.staging import Staging
@@ -33,7 +33,7 @@ _PATIENCE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SaveOutcome:
     """The result of the save of `step` to `tier`, `seconds` after it began.
 
     `bytes` is the data of all ranks there, in `files` files with parts and manifest; `error` is why the save does not
@@ -57,21 +57,21 @@ class _Pending:
 class Saver:
     """One rank's saves. `save` copies and returns; `outcomes` reports results. All ranks call both in the same order."""
 
-    def __init__(self, committer: Committer, ranks: Ranks, checkpoint: Checkpoint, connect: Callable[[], Link]) -> None:
+    def __init__(self, committer: Committer, ranks: Ranks, checkpoint: Checkpoint, connect: Callable[[], KeeperLink]) -> None:
         """Connect to the keeper. `connect` returns a new link, also after the keeper has died. Collective."""
         self._ranks, self._checkpoint, self._connect, self._committer = ranks, checkpoint, connect, committer
         self._planner = Planner(ranks)
         self._staging = Staging()
-        self._link: Link | None = None
-        self._layout: Layout | None = None
-        self._buffers: list[Buffer] = []
+        self._link: KeeperLink | None = None
+        self._layout: BufferLayout | None = None
+        self._buffers: list[SharedBuffer] = []
         # Buffers that a device still writes to.
         self._copying: set[int] = set()
         self._news = threading.Condition()
         self._heard: dict[tuple[int, str], Sealed | Done | Failed] = {}
         # Why the keeper is unavailable.
         self._gone: str | None = None
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[SaveOutcome] = deque()
         self._superseded: SupersededError | None = None
         self._absent: AbsentError | None = None
         # Tiers of saves that have not ended.
@@ -90,7 +90,7 @@ class Saver:
 
     # --- what the trainer calls ---------------------------------------------------------------------------------------
 
-    def prepare(self, state: State) -> None:
+    def prepare(self, state: RankState) -> None:
         """Allocate the buffers, so that the first save takes no longer than the others. Collective."""
         planned = self._planner.plan(state.tensors, self._checkpoint.has("memory") or self._checkpoint.has("peer"))
         if self._link is None or self._gone is not None or planned.layout is not self._layout:
@@ -98,7 +98,7 @@ class Saver:
             self.wait_quietly()
             self._reserve(planned.layout)
 
-    def save(self, step: int, state: State, tiers: Collection[str]) -> None:
+    def save(self, step: int, state: RankState, tiers: Collection[str]) -> None:
         """Copy the state and bring it to `tiers`. Returns when the copy is made: at once if a buffer is free.
 
         Raises ObjectError for an object that a checkpoint cannot hold, and torch's error for a tensor. Raises
@@ -152,7 +152,7 @@ class Saver:
         """Wait until the copy of the last save is complete."""
         self._staging.wait_copied()
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[SaveOutcome]:
         """Return the results since the last call. Raises SupersededError when a newer generation has claimed the run."""
         self._raise_superseded()
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
@@ -188,7 +188,7 @@ class Saver:
 
     # --- the copy -----------------------------------------------------------------------------------------------------
 
-    def _reserve(self, layout: Layout) -> None:
+    def _reserve(self, layout: BufferLayout) -> None:
         # If anything below fails, the next save starts from here again.
         self._layout = None
         self._staging.release()
@@ -219,7 +219,7 @@ class Saver:
     def _unused(self) -> list[int]:
         return [buffer.index for buffer in self._buffers if buffer.free and buffer.index not in self._copying]
 
-    def _copy(self, buffer: int, state: State) -> None:
+    def _copy(self, buffer: int, state: RankState) -> None:
         try:
             self._staging.copy(buffer, {name: local_tensor(tensor) for name, tensor in state.tensors.items()}, state.stepped)
         except BaseException:
@@ -238,7 +238,7 @@ class Saver:
 
     # --- what the keeper reports --------------------------------------------------------------------------------------
 
-    def _listen(self, link: Link) -> None:
+    def _listen(self, link: KeeperLink) -> None:
         while True:
             try:
                 event = link.event(None)
@@ -271,7 +271,7 @@ class Saver:
             self._news.wait_for(lambda: (step, tier) in self._heard or self._gone is not None)
             return self._heard.pop((step, tier), None) or Failed(step, tier, self._gone or "")
 
-    def ended(self, outcome: Outcome, superseded: SupersededError | None = None) -> None:
+    def ended(self, outcome: SaveOutcome, superseded: SupersededError | None = None) -> None:
         """Record that a lane has finished one save."""
         with self._news:
             self._superseded = self._superseded or superseded
@@ -344,7 +344,7 @@ class _Lane:
                 error = str(caught) or type(caught).__name__
                 self._saver.disagreed(pending.step, self._tier)
             seconds = time.monotonic() - pending.began
-            self._saver.ended(Outcome(pending.step, self._tier, seconds, *written, error=error), superseded)
+            self._saver.ended(SaveOutcome(pending.step, self._tier, seconds, *written, error=error), superseded)
             self._saver.clean(self._tier)
 
     def _agree(self, step: int) -> tuple[int, int]:

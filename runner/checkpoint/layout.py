@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from headway.runner.checkpoint.alike import fingerprints
 from headway.runner.checkpoint.format import Box
-from headway.runner.checkpoint.keeper.capture import ALIGN, Held, Layout, Piece
+from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Held
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.tensors import LocalTensor, dtype_name, local_tensor, refuse_partial
 
@@ -32,7 +32,7 @@ _PLACE = 64
 
 
 @dataclass(frozen=True)
-class State:
+class RankState:
     """The state that one rank saves: tensors by global name, and its objects.
 
     A plain tensor that is equal on all ranks that have one of its name is saved once; otherwise each of them saves its
@@ -48,7 +48,7 @@ class State:
 class Planned:
     """A rank's layout with what a save and a load also need: the ranks that hold each tensor's box identically."""
 
-    layout: Layout
+    layout: BufferLayout
     sharers: dict[str, tuple[int, ...]]
 
 
@@ -206,9 +206,9 @@ def plan_layout(
     sharers: Mapping[str, Sequence[int]],
     rank: int,
     whole: bool,
-) -> Layout:
+) -> BufferLayout:
     """Return the buffer of `rank`: owned pieces first, then, if it is to be `whole`, those that others write."""
-    owned, others = list[Piece](), list[Piece]()
+    owned, others = list[BufferPiece](), list[BufferPiece]()
     for name, local in tensors.items():
         item = local.data.element_size()
         for box, mine in _shares(name, local.box, item, sharers[name], rank):
@@ -217,7 +217,7 @@ def plan_layout(
     owned_bytes = _up(end, ALIGN)
     rest, end = _place(others if whole else [], owned_bytes)
     held = {name: Held(dtypes[name], local.shape, local.box) for name, local in tensors.items()}
-    return Layout(held, (*placed, *rest), owned_bytes, max(ALIGN, _up(end, ALIGN)))
+    return BufferLayout(held, (*placed, *rest), owned_bytes, max(ALIGN, _up(end, ALIGN)))
 
 
 def _shares(name: str, box: Box, item: int, sharers: Sequence[int], rank: int) -> Iterator[tuple[Box, bool]]:
@@ -243,21 +243,21 @@ def _rows(box: Box, begin: int, end: int) -> Box:
     return Box((box.offset[0] + begin, *box.offset[1:]), (end - begin, *box.shape[1:]))
 
 
-def _pieces(name: str, box: Box, item: int, owned: bool) -> Iterator[Piece]:
+def _pieces(name: str, box: Box, item: int, owned: bool) -> Iterator[BufferPiece]:
     """Yield the box in pieces of at most PIECE_BYTES, a row at least; without offsets yet."""
     if not box.shape:
-        yield Piece(name, box, 0, item, owned)
+        yield BufferPiece(name, box, 0, item, owned)
         return
     row = prod(box.shape[1:]) * item
     step = max(1, PIECE_BYTES // row)
     for begin in range(0, box.shape[0], step):
         part = _rows(box, begin, min(begin + step, box.shape[0]))
-        yield Piece(name, part, 0, prod(part.shape) * item, owned)
+        yield BufferPiece(name, part, 0, prod(part.shape) * item, owned)
 
 
-def _place(pieces: Sequence[Piece], begin: int) -> tuple[list[Piece], int]:
+def _place(pieces: Sequence[BufferPiece], begin: int) -> tuple[list[BufferPiece], int]:
     """Return the pieces one after the other from `begin` on, and their end."""
-    placed, offset = list[Piece](), begin
+    placed, offset = list[BufferPiece](), begin
     for piece in pieces:
         placed.append(replace(piece, offset=offset))
         offset = _up(offset + piece.length, _PLACE)

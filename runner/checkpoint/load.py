@@ -37,7 +37,7 @@ READERS = 4
 
 
 @dataclass(frozen=True)
-class Delivery:
+class ChunkDelivery:
     """A chunk of tensor `name` and the ranks that need some of it: the first reads it and passes it along the line."""
 
     name: str
@@ -67,7 +67,7 @@ class Loader:
     def load(self) -> None:
         """Load. Raises RefusedError naming file and tensor on the rank that found it, PeerError on the others,
         UnfitError on all. After an error some tensors may be filled and others not."""
-        deliveries = list[Delivery]()
+        deliveries = list[ChunkDelivery]()
         self._ranks.together(lambda: deliveries.extend(self._plan()))
         errors = list[RefusedError]()
         own = [delivery for delivery in deliveries if len(delivery.along) == 1]
@@ -88,7 +88,7 @@ class Loader:
 
     # --- which rank reads what ----------------------------------------------------------------------------------------
 
-    def _plan(self) -> list[Delivery]:
+    def _plan(self) -> list[ChunkDelivery]:
         """Return what this rank reads, receives and passes on. Raises UnfitError for a tensor that is missing, of
         another shape or dtype, or incomplete."""
         answers = self._ranks.gather(bytes((self._as_saved(), self._is_whole())))
@@ -121,7 +121,7 @@ class Loader:
             # The plan raises it again, where all ranks get it.
             return {}
 
-    def _plan_as_saved(self, alone: bool) -> list[Delivery]:
+    def _plan_as_saved(self, alone: bool) -> list[ChunkDelivery]:
         """Plan for the layout of the save: a rank needs its own part, and, if it is not `alone`, those of the ranks
         that held the same."""
         me = self._ranks.rank
@@ -130,21 +130,21 @@ class Loader:
         many = any(answer == b"\1" for answer in self._ranks.gather(b"\1" if len(around) > FEW_PARTS else b"\0"))
         parts = self._all_parts() if many else {rank: self._reader.part(rank) for rank in sorted(around)}
         self._there |= parts[me].tensors.keys()
-        found = list[Delivery]()
+        found = list[ChunkDelivery]()
         for name, local in self._wanted.items():
             line = sharers[name]
             # Each rank wrote it, perhaps with different values, and reads its own.
             if all(_is_all_in(parts[rank], name) for rank in line):
-                found += [Delivery(name, chunk, (me,)) for _, chunk in self._chunks(name, local, {me: parts[me]})]
+                found += [ChunkDelivery(name, chunk, (me,)) for _, chunk in self._chunks(name, local, {me: parts[me]})]
                 continue
             for writer, chunk in self._chunks(name, local, {rank: parts[rank] for rank in self._own_first(line)}):
-                found.append(Delivery(name, chunk, _from(line, writer)))
+                found.append(ChunkDelivery(name, chunk, _from(line, writer)))
         return found
 
     def _own_first(self, ranks: Sequence[int]) -> list[int]:
         return sorted(ranks, key=lambda rank: (rank != self._ranks.rank, rank))
 
-    def _plan_resharded(self) -> list[Delivery]:
+    def _plan_resharded(self) -> list[ChunkDelivery]:
         """Plan for another layout: every rank learns what exists and what the others need."""
         boxes = [_unpack(raw) for raw in self._ranks.gather_any(_pack(self._wanted))]
         parts = self._all_parts()
@@ -160,7 +160,7 @@ class Loader:
             # Raises for shapes that differ and incomplete tensors.
             self._chunks(name, local, parts if writer is None else {writer: parts[writer]})
         load = [0] * self._ranks.world_size
-        found = list[Delivery]()
+        found = list[ChunkDelivery]()
         for name, chunk, writer in sorted(_distinct(parts, wanted, own), key=lambda item: (item[0], item[1].box.offset, item[2])):
             holders = [r for r, held in enumerate(boxes) if name in held and _meet(chunk.box, held[name])]
             needing = [r for r in holders if name not in own or _writer(name, r, parts) == writer]
@@ -169,7 +169,7 @@ class Loader:
             reader = min(needing, key=lambda rank: load[rank])
             load[reader] += chunk.length
             if self._ranks.rank in needing:
-                found.append(Delivery(name, chunk, _from(needing, reader)))
+                found.append(ChunkDelivery(name, chunk, _from(needing, reader)))
         return found
 
     def _say_own(self, own: Collection[str]) -> None:
@@ -228,7 +228,7 @@ class Loader:
 
     # --- reading and passing on ---------------------------------------------------------------------------------------
 
-    def _read(self, delivery: Delivery) -> RefusedError | None:
+    def _read(self, delivery: ChunkDelivery) -> RefusedError | None:
         """Read a chunk that no other rank needs, straight into its place if that is contiguous."""
         target, whole = self._target(delivery)
         try:
@@ -240,7 +240,7 @@ class Loader:
             return error
         return None
 
-    def _pass_on(self, delivery: Delivery) -> RefusedError | None:
+    def _pass_on(self, delivery: ChunkDelivery) -> RefusedError | None:
         """Read or receive a chunk, pass it on, and keep the part needed here. A refusal is passed on as well: all ranks
         stay in step."""
         raw = bytearray(delivery.chunk.length)
@@ -261,7 +261,7 @@ class Loader:
         self._put(delivery, raw)
         return None
 
-    def _target(self, delivery: Delivery) -> tuple[torch.Tensor, bool]:
+    def _target(self, delivery: ChunkDelivery) -> tuple[torch.Tensor, bool]:
         """Return the destination of the chunk's elements here, and whether all of them go there."""
         tensor, local = self._tensors[delivery.name], self._wanted[delivery.name]
         common = delivery.chunk.box.intersect(local.box)
@@ -269,7 +269,7 @@ class Loader:
         data = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         return data[common.within(local.box)], common == delivery.chunk.box
 
-    def _put(self, delivery: Delivery, raw: bytearray) -> None:
+    def _put(self, delivery: ChunkDelivery, raw: bytearray) -> None:
         chunk, local = delivery.chunk, self._wanted[delivery.name]
         source = from_bytes(memoryview(raw), dtype_named(self._dtypes[delivery.name]), chunk.box.shape)
         common = chunk.box.intersect(local.box)

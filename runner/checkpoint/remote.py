@@ -2,7 +2,7 @@
 
 import xxhash
 
-from headway.runner.checkpoint.bucket import RETRIES, Bucket
+from headway.runner.checkpoint.bucket import RETRIES, ObjectBucket
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import MANIFEST, data_name, part_name, record_bytes
 from headway.runner.checkpoint.keeper.capture import NodeCapture, Stored
@@ -14,7 +14,7 @@ class RemoteStorage:
     last, `manifest.json`."""
 
     def __init__(self, url: str, retries: int = RETRIES) -> None:
-        self._bucket = Bucket(url, retries)
+        self._bucket = ObjectBucket(url, retries)
         # Tensor data only; includes what a failed upload had sent.
         self.sent_bytes = 0
 
@@ -41,7 +41,7 @@ class RemoteStorage:
 
 def write_manifest(url: str, run: str, checkpoint: CheckpointId, raw: bytes, retries: int = RETRIES) -> None:
     """Write the manifest next to what all nodes have stored; the checkpoint may be committed then. Raises OSError."""
-    Bucket(url, retries).put(f"{_folder(run, checkpoint)}/{MANIFEST}", raw)
+    ObjectBucket(url, retries).put(f"{_folder(run, checkpoint)}/{MANIFEST}", raw)
 
 
 class RemoteRoot:
@@ -49,7 +49,7 @@ class RemoteRoot:
 
     def __init__(self, url: str, run: str, retries: int = 2) -> None:
         """Use few retries: a later save deletes what cannot be deleted now."""
-        self._bucket, self._run = Bucket(url, retries), run
+        self._bucket, self._run = ObjectBucket(url, retries), run
 
     def names(self) -> list[str]:
         return self._bucket.folders(self._run)

@@ -10,8 +10,8 @@ import xxhash
 from headway.runner.checkpoint.chain import Base
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.checkpoint.format import MANIFEST, RefusedError, part_name, record_bytes
-from headway.runner.checkpoint.keeper.link import KeeperError, Link
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, PatientSource, Source, patience_s, read_fully
@@ -38,7 +38,7 @@ class MemorySource:
         return True
 
 
-def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Reader:
+def open_base(place: CheckpointLocation, base: Base, ranks: Ranks, connect: Callable[[], KeeperLink]) -> Reader:
     """Return the reader of a base in the tier that it names; collective.
 
     Raises RefusedError where it is not what was claimed or cannot be read (`unread`), PeerError on the other ranks.
@@ -52,7 +52,7 @@ def open_base(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link
     return found[0]
 
 
-def _stored(place: Place, base: Base) -> Source:
+def _stored(place: CheckpointLocation, base: Base) -> Source:
     if base.tier == "remote":
         assert place.remote is not None  # noqa: S101  nothing is committed to a missing tier
         return ObjectSource(place.remote, place.run, base.checkpoint)
@@ -60,7 +60,7 @@ def _stored(place: Place, base: Base) -> Source:
     return PatientSource(DirectorySource(place.root / base.checkpoint.directory), patience_s())
 
 
-def _from_memory(place: Place, base: Base, ranks: Ranks, connect: Callable[[], Link]) -> Source:
+def _from_memory(place: CheckpointLocation, base: Base, ranks: Ranks, connect: Callable[[], KeeperLink]) -> Source:
     """Return this rank's capture, from its node's keeper or the partner's; the manifest follows from the parts of all ranks."""
     fetched: list[tuple[bytes, int]] = []
 

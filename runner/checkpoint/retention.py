@@ -31,7 +31,7 @@ from headway.runner.checkpoint.format import MANIFEST
 _NAME = re.compile(r"^(\.tmp-(?:stale-)?)?step-(\d{9,})\.g(\d{6,})(?:-\d+)?$")
 
 
-class Root(Protocol):
+class RetentionRoot(Protocol):
     """The checkpoints of a tier, by name. Every method raises OSError."""
 
     def names(self) -> list[str]:
@@ -160,7 +160,7 @@ def _committed(records: Iterable[Record], tier: str) -> set[CheckpointId]:
 
 
 def retire(
-    chain: Chain, roots: Mapping[str, Root], retention: Retention, generation: int, attempt: int, holder: str = "rank 0"
+    chain: Chain, roots: Mapping[str, RetentionRoot], retention: Retention, generation: int, attempt: int, holder: str = "rank 0"
 ) -> Retired:
     """Retire what may be deleted from the tiers in `roots`, then delete everything retired that still exists, and
     abandoned saves.
@@ -190,7 +190,7 @@ def retire(
     return Retired(checkpoints, tuple(failures))
 
 
-def _why_unseen(root: Root, tier: str, records: Sequence[Record]) -> str | None:
+def _why_unseen(root: RetentionRoot, tier: str, records: Sequence[Record]) -> str | None:
     """Return why the newest commit on the tier cannot be confirmed there; None if it is confirmed."""
     newest = next((committed for committed in lineage(records) if tier in committed.tiers), None)
     if newest is None:
@@ -204,7 +204,7 @@ def _why_unseen(root: Root, tier: str, records: Sequence[Record]) -> str | None:
     return None if is_whole else f"{name}/{MANIFEST} differs from what was committed"
 
 
-def _sweep(root: Root, tier: str, records: Sequence[Record], generation: int) -> list[str]:
+def _sweep(root: RetentionRoot, tier: str, records: Sequence[Record], generation: int) -> list[str]:
     """Delete the tier's superfluous directories; return the failures."""
     try:
         names = _superfluous(root.names(), tier, records, generation)

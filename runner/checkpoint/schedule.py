@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from headway.runner.contract import Tier
 
 
-class Schedule:
+class TierSchedule:
     """Decides which tiers are due after a step. Ranks that share a schedule must agree on `late` first: their clocks differ."""
 
     def __init__(self, tiers: Sequence[Tier], now_s: float) -> None:

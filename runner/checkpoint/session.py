@@ -19,13 +19,13 @@ from torch.distributed.constants import default_pg_timeout
 
 from headway.runner.checkpoint.authority import Authority, NothingVerifiesError, UnreadError, of_directory, of_job
 from headway.runner.checkpoint.chain import Base
-from headway.runner.checkpoint.engine import Outcome, Saver
+from headway.runner.checkpoint.engine import SaveOutcome, Saver
 from headway.runner.checkpoint.format import RefusedError, UnfitError
-from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
-from headway.runner.checkpoint.schedule import Schedule
+from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stateful import (
     StateError,
@@ -53,12 +53,12 @@ class Session:
 
     def __init__(self, authority: Authority, checkpoint: Checkpoint, ranks: Ranks, *, rng: bool) -> None:
         self._authority, self._checkpoint, self._ranks, self._rng = authority, checkpoint, ranks, rng
-        self._schedule = Schedule(checkpoint.tiers, time.monotonic())
+        self._schedule = TierSchedule(checkpoint.tiers, time.monotonic())
         self._saver: Saver | None = None
         # Of the newest `load`.
         self._unread: UnreadError | None = None
         # Results of saves, not yet returned.
-        self._ended: list[Outcome] = []
+        self._ended: list[SaveOutcome] = []
         self._connect = connector(lambda: authority.place, checkpoint, ranks)
 
     def load(self, state: MutableMapping[str, Any], *, strict: bool = True) -> int:
@@ -161,12 +161,12 @@ class Session:
         if self._saver is not None:
             self._saver.wait_copied()
 
-    def _to_save(self, state: Mapping[str, Any]) -> State:
+    def _to_save(self, state: Mapping[str, Any]) -> RankState:
         leaves = leaves_of(state_dict(state))
         tensors = {name: value for name, value in leaves.items() if isinstance(value, torch.Tensor)}
         plain = {name: value for name, value in leaves.items() if name not in tensors}
         stepped = changed_by_steps(state, tensors) if torch.cuda.is_available() else frozenset[str]()
-        return State(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None}, stepped)
+        return RankState(tensors, {"state": plain, "rng": rng_state(_device()) if self._rng else None}, stepped)
 
     def _opened(self) -> Saver:
         """Return the saver, created after the load: the generation that saves is unknown before."""
@@ -182,7 +182,7 @@ class Session:
             late = tuple(map(bool, self._ranks.gather(bytes(late))[0]))
         return self._schedule.due(step, late, now)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[SaveOutcome]:
         """Return the results of saves since the last call. Raises SupersededError when another process has claimed the run."""
         if self._saver is not None:
             self._hear(self._saver)
@@ -197,7 +197,7 @@ class Session:
             self._ended.append(outcome)
         self._authority.tell_retired(saver.retired())
 
-    def wait(self) -> list[Outcome]:
+    def wait(self) -> list[SaveOutcome]:
         """Wait until every save has ended in each of its tiers, and return the results.
 
         Raises OSError for one that failed, if no later one is in its tier (an upload gives way to a newer one),

@@ -8,12 +8,12 @@ from dataclasses import replace
 from headway.runner.checkpoint.chain import Chain, CheckpointId
 from headway.runner.checkpoint.commit import Committer
 from headway.runner.checkpoint.engine import Saver
-from headway.runner.checkpoint.keeper.link import Link, start_keeper
+from headway.runner.checkpoint.keeper.link import KeeperLink, start_keeper
 from headway.runner.checkpoint.keeper.protocol import Hello
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.remote import RemoteRoot, write_manifest
-from headway.runner.checkpoint.retention import DirectoryRoot, Retention, Root, retire
+from headway.runner.checkpoint.retention import DirectoryRoot, Retention, RetentionRoot, retire
 from headway.runner.contract import Checkpoint
 
 # The name that the node's keeper listens on.
@@ -22,7 +22,7 @@ KEEPER = "HEADWAY_KEEPER"
 PARTNER = "HEADWAY_PARTNER"
 
 
-def connector(place: Callable[[], Place], checkpoint: Checkpoint, ranks: Ranks) -> Callable[[], Link]:
+def connector(place: Callable[[], CheckpointLocation], checkpoint: Checkpoint, ranks: Ranks) -> Callable[[], KeeperLink]:
     """Return a function that connects this rank to its node's keeper: the supervisor's, or one that the node's first
     rank starts; collective.
 
@@ -30,7 +30,7 @@ def connector(place: Callable[[], Place], checkpoint: Checkpoint, ranks: Ranks) 
     """
     name = os.environ.get(KEEPER) or _own_keeper(ranks, place().procs_per_slot)
 
-    def connect() -> Link:
+    def connect() -> KeeperLink:
         at = place()
         storage = {
             tier.kind: str(at.root) if tier.kind == "disk" else str(tier.url) for tier in checkpoint.tiers if _stores(tier.kind)
@@ -45,7 +45,7 @@ def connector(place: Callable[[], Place], checkpoint: Checkpoint, ranks: Ranks) 
             partner=os.environ.get(PARTNER),
             host_memory_bytes=checkpoint.host_memory_bytes,
         )
-        return Link(name, hello)
+        return KeeperLink(name, hello)
 
     return connect
 
@@ -68,11 +68,11 @@ def _nothing_known() -> int | None:
 
 
 def saver_of(
-    place: Place,
+    place: CheckpointLocation,
     chain: Chain,
     ranks: Ranks,
     checkpoint: Checkpoint,
-    connect: Callable[[], Link],
+    connect: Callable[[], KeeperLink],
     sound_step: Callable[[], int | None] = _nothing_known,
 ) -> Saver:
     """Return the saver of one generation; collective. `sound_step` returns the last step that is known to be sound;
@@ -82,10 +82,10 @@ def saver_of(
 
 
 def first_rank(
-    place: Place, chain: Chain, checkpoint: Checkpoint, sound_step: Callable[[], int | None] = _nothing_known
+    place: CheckpointLocation, chain: Chain, checkpoint: Checkpoint, sound_step: Callable[[], int | None] = _nothing_known
 ) -> Committer:
     """Return the first rank's committer, for each tier."""
-    roots: dict[str, Root] = {}
+    roots: dict[str, RetentionRoot] = {}
     upload = None
     if checkpoint.has("disk"):
         roots["disk"] = DirectoryRoot(place.root)
@@ -101,10 +101,10 @@ def uploader(url: str, run: str) -> Callable[[CheckpointId, bytes], None]:
 
 
 def retirement(
-    place: Place,
+    place: CheckpointLocation,
     chain: Chain,
     checkpoint: Checkpoint,
-    roots: dict[str, Root],
+    roots: dict[str, RetentionRoot],
     sound_step: Callable[[], int | None] = _nothing_known,
 ) -> Callable[[str], tuple[CheckpointId, ...]]:
     """Return a function that retires and deletes after a commit to a tier. Failures are reported and otherwise harmless."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from headway.runner.checkpoint.bucket import READ_BYTES, Bucket
+from headway.runner.checkpoint.bucket import READ_BYTES, ObjectBucket
 from headway.runner.checkpoint.chain import CheckpointId
 
 PATIENCE_S = 20.0
@@ -157,7 +157,7 @@ class ObjectSource:
     """A checkpoint in an object store, below `<url>/<run>/<checkpoint>/`. `reads` counts its requests and bytes."""
 
     def __init__(self, url: str, run: str, checkpoint: CheckpointId) -> None:
-        self._bucket, self._folder = Bucket(url), f"{run}/{checkpoint.directory}"
+        self._bucket, self._folder = ObjectBucket(url), f"{run}/{checkpoint.directory}"
         self.reads = Reads()
 
     def read(self, name: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from headway.runner.checkpoint.keeper.capture import Layout
+from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.tensors import LocalTensor, dtype_named
 
 # cudaErrorHostMemoryAlreadyRegistered (driver_types.h).
@@ -71,7 +71,7 @@ class Staging:
 
     def __init__(self, device: Device | None = None) -> None:
         self._device = device if device is not None else _cuda()
-        self._layout: Layout | None = None
+        self._layout: BufferLayout | None = None
         self._targets: dict[int, list[torch.Tensor]] = {}
         # Addresses of page-locked buffers.
         self._locked: list[int] = []
@@ -83,7 +83,7 @@ class Staging:
         self._replays = False
         self._hook = register_optimizer_step_pre_hook(self._hold) if self._device is not None else None
 
-    def use(self, layout: Layout, buffers: Mapping[int, memoryview]) -> None:
+    def use(self, layout: BufferLayout, buffers: Mapping[int, memoryview]) -> None:
         """Set the layout and the buffers of the following copies. Call `release` first."""
         self._targets = {index: _targets(layout, self._whole(view)) for index, view in buffers.items()}
         self._layout = layout
@@ -215,7 +215,7 @@ def _part(local: LocalTensor, within: tuple[slice, ...]) -> torch.Tensor:
     return local.data[within] if within else local.data
 
 
-def _targets(layout: Layout, whole: torch.Tensor) -> list[torch.Tensor]:
+def _targets(layout: BufferLayout, whole: torch.Tensor) -> list[torch.Tensor]:
     """Return a tensor over each piece of the buffer."""
     kinds = {name: dtype_named(held.dtype) for name, held in layout.tensors.items()}
     return [

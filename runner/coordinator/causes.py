@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from headway.runner.contract import Exit
 from headway.runner.health.watch import Hang
-from headway.runner.health.xid import Xid, first_grave, told
+from headway.runner.health.xid import Xid, describe, first_grave
 
 
 class Kind(StrEnum):
@@ -76,7 +76,7 @@ NODE_LOST = "node lost"  # how the ranks of a node ended that was given up
 STARTED_ANEW = "its node restarted"  # how those ended whose node came back without them
 
 
-class Order(IntEnum):
+class Precedence(IntEnum):
     """How close an end is to the first cause: when several ranks end, the lowest of these began it."""
 
     NODE_GONE = 0
@@ -110,7 +110,7 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
     return Cause(
         kind,
         _fingerprint(kind, first, error),
-        f"{text}; the kernel's log: {told(first.xids)}" if first.xids else text,
+        f"{text}; the kernel's log: {describe(first.xids)}" if first.xids else text,
         None if is_of_all else first.rank,
         None if is_of_all else first.node,
         None if is_of_all else hosts.get(first.node),
@@ -143,12 +143,12 @@ def _of_a_device(end: Ended, hosts: Mapping[int, str], step: int, how: str) -> C
     """What the driver reports of a device says more than how a rank on its node ended, which may be by losing another."""
     grave = first_grave(end.xids)
     assert grave is not None  # noqa: S101  callers have looked
-    text = f"{told(end.xids)} in the kernel's log; rank {end.rank}: {how}"
+    text = f"{describe(end.xids)} in the kernel's log; rank {end.rank}: {how}"
     fingerprint = f"{Kind.HARDWARE}: Xid {grave.number}"
     return Cause(Kind.HARDWARE, fingerprint, text, end.rank, end.node, hosts.get(end.node), step, outside=True)
 
 
-def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int, exits: Sequence[Ended] = ()) -> Cause:
+def hang_cause(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int, exits: Sequence[Ended] = ()) -> Cause:
     """A generation that was ended because it went no further. `nodes` is rank -> node index; without culprits nobody's node is named,
     unless the driver of one has reported in `exits` that a device must be reset."""
     rank = min(hang.ranks, default=None)
@@ -161,7 +161,7 @@ def hung(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: i
     return Cause(Kind.HANG, where, text, rank, node, None if node is None else hosts.get(node), step)
 
 
-def corrupted(found: str, ranks: Sequence[int], nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:
+def corruption_cause(found: str, ranks: Sequence[int], nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:
     """Ranks were shown to compute, or to hold, what others do not. `nodes` is rank -> node index: of several that are suspected, one
     is named only where all are on it."""
     rank = ranks[0] if len(ranks) == 1 else None
@@ -178,7 +178,7 @@ def passing_fault(host: str | None, note: Mapping[str, Any]) -> Cause:
     )
 
 
-def lost(node: int, host: str | None, why: str, step: int) -> Cause:
+def node_lost_cause(node: int, host: str | None, why: str, step: int) -> Cause:
     """A node that was given up while none of its ranks ran."""
     return Cause(
         Kind.NODE_LOST, str(Kind.NODE_LOST), f"node {host or node} was lost: {why}", None, node, host, step, outside=True
@@ -194,25 +194,25 @@ def _order(end: Ended, error: Raised | None, *, script: bool) -> tuple[int, bool
     """Among ends that are equally close, one whose kind is known by name goes first."""
     own = error is not None and not says_a_peer_is_gone(error)
     if own and error is not None and end.asked and end.code > 0 and not _is_a_way_to_leave(error):
-        return Order.OWN_EXCEPTION_WHILE_STOPPING, False
+        return Precedence.OWN_EXCEPTION_WHILE_STOPPING, False
     named = own and error is not None and kind_of(error) in (Kind.OUT_OF_MEMORY, Kind.NAN, Kind.STORAGE)
-    return _order_of_unasked(end, error, own=own, script=script) if not end.asked else Order.ASKED, not named
+    return _order_of_unasked(end, error, own=own, script=script) if not end.asked else Precedence.ASKED, not named
 
 
-def _order_of_unasked(end: Ended, error: Raised | None, *, own: bool, script: bool) -> Order:
+def _order_of_unasked(end: Ended, error: Raised | None, *, own: bool, script: bool) -> Precedence:
     if is_node_gone(end.how):
-        return Order.NODE_GONE
+        return Precedence.NODE_GONE
     if end.oom:
-        return Order.KERNEL_OOM
+        return Precedence.KERNEL_OOM
     if end.code < 0:
-        return Order.ABORTED if end.code == -signal.SIGABRT else Order.SIGNAL
+        return Precedence.ABORTED if end.code == -signal.SIGABRT else Precedence.SIGNAL
     if not script and end.code == Exit.STOP:
-        return Order.SAID_FINAL
+        return Precedence.SAID_FINAL
     if not script and end.code in _AGREED:
-        return Order.AGREED
+        return Precedence.AGREED
     if error is None:
-        return Order.EXIT_CODE
-    return Order.OWN_EXCEPTION if own else Order.PEER_GONE
+        return Precedence.EXIT_CODE
+    return Precedence.OWN_EXCEPTION if own else Precedence.PEER_GONE
 
 
 def is_node_gone(how: str) -> bool:

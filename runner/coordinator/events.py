@@ -70,7 +70,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Said:
+class EvidenceEvent:
     """Evidence from a worker or an agent."""
 
     node: int
@@ -100,7 +100,7 @@ class Tick:
     """Time passes."""
 
 
-Event = Joined | Lost | Beat | Exited | Probed | Recorded | Said | Claimed | ClaimRefused | Tick
+Event = Joined | Lost | Beat | Exited | Probed | Recorded | EvidenceEvent | Claimed | ClaimRefused | Tick
 
 # --- actions: what to do ----------------------------------------------------------------------------------------------
 

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 from headway.runner.checkpoint.chain import Chain, ChainError, Claim, Record, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of, set_by
-from headway.runner.coordinator.books import Books
+from headway.runner.coordinator.admission import Admission
 from headway.runner.coordinator.causes import passing_fault
 from headway.runner.coordinator.claiming import claim
-from headway.runner.coordinator.entrance import Entrance
 from headway.runner.coordinator.events import (
     Action,
     Beat,
@@ -38,6 +37,7 @@ from headway.runner.coordinator.events import (
     Tick,
 )
 from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
+from headway.runner.coordinator.journal import Journal
 from headway.runner.coordinator.notify import Notifier
 from headway.runner.coordinator.pace import Pace
 from headway.runner.coordinator.policy import FAULTY
@@ -72,8 +72,8 @@ class Server:
         assert config.run is not None  # noqa: S101  set when the run directory was made
         self._config, self._directory, self._host, self._node, self._run = config, directory, host, node, config.run
         self._chain, self._machine = chain, machine
-        self._books = Books(config, directory)
-        self._entrance = Entrance(config, directory)
+        self._books = Journal(config, directory)
+        self._entrance = Admission(config, directory)
         self._notifier = Notifier(config, os.environ, directory.attempt, str(directory.root))
         self._exporter = open_exporter(config.metrics_port, os.environ, config.run)
         self._follower = open_follower(directory.metrics, os.environ, config.run)

@@ -12,7 +12,7 @@ NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every fa
 
 
 @dataclass(frozen=True)
-class Decision:
+class RestartDecision:
     """`verdict` null: start the next generation, without `exclude`d nodes where others can take their slots. `why` is for people."""
 
     verdict: Exit | None
@@ -62,45 +62,45 @@ class Policy:
         refilled, self._toward_refill = divmod(self._toward_refill + new_steps, self._restart.refill_steps)
         self._budget = min(self._restart.budget, self._budget + refilled)
 
-    def failed(self, cause: Cause, *, spare_nodes: int) -> Decision:
+    def failed(self, cause: Cause, *, spare_nodes: int) -> RestartDecision:
         """A generation has failed, and `progressed` knows its new steps. A node that was lost or that spares can replace costs no restart
         of the budget's."""
         self._failures.append(cause)
         is_further, self._is_further = self._is_further, False
         if cause.final:
-            return Decision(Exit.STOP, cause.text)
+            return RestartDecision(Exit.STOP, cause.text)
         if cause.kind is Kind.NODE_LOST and (spare_nodes or not self._judges):
             return self._go_on("its node is replaced, which costs no restart")
         if self._judges and cause.kind in FAULTY and cause.node is not None:
             return self._without_node(cause, cause.node, spare_nodes)
         if self._judges and (why := self._hopeless(cause)):
-            return Decision(Exit.STOP, why)
+            return RestartDecision(Exit.STOP, why)
         if self._judges and cause.node is not None and spare_nodes and (why := self._speaks_against_node(cause)):
             return self._go_on(why, (cause.node,))
         return self._charged(cause, is_further)
 
-    def _go_on(self, why: str, exclude: tuple[int, ...] = ()) -> Decision:
+    def _go_on(self, why: str, exclude: tuple[int, ...] = ()) -> RestartDecision:
         self._restarts += 1
-        return Decision(None, why, exclude)
+        return RestartDecision(None, why, exclude)
 
-    def _without_node(self, cause: Cause, node: int, spare_nodes: int) -> Decision:
+    def _without_node(self, cause: Cause, node: int, spare_nodes: int) -> RestartDecision:
         """A device that must be reset fails every start on its node, and nobody resets it while the job holds it; one that computes
         wrongly would spoil every further step."""
         if not spare_nodes:
-            return Decision(Exit.RETRY_ELSEWHERE, cause.text)
+            return RestartDecision(Exit.RETRY_ELSEWHERE, cause.text)
         return self._go_on(
             f"{cause.host or f'node {node}'} has a device that {FAULTY[cause.kind]}: a spare takes its place", (node,)
         )
 
-    def _charged(self, cause: Cause, is_further: bool) -> Decision:
+    def _charged(self, cause: Cause, is_further: bool) -> RestartDecision:
         """Goes on at the cost of a restart, or ends the attempt."""
         self._fruitless += not is_further
         if self._judges and self._fruitless >= self._restart.no_progress:
             why = f"{self._fruitless} failures in a row without a new step; the last: {cause.text}"
-            return Decision(Exit.RETRY_ELSEWHERE if cause.kind is Kind.CORRUPTION else Exit.STOP, why)
+            return RestartDecision(Exit.RETRY_ELSEWHERE if cause.kind is Kind.CORRUPTION else Exit.STOP, why)
         if self._budget <= 0:
             why = f"no restart left in the budget of {self._restart.budget}; {cause.text}"
-            return Decision(Exit.STOP if self._is_script else Exit.RETRY_ELSEWHERE, why)
+            return RestartDecision(Exit.STOP if self._is_script else Exit.RETRY_ELSEWHERE, why)
         self._budget -= 1
         return self._go_on(f"{self._budget} of {self._restart.budget} restarts left")
 

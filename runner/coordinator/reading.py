@@ -7,8 +7,8 @@ import msgspec
 
 from headway.runner.contract import SECTIONS
 from headway.runner.coordinator.causes import Ended
-from headway.runner.coordinator.events import Beat, Event, Exited, Joined, Probed, Recorded, Said
-from headway.runner.health.collectives import Collective, Operation
+from headway.runner.coordinator.events import Beat, Event, EvidenceEvent, Exited, Joined, Probed, Recorded
+from headway.runner.health.collectives import Collective, CollectiveOperation
 from headway.runner.health.watch import Probe, RankBeat
 from headway.runner.health.xid import Xid
 from headway.runner.messages import ChannelError, Message
@@ -87,7 +87,7 @@ _DOUBTS = frozenset({"transient", "spike"})
 NOTES = frozenset({"standby", "warm", "refused file", "unseen"}) | _DOUBTS
 
 
-def _evidence(message: Message) -> Said | Probed | Recorded:
+def _evidence(message: Message) -> EvidenceEvent | Probed | Recorded:
     body = message.body
     what = str(body["what"])
     if what == "probe":
@@ -103,7 +103,7 @@ def _evidence(message: Message) -> Said | Probed | Recorded:
     if what == "undead":
         workers = [{"rank": int(each["rank"]), "state": str(each.get("state") or "")} for each in body["workers"]]
         body = {**body, "workers": workers}
-    return Said(message.node, message.generation, _of_numbers(body) if _is_of_numbers(body) else body)
+    return EvidenceEvent(message.node, message.generation, _of_numbers(body) if _is_of_numbers(body) else body)
 
 
 def _is_of_numbers(body: Mapping[str, Any]) -> bool:
@@ -134,13 +134,15 @@ def _probe(facts: Mapping[str, Any]) -> Probe:
 
 
 def _collective(facts: Mapping[str, Any]) -> Collective:
-    recent = tuple(Operation(int(each["number"]), str(each["name"]), str(each["before"])) for each in facts["recent"])
+    recent = tuple(CollectiveOperation(int(each["number"]), str(each["name"]), str(each["before"])) for each in facts["recent"])
     named = str(facts["group"]), str(facts["label"])
     return Collective(*named, int(facts["number"]), str(facts["what"]), bool(facts["done"]), int(facts["waits"]), recent)
 
 
-def _committed(message: Message) -> Said:
-    return Said(message.node, message.generation, {**message.body, "what": "committed", "step": int(message.body["step"])})
+def _committed(message: Message) -> EvidenceEvent:
+    return EvidenceEvent(
+        message.node, message.generation, {**message.body, "what": "committed", "step": int(message.body["step"])}
+    )
 
 
 _READERS: Mapping[str, Callable[[Message], Event]] = {

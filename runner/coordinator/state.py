@@ -18,7 +18,17 @@ import xxhash
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout, set_by
-from headway.runner.coordinator.causes import NODE_LOST, STARTED_ANEW, Cause, Ended, Kind, Raised, cause_of, corrupted, hung
+from headway.runner.coordinator.causes import (
+    NODE_LOST,
+    STARTED_ANEW,
+    Cause,
+    Ended,
+    Kind,
+    Raised,
+    cause_of,
+    corruption_cause,
+    hang_cause,
+)
 from headway.runner.coordinator.events import (
     Action,
     Beat,
@@ -27,6 +37,7 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     Drop,
     Event,
+    EvidenceEvent,
     Exited,
     Finish,
     Joined,
@@ -35,11 +46,10 @@ from headway.runner.coordinator.events import (
     Note,
     Probed,
     Recorded,
-    Said,
     Send,
     Tick,
 )
-from headway.runner.coordinator.policy import FAULTY, Decision, Policy
+from headway.runner.coordinator.policy import FAULTY, Policy, RestartDecision
 from headway.runner.coordinator.roster import Member, Roster
 from headway.runner.coordinator.vitals import Vitals
 from headway.runner.health.watch import Hang, Watch
@@ -82,7 +92,7 @@ class Generation:
 
 # Exit codes that all ranks reach by agreement: nobody needs to be stopped, and what the others still have to say is wanted.
 _TOGETHER = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
-_HEARD = (Beat, Exited, Said, Probed, Recorded)  # what a node says once it has joined
+_HEARD = (Beat, Exited, EvidenceEvent, Probed, Recorded)  # what a node says once it has joined
 
 
 SURVEY_S = 5.0  # for the nodes to say what their keepers hold; one that does not is taken to hold nothing
@@ -192,7 +202,7 @@ class Coordinator:
                 self.roster.disconnected(node, self._now_s, unanswered=unanswered)
             case Exited():
                 self._exited(event)
-            case Said():
+            case EvidenceEvent():
                 self._said(event)
             case Probed() | Recorded():
                 self._looked(event)
@@ -714,7 +724,7 @@ class Coordinator:
         facts = {"slots": len(self.roster.slots), "moved": moved, "world_size": self.generation.world_size}
         self._note("start", {"nodes": nodes, **facts, "restarts": self.policy.restarts})
 
-    def _said(self, event: Said) -> None:
+    def _said(self, event: EvidenceEvent) -> None:
         what = event.body["what"]
         if what == "preempted":
             self._preempt(float(event.body.get("age_s") or 0.0))
@@ -792,7 +802,7 @@ class Coordinator:
         known = [rank for rank in ranks if 0 <= rank < self.generation.world_size]
         return known, sorted({self.roster.node_of(rank) for rank in known})
 
-    def _hosts_named(self, event: Said) -> dict[str, list[str | None]]:
+    def _hosts_named(self, event: EvidenceEvent) -> dict[str, list[str | None]]:
         """Where the ranks are that a note is about."""
         named = event.body.get("ranks", ()) if event.generation == self.generation.number else ()
         _, nodes = self._named(named)
@@ -895,10 +905,10 @@ class Coordinator:
         hosts = {node: member.host for node, member in self.roster.members.items() if member.host}
         if (found := self.generation.corrupted) is not None:
             nodes = {rank: self.roster.node_of(rank) for rank in found["ranks"]}
-            return corrupted(found["found"], found["ranks"], nodes, hosts, self.generation.best_step)
+            return corruption_cause(found["found"], found["ranks"], nodes, hosts, self.generation.best_step)
         if (hang := self.generation.hang) is not None:
             nodes = {rank: self.roster.node_of(rank) for rank in hang.ranks}
-            return hung(hang, nodes, hosts, self.generation.best_step, self.generation.exits)
+            return hang_cause(hang, nodes, hosts, self.generation.best_step, self.generation.exits)
         return cause_of(self.generation.exits, self.generation.raised, hosts, script=self._is_script)
 
     def _decide(self, cause: Cause) -> None:
@@ -909,7 +919,7 @@ class Coordinator:
         if cause.kind in FAULTY and cause.node is not None and self.policy.judges:
             self.roster.barred.add(cause.node)
         if self.preempting:
-            decision = Decision(Exit.PREEMPTED, "asked to stop")
+            decision = RestartDecision(Exit.PREEMPTED, "asked to stop")
         if decision.verdict is not None:
             suspects = self._suspects(cause) if decision.verdict in (Exit.RETRY_ELSEWHERE, Exit.PREEMPTED) else ()
             self._end_soundly(decision.verdict, decision.why, cause, suspects)

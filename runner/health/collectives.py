@@ -13,7 +13,7 @@ _LISTED = 8
 
 
 @dataclass(frozen=True)
-class Operation:
+class CollectiveOperation:
     """The operation that a rank has entered under a number.
 
     `name` includes what must be the same on all ranks; `before` is a digest of the group's earlier operations: two
@@ -40,7 +40,7 @@ class Collective:
     what: str
     done: bool
     waits: int = 0
-    recent: tuple[Operation, ...] = ()
+    recent: tuple[CollectiveOperation, ...] = ()
 
 
 @dataclass(frozen=True)

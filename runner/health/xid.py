@@ -87,7 +87,7 @@ def first_grave(xids: Iterable[Xid]) -> Xid | None:
     return next((each for each in xids if each.meaning is not None and each.ours), None)
 
 
-def told(xids: Iterable[Xid]) -> str:
+def describe(xids: Iterable[Xid]) -> str:
     """Return the reports in a few words, the grave ones first: `Xid 79 (the GPU has fallen off the bus) of
     PCI:0000:3b:00, Xid 45 of ...`."""
     found = Counter((each.meaning is None, each.number, each.meaning, _whose(each)) for each in xids)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from headway.runner.launches import Command
+from headway.runner.launches import LaunchCommand
 
 # Of a script; a longer file is a program, and identified by size and time.
 MOST_BYTES = 64 << 20
@@ -23,7 +23,7 @@ _PASSING = re.compile(
 )
 
 
-def command_of(arguments: argparse.Namespace, procs: int, environment: Mapping[str, str], *, alone: bool) -> Command:
+def command_of(arguments: argparse.Namespace, procs: int, environment: Mapping[str, str], *, alone: bool) -> LaunchCommand:
     """Return the command of these arguments, with `procs` processes a node. `alone`: it runs on one node."""
     if arguments.module and not arguments.run_path:
         kind, file = "module", module_file(arguments.training_script)
@@ -34,7 +34,7 @@ def command_of(arguments: argparse.Namespace, procs: int, environment: Mapping[s
     words = (arguments.training_script, *arguments.training_script_args)
     content = None if file is None else _content(file)
     named = b"\0".join([*(os.fsencode(word) for word in words), b"" if content is None or kind == "program" else content])
-    return Command(
+    return LaunchCommand(
         kind=kind,
         words=words,
         folder=str(Path.cwd()),

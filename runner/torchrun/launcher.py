@@ -24,13 +24,14 @@ from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunConfig, from_json, to_json
-from headway.runner.launches import Command, Launch
+from headway.runner.launches import Launch, LaunchCommand
 from headway.runner.rundir import RunDirectory, open_run
 from headway.runner.torchrun.arguments import UsageError, bound_cpus, given_master, max_nodes, parse, streams, unserved
 from headway.runner.torchrun.command import command_of
 from headway.runner.torchrun.configure import RUN, configure, insisted_name, run_name, script_name
 from headway.runner.torchrun.early import Begun
-from headway.runner.torchrun.meeting import (
+from headway.runner.torchrun.naming import RunChoice, choose, choose_named, look_at, runs_of
+from headway.runner.torchrun.rendezvous import (
     LOOPBACK,
     Entered,
     MeetingError,
@@ -42,7 +43,6 @@ from headway.runner.torchrun.meeting import (
     secret_of,
     take,
 )
-from headway.runner.torchrun.naming import Choice, choose, choose_named, look_at, runs_of
 from headway.runs import runs_folder
 
 # One try.
@@ -50,7 +50,7 @@ ONCE_S = 0.0
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """This node's part of the run.
 
     `shared`: its run directory is that of all nodes. `store` listens at the command line's address of the rendezvous
@@ -92,7 +92,7 @@ def open_named(name: str, config: RunConfig, job: str, launch: Launch, *, insist
         return directory
 
 
-def _choice(runs: Path, name: str, launch: Launch, *, insists: bool) -> Choice:
+def _choice(runs: Path, name: str, launch: Launch, *, insists: bool) -> RunChoice:
     if insists:
         there = (runs / name).exists()
         named = look_at(runs / name, launch, os.environ, always=True) if there else None
@@ -104,7 +104,7 @@ def _choice(runs: Path, name: str, launch: Launch, *, insists: bool) -> Choice:
 # --- one node -----------------------------------------------------------------------------------------------------------
 
 
-def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
+def open_alone(arguments: argparse.Namespace, config: RunConfig) -> NodePlace:
     """Open a run on one node.
 
     Its name is HEADWAY_RUN, else --rdzv-id or the scheduler's job, else the script's name with an unused number.
@@ -115,10 +115,10 @@ def open_alone(arguments: argparse.Namespace, config: RunConfig) -> Place:
     if not (name := insisted or run_name(arguments)):
         name = _numbered(job)
         text = to_json(launch, indent=2).encode() + b"\n"
-        return Place(open_run(_runs(), name, config, 0, job, launch=text), 0, LOOPBACK, store=listening)
+        return NodePlace(open_run(_runs(), name, config, 0, job, launch=text), 0, LOOPBACK, store=listening)
     directory = open_named(name, config, job, launch, insists=bool(insisted))
     assert directory is not None  # noqa: S101  a single-node run is never joined
-    return Place(directory, 0, LOOPBACK, store=listening)
+    return NodePlace(directory, 0, LOOPBACK, store=listening)
 
 
 def _listen_for_store(arguments: argparse.Namespace) -> socket.socket | None:
@@ -156,7 +156,7 @@ def _numbered(stem: str) -> str:
 # --- several nodes ------------------------------------------------------------------------------------------------------
 
 
-def meet(arguments: argparse.Namespace) -> Place:
+def meet(arguments: argparse.Namespace) -> NodePlace:
     """Return this node's place: as the host of the endpoint, or as one that the run's coordinator has admitted."""
     endpoint = endpoint_of(arguments)
     config = configure(arguments, endpoint.port)
@@ -184,7 +184,7 @@ def meet(arguments: argparse.Namespace) -> Place:
                         f"torchrun; set HEADWAY_SECRET_FILE to prevent it"
                     )
                 write_atomic(directory.secret_file, secret.hex().encode() + b"\n", mode=0o600)
-                return Place(directory, 0, address)
+                return NodePlace(directory, 0, address)
     here = arguments.local_addr or address_towards(endpoint.host, endpoint.port)
     entered = enter(wanted, secret, {**body, "host": here}, config.timeouts["join"].floor_s)
     return _settle(entered, config, secret, here, command)
@@ -200,7 +200,7 @@ def _into_what_goes_on(wanted: Wanted, secret: bytes, body: dict[str, object]) -
         return None
 
 
-def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, command: Command) -> Place:
+def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, command: LaunchCommand) -> NodePlace:
     """Return the run directory for this node's place: the shared one, or else a local one."""
     config = from_json(RunConfig, entered.run_json)
     if config.procs_per_slot != asked.procs_per_slot:
@@ -215,13 +215,13 @@ def _settle(entered: Entered, asked: RunConfig, secret: bytes, address: str, com
     path, content = entered.proof
     for root in (Path(entered.root), (_runs() / entered.run).resolve()):
         if _reads(root / path) == content:
-            return Place(RunDirectory(root, entered.attempt), entered.node, address)
+            return NodePlace(RunDirectory(root, entered.attempt), entered.node, address)
     directory = _own_directory(entered, config, secret)
     _say(
         f"the nodes share no storage: headway commits no checkpoints, the report is on the node {entered.host}:{entered.port}, "
         "and the run ends with that node; set HEADWAY_RUNS to a folder that all nodes see"
     )
-    return Place(directory, entered.node, address, shared=False)
+    return NodePlace(directory, entered.node, address, shared=False)
 
 
 def _reads(path: Path) -> str | None:
@@ -265,7 +265,7 @@ def log_folder(arguments: argparse.Namespace, directory: RunDirectory) -> Path |
     return Path(tempfile.mkdtemp(prefix=f"{directory.root.name}_", dir=base)).resolve()
 
 
-def terminal(arguments: argparse.Namespace, place: Place, config: RunConfig, logs: Path | None) -> dict[str, object]:
+def terminal(arguments: argparse.Namespace, place: NodePlace, config: RunConfig, logs: Path | None) -> dict[str, object]:
     """Return what the waiting launcher shows of the run."""
     given = Torchrun.of(config)
     assert given is not None  # noqa: S101  `configure` writes it
@@ -287,7 +287,7 @@ def _say(text: str) -> None:
     print(f"headway torchrun: {text}", file=sys.stderr, flush=True)
 
 
-def prepare(argv: Sequence[str]) -> tuple[Place, dict[str, str]]:
+def prepare(argv: Sequence[str]) -> tuple[NodePlace, dict[str, str]]:
     """Return this node's place, and the additional environment of its supervisor. Raises UsageError, MeetingError, ValueError."""
     arguments = parse(argv)
     for name in unserved(dict(os.environ)):

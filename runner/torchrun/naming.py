@@ -49,7 +49,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RunChoice:
     """The attempt to open, of a `new` run or an existing one; or with `enters`, the running attempt to join. `line` is
     the reason, if there is anything to explain."""
 
@@ -60,29 +60,29 @@ class Choice:
     enters: bool = False
 
 
-def choose(name: str, candidates: Sequence[Candidate], command: str) -> Choice:
+def choose(name: str, candidates: Sequence[Candidate], command: str) -> RunChoice:
     """Choose the run of a command, whose script is called `command`, under a name that `candidates` already have."""
     for each in candidates:
         if each.life is Life.LIVES and each.lets_in:
-            return Choice(each.name, each.attempt, enters=True)
+            return RunChoice(each.name, each.attempt, enters=True)
     for each in candidates:
         if each.differs is None and each.life is Life.ENDED:
             why = f"it is the same command, and attempt {each.attempt} did not complete"
-            return Choice(each.name, each.attempt + 1, f"run `{each.name}` resumes as attempt {each.attempt + 1}: {why}")
+            return RunChoice(each.name, each.attempt + 1, f"run `{each.name}` resumes as attempt {each.attempt + 1}: {why}")
     if not candidates:
-        return Choice(name, new=True)
+        return RunChoice(name, new=True)
     own = f"{name}-{1 + max(_number(each.name, name) for each in candidates)}"
-    return Choice(own, line=f"run `{own}`: {_why_not(candidates, command)}", new=True)
+    return RunChoice(own, line=f"run `{own}`: {_why_not(candidates, command)}", new=True)
 
 
-def choose_named(candidate: Candidate | None, name: str) -> Choice:
+def choose_named(candidate: Candidate | None, name: str) -> RunChoice:
     """Choose the run that HEADWAY_RUN names, whatever it was before. Raises UsageError while it is running."""
     if candidate is None:
-        return Choice(name, new=True)
+        return RunChoice(name, new=True)
     if candidate.life is not Life.LIVES:
-        return Choice(name, candidate.attempt + 1)
+        return RunChoice(name, candidate.attempt + 1)
     if candidate.lets_in:
-        return Choice(name, candidate.attempt, enters=True)
+        return RunChoice(name, candidate.attempt, enters=True)
     raise UsageError(
         f"HEADWAY_RUN={name}: attempt {candidate.attempt} of this run is still running (launched on {candidate.host}); stop it first"
     )

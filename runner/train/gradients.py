@@ -15,18 +15,18 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from headway.runner.boot.signs import in_section
+from headway.runner.boot.heartbeat import in_section
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_corrupted
+from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus
 from headway.runner.train.job import Job
+from headway.runner.train.replay_vote import Judgement, ReplayVote, shifts
 from headway.runner.train.rng import drawn_from, restore_rng, rng_state
 from headway.runner.train.sampler import sample_at
-from headway.runner.train.soundness import Soundness
 from headway.runner.train.state import TrainState
 from headway.runner.train.trace import Trace
-from headway.runner.train.witnesses import Judgement, Witnesses, shifts
 from headway.runner.worker import Worker
 
 # Ranks in a text.
@@ -38,7 +38,7 @@ class NonFiniteError(Exception):
 
 
 @dataclass(frozen=True)
-class Agreed:
+class StepConsensus:
     """The agreed state of a step before it is applied: the mean loss, the gradient's norm, whether both are finite
     and usual everywhere, and which of the flags some rank has set."""
 
@@ -50,7 +50,7 @@ class Agreed:
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _StepInputs:
     """The initial state of every attempt at a step: the hash of the samples so far and, if the model draws numbers, the
     generators."""
 
@@ -59,17 +59,17 @@ class _Begun:
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _StepAttempt:
     """A forward and a backward pass over the batch, and the state that it left.
 
     `found`: what is not finite or not usual. `result`: the hash of this rank's share, empty if it was not traced.
     """
 
-    agreed: Agreed
+    agreed: StepConsensus
     found: str
     result: bytes
     gradients: list[torch.Tensor | None]
-    after: _Begun
+    after: _StepInputs
 
     @property
     def values(self) -> tuple[float, float]:
@@ -87,7 +87,7 @@ class Gradients:
     # By the first rank's clock the next step is due for the check on other ranks.
     _is_late: bool = False
 
-    def of(self, job: Job, flags: Sequence[bool]) -> Agreed:
+    def of(self, job: Job, flags: Sequence[bool]) -> StepConsensus:
         """Compute the clipped gradients of the batch.
 
         A non-finite result is computed again, once; if finite then, it was a transient fault, and the step counts. With
@@ -108,7 +108,7 @@ class Gradients:
             soundness.norms.append(found.agreed.norm)
         return replace(found.agreed, flags=told)
 
-    def _once_more(self, job: Job, begun: _Begun, first: _Attempt) -> _Attempt:
+    def _once_more(self, job: Job, begun: _StepInputs, first: _StepAttempt) -> _StepAttempt:
         again = self._attempt(job, begun)
         if not again.agreed.finite:
             raise NonFiniteError(
@@ -119,7 +119,7 @@ class Gradients:
 
     # --- the same on other ranks --------------------------------------------------------------------------------------
 
-    def _looked_into(self, job: Job, begun: _Begun, first: _Attempt, soundness: Soundness) -> _Attempt:
+    def _looked_into(self, job: Job, begun: _StepInputs, first: _StepAttempt, soundness: CorruptionState) -> _StepAttempt:
         """Return the valid attempt, after other ranks have computed the same."""
         own = first if first.result else self._attempt(job, begun, traced=True)
         checked = own.values
@@ -140,8 +140,8 @@ class Gradients:
             self._note("spike", found=first.found)
         return own
 
-    def _judged(self, job: Job, begun: _Begun, own: _Attempt) -> Judgement:
-        witnesses = Witnesses(self.ranks.world_size)
+    def _judged(self, job: Job, begun: _StepInputs, own: _StepAttempt) -> Judgement:
+        witnesses = ReplayVote(self.ranks.world_size)
         first, *others = shifts(self.ranks.world_size)
         witnesses.heard(first, self.ranks.gather(own.result))
         for shift in others:
@@ -150,7 +150,9 @@ class Gradients:
                 break
         return witnesses.judge()
 
-    def _right_one(self, job: Job, begun: _Begun, own: _Attempt, judgement: Judgement, soundness: Soundness) -> _Attempt:
+    def _right_one(
+        self, job: Job, begun: _StepInputs, own: _StepAttempt, judgement: Judgement, soundness: CorruptionState
+    ) -> _StepAttempt:
         """Return `own`, or another attempt with the valid results: the sum over ranks consists of them."""
         times = Counter(judgement.passing)
         wrong = self._wrong(own, judgement)
@@ -162,12 +164,12 @@ class Gradients:
                 self._refuse(job, replace(judgement, lasting=lasting), soundness)
         return own
 
-    def _wrong(self, attempt: _Attempt, judgement: Judgement) -> tuple[int, ...]:
+    def _wrong(self, attempt: _StepAttempt, judgement: Judgement) -> tuple[int, ...]:
         """Return the ranks with invalid results."""
         results = enumerate(self.ranks.gather(attempt.result))
         return tuple(rank for rank, result in results if result != judgement.standing[rank])
 
-    def _refuse(self, job: Job, judgement: Judgement, soundness: Soundness) -> NoReturn:
+    def _refuse(self, job: Job, judgement: Judgement, soundness: CorruptionState) -> NoReturn:
         # Unless steps are recomputed at intervals, it is unknown how far back the fault goes.
         is_known = _replay(job) is not None
         sound_step = soundness.step if is_known else self.state.step
@@ -209,10 +211,10 @@ class Gradients:
 
     # --- an attempt ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, job: Job) -> _Begun:
-        return _Begun(self.state.consumed.digest, rng_state(self.state.device) if job.model.dropout else None)
+    def _begin(self, job: Job) -> _StepInputs:
+        return _StepInputs(self.state.consumed.digest, rng_state(self.state.device) if job.model.dropout else None)
 
-    def _take(self, attempt: _Attempt) -> None:
+    def _take(self, attempt: _StepAttempt) -> None:
         """Restore the state that the attempt left."""
         for parameter, gradient in zip(self.state.model.parameters(), attempt.gradients, strict=True):
             parameter.grad = gradient
@@ -220,7 +222,9 @@ class Gradients:
         if attempt.after.generators is not None:
             restore_rng(attempt.after.generators, self.state.device)
 
-    def _attempt(self, job: Job, begun: _Begun, *, flags: Sequence[bool] = (), shift: int = 0, traced: bool = False) -> _Attempt:
+    def _attempt(
+        self, job: Job, begun: _StepInputs, *, flags: Sequence[bool] = (), shift: int = 0, traced: bool = False
+    ) -> _StepAttempt:
         """Run forward and backward over the batch; this rank takes the share of the one `shift` after it."""
         state = self.state
         state.consumed.digest = begun.digest
@@ -231,7 +235,7 @@ class Gradients:
             loss, norm = self._computed(job, shift, trace)
         agreed = self._agree(job, loss, norm, flags)
         found = self._unusual(norm) if agreed.finite and not agreed.usual else ""
-        return _Attempt(
+        return _StepAttempt(
             agreed,
             found if agreed.finite else self._not_finite(loss, norm),
             trace.result if trace else b"",
@@ -239,7 +243,7 @@ class Gradients:
             self._begin(job),
         )
 
-    def _draw_as(self, begun: _Begun, shift: int) -> None:
+    def _draw_as(self, begun: _StepInputs, shift: int) -> None:
         """Set the generators to those of the rank whose share it is."""
         if begun.generators is None:
             return
@@ -284,7 +288,7 @@ class Gradients:
         logits = self.state.model(tokens[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
-    def _agree(self, job: Job, loss: float, norm: float, flags: Sequence[bool]) -> Agreed:
+    def _agree(self, job: Job, loss: float, norm: float, flags: Sequence[bool]) -> StepConsensus:
         """Agree on what all ranks do at the same step. Only the first attempt includes flags."""
         bad = not (math.isfinite(loss) and math.isfinite(norm))
         checks, soundness = job.config.corruption, self.state.soundness
@@ -293,7 +297,7 @@ class Gradients:
         dist.all_reduce(told)
         total, is_bad, is_unusual, is_late, *raised = told.tolist()
         self._is_late = is_late > 0
-        return Agreed(
+        return StepConsensus(
             total / self.worker.world_size, norm, not is_bad > 0, not is_unusual > 0, tuple(flag > 0 for flag in raised)
         )
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from headway.runner.checkpoint.foreign.archive import Archive
-from headway.runner.checkpoint.foreign.huggingface import (
+from headway.runner.checkpoint.interop.archive import Archive
+from headway.runner.checkpoint.interop.huggingface import (
     CONFIG,
     SafetensorsArchive,
     llama_differences,
@@ -15,8 +15,8 @@ from headway.runner.checkpoint.foreign.huggingface import (
     read_config,
 )
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.checkpoint.tools.founding import Contents
 from headway.runner.checkpoint.tools.inspect import PlaceError
+from headway.runner.checkpoint.tools.rebuild import Contents
 from headway.runner.contract import Model, RunConfig
 from headway.runner.train.data import open_corpus
 from headway.runner.train.model import Transformer

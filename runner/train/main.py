@@ -17,29 +17,29 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from headway.runner.boot.heartbeat import HeartbeatReporter, in_section, report_heartbeats, write_modules
 from headway.runner.boot.hooks import prepare_signs
-from headway.runner.boot.signs import Signs, in_section, show_signs, write_modules
-from headway.runner.boot.unseen import carefully
+from headway.runner.boot.limitations import suppress_errors
 from headway.runner.checkpoint.authority import place_of, say_outcome, say_refused, say_retired
 from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
 from headway.runner.checkpoint.format import RefusedError, UnfitError
-from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
-from headway.runner.checkpoint.schedule import Schedule
+from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Exit, MetricsLine, RunConfig, from_json
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.rundir import RunDirectory
+from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus, DataError, open_corpus
-from headway.runner.train.gradients import Agreed, Gradients
+from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.history import at, position
 from headway.runner.train.job import Job
 from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
 from headway.runner.train.rng import seed_all
-from headway.runner.train.soundness import Soundness
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker
 
@@ -47,7 +47,7 @@ from headway.runner.worker import Worker
 class Trainer:
     """One rank's training loop."""
 
-    def __init__(self, worker: Worker, job: Job, signs: Signs) -> None:
+    def __init__(self, worker: Worker, job: Job, signs: HeartbeatReporter) -> None:
         self.worker, self.job, self.signs = worker, job, signs
         self.directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
         self.device = _device(job.config.backend, worker.local_rank)
@@ -59,7 +59,7 @@ class Trainer:
         self.chain = Chain(open_store(str(self.directory.chain)), self.place.run)
         self.connect = connector(lambda: self.place, checkpoint, self.ranks)
         self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect, self._sound_step)
-        self.schedule = Schedule(checkpoint.tiers, time.monotonic())
+        self.schedule = TierSchedule(checkpoint.tiers, time.monotonic())
         # By saves since the last step.
         self._blocked_s = 0.0
         self._stepped = False
@@ -81,7 +81,7 @@ class Trainer:
         initialize(model, self.job.model, seed)
         seed_all(seed, self.worker.rank)
         optimizer = make_optimizer(model, self.job.optimizer)
-        soundness = Soundness() if self.job.config.corruption else None
+        soundness = CorruptionState() if self.job.config.corruption else None
         return TrainState(model, optimizer, Consumed(), self.device, seed, self.corpus.fingerprint, soundness=soundness)
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ class Trainer:
         self.worker.completed(state.step)
         if not self._stepped:
             self._stepped = True
-            carefully(write_modules, self.worker)
+            suppress_errors(write_modules, self.worker)
         self._write_metrics(job, agreed)
         return stop
 
-    def _gradients(self, job: Job) -> tuple[Agreed, bool]:
+    def _gradients(self, job: Job) -> tuple[StepConsensus, bool]:
         """Compute the gradients of the step, and return whether all ranks are to save and stop after it.
 
         The first rank's clock decides which tiers are due. Raises SupersededError on all ranks when one has seen a
@@ -170,7 +170,7 @@ class Trainer:
         """Return the tiers of a run's last state: all that outlive the allocation."""
         return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in TIERS}
 
-    def _to_save(self) -> State:
+    def _to_save(self) -> RankState:
         return self.state.to_save(self.ranks)
 
     def _save(self, tiers: set[str]) -> None:
@@ -200,7 +200,7 @@ class Trainer:
             say_outcome(self.worker, outcome)
         say_retired(self.worker, self.saver.retired())
 
-    def _write_metrics(self, job: Job, agreed: Agreed) -> None:
+    def _write_metrics(self, job: Job, agreed: StepConsensus) -> None:
         now, tokens = time.monotonic(), job.batch.global_sequences * job.batch.sequence_length
         step_s, self._clock = now - self._clock, now
         save_s, self._blocked_s = self._blocked_s, 0.0
@@ -240,7 +240,7 @@ def _device(backend: str, local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _join(worker: Worker, signs: Signs, config: RunConfig) -> None:
+def _join(worker: Worker, signs: HeartbeatReporter, config: RunConfig) -> None:
     signs.base("rendezvous")
     if worker.rank == 0:
         worker.say("section", name="rendezvous")
@@ -248,7 +248,7 @@ def _join(worker: Worker, signs: Signs, config: RunConfig) -> None:
     dist.init_process_group(backend, timeout=timedelta(seconds=config.timeouts["collective"].floor_s))
 
 
-def train(worker: Worker, signs: Signs) -> Exit:
+def train(worker: Worker, signs: HeartbeatReporter) -> Exit:
     """Run one generation of the builtin trainer on this rank."""
     config = from_json(RunConfig, Path(worker.run_json).read_text())
     _join(worker, signs, config)
@@ -279,7 +279,7 @@ def main() -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     code = 1
     try:
-        code = int(train(worker, show_signs(worker, "start")))
+        code = int(train(worker, report_heartbeats(worker, "start")))
     except Exception as error:
         traceback.print_exc()
         worker.raised(error)

@@ -7,14 +7,14 @@ import torch
 import xxhash
 from torch import nn
 
-from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.objects import encode
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tensors import local_tensor, to_bytes
+from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.rng import restore_rng, rng_state, seed_all
-from headway.runner.train.soundness import Soundness
 
 _MASK = (1 << 64) - 1
 
@@ -59,7 +59,7 @@ class TrainState:
     fingerprint: str
     step: int = 0
     # Only if steps are checked against silent corruption.
-    soundness: Soundness | None = None
+    soundness: CorruptionState | None = None
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
@@ -76,7 +76,7 @@ class TrainState:
             found |= {f"optimizer.{name}.{key}": slot[key] for key in ("step", "exp_avg", "exp_avg_sq")}
         return found
 
-    def to_save(self, ranks: Ranks) -> State:
+    def to_save(self, ranks: Ranks) -> RankState:
         """Return the state to save. Collective: the consumed samples of all ranks are summed, so that another world
         size can resume."""
         total = self.consumed.total(ranks)
@@ -85,7 +85,7 @@ class TrainState:
         if self.soundness is not None:
             objects["soundness"] = self.soundness.state_dict()
         tensors = self.parameters() | self.moments()
-        return State(tensors, objects, stepped=tensors.keys())
+        return RankState(tensors, objects, stepped=tensors.keys())
 
     def restore(self, reader: Reader, ranks: Ranks) -> None:
         """Fill everything from a checkpoint; collective. Raises RefusedError, or ValueError when it was trained on other data."""
@@ -101,7 +101,7 @@ class TrainState:
         self.step = objects["step"]
         # A state saved without these checks is accepted unchecked.
         if self.soundness is not None:
-            unchecked = Soundness(self.step).state_dict()
+            unchecked = CorruptionState(self.step).state_dict()
             self.soundness.load_state_dict(objects.get("soundness", unchecked))
         consumed = objects["consumed"]
         self.consumed = Consumed(consumed["position"], consumed["digest"] if ranks.rank == 0 else 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from headway.templates.commands import Command, commands
+from headway.templates.commands import ShellCommand, commands
 from headway.templates.reading import QosView, Reading, Setting
 
 _PRIORITIES = range(8)
@@ -93,7 +93,7 @@ def _named(name: str) -> str:
     return name if _is_literal(name) else _HOST
 
 
-def _ends(found: list[Command]) -> dict[str, _End]:
+def _ends(found: list[ShellCommand]) -> dict[str, _End]:
     ends: dict[str, _End] = {}
     shown = ""
     for command in found:
@@ -103,7 +103,7 @@ def _ends(found: list[Command]) -> dict[str, _End]:
     return {end: state for end, state in ends.items() if state.is_classed or state.settings.keys() - {"pause|rx", "pause|tx"}}
 
 
-def _apply(change: _Change, end: _End, command: Command) -> None:
+def _apply(change: _Change, end: _End, command: ShellCommand) -> None:
     end.is_classed |= command.words[0] in {"dcb", "mlnx_qos"}
     if change.value is None:
         for key in [key for key in end.settings if key == change.key or (change.key[-1] == "|" and key.startswith(change.key))]:
@@ -118,7 +118,7 @@ def _is_unknown(value: str) -> bool:
     return "$" in value or "`" in value
 
 
-def _changes(command: Command, shown: str) -> Iterator[_Change]:
+def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
     """Yield the settings of the command, given the words that it gets through a pipe."""
     match command.words:
         case ("dcb", *arguments):

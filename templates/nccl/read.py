@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from headway.templates.commands import Command, commands
+from headway.templates.commands import ShellCommand, commands
 from headway.templates.nccl.manifest import containers
 from headway.templates.reading import QosView, Reading, Setting
 
@@ -61,7 +61,7 @@ def read_manifest(text: str) -> Reading:
     return Reading(settings, views)
 
 
-def _variables(command: Command) -> Iterator[tuple[str, Setting]]:
+def _variables(command: ShellCommand) -> Iterator[tuple[str, Setting]]:
     words = command.words
     if PurePosixPath(words[0]).name in _SETS_NOTHING:
         return

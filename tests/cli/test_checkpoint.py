@@ -14,7 +14,7 @@ import torch
 from headway.cli.checkpoint_process import Line
 from headway.cli.main import main
 from headway.cli.views.checkpoint_text import print_adoption, print_differences, print_imported, print_list, print_verified
-from headway.runner.checkpoint.foreign.huggingface import export_safetensors, llama_config, llama_name
+from headway.runner.checkpoint.interop.huggingface import export_safetensors, llama_config, llama_name
 from headway.runner.contract import Model
 from headway.runner.train.model import Transformer
 from tests.runner.test_huggingface import Tensors

@@ -9,12 +9,12 @@ from headway.infra.host import (
     FOLDER,
     MANIFEST,
     OTHER,
-    Change,
-    ForeignError,
+    FileChange,
+    ForeignFileError,
     HostFile,
+    HostManifest,
     HostState,
     HostView,
-    Manifest,
     changes,
     check_ours,
     folders_of,
@@ -43,7 +43,7 @@ def view(**found: str) -> HostView:
     paths = dict.fromkeys(folders_of(WANTED), FOLDER)
     paths |= {path: file.print for path, file in WANTED.files.items()}
     paths |= {path: found[name] for name, path in (("script", SCRIPT), ("unit_file", UNIT_FILE)) if name in found}
-    return HostView(paths, {UNIT: found.get("unit", "enabled")}, Manifest("lab", HELD, units=(UNIT,)), live=True)
+    return HostView(paths, {UNIT: found.get("unit", "enabled")}, HostManifest("lab", HELD, units=(UNIT,)), live=True)
 
 
 def printed(text: str, mode: int = 0o755) -> str:
@@ -66,38 +66,38 @@ def test_a_host_as_it_is_to_be_needs_nothing() -> None:
     ],
 )
 def test_only_the_path_that_differs_is_named(found: str, what: str) -> None:
-    assert changes(WANTED, view(script=found)) == [Change(SCRIPT, what)]
+    assert changes(WANTED, view(script=found)) == [FileChange(SCRIPT, what)]
 
 
 @pytest.mark.parametrize(("word", "what"), [("disabled", "not enabled"), ("absent", "not enabled"), ("failed", "failed")])
 def test_a_unit_that_is_not_started_is_named(word: str, what: str) -> None:
-    assert changes(WANTED, view(unit=word)) == [Change(UNIT, what)]
+    assert changes(WANTED, view(unit=word)) == [FileChange(UNIT, what)]
 
 
 def test_a_file_that_is_no_longer_wanted_is_extra_until_it_is_gone() -> None:
     old = "/etc/headway/old"
-    manifest = Manifest("lab", {**HELD, old: "0" * 64}, units=(UNIT,))
+    manifest = HostManifest("lab", {**HELD, old: "0" * 64}, units=(UNIT,))
     there = replace(view(), manifest=manifest, paths={**view().paths, old: printed("old\n")})
-    assert changes(WANTED, there) == [Change(old, "extra")]
+    assert changes(WANTED, there) == [FileChange(old, "extra")]
     gone = replace(there, paths={**there.paths, old: ABSENT})
-    assert changes(WANTED, gone) == [Change(MANIFEST, "unfinished")]
+    assert changes(WANTED, gone) == [FileChange(MANIFEST, "unfinished")]
 
 
 @pytest.mark.parametrize(
-    "manifest", [None, Manifest("lab", HELD, units=(UNIT,), finished=False), Manifest("lab", {SCRIPT: HELD[SCRIPT]})]
+    "manifest", [None, HostManifest("lab", HELD, units=(UNIT,), finished=False), HostManifest("lab", {SCRIPT: HELD[SCRIPT]})]
 )
-def test_right_files_under_an_unfinished_or_a_lost_manifest_are_not_done(manifest: Manifest | None) -> None:
-    assert changes(WANTED, replace(view(), manifest=manifest)) == [Change(MANIFEST, "unfinished")]
+def test_right_files_under_an_unfinished_or_a_lost_manifest_are_not_done(manifest: HostManifest | None) -> None:
+    assert changes(WANTED, replace(view(), manifest=manifest)) == [FileChange(MANIFEST, "unfinished")]
 
 
 @pytest.mark.parametrize("found", [OTHER, FOLDER, printed("somebody else's\n")])
 def test_what_is_not_ours_is_refused_by_its_path(found: str) -> None:
-    with pytest.raises(ForeignError, match=f"n1 .*{SCRIPT} is already there and not headway's"):
+    with pytest.raises(ForeignFileError, match=f"n1 .*{SCRIPT} is already there and not headway's"):
         check_ours(WANTED, replace(view(script=found), manifest=None))
 
 
 def test_a_folder_in_the_place_of_our_file_is_refused_too() -> None:
-    with pytest.raises(ForeignError, match=SCRIPT):
+    with pytest.raises(ForeignFileError, match=SCRIPT):
         check_ours(WANTED, view(script=FOLDER))
 
 
@@ -111,18 +111,18 @@ def test_our_file_may_have_been_edited() -> None:
 
 
 def test_a_host_of_another_cluster_is_refused() -> None:
-    with pytest.raises(ForeignError, match="belongs to the cluster `other`"):
-        check_ours(WANTED, replace(view(), manifest=Manifest("other", {})))
+    with pytest.raises(ForeignFileError, match="belongs to the cluster `other`"):
+        check_ours(WANTED, replace(view(), manifest=HostManifest("other", {})))
 
 
 def test_the_intent_names_old_and_new_files_and_only_the_folders_that_are_not_there() -> None:
-    old = replace(view(), manifest=Manifest("lab", {"/etc/old": "0" * 64}, folders=("/etc/made",), units=("old.service",)))
+    old = replace(view(), manifest=HostManifest("lab", {"/etc/old": "0" * 64}, folders=("/etc/made",), units=("old.service",)))
     begun = intent(WANTED, replace(old, paths={**old.paths, SCRIPT: ABSENT, "/usr/local/sbin": ABSENT}))
     assert begun.files == {"/etc/old": "0" * 64, **HELD}
     assert begun.folders == ("/etc/headway", "/etc/made", "/usr/local/sbin")
     assert begun.units == ("old.service", UNIT)
     assert not begun.finished
-    assert settled(WANTED, begun) == Manifest("lab", HELD, folders=("/etc/headway", "/usr/local/sbin"), units=(UNIT,))
+    assert settled(WANTED, begun) == HostManifest("lab", HELD, folders=("/etc/headway", "/usr/local/sbin"), units=(UNIT,))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_the_intent_names_old_and_new_files_and_only_the_folders_that_are_not_th
         (view(unit_file=printed("other\n", 0o644)), (UNIT,)),
         (view(unit="failed"), (UNIT,)),
         (view(unit="disabled"), ()),
-        (replace(view(), manifest=Manifest("lab", HELD, restart=(UNIT,), finished=False)), (UNIT,)),
+        (replace(view(), manifest=HostManifest("lab", HELD, restart=(UNIT,), finished=False)), (UNIT,)),
     ],
 )
 def test_a_unit_is_restarted_for_its_own_file_one_that_it_names_and_what_an_earlier_run_left(
@@ -143,7 +143,7 @@ def test_a_unit_is_restarted_for_its_own_file_one_that_it_names_and_what_an_earl
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
-    manifest = Manifest("lab", HELD, ("/etc/headway",), (UNIT,), (UNIT,), finished=False)
+    manifest = HostManifest("lab", HELD, ("/etc/headway",), (UNIT,), (UNIT,), finished=False)
     assert read_manifest(manifest_text(manifest)) == manifest
 
 

@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from headway.infra.tree import Difference, blocked, compare_tree, remove_files, write_file, write_tree
+from headway.infra.tree import FileDifference, blocked, compare_tree, remove_files, write_file, write_tree
 
 JOB = PurePosixPath("job/cluster")
 FILES = {JOB / "plan.json": "{}\n", JOB / "slurm" / "job.sbatch": "#!/bin/bash\n"}
@@ -28,9 +28,9 @@ def test_comparing_names_what_is_missing_changed_and_extra_and_writes_nothing(tm
     (tmp_path / JOB / "old.env").write_text("")
     before = tree(tmp_path)
     assert compare_tree(tmp_path, FILES, [JOB]) == [
-        Difference(JOB / "old.env", "extra"),
-        Difference(JOB / "plan.json", "changed"),
-        Difference(JOB / "slurm" / "job.sbatch", "missing"),
+        FileDifference(JOB / "old.env", "extra"),
+        FileDifference(JOB / "plan.json", "changed"),
+        FileDifference(JOB / "slurm" / "job.sbatch", "missing"),
     ]
     assert tree(tmp_path) == before
 
@@ -40,7 +40,7 @@ def test_stale_files_go_and_others_stay(tmp_path: Path) -> None:
     other = tmp_path / "job" / "other" / "plan.json"
     write_file(other, "kept\n")
     write_file(tmp_path / "README", "kept\n")
-    assert write_tree(tmp_path, FILES, [JOB]) == [Difference(JOB / "local" / "run.sh", "extra")]
+    assert write_tree(tmp_path, FILES, [JOB]) == [FileDifference(JOB / "local" / "run.sh", "extra")]
     assert not (tmp_path / JOB / "local").exists()
     assert other.read_text() == "kept\n"
     assert (tmp_path / "README").read_text() == "kept\n"
@@ -51,7 +51,7 @@ def test_a_link_is_replaced_and_what_it_points_to_is_not(tmp_path: Path) -> None
     target.write_text("{}\n")
     (tmp_path / JOB).mkdir(parents=True)
     (tmp_path / JOB / "plan.json").symlink_to(target)
-    assert Difference(JOB / "plan.json", "changed") in write_tree(tmp_path, FILES, [JOB])
+    assert FileDifference(JOB / "plan.json", "changed") in write_tree(tmp_path, FILES, [JOB])
     assert not (tmp_path / JOB / "plan.json").is_symlink()
     assert target.read_text() == "{}\n"
 
@@ -73,7 +73,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("file", [JOB / "slurm", JOB / "plan.json" / "deep" / "file"])
 def test_a_file_in_a_folders_place_and_a_folder_in_a_files_place_give_way(file: PurePosixPath, tmp_path: Path) -> None:
     write_file(tmp_path / file, "old\n")
-    assert Difference(file, "extra") in write_tree(tmp_path, FILES, [JOB])
+    assert FileDifference(file, "extra") in write_tree(tmp_path, FILES, [JOB])
     assert tree(tmp_path) == {path.as_posix(): text for path, text in FILES.items()}
 
 
@@ -81,7 +81,7 @@ def test_a_linked_folder_in_a_tree_gives_way_and_keeps_its_files(tmp_path: Path)
     write_file(tmp_path / "elsewhere" / "job.sbatch", "own\n")
     (tmp_path / JOB).mkdir(parents=True)
     (tmp_path / JOB / "slurm").symlink_to(tmp_path / "elsewhere")
-    assert Difference(JOB / "slurm", "extra") in write_tree(tmp_path, FILES, [JOB])
+    assert FileDifference(JOB / "slurm", "extra") in write_tree(tmp_path, FILES, [JOB])
     assert (tmp_path / "elsewhere" / "job.sbatch").read_text() == "own\n"
     assert compare_tree(tmp_path, FILES, [JOB]) == []
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from torch._C._distributed_c10d import HashStore
 
 from headway.runner import worker as workers
-from headway.runner.boot import files, records, signs
+from headway.runner.boot import files, heartbeat, records
 from headway.runner.boot.shares import verify_first
 from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, HeartbeatPage
 from headway.runner.rundir import RunDirectory
@@ -66,13 +66,13 @@ def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
         page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(world_size))))
         worker = Worker(0, 0, world_size, 1, 0, str(directory.run_json), None, page, theirs)
         workers._current[:] = [worker]
-        signs.show_signs(worker, "script")
+        heartbeat.report_heartbeats(worker, "script")
         with patch.multiple(files, TICK_S=0.0, WHOLE_SECONDS_S=0.0), patch.object(records, "TIMELESS", frozenset[str]()):
             try:
                 yield Booted(worker, directory, page, ours)
             finally:
                 workers._current.clear()
-                signs._current.clear()
+                heartbeat._current.clear()
                 files._pending.clear()
                 files._verified.clear()
                 records._known.clear()

@@ -10,7 +10,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.format import Box, Manifest, record_bytes
-from headway.runner.checkpoint.keeper.capture import ALIGN, Capture, Held, Layout, NodeCapture, Piece, Stored
+from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Capture, Held, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.parts import hash_pieces
 
 RUN = "run-1"
@@ -49,8 +49,8 @@ def _capture(rank: int, length: int, checkpoint: CheckpointId, view: memoryview)
     owned_bytes = _aligned(length)
     view[:length] = content(rank, length)
     tensors = {f"w.{rank}": Held("uint8", (length,), own), "shared": Held("uint8", (16,), shared)}
-    pieces = (Piece(f"w.{rank}", own, 0, length, owned=True), Piece("shared", shared, owned_bytes, 16, owned=False))
-    layout = Layout(tensors, pieces, owned_bytes, len(view))
+    pieces = (BufferPiece(f"w.{rank}", own, 0, length, owned=True), BufferPiece("shared", shared, owned_bytes, 16, owned=False))
+    layout = BufferLayout(tensors, pieces, owned_bytes, len(view))
     with ThreadPoolExecutor(1) as threads:
         return Capture(rank, layout, view, hash_pieces(RUN, checkpoint, layout, view, threads), {"step": checkpoint.step})
 

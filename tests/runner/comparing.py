@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from headway.runner import worker as workers
-from headway.runner.boot import compare, files, replicas, signs, unseen
+from headway.runner.boot import compare, files, heartbeat, limitations, replicas
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Every, HeartbeatPage
 from headway.runner.corruption import CorruptionError
@@ -51,7 +51,7 @@ class Boot:
         page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(WORLD))))
         self.worker = Worker(RANK, RANK, WORLD, 1, 0, str(directory.run_json), None, page, ours)
         workers._current[:] = [self.worker]
-        counter = signs.StepCounter(signs.show_signs(self.worker, "script"))
+        counter = heartbeat.StepCounter(heartbeat.report_heartbeats(self.worker, "script"))
         self.comparison = compare.prepare(self.worker, every, collective_s)
         counter.then = self.comparison
         self._hook = register_optimizer_step_post_hook(counter)
@@ -61,7 +61,7 @@ class Boot:
     def close(self) -> None:
         self._hook.remove()
         workers._current.clear()
-        unseen._seen.clear()
+        limitations._seen.clear()
         replicas._modules.clear()
 
     def said(self, what: str) -> list[dict[str, Any]]:
@@ -113,12 +113,12 @@ def ends(boot: Boot, run: Callable[[], None]) -> str:
     except CorruptionError as error:
         found = str(error)
     else:
-        raise AssertionError(f"nothing was found; equal at {boot.compared()}, unseen: {list(unseen._seen)}")
+        raise AssertionError(f"nothing was found; equal at {boot.compared()}, unseen: {list(limitations._seen)}")
     texts = {text.decode() for text in Ranks.of_default_group().gather_any(found.encode())}
     assert texts == {found}
     said = [(event["found"], event["sound_step"]) for event in boot.said("corrupted")]
     assert said == [(found, None)], "each rank says it, once"
-    assert not unseen._seen
+    assert not limitations._seen
     return found
 
 
@@ -335,7 +335,7 @@ def sound(folder: Path) -> None:
         with torch.no_grad():
             ddp(batch)
     assert boot.compared() == ([1, 2, 4, 6] if RANK == 0 else [])
-    assert not unseen._seen
+    assert not limitations._seen
 
 
 def sharded_optimizer(folder: Path) -> None:
@@ -345,7 +345,7 @@ def sharded_optimizer(folder: Path) -> None:
     optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.1)
     train(ddp, optimizer, 3)
     assert boot.compared() == ([1, 2, 3] if RANK == 0 else [])
-    assert not unseen._seen
+    assert not limitations._seen
 
 
 def alone(folder: Path) -> None:
@@ -359,7 +359,7 @@ def alone(folder: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
+    assert list(limitations._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def other_alone(folder: Path) -> None:
@@ -376,7 +376,7 @@ def other_alone(folder: Path) -> None:
         with torch.no_grad():
             both[1](batch)
     assert boot.compared() == ([1, 2, 3] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
+    assert list(limitations._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def hooked(folder: Path) -> None:
@@ -390,7 +390,7 @@ def hooked(folder: Path) -> None:
     optimizer.param_groups[0]["lr"] = 0.1
     train(other, optimizer, 2)
     assert boot.compared() == ([1, 2] if RANK == 0 else [])
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
+    assert list(limitations._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def never(folder: Path) -> None:
@@ -401,7 +401,7 @@ def never(folder: Path) -> None:
         next(ddp.parameters()).add_(RANK)
     train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), 3)
     assert not boot.compared()
-    assert list(unseen._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
+    assert list(limitations._seen) == [f"compare: {WORLD} ranks keep separate parameters: not compared"]
 
 
 def nothing(folder: Path) -> None:
@@ -411,7 +411,7 @@ def nothing(folder: Path) -> None:
     fully_shard(module[0], mesh=init_device_mesh("cpu", (WORLD,)))
     train(module, torch.optim.AdamW(module.parameters()), 3)
     assert not boot.compared()
-    assert list(unseen._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
+    assert list(limitations._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
 
 
 def frozen(folder: Path) -> None:
@@ -430,7 +430,7 @@ def seconds(folder: Path) -> None:
     """The first rank's clock decides for all: 1 s a step, and each 4 s."""
     now_s = [0.0]
     boot = Boot(folder, Every(seconds=4.0))
-    boot.comparison._schedule = compare.Schedule(Every(seconds=4.0), lambda: now_s[0])
+    boot.comparison._schedule = compare.ComparisonSchedule(Every(seconds=4.0), lambda: now_s[0])
     ddp = DistributedDataParallel(model())
 
     def after(_: int) -> None:
@@ -478,7 +478,7 @@ def waits_in_vain(folder: Path) -> None:
             optimizer.step()
     dist.barrier()
     assert not boot.compared()
-    (given_up,) = unseen._seen or [""]
+    (given_up,) = limitations._seen or [""]
     assert given_up.startswith("compare: replicas are not compared after step 1: the ranks did not meet" if RANK == 0 else "")
 
 
@@ -494,7 +494,7 @@ def fails(folder: Path) -> None:
     train(ddp, optimizer, 3)
     replicas._held = usual
     assert boot.compared() == ([1] if RANK == 0 else [])
-    assert "compare: replicas are not compared after step 2: rank 1 could not compute checksums" in unseen._seen
+    assert "compare: replicas are not compared after step 2: rank 1 could not compute checksums" in limitations._seen
 
 
 def fail(*_: Any) -> Any:
@@ -512,7 +512,7 @@ def in_backward(folder: Path) -> None:
         ddp(batch).square().mean().backward()
     assert not boot.compared()
     why = "an optimizer steps inside the backward pass or in a CUDA graph"
-    assert list(unseen._seen) == [f"compare: replicas are not compared after step 1: {why}"]
+    assert list(limitations._seen) == [f"compare: replicas are not compared after step 1: {why}"]
 
 
 def main(folder: Path, *stories: str) -> None:

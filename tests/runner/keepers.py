@@ -14,8 +14,8 @@ from pathlib import Path
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Box, Part, chunk_hash, chunk_seed
-from headway.runner.checkpoint.keeper.capture import ALIGN, Held, Layout, Piece
-from headway.runner.checkpoint.keeper.link import Buffer, Link
+from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Held
+from headway.runner.checkpoint.keeper.link import KeeperLink, SharedBuffer
 from headway.runner.checkpoint.keeper.protocol import Done, Event, Failed, Hello, Sealed
 
 RUN = "run-1"
@@ -104,16 +104,16 @@ def running(*nodes: Node) -> Iterator[None]:
 # --- a rank and its state -------------------------------------------------------------------------------------------------
 
 
-def layout(own: int = 3 * ALIGN, shared: int = 100) -> Layout:
+def layout(own: int = 3 * ALIGN, shared: int = 100) -> BufferLayout:
     """`own` bytes of `w` in two pieces, and `shared` bytes of `b` that another rank writes."""
     half = own // 2
     pieces = (
-        Piece("w", Box((0,), (half,)), 0, half, owned=True),
-        Piece("w", Box((half,), (own - half,)), half, own - half, owned=True),
-        Piece("b", Box((0,), (shared,)), own, shared, owned=False),
+        BufferPiece("w", Box((0,), (half,)), 0, half, owned=True),
+        BufferPiece("w", Box((half,), (own - half,)), half, own - half, owned=True),
+        BufferPiece("b", Box((0,), (shared,)), own, shared, owned=False),
     )
     held = {name: Held("uint8", (length,), Box((0,), (length,))) for name, length in (("w", own), ("b", shared))}
-    return Layout(held, pieces, own, own + shared)
+    return BufferLayout(held, pieces, own, own + shared)
 
 
 def state(rank: int, step: int, size: int) -> bytes:
@@ -127,11 +127,11 @@ class Rank:
 
     node: Node
     hello: Hello
-    layout: Layout = field(default_factory=layout)
+    layout: BufferLayout = field(default_factory=layout)
     count: int = 2
 
     def __enter__(self) -> "Rank":
-        self.link = Link(self.node.name, self.hello)
+        self.link = KeeperLink(self.node.name, self.hello)
         self.buffers = self.link.reserve(self.layout.bytes, self.count)
         self.link.describe(self.layout)
         self.heard: list[Event] = []
@@ -140,11 +140,11 @@ class Rank:
     def __exit__(self, *_: object) -> None:
         self.link.close()
 
-    def free(self) -> Buffer:
+    def free(self) -> SharedBuffer:
         until(lambda: any(buffer.free for buffer in self.buffers))
         return next(buffer for buffer in self.buffers if buffer.free)
 
-    def copy(self, step: int) -> Buffer:
+    def copy(self, step: int) -> SharedBuffer:
         """The state of `step` in a free buffer, not sealed yet."""
         buffer = self.free()
         buffer.view[:] = state(self.hello.rank, step, self.layout.bytes)

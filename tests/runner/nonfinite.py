@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from headway.runner.boot.signs import show_signs
+from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.contract import Batch, Checkpoint, Data, HeartbeatPage, Mesh, Model, Optimizer, RunConfig, Tier
 from headway.runner.contract import Trainer as Kind
 from headway.runner.rundir import RunDirectory
@@ -61,7 +61,7 @@ def run(folder: Path, times: int) -> None:
     said, events = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(2))))
     worker = Worker(rank, rank, 2, 1, 0, str(directory.run_json), None, page, events)
-    trainer = Trainer(worker, Job.of(config(folder.parent / "text")), show_signs(worker, "start"))
+    trainer = Trainer(worker, Job.of(config(folder.parent / "text")), report_heartbeats(worker, "start"))
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks)
     faulty.times = times
     trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end

@@ -9,9 +9,9 @@ from headway.runner.checkpoint.commit import Committer, Written
 from headway.runner.checkpoint.keeper.capture import Capture, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.disk import DiskStorage
 from headway.runner.checkpoint.keeper.parts import hash_pieces
-from headway.runner.checkpoint.layout import Planner, State
+from headway.runner.checkpoint.layout import Planner, RankState
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.objects import encode
-from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.retention import DirectoryRoot
 from headway.runner.checkpoint.setup import retirement
@@ -28,7 +28,7 @@ class Saved:
     retired: tuple[CheckpointId, ...]
 
 
-def captured(place: Place, ranks: Ranks, step: int, state: State, whole: bool = False) -> Capture:
+def captured(place: CheckpointLocation, ranks: Ranks, step: int, state: RankState, whole: bool = False) -> Capture:
     """What a keeper would hold of this rank's state."""
     layout = Planner(ranks).plan(state.tensors, whole).layout
     view = memoryview(mmap.mmap(-1, layout.bytes))
@@ -40,7 +40,7 @@ def captured(place: Place, ranks: Ranks, step: int, state: State, whole: bool = 
     return Capture(ranks.rank, layout, view, hashes, {name: encode(value, name) for name, value in state.objects.items()})
 
 
-def save(place: Place, chain: Chain, ranks: Ranks, step: int, state: State, keep: int = 3) -> Saved:
+def save(place: CheckpointLocation, chain: Chain, ranks: Ranks, step: int, state: RankState, keep: int = 3) -> Saved:
     """Writes and commits the state of all ranks; each is a node of its own. Raises on all ranks when one fails."""
     stored: list[Stored] = []
     checkpoint = Checkpoint((Tier("disk", every_steps=1, keep=keep),))

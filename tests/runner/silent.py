@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from headway.runner.boot.signs import show_signs
+from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.contract import Corruption, Every, HeartbeatPage, Mesh, RunConfig
 from headway.runner.corruption import CorruptionError
 from headway.runner.rundir import RunDirectory
@@ -103,7 +103,7 @@ def run(folder: Path, case: Case, world_size: int) -> None:
     page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(world_size))))
     worker = Worker(rank, rank, world_size, 1, 0, str(directory.run_json), None, page, events)
     job = Job.of(config(folder.parent / "text", world_size, case.checks))
-    trainer = Trainer(worker, job, show_signs(worker, "start"))
+    trainer = Trainer(worker, job, report_heartbeats(worker, "start"))
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, fault=case.fault)
     if trainer.state.soundness is not None:
         trainer.state.soundness.norms.extend(case.norms)

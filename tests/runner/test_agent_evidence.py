@@ -15,7 +15,7 @@ from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.coordinator.events import Event, Exited, Recorded
-from headway.runner.coordinator.events import Said as SaidOf
+from headway.runner.coordinator.events import EvidenceEvent as SaidOf
 from headway.runner.coordinator.reading import event_of
 from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
@@ -40,7 +40,7 @@ DUMP = {
 WAITS = newest(DUMP)
 
 
-class Said:
+class EvidenceEvent:
     """The link to a coordinator: what it gets is read as a coordinator reads it."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Said:
         self.events.append(event_of(Message("r", generation, node, 0, len(self.events), kind, dict(body))))
 
 
-def agent(tmp_path: Path) -> tuple[Agent, Said]:
+def agent(tmp_path: Path) -> tuple[Agent, EvidenceEvent]:
     """Of the second node, with ranks 2 and 3 in generation 5."""
     directory = RunDirectory(tmp_path, 0)
     directory.evidence.mkdir(parents=True)
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))
-    found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), Said()
+    found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), EvidenceEvent()
     found._link = said  # type: ignore[assignment]
     place = {"pid": 1, "generation": 5, "ended": None, "code": None, "asked": False, "oom": False}
     found.workers = {rank: {**place, "rank": rank, "local_rank": rank - 2} for rank in (2, 3)}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.runner.boot import compare, signs, unseen
-from headway.runner.boot.compare import Schedule
-from headway.runner.boot.witness import Holding, Said, Sum, holdings, suspected, told
+from headway.runner.boot import compare, heartbeat, limitations
+from headway.runner.boot.compare import ComparisonSchedule
+from headway.runner.boot.replica_report import Holding, ReplicaReport, Sum, describe, holdings, suspected
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError
 from tests.faults.runs import JOB as FAULTS
@@ -24,7 +24,7 @@ from .worlds import run_world
 def boot(tmp_path: Path) -> Iterator[Booted]:
     with booted(tmp_path / "run") as found:
         yield found
-    unseen._seen.clear()
+    limitations._seen.clear()
 
 
 @pytest.mark.slow
@@ -69,22 +69,22 @@ def test_the_minority_is_blamed_and_where_there_is_none_all_are_suspected(differ
 
 def test_the_line_says_who_differs_in_what_and_since_when() -> None:
     kinds = [held("parameters", (0, 2), (1,)), held("exp_avg", (0, 2), (1,))]
-    assert told(kinds, 30, 20) == (
+    assert describe(kinds, 30, 20) == (
         "rank 1 and ranks 0, 2 must hold the same parameters, optimizer state exp_avg but differ at step 30; ranks 0, 2 agree; "
         "all were equal at step 20"
     )
     sets = [held("parameters", (0,), (2,)), held("parameters", (1,), (3,))]
-    assert told(sets, 1, None) == (
+    assert describe(sets, 1, None) == (
         "ranks 0, 2 must hold the same parameters but differ at step 1; the wrong one cannot be identified; "
         "other sets of ranks differ too: ranks 0, 1, 2, 3 in total; none was compared before"
     )
     many = [held("parameters", tuple(range(1, 2048)), (0,))]
-    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2039 more agree" in told(many, 30, 20)
+    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2039 more agree" in describe(many, 30, 20)
 
 
 def test_only_ranks_that_speak_of_the_same_are_held_against_each_other() -> None:
-    def said(rank: int, *sums: Sum) -> Said:
-        return Said.from_json(Said(rank, 5, 0.1, False, sums).to_json())
+    def said(rank: int, *sums: Sum) -> ReplicaReport:
+        return ReplicaReport.from_json(ReplicaReport(rank, 5, 0.1, False, sums).to_json())
 
     found = holdings(
         [
@@ -103,7 +103,7 @@ def test_only_ranks_that_speak_of_the_same_are_held_against_each_other() -> None
 # --- when -------------------------------------------------------------------------------------------------------------
 
 
-def due(schedule: Schedule, steps: int, clock: list[float], step_s: float) -> list[int]:
+def due(schedule: ComparisonSchedule, steps: int, clock: list[float], step_s: float) -> list[int]:
     """The steps of so many at which a comparison is due, by a rank whose steps take so long."""
     found = []
     for step in range(1, steps + 1):
@@ -117,23 +117,23 @@ def due(schedule: Schedule, steps: int, clock: list[float], step_s: float) -> li
 
 def test_steps_are_counted_from_the_first_which_all_others_are_compared_with() -> None:
     clock = [0.0]
-    assert due(Schedule(Every(steps=10), lambda: clock[0]), 35, clock, 1.0) == [1, 10, 20, 30]
-    assert due(Schedule(Every(steps=1), lambda: clock[0]), 3, clock, 1.0) == [1, 2, 3]
+    assert due(ComparisonSchedule(Every(steps=10), lambda: clock[0]), 35, clock, 1.0) == [1, 10, 20, 30]
+    assert due(ComparisonSchedule(Every(steps=1), lambda: clock[0]), 3, clock, 1.0) == [1, 2, 3]
 
 
 def test_seconds_become_steps_by_how_long_they_take() -> None:
     clock = [0.0]
-    assert due(Schedule(Every(seconds=10.0), lambda: clock[0]), 60, clock, 0.5) == [1, 2, 4, 8, 16, 32, 52]
-    assert due(Schedule(Every(seconds=10.0), lambda: clock[0]), 6, clock, 30.0) == [1, 2, 3, 4, 5, 6]
+    assert due(ComparisonSchedule(Every(seconds=10.0), lambda: clock[0]), 60, clock, 0.5) == [1, 2, 4, 8, 16, 32, 52]
+    assert due(ComparisonSchedule(Every(seconds=10.0), lambda: clock[0]), 6, clock, 30.0) == [1, 2, 3, 4, 5, 6]
 
 
 # --- the hook ---------------------------------------------------------------------------------------------------------
 
 
-def counting(boot: Booted, every: Every) -> tuple[signs.StepCounter, torch.optim.Optimizer]:
-    current = signs.current()
+def counting(boot: Booted, every: Every) -> tuple[heartbeat.StepCounter, torch.optim.Optimizer]:
+    current = heartbeat.current()
     assert current is not None
-    counter, optimizer = signs.StepCounter(current), torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    counter, optimizer = heartbeat.StepCounter(current), torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     counter.then = compare.Comparison(boot.worker, every)
     optimizer.register_step_post_hook(counter)
     return counter, optimizer
@@ -143,7 +143,7 @@ def test_one_rank_alone_says_once_that_nothing_is_compared(boot: Booted) -> None
     _, optimizer = counting(boot, Every(steps=1))
     for _ in range(3):
         optimizer.step()
-    assert list(unseen._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
+    assert list(limitations._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
     assert boot.said() == []
 
 
@@ -159,13 +159,13 @@ def test_what_fails_in_the_check_stops_no_step_and_is_not_tried_again(boot: Boot
     for _ in range(3):
         optimizer.step()
     assert (boot.worker.step, tried) == (3, [1])
-    assert list(unseen._seen) == ["compare: replicas are not compared after step 1: RuntimeError: no group"]
+    assert list(limitations._seen) == ["compare: replicas are not compared after step 1: RuntimeError: no group"]
 
 
 def test_a_compiled_step_is_ended_by_what_is_found(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signs.StepCounter, "__call__", signs.StepCounter.__call__)
+    monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
-    signs.see_dynamo(torch._dynamo)
+    heartbeat.see_dynamo(torch._dynamo)
     _, optimizer = counting(boot, Every(steps=2))
     monkeypatch.setattr(compare.Comparison, "_compare", lambda self: CorruptionError("found") if boot.worker.step == 2 else None)
     step = torch.compile(optimizer.step, backend="eager")

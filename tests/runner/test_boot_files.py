@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from headway.runner.boot import dcp_calls, files, records, saved, unseen
-from headway.runner.boot.records import Found, registry_of, verify
-from headway.runner.checkpoint.foreign.root import ROOT
+from headway.runner.boot import dcp_calls, files, limitations, records, saved
+from headway.runner.boot.records import FileState, registry_of, verify
+from headway.runner.checkpoint.interop.root import ROOT
 from headway.runner.checkpoint.sources import DirectorySource
 from tests.runner.boots import Booted, booted, flip
 from tests.runner.test_boot_saved import names
@@ -39,10 +39,10 @@ load: Callable[..., Any] = files.loading(torch.load, "f")
 def boot(tmp_path: Path) -> Iterator[Booted]:
     with booted(tmp_path / "run") as found:
         yield found
-    unseen._seen.clear()
+    limitations._seen.clear()
 
 
-def found(path: Path) -> Found:
+def found(path: Path) -> FileState:
     files.settle()
     return verify(path, saved.here()).found
 
@@ -52,7 +52,7 @@ def test_a_file_is_what_torch_writes_and_loads_again(tmp_path: Path, boot: Boote
     expected = (tmp_path / "state.pt").read_bytes()
     save(STATE, tmp_path / "state.pt")
     assert (tmp_path / "state.pt").read_bytes() == expected
-    assert found(tmp_path / "state.pt") is Found.GOOD
+    assert found(tmp_path / "state.pt") is FileState.GOOD
     assert names(tmp_path) == ["run", "state.pt"]
     assert load(tmp_path / "state.pt")["step"] == 30
 
@@ -63,7 +63,7 @@ def test_there_is_a_record_whatever_names_a_file(given: Callable[[str], Any], tm
     save(obj=STATE, f=target)
     if isinstance(target, io.IOBase):
         target.close()
-    assert found(tmp_path / "state.pt") is Found.GOOD
+    assert found(tmp_path / "state.pt") is FileState.GOOD
 
 
 def test_a_stream_that_is_closed_after_the_save_is_no_damage(tmp_path: Path, boot: Booted) -> None:
@@ -77,12 +77,12 @@ def test_who_dies_while_a_file_is_written_over_leaves_no_checksum_of_what_was_th
     save(STATE, tmp_path / "state.pt")
 
     def dies(*_: Any) -> None:
-        assert found(tmp_path / "state.pt") is Found.UNKNOWN
+        assert found(tmp_path / "state.pt") is FileState.UNKNOWN
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         files.saving(dies, 1, "f")(STATE, tmp_path / "state.pt")
-    assert found(tmp_path / "state.pt") is Found.UNKNOWN
+    assert found(tmp_path / "state.pt") is FileState.UNKNOWN
     boot.verify()
     assert names(tmp_path) == ["run", "state.pt"], "it is whole"
 
@@ -223,7 +223,7 @@ def test_a_save_whose_checksum_cannot_be_written_is_a_save_and_is_said(
     monkeypatch.setattr(records, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     save(STATE, tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt")["step"] == 30
-    unseen.say_unseen()
+    limitations.report_limitations()
     assert [note["calls"] for note in boot.said()] == [["a hook failed: begin: OSError"]]
 
 
@@ -540,7 +540,7 @@ def test_a_writer_of_somebody_elses_is_left_alone_and_said(tmp_path: Path, chose
     state_dict_saver.save(STATE, storage_writer=Own(tmp_path / "own"), no_dist=True)
     assert not (tmp_path / "own" / ROOT).exists()
     assert not registry_of(chosen.worker).exists()
-    unseen.say_unseen()
+    limitations.report_limitations()
     (note,) = chosen.said()
     assert note["calls"] == ["dcp.save through Own with a custom write method: not verified"]
 
@@ -614,6 +614,6 @@ def test_a_directory_that_torch_has_overwritten_since_is_torchs(tmp_path: Path, 
 def test_what_headways_storage_cannot_hold_torch_saves_and_it_is_said(tmp_path: Path, chosen: Booted) -> None:
     dcp_save(tmp_path / "step-10", {"weight": STATE["weight"], "odd": types.SimpleNamespace(a=1)})
     assert loaded(tmp_path / "step-10").equal(STATE["weight"])
-    unseen.say_unseen()
+    limitations.report_limitations()
     (note,) = chosen.said()
     assert note["calls"][0].startswith(f"dcp.save to {tmp_path}/step-10: torch saved it: ObjectError: `odd`")

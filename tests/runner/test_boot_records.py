@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.runner.boot import files, records, saved, unseen
-from headway.runner.boot.records import BLOCK_BYTES, FILE, Found, Identity, Known, record_of, verify
+from headway.runner.boot import files, limitations, records, saved
+from headway.runner.boot.records import BLOCK_BYTES, FILE, FileState, Identity, Known, record_of, verify
 from tests.runner.boots import Booted, booted, flip
 from tests.runner.test_boot_saved import save
 
@@ -27,7 +27,7 @@ CONTENT = bytes(range(256)) * 100
 def boot(tmp_path: Path) -> Iterator[Booted]:
     with booted(tmp_path / "run") as found:
         yield found
-    unseen._seen.clear()
+    limitations._seen.clear()
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def path(tmp_path: Path, boot: Booted) -> Path:
     return save(tmp_path / "model.pt", CONTENT)
 
 
-def found(path: Path) -> Found:
+def found(path: Path) -> FileState:
     return verify(path, saved.here()).found
 
 
@@ -47,10 +47,10 @@ def keeping_times(path: Path, change: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("place", [0, 12_345, len(CONTENT) - 1])
 def test_a_bit_that_nobody_can_have_written_is_damage(place: int, path: Path) -> None:
-    assert found(path) is Found.GOOD
+    assert found(path) is FileState.GOOD
     flip(path, place)
     verified = verify(path, saved.here())
-    assert verified.found is Found.DAMAGED
+    assert verified.found is FileState.DAMAGED
     assert verified.actual not in ("", verified.expected)
 
 
@@ -59,13 +59,13 @@ def test_a_bit_that_somebody_has_written_is_his(seconds: int, path: Path) -> Non
     stat = path.stat()
     flip(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + seconds * 10**9))
-    assert found(path) is Found.UNKNOWN
+    assert found(path) is FileState.UNKNOWN
 
 
 @pytest.mark.parametrize("length", [0, 1, len(CONTENT) - 1, len(CONTENT) + 1])
 def test_a_file_of_another_length_is_somebody_elses(length: int, path: Path) -> None:
     keeping_times(path, lambda: os.truncate(path, length))
-    assert found(path) is Found.UNKNOWN
+    assert found(path) is FileState.UNKNOWN
 
 
 def test_another_file_of_the_same_name_length_and_time_is_somebody_elses(path: Path) -> None:
@@ -74,14 +74,14 @@ def test_another_file_of_the_same_name_length_and_time_is_somebody_elses(path: P
         path.with_name("other").replace(path)
 
     keeping_times(path, replace)
-    assert found(path) is Found.UNKNOWN
+    assert found(path) is FileState.UNKNOWN
 
 
 def test_the_bytes_of_another_save_are_a_copy_and_no_damage(tmp_path: Path, path: Path) -> None:
     """`cp --preserve` of a file that was saved within the same tick of a coarse clock."""
     other = save(tmp_path / "other.pt", CONTENT[::-1])
     keeping_times(path, lambda: shutil.copyfile(other, path))
-    assert found(path) is Found.UNKNOWN
+    assert found(path) is FileState.UNKNOWN
 
 
 def test_where_mappings_leave_no_time_nothing_is_damage_and_it_is_said(
@@ -90,8 +90,8 @@ def test_where_mappings_leave_no_time_nothing_is_damage_and_it_is_said(
     kind = records.file_system(path.stat().st_dev)
     monkeypatch.setattr(records, "TIMELESS", {kind})
     flip(path)
-    assert found(path) is Found.UNKNOWN
-    unseen.say_unseen()
+    assert found(path) is FileState.UNKNOWN
+    limitations.report_limitations()
     (note,) = boot.said()
     assert note["calls"][0].endswith(f"was saved; {kind} does not show whether another program wrote it")
 
@@ -169,7 +169,7 @@ def test_two_files_of_one_identity_say_nothing_of_each_other(path: Path, tmp_pat
     known.add(record)
     known.add(record)
     assert known.of(record.identity) == record
-    known.add(records.Record("/elsewhere", record.identity, "0" * 32, ()))
+    known.add(records.FileRecord("/elsewhere", record.identity, "0" * 32, ()))
     assert known.of(record.identity) is None
 
 
@@ -177,7 +177,7 @@ def test_what_is_kept_in_mind_is_bounded(boot: Booted, monkeypatch: pytest.Monke
     monkeypatch.setattr(records, "MOST", 10)
     known = Known()
     for number in range(25):
-        known.add(records.Record(f"/{number}", Identity(number, 1, 1), f"{number}", ()))
+        known.add(records.FileRecord(f"/{number}", Identity(number, 1, 1), f"{number}", ()))
     assert len(known.by_path) == 5
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.runner.boot import files, records, saved, shares, unseen
+from headway.runner.boot import files, limitations, records, saved, shares
 from headway.runner.boot.records import registry_of
 from tests.runner.boots import Booted, booted, flip
 
@@ -20,7 +20,7 @@ from tests.runner.boots import Booted, booted, flip
 def boot(tmp_path: Path) -> Iterator[Booted]:
     with booted(tmp_path / "run") as found:
         yield found
-    unseen._seen.clear()
+    limitations._seen.clear()
 
 
 def save(path: Path, content: bytes = b"") -> Path:

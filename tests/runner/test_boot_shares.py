@@ -19,10 +19,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from headway.runner.boot import files, records, saved, shares, unseen
+from headway.runner.boot import files, limitations, records, saved, shares
 from headway.runner.boot.dcp import ScriptWriter, saved_by, saving_of
 from headway.runner.boot.records import differ, registry_of
-from headway.runner.boot.shares import Piece, verify_first
+from headway.runner.boot.shares import VerificationShare, verify_first
 from tests.runner.boots import VERIFY_S, Booted, booted, flip
 from tests.runner.test_boot_saved import names, save
 
@@ -38,7 +38,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Booted]:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(RANKS))
     with booted(tmp_path / "run", RANKS) as found:
         yield found
-    unseen._seen.clear()
+    limitations._seen.clear()
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(
 def test_a_rank_is_told_the_time_that_is_left(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     store, given_s = HashStore(), list[float]()
     lead = shares._Lead(store, 2, 7.0)
-    lead._tell({1: [Piece(0, records.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
+    lead._tell({1: [VerificationShare(0, records.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
     store.set("headway/shares/1/1", "null")
     monkeypatch.setattr(shares, "_verify_in_time", lambda _, seconds: given_s.append(seconds))
     shares._follow(dataclasses.replace(boot.worker, rank=1), store, timedelta(seconds=60))
@@ -183,7 +183,7 @@ def test_a_share_that_was_not_read_in_time_makes_nothing_good(
     for rank in range(1, RANKS):
         store.set(f"headway/shares/{rank}/0/found", "null" if rank == 2 else "[]")
     (verdict,) = shares._Lead(store, RANKS, VERIFY_S).judged(saved.units(registry_of(boot.worker), None))
-    assert verdict.state is saved.State.UNKNOWN
+    assert verdict.state is saved.SavedState.UNKNOWN
 
 
 def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_path: Path, boot: Booted) -> None:
@@ -192,7 +192,7 @@ def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_pa
     for rank, state in enumerate(("unread", "damaged", "failed"), 1):
         store.set(f"headway/shares/{rank}/0/found", f'[[0, "{state}", "why"]]')
     (verdict,) = shares._Lead(store, RANKS, VERIFY_S).judged(saved.units(registry_of(boot.worker), None))
-    assert verdict.state is saved.State.DAMAGED
+    assert verdict.state is saved.SavedState.DAMAGED
 
 
 def test_a_registry_that_cannot_be_looked_at_stops_no_rank(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,9 @@ lengths = st.lists(st.tuples(st.integers(1, BLOCKS), st.integers(0, 1 << 40)), m
 
 @given(lengths, st.integers(1, 50), st.sampled_from([0, 1 << 26]))
 def test_shares_are_whole_and_none_is_much_larger_than_another(lengths: list[tuple[int, int]], ranks: int, least: int) -> None:
-    pieces = [(Piece(at, "file", str(at), (0, 0, 0), 0, blocks), length) for at, (blocks, length) in enumerate(lengths)]
+    pieces = [
+        (VerificationShare(at, "file", str(at), (0, 0, 0), 0, blocks), length) for at, (blocks, length) in enumerate(lengths)
+    ]
     given_out = shares.shares(pieces, ranks, least)
     blocks = [(piece.number, block) for share in given_out for piece in share for block in range(piece.first, piece.end)]
     assert blocks == [(at, block) for at, (count, _) in enumerate(lengths) for block in range(count)]

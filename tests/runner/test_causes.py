@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.runner.contract import Exit
-from headway.runner.coordinator.causes import Cause, Ended, Kind, Raised, cause_of, hung, is_node_gone, kind_of, lost, unspecific
+from headway.runner.coordinator.causes import (
+    Cause,
+    Ended,
+    Kind,
+    Raised,
+    cause_of,
+    hang_cause,
+    is_node_gone,
+    kind_of,
+    node_lost_cause,
+    unspecific,
+)
 from headway.runner.health.watch import Hang
 from headway.runner.health.xid import Xid
 
@@ -84,7 +95,7 @@ def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
     found = cause(ended(0, 1), ended(1, -6), *gone, r0=CLOSED)
     assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.NODE_LOST, 1, "n1", "node lost")
     assert cause(ended(2, -9, how="its node restarted"), ended(0, 1)).kind is Kind.NODE_LOST
-    assert lost(1, "n1", "it never joined", 3).fingerprint == "node lost"
+    assert node_lost_cause(1, "n1", "it never joined", 3).fingerprint == "node lost"
 
 
 def test_codes_that_ranks_reach_together_come_last_and_a_scripts_codes_mean_nothing() -> None:
@@ -158,10 +169,10 @@ def test_a_fingerprint_has_no_numbers_paths_and_quotes_in_it() -> None:
 
 
 def test_a_hang_names_its_culprit_and_without_one_no_node() -> None:
-    named = hung(Hang((3, 2), "compute", 2.25, "rank 2 is stopped"), {2: 1, 3: 1}, HOSTS, 9)
+    named = hang_cause(Hang((3, 2), "compute", 2.25, "rank 2 is stopped"), {2: 1, 3: 1}, HOSTS, 9)
     assert (named.kind, named.rank, named.host, named.fingerprint) == (Kind.HANG, 2, "n1", "hang: compute")
     assert named.text == "no heartbeat for 2.2 s in compute: rank 2 is stopped"
-    nobody = hung(Hang((), "collective", 600.0, "nobody differs"), {}, HOSTS, 9)
+    nobody = hang_cause(Hang((), "collective", 600.0, "nobody differs"), {}, HOSTS, 9)
     assert (nobody.rank, nobody.node, nobody.host) == (None, None, None)
 
 
@@ -235,10 +246,10 @@ def test_an_error_of_the_users_elsewhere_is_no_devices_and_neither_is_a_lost_nod
 def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
     hang, nodes = Hang((0,), "collective", 600.0, "nobody goes on"), {0: 0}
     exits = [ended(0, -9, asked=True), with_xids(ended(2, -9, asked=True), LOST_GPU)]
-    found = hung(hang, nodes, HOSTS, 9, exits)
+    found = hang_cause(hang, nodes, HOSTS, 9, exits)
     assert (found.kind, found.node, found.step) == (Kind.HARDWARE, 1, 9)
     assert found.text.endswith("rank 2: no heartbeat for 600.0 s in collective: nobody goes on")
-    assert hung(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is Kind.HANG
+    assert hang_cause(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is Kind.HANG
 
 
 def test_of_wrong_numbers_whose_finder_could_not_speak_nobody_is_blamed() -> None:

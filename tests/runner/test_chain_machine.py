@@ -36,7 +36,7 @@ from headway.runner.checkpoint.chain import (
     retired,
 )
 from headway.runner.checkpoint.format import RefusedError
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import Store
 from headway.runner.checkpoint.stores.object_store import ObjectStore
@@ -46,7 +46,7 @@ from headway.runner.contract import Mesh
 from .lockstep import FAULTS, Crash, Memory, Writer
 
 RUN = "run-1"
-PLACE = Place(Path("checkpoints"), RUN, 1, 0, 1, Mesh())
+PLACE = CheckpointLocation(Path("checkpoints"), RUN, 1, 0, 1, Mesh())
 GROUPS = 2
 # How many histories are tried; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "60"))

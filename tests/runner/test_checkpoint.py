@@ -29,10 +29,10 @@ from headway.runner.checkpoint.chain import (
 )
 from headway.runner.checkpoint.commit import Committer
 from headway.runner.checkpoint.format import MANIFEST, Box, RefusedError, UnfitError
-from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.load import Loader
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.objects import ObjectError
-from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
@@ -57,17 +57,17 @@ class Run:
     def opened(self) -> Chain:
         return Chain(PosixStore(self.root / "chain"), RUN)
 
-    def claim(self, base: Base | None = None) -> Place:
+    def claim(self, base: Base | None = None) -> CheckpointLocation:
         self.chain.read()
         record = self.chain.claim(base, 0, "tester")
         mesh = Mesh(dp_shard=self.world_size)
-        return Place(self.root / "checkpoints", RUN, record.generation, 0, procs_per_slot=1, mesh=mesh)
+        return CheckpointLocation(self.root / "checkpoints", RUN, record.generation, 0, procs_per_slot=1, mesh=mesh)
 
-    def save(self, place: Place, step: int, state: State, keep: int = 3) -> Base:
+    def save(self, place: CheckpointLocation, step: int, state: RankState, keep: int = 3) -> Base:
         save(place, self.opened(), Ranks(), step, state, keep)
         return self.newest()
 
-    def save_all(self, place: Place, step: int, states: list[State]) -> list[Saved | Exception]:
+    def save_all(self, place: CheckpointLocation, step: int, states: list[RankState]) -> list[Saved | Exception]:
         return on_all_ranks(len(states), lambda ranks: save(place, self.opened(), ranks, step, states[ranks.rank], keep=3))
 
     def newest(self) -> Base:
@@ -132,7 +132,7 @@ def loaded(reader: Reader, tensors: dict[str, torch.Tensor]) -> dict[str, torch.
 
 
 def test_every_kind_of_tensor_comes_back_bit_for_bit(run: Run) -> None:
-    base = run.save(run.claim(), 10, State(TENSORS, OBJECTS))
+    base = run.save(run.claim(), 10, RankState(TENSORS, OBJECTS))
     assert (base.step, base.generation) == (10, 1)
     found = loaded(run.reader(), TENSORS)
     assert {name: raw(tensor) for name, tensor in found.items()} == {name: raw(tensor) for name, tensor in TENSORS.items()}
@@ -140,41 +140,41 @@ def test_every_kind_of_tensor_comes_back_bit_for_bit(run: Run) -> None:
 
 
 def test_save_returns_the_bytes_of_data_files(run: Run) -> None:
-    assert save(run.claim(), run.opened(), Ranks(), 10, State(TENSORS, OBJECTS), keep=3) == Saved(4096, ())
+    assert save(run.claim(), run.opened(), Ranks(), 10, RankState(TENSORS, OBJECTS), keep=3) == Saved(4096, ())
     assert (run.root / "checkpoints" / "step-000000010.g000001" / "data-0-0.bin").stat().st_size == 4096
 
 
 def test_a_parameter_that_wants_gradients_is_filled_in_place(run: Run) -> None:
-    run.save(run.claim(), 1, State({"w": torch.full((3,), 7.0)}, {}))
+    run.save(run.claim(), 1, RankState({"w": torch.full((3,), 7.0)}, {}))
     parameter = torch.nn.Parameter(torch.zeros(3))
     load(run.reader(), {"w": parameter})
     assert parameter.tolist() == [7.0, 7.0, 7.0]
 
 
 def test_a_checkpoint_holds_no_pickle_and_nothing_but_its_files(run: Run) -> None:
-    run.save(run.claim(), 10, State(TENSORS, OBJECTS))
+    run.save(run.claim(), 10, RankState(TENSORS, OBJECTS))
     directory = run.root / "checkpoints" / "step-000000010.g000001"
     assert sorted(path.name for path in directory.iterdir()) == sorted(FILES)
     assert run.directories() == [directory.name]
 
 
 def test_what_was_not_saved_is_refused_by_tensor(run: Run) -> None:
-    run.save(run.claim(), 1, State({"w": torch.ones(3)}, {}))
+    run.save(run.claim(), 1, RankState({"w": torch.ones(3)}, {}))
     with pytest.raises(UnfitError, match=r"^step-000000001\.g000001: tensor `v`: 0 of 2 elements"):
         load(run.reader(), {"v": torch.zeros(2)})
 
 
 @pytest.mark.parametrize("other", [torch.zeros(4), torch.zeros(1, 3), torch.zeros(3, dtype=torch.float64)])
 def test_another_shape_or_dtype_is_refused_by_tensor(run: Run, other: torch.Tensor) -> None:
-    run.save(run.claim(), 1, State({"w": torch.ones(3)}, {}))
+    run.save(run.claim(), 1, RankState({"w": torch.ones(3)}, {}))
     with pytest.raises(UnfitError, match=r"tensor `w` is float32\[3\] in the checkpoint"):
         load(run.reader(), {"w": other})
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
-TINY = State({"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, {"step": 10})
-OTHER = State({"w": torch.arange(6.0).reshape(2, 3) + 1, "n": torch.tensor(4)}, {"step": 20})
+TINY = RankState({"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, {"step": 10})
+OTHER = RankState({"w": torch.arange(6.0).reshape(2, 3) + 1, "n": torch.tensor(4)}, {"step": 20})
 
 
 def refused(run: Run, base: Base) -> RefusedError:
@@ -257,9 +257,9 @@ def test_equal_tensors_have_other_hashes_in_every_step_and_generation(run: Run, 
         assert refused(run, base).name == "part-0.json"
 
 
-def replace_generation(run: Run, base: Base) -> Place:
+def replace_generation(run: Run, base: Base) -> CheckpointLocation:
     """The place that `base` was written under."""
-    return Place(run.root / "checkpoints", RUN, base.generation, 0, 1, Mesh())
+    return CheckpointLocation(run.root / "checkpoints", RUN, base.generation, 0, 1, Mesh())
 
 
 def swap(one: Path, two: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_checkpoint_of_another_run_is_refused(run: Run, tiny: Base) -> None:
 
 
 def test_two_tensors_that_changed_places_are_refused(run: Run) -> None:
-    state = State({"a": torch.zeros(4), "b": torch.ones(4)}, {})
+    state = RankState({"a": torch.zeros(4), "b": torch.ones(4)}, {})
     base = run.save(run.claim(), 1, state)
     path = folder(run, base) / "data-0-0.bin"
     good = path.read_bytes()
@@ -345,7 +345,7 @@ def test_every_checkpoint_that_counts_is_there_and_loads(run: Run) -> None:
     for step in range(1, 12):
         if step % 4 == 0:
             place = run.claim(run.newest())
-        run.save(place, step, State({"w": torch.full((2,), float(step))}, {}), keep=3)
+        run.save(place, step, RankState({"w": torch.full((2,), float(step))}, {}), keep=3)
         records = run.chain.read()
         for base in lineage(records):
             if (base.checkpoint, "disk") not in retired(records):
@@ -382,7 +382,7 @@ def standing(run: Run) -> Iterator[Base]:
 
 def test_an_object_that_cannot_be_held_fails_the_save_by_name(run: Run, standing: Base) -> None:
     with pytest.raises(ObjectError, match=r"^extra\['a'\] is a builtins\.set"):
-        run.save(replace_generation(run, standing), 20, State(TINY.tensors, {"extra": {"a": {1}}}))
+        run.save(replace_generation(run, standing), 20, RankState(TINY.tensors, {"extra": {"a": {1}}}))
 
 
 @pytest.mark.parametrize(("owner", "call"), [(Path, "mkdir"), (os, "pwrite"), (os, "fsync"), (Path, "rename")])
@@ -453,10 +453,10 @@ FULL = {"w": torch.arange(35.0).reshape(7, 5), "b": torch.arange(2, dtype=torch.
 HSDP = (Replicate(), Shard(0))
 
 
-def states(shape: tuple[int, ...], placements: Any) -> list[State]:
+def states(shape: tuple[int, ...], placements: Any) -> list[RankState]:
     """Sharded tensors of FULL and one that every rank has whole; objects of each rank's own."""
     plain = {"step": torch.tensor(4.0)}
-    return [State({**view, **plain}, {"rank": rank}) for rank, view in enumerate(views(FULL, shape, placements))]
+    return [RankState({**view, **plain}, {"rank": rank}) for rank, view in enumerate(views(FULL, shape, placements))]
 
 
 def check_loads(run: Run, full: dict[str, torch.Tensor], shape: tuple[int, ...], placements: Any) -> None:
@@ -506,7 +506,7 @@ def test_any_layout_loads_under_any_other(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as root:
         run = Run(Path(root), before[0])
         written = views(full, (before[0],), [before[1]])
-        saved = run.save_all(run.claim(), 1, [State(view, {}) for view in written])
+        saved = run.save_all(run.claim(), 1, [RankState(view, {}) for view in written])
         assert all(isinstance(one, Saved) for one in saved), saved
         check_loads(run, full, (after[0],), [after[1]])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.runner.health.collectives import Collective, Operation, at_odds, missing
+from headway.runner.health.collectives import Collective, CollectiveOperation, at_odds, missing
 
 SUM, GATHER = "all_reduce(Float[4])", "all_gather(Float[4])"
 
@@ -61,13 +61,17 @@ def test_where_all_who_are_late_wait_they_are_named_together() -> None:
 
 def waits(operation: str, number: int = 7, before: str = "same", group: str = "0") -> Collective:
     """In `operation`, with more that was entered behind it."""
-    recent = (Operation(number - 1, SUM, "old"), Operation(number, operation, before), Operation(number + 2, SUM, "new"))
+    recent = (
+        CollectiveOperation(number - 1, SUM, "old"),
+        CollectiveOperation(number, operation, before),
+        CollectiveOperation(number + 2, SUM, "new"),
+    )
     return Collective(group, "default_pg", number + 2, SUM, False, number, recent)
 
 
 def has_done(operation: str, number: int = 7) -> Collective:
     """It waits in the one behind."""
-    recent = (Operation(number, operation, "same"), Operation(number + 1, SUM, "new"))
+    recent = (CollectiveOperation(number, operation, "same"), CollectiveOperation(number + 1, SUM, "new"))
     return Collective("0", "default_pg", number + 1, SUM, False, number + 1, recent)
 
 
@@ -105,7 +109,7 @@ def test_nobody_is_at_odds_where_one_has_completed_what_takes_them_all() -> None
 
 
 def test_a_rank_that_waits_for_nobody_is_not_held_against_those_that_wait() -> None:
-    done = Collective("0", "default_pg", 7, SUM, True, 0, (Operation(7, "broadcast", "same"),))
+    done = Collective("0", "default_pg", 7, SUM, True, 0, (CollectiveOperation(7, "broadcast", "same"),))
     assert at_odds({0: [waits("barrier")], 1: [done]}) is None
 
 

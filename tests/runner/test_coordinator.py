@@ -34,6 +34,7 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     Drop,
     Event,
+    EvidenceEvent,
     Exited,
     Finish,
     Joined,
@@ -41,7 +42,6 @@ from headway.runner.coordinator.events import (
     MakeClaim,
     Note,
     Probed,
-    Said,
     Send,
     Tick,
 )
@@ -150,7 +150,9 @@ class Bench:
     def loaded(self) -> "Bench":
         """All ranks have loaded: they train."""
         for rank in range(self.machine.generation.world_size):
-            self.do(Said(self.machine.roster.node_of(rank), self.generation, {"what": "loaded", "rank": rank, "step": 0}))
+            self.do(
+                EvidenceEvent(self.machine.roster.node_of(rank), self.generation, {"what": "loaded", "rank": rank, "step": 0})
+            )
         return self
 
     def end(self, rank: int, code: int, step: int = 0, asked: bool = False, generation: int | None = None) -> list[Action]:
@@ -164,7 +166,7 @@ class Bench:
         return found
 
     def say(self, what: str, rank: int = 0, **facts: Any) -> list[Action]:
-        return self.do(Said(rank // self.config.procs_per_slot, self.generation, {"what": what, "rank": rank, **facts}))
+        return self.do(EvidenceEvent(rank // self.config.procs_per_slot, self.generation, {"what": what, "rank": rank, **facts}))
 
     def finish(self) -> Finish:
         (found,) = [action for action in self.actions if isinstance(action, Finish)]
@@ -694,13 +696,13 @@ def test_evidence_of_an_earlier_generation_does_not_count() -> None:
     bench = Bench().started()
     bench.end_all([1, 1, 1, 1])
     bench.started()
-    bench.do(Said(0, 1, {"what": "committed", "rank": 0, "step": 99}))
+    bench.do(EvidenceEvent(0, 1, {"what": "committed", "rank": 0, "step": 99}))
     assert bench.machine.committed_step is None
 
 
 def test_what_an_agent_notes_is_in_the_journal() -> None:
     bench = Bench().started()
-    bench.do(Said(1, 1, {"what": "note", "kind": "refused file", "path": "last.ckpt"}))
+    bench.do(EvidenceEvent(1, 1, {"what": "note", "kind": "refused file", "path": "last.ckpt"}))
     assert bench.note("refused file") == {"node": 1, "what": "note", "kind": "refused file", "path": "last.ckpt"}
 
 
@@ -786,8 +788,8 @@ def failed(**more: Any) -> Bench:
     return bench
 
 
-def held(node: int, *holdings: dict[str, Any], generation: int = 1) -> Said:
-    return Said(node, generation, {"what": "held", "holdings": list(holdings)})
+def held(node: int, *holdings: dict[str, Any], generation: int = 1) -> EvidenceEvent:
+    return EvidenceEvent(node, generation, {"what": "held", "holdings": list(holdings)})
 
 
 def claimed(actions: Sequence[Action]) -> MakeClaim:
@@ -870,8 +872,8 @@ def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() 
 # --- preemption -------------------------------------------------------------------------------------------------------
 
 
-def preempted(node: int = 1, generation: int = 0, **facts: Any) -> Said:
-    return Said(node, generation, {"what": "preempted", **facts})
+def preempted(node: int = 1, generation: int = 0, **facts: Any) -> EvidenceEvent:
+    return EvidenceEvent(node, generation, {"what": "preempted", **facts})
 
 
 def test_the_builtin_trainer_saves_and_the_attempt_ends_with_82() -> None:
@@ -1257,8 +1259,8 @@ def stopping(settings: RunConfig | None = None, *, spare: bool = False, grace_s:
     return bench
 
 
-def undead(rank: int = 3, state: str = "D") -> Said:
-    return Said(1, 1, {"what": "undead", "workers": [{"rank": rank, "state": state}]})
+def undead(rank: int = 3, state: str = "D") -> EvidenceEvent:
+    return EvidenceEvent(1, 1, {"what": "undead", "workers": [{"rank": rank, "state": state}]})
 
 
 def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) -> list[Action]:
@@ -1349,7 +1351,7 @@ def test_a_coordinator_that_follows_ends_what_the_one_before_has_told_to_end() -
 
 def test_what_a_supervisor_says_of_ranks_that_it_never_had_changes_nothing() -> None:
     bench = stopping()
-    bench.do(undead(rank=7), Said(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
+    bench.do(undead(rank=7), EvidenceEvent(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
     assert "undead" not in bench.notes()
 
 

@@ -32,13 +32,13 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     Drop,
     Event,
+    EvidenceEvent,
     Exited,
     Finish,
     Joined,
     Lost,
     MakeClaim,
     Note,
-    Said,
     Send,
     Tick,
 )
@@ -381,7 +381,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if ended := [rank for rank, worker in agent.workers.items() if not worker.runs]:
             agent.say(agent.exited(*ended))
         if agent.stopping:
-            agent.say(Said(agent.node, agent.generation, {"what": "preempted"}))
+            agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "preempted"}))
 
     def end_wire(self, wire: Wire | None) -> None:
         """What is under way on it is lost."""
@@ -417,7 +417,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 for worker in agent.workers.values():
                     worker.saves = True
             case "survey":
-                agent.say(Said(agent.node, agent.generation, {"what": "held", "holdings": list(agent.captures)}))
+                agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "held", "holdings": list(agent.captures)}))
             case "stop":
                 for worker in agent.workers.values():
                     worker.killed |= worker.runs and worker.generation <= order.generation
@@ -443,7 +443,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         seen = {rank: RankBeat(w.step, "compute", w.step, self.now_s - w.moved_s) for rank, w in agent.workers.items() if w.runs}
         agent.say(Beat(agent.node, agent.generation, agent.open_port, seen))
         if stay := [{"rank": rank, "state": "D"} for rank, w in agent.workers.items() if w.runs and w.killed and w.undying]:
-            agent.say(Said(agent.node, agent.generation, {"what": "undead", "workers": stay}))
+            agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "undead", "workers": stay}))
 
     # --- the workers --------------------------------------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def say_of(self, rank: int, what: str, **facts: object) -> None:
         for agent in self.agents:
             if rank in agent.workers and agent.generation == self.started:
-                agent.say(Said(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
+                agent.say(EvidenceEvent(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
 
     def workers_go_on(self, to_the_end: bool) -> None:
         """Each does what it would do by itself: dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
@@ -688,7 +688,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return
         self.preempted_s = self.now_s if self.preempted_s is None else self.preempted_s
         agent.stopping = True
-        agent.say(Said(agent.node, agent.generation, {"what": "preempted"}))
+        agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "preempted"}))
 
     @precondition(lambda self: self.whole())
     @rule(really=rarely)

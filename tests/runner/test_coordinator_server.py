@@ -16,8 +16,8 @@ from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Exit, Mesh, RunConfig, Timeout, Trainer, Verdict, from_json, to_json
 from headway.runner.coordinator import claiming, main
-from headway.runner.coordinator.books import Books
-from headway.runner.coordinator.entrance import Entrance
+from headway.runner.coordinator.admission import Admission
+from headway.runner.coordinator.journal import Journal
 from headway.runner.coordinator.main import Server, patiently, rebuilt
 from headway.runner.coordinator.state import Phase
 from headway.runner.coordinator.term import Term, newest
@@ -376,7 +376,7 @@ def test_nodes_that_enter_get_indexes_that_nobody_had_and_a_proof_of_the_store(t
         await stopped(task)
 
     run(story)
-    assert Entrance(config, directory).admit({"node": None, "host": "h"})["node"] == 4, "another coordinator knows them too"
+    assert Admission(config, directory).admit({"node": None, "host": "h"})["node"] == 4, "another coordinator knows them too"
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -384,7 +384,7 @@ def test_an_index_that_has_published_itself_is_not_handed_out(tmp_path: Path, ta
     config, directory = opened(tmp_path)
     if taken:
         directory.node(1).write_text("{}")
-    assert Entrance(config, directory).admit({"node": None})["node"] == (2 if taken else 1)
+    assert Admission(config, directory).admit({"node": None})["node"] == (2 if taken else 1)
 
 
 @pytest.mark.parametrize("hanging", ["claim", "start", "verdict"])
@@ -404,8 +404,8 @@ def test_a_store_that_never_answers_ends_the_nodes_all_the_same(
         return work
 
     monkeypatch.setattr(main, "claim", hangs("claim", claiming.claim, lambda *_: True))
-    monkeypatch.setattr(Books, "note", hangs("start", Books.note, lambda _self, _generation, line: line["kind"] == "start"))
-    monkeypatch.setattr(Books, "decide", hangs("verdict", Books.decide, lambda *_: True))
+    monkeypatch.setattr(Journal, "note", hangs("start", Journal.note, lambda _self, _generation, line: line["kind"] == "start"))
+    monkeypatch.setattr(Journal, "decide", hangs("verdict", Journal.decide, lambda *_: True))
 
     async def story() -> None:
         there = server(config, directory)

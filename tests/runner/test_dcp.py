@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
-from headway.runner.checkpoint.foreign.plain_dcp import PlainDcpError, read_dcp
-from headway.runner.checkpoint.foreign.root import ROOT, read_root
 from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
+from headway.runner.checkpoint.interop.plain_dcp import PlainDcpError, read_dcp
+from headway.runner.checkpoint.interop.root import ROOT, read_root
 from headway.runner.checkpoint.objects import ObjectError
 from tests.runner.layouts import views
 
@@ -149,7 +149,7 @@ def test_a_value_that_only_code_can_load_fails_the_save_by_name_and_leaves_what_
 
 def test_what_cannot_be_loaded_as_weights_only_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("headway.runner.checkpoint.foreign.dcp._unloadable", lambda _: None)
+        patch.setattr("headway.runner.checkpoint.interop.dcp._unloadable", lambda _: None)
         save(tmp_path, {"odd": Strange()})
     assert "`odd` cannot be loaded without running its code" in refused(tmp_path, {"odd": None}).reason
 
@@ -249,7 +249,7 @@ def test_plans_that_torch_keeps_from_the_first_save_serve_the_next(tmp_path: Pat
 
 
 def test_a_large_tensor_is_cut_so_that_a_reader_of_few_rows_reads_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.runner.checkpoint.foreign.part.CHUNK_BYTES", 64)
+    monkeypatch.setattr("headway.runner.checkpoint.interop.part.CHUNK_BYTES", 64)
     full = torch.arange(60.0).reshape(20, 3)
     save(tmp_path, {"w": full})
     (data,) = tmp_path.glob("data-*.bin")
@@ -433,7 +433,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from headway.runner.checkpoint.foreign.dcp import StorageReader, StorageWriter
+from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 
 root, rank, world, tp, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 dist.init_process_group("gloo", init_method=f"file://{root}/meet-{way}", rank=rank, world_size=world)

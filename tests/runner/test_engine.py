@@ -11,12 +11,12 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, SupersededError, lineage, newest_base
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.checkpoint.engine import Outcome, Saver
+from headway.runner.checkpoint.engine import SaveOutcome, Saver
 from headway.runner.checkpoint.format import RefusedError
-from headway.runner.checkpoint.keeper.link import Link, start_keeper
-from headway.runner.checkpoint.layout import State
+from headway.runner.checkpoint.keeper.link import KeeperLink, start_keeper
+from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.load import Loader
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.setup import connector, saver_of
@@ -39,16 +39,16 @@ class Rank:
         (root / "checkpoints").mkdir()
         self.chain, self.checkpoint = Chain(PosixStore(root / "chain"), "run-1"), checkpoint
         self.generation = 0
-        self.place = Place(root / "checkpoints", "run-1", 0, 0, 1, Mesh())
+        self.place = CheckpointLocation(root / "checkpoints", "run-1", 0, 0, 1, Mesh())
         self.claim()
 
     def claim(self) -> None:
         # A chain of its own: the saver may still be retiring through the other one.
         chain = Chain(PosixStore(self.place.root.parent / "chain"), "run-1")
         record = chain.claim(newest_base(chain.read()), 0, "tester")
-        self.place = Place(self.place.root, "run-1", record.generation, 0, 1, Mesh())
+        self.place = CheckpointLocation(self.place.root, "run-1", record.generation, 0, 1, Mesh())
 
-    def connect(self) -> Link:
+    def connect(self) -> KeeperLink:
         return connector(lambda: self.place, self.checkpoint, Ranks())()
 
     def saver(self) -> Saver:
@@ -63,8 +63,8 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
     return Rank(tmp_path, DISK, monkeypatch)
 
 
-def state(step: int, numbers: int = 1000) -> State:
-    return State({"w": torch.full((numbers,), float(step))}, {"step": step})
+def state(step: int, numbers: int = 1000) -> RankState:
+    return RankState({"w": torch.full((numbers,), float(step))}, {"step": step})
 
 
 def ended(saver: Saver) -> dict[tuple[int, str], str | None]:
@@ -176,6 +176,6 @@ def test_outcomes_say_how_long_it_took_and_how_much_was_written(rank: Rank) -> N
         saver.save(1, state(1), {"disk"})
         saver.wait()
         (memory, disk) = sorted(saver.outcomes(), key=lambda outcome: outcome.tier, reverse=True)
-    assert isinstance(disk, Outcome)
+    assert isinstance(disk, SaveOutcome)
     assert (memory.tier, disk.tier, disk.bytes) == ("memory", "disk", 4096)
     assert 0 < memory.seconds <= disk.seconds

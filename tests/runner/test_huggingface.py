@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from headway.runner.checkpoint.foreign import huggingface
-from headway.runner.checkpoint.foreign.archive import Described
-from headway.runner.checkpoint.foreign.huggingface import (
+from headway.runner.checkpoint.interop import huggingface
+from headway.runner.checkpoint.interop.archive import Described
+from headway.runner.checkpoint.interop.huggingface import (
     CONFIG,
     INDEX,
     ONE,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from headway.runner.checkpoint.foreign.archive import Archive
-from headway.runner.checkpoint.foreign.huggingface import CONFIG, SafetensorsArchive, export_safetensors, llama_config, llama_name
+from headway.runner.checkpoint.interop.archive import Archive
+from headway.runner.checkpoint.interop.huggingface import CONFIG, SafetensorsArchive, export_safetensors, llama_config, llama_name
 from headway.runner.checkpoint.tools.inspect import PlaceError
 from headway.runner.contract import Batch, Data, Mesh, Optimizer, RunConfig, Trainer
 from headway.runner.train.data import open_corpus

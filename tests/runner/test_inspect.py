@@ -15,16 +15,33 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from headway.runner.checkpoint import chain as chain_module
 from headway.runner.checkpoint.__main__ import main
-from headway.runner.checkpoint.bucket import Bucket
+from headway.runner.checkpoint.bucket import ObjectBucket
 from headway.runner.checkpoint.chain import Base, CheckpointId, Commit, Committed, Retire, lineage, newest_base
-from headway.runner.checkpoint.foreign.archive import Verified
-from headway.runner.checkpoint.foreign.dcp import StorageWriter
-from headway.runner.checkpoint.foreign.plain_dcp import export_dcp, read_dcp
 from headway.runner.checkpoint.format import MANIFEST, RefusedError
-from headway.runner.checkpoint.tools.adopt import Found, contradicted, found_again, newest_generation, readable, survey
-from headway.runner.checkpoint.tools.compare import Difference, compare
-from headway.runner.checkpoint.tools.founding import Contents, commit_first, contents_of_dcp, contents_of_safetensors, found_run
-from headway.runner.checkpoint.tools.inspect import PlaceError, Progress, Refused, Row, Run, chosen, open_run, rows, verify
+from headway.runner.checkpoint.interop.archive import Verified
+from headway.runner.checkpoint.interop.dcp import StorageWriter
+from headway.runner.checkpoint.interop.plain_dcp import export_dcp, read_dcp
+from headway.runner.checkpoint.tools.adopt import (
+    VerifiedDirectory,
+    contradicted,
+    found_again,
+    newest_generation,
+    readable,
+    survey,
+)
+from headway.runner.checkpoint.tools.compare import CheckpointDifference, compare
+from headway.runner.checkpoint.tools.inspect import (
+    InspectedRun,
+    PlaceError,
+    Progress,
+    Refused,
+    Row,
+    chosen,
+    open_run,
+    rows,
+    verify,
+)
+from headway.runner.checkpoint.tools.rebuild import Contents, commit_first, contents_of_dcp, contents_of_safetensors, found_run
 from headway.runner.contract import Checkpoint, Tier, to_json
 from tests.runner.test_huggingface import Tensors
 from tests.runner.test_imports import CONFIG_OF_JOB
@@ -42,12 +59,12 @@ def state(value: float) -> list[RankState]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> InspectedRun:
     return new_run(tmp_path / "run-1")
 
 
 @pytest.fixture
-def rolled_back(run: Run) -> Run:
+def rolled_back(run: InspectedRun) -> InspectedRun:
     """Steps 10, 20 and 30 of generation 1; generation 2 goes on from 20 to 35."""
     claim(run)
     _, base, _ = (save(run, step, state(step)) for step in (10, 20, 30))
@@ -62,14 +79,14 @@ def no_stale_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_module, "STALE_WAITS_S", ())
 
 
-def records(run: Run) -> Sequence[Any]:
+def records(run: InspectedRun) -> Sequence[Any]:
     return run.chain().read()
 
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_says_where_a_checkpoint_is_and_whether_it_counts(rolled_back: Run) -> None:
+def test_a_row_says_where_a_checkpoint_is_and_whether_it_counts(rolled_back: InspectedRun) -> None:
     found = {row.step: (row.generation, row.tiers, row.states) for row in rows(rolled_back, records(rolled_back))}
     assert found == {
         10: (1, ("disk",), ()),
@@ -79,21 +96,21 @@ def test_a_row_says_where_a_checkpoint_is_and_whether_it_counts(rolled_back: Run
     }
 
 
-def test_a_row_has_the_bytes_of_the_data_files_and_the_time_of_its_commit(rolled_back: Run) -> None:
+def test_a_row_has_the_bytes_of_the_data_files_and_the_time_of_its_commit(rolled_back: InspectedRun) -> None:
     (first, *_) = rows(rolled_back, records(rolled_back))
     files = (rolled_back.checkpoints / first.directory).glob("data-*")
     assert first.bytes == sum(file.stat().st_size for file in files) == 168
     assert first.made_at == records(rolled_back)[1].made_at
 
 
-def test_a_tier_that_finished_later_is_in_the_same_row(rolled_back: Run) -> None:
+def test_a_tier_that_finished_later_is_in_the_same_row(rolled_back: InspectedRun) -> None:
     newest = records(rolled_back)[-1]
     save_again = Commit(35, newest.entry.manifest_xxh3_128, ("remote",))
     rolled_back.chain().append(save_again, 2, 0, "a test")
     assert [row.tiers for row in rows(rolled_back, records(rolled_back)) if row.step == 35] == [("disk", "remote")]
 
 
-def test_what_was_retired_what_is_missing_and_what_was_never_committed_is_said(rolled_back: Run) -> None:
+def test_what_was_retired_what_is_missing_and_what_was_never_committed_is_said(rolled_back: InspectedRun) -> None:
     rolled_back.chain().append(Retire((CheckpointId(10, 1),)), 2, 0, "a test")
     shutil.rmtree(rolled_back.checkpoints / CheckpointId(10, 1).directory)
     shutil.rmtree(rolled_back.checkpoints / CheckpointId(20, 1).directory)
@@ -112,20 +129,20 @@ def test_what_was_retired_what_is_missing_and_what_was_never_committed_is_said(r
     assert (found[0].tiers, found[0].bytes) == ((), None)
 
 
-def test_a_run_without_checkpoints_has_no_rows(run: Run) -> None:
+def test_a_run_without_checkpoints_has_no_rows(run: InspectedRun) -> None:
     assert rows(run, records(run)) == []
 
 
-def test_the_checkpoint_of_a_step_is_the_one_that_counts(rolled_back: Run) -> None:
+def test_the_checkpoint_of_a_step_is_the_one_that_counts(rolled_back: InspectedRun) -> None:
     assert [chosen(rolled_back, records(rolled_back), step).step for step in (None, 20)] == [35, 20]
     with pytest.raises(PlaceError, match="run `run-1` has no checkpoint of step 30; it has: 35, 20, 10"):
         chosen(rolled_back, records(rolled_back), 30)
 
 
-def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back: Run, bucket: str) -> None:
+def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back: InspectedRun, bucket: str) -> None:
     at = CheckpointId(35, 2)
     for path in (rolled_back.checkpoints / at.directory).iterdir():
-        Bucket(bucket).put(f"run-1/{at.directory}/{path.name}", path.read_bytes())
+        ObjectBucket(bucket).put(f"run-1/{at.directory}/{path.name}", path.read_bytes())
     shutil.rmtree(rolled_back.checkpoints / at.directory)
     save(rolled_back, 40, state(40))
     rolled_back.chain().append(Retire((at,), ("disk",)), 2, 0, "a test")
@@ -138,10 +155,10 @@ def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back
     assert findings(rolled_back, base) == []
 
 
-def test_a_run_keeps_its_name_when_its_directory_is_moved(rolled_back: Run, tmp_path: Path) -> None:
+def test_a_run_keeps_its_name_when_its_directory_is_moved(rolled_back: InspectedRun, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     rolled_back.directory.rename(moved)
-    assert open_run(moved) == Run(moved, "run-1")
+    assert open_run(moved) == InspectedRun(moved, "run-1")
     (moved / "handle.json").write_text(json.dumps({"run": "as the handle says"}))
     assert open_run(moved).name == "as the handle says"
 
@@ -154,17 +171,17 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-def findings(run: Run, base: Base) -> list[Refused]:
+def findings(run: InspectedRun, base: Base) -> list[Refused]:
     return [found for found in verify(run.reader(base)) if isinstance(found, Refused)]
 
 
-def test_a_whole_checkpoint_is_verified_to_its_last_byte(rolled_back: Run) -> None:
+def test_a_whole_checkpoint_is_verified_to_its_last_byte(rolled_back: InspectedRun) -> None:
     found = list(verify(rolled_back.reader(chosen(rolled_back, records(rolled_back), None))))
     assert found[-1] == Progress(168, 168)
     assert not any(isinstance(one, Refused) for one in found)
 
 
-def test_every_file_and_tensor_that_is_not_as_committed_is_named(rolled_back: Run) -> None:
+def test_every_file_and_tensor_that_is_not_as_committed_is_named(rolled_back: InspectedRun) -> None:
     base = chosen(rolled_back, records(rolled_back), None)
     folder, rng = rolled_back.checkpoints / base.checkpoint.directory, random.Random(3)
     for path in sorted(path for path in folder.iterdir() if path.name != MANIFEST):
@@ -180,7 +197,7 @@ def test_every_file_and_tensor_that_is_not_as_committed_is_named(rolled_back: Ru
     assert findings(rolled_back, base) == []
 
 
-def test_damage_in_two_places_is_said_twice(rolled_back: Run) -> None:
+def test_damage_in_two_places_is_said_twice(rolled_back: InspectedRun) -> None:
     base = chosen(rolled_back, records(rolled_back), None)
     for rank in range(2):
         path = rolled_back.checkpoints / base.checkpoint.directory / f"data-{rank}-0.bin"
@@ -188,13 +205,13 @@ def test_damage_in_two_places_is_said_twice(rolled_back: Run) -> None:
     assert [found.name for found in findings(rolled_back, base)] == ["data-0-0.bin", "data-1-0.bin"]
 
 
-def test_elements_that_are_in_nobodys_part_are_counted(run: Run) -> None:
+def test_elements_that_are_in_nobodys_part_are_counted(run: InspectedRun) -> None:
     claim(run)
     base = save(run, 1, state(1)[:1])
     assert findings(run, base) == [Refused(MANIFEST, "tensor `w`: 20 of 40 elements are present")]
 
 
-def test_an_object_that_cannot_be_read_is_named(run: Run) -> None:
+def test_an_object_that_cannot_be_read_is_named(run: InspectedRun) -> None:
     claim(run)
     base = save(run, 1, [RankState({}, {"odd": {"nested": 1}})])
     path = run.checkpoints / base.checkpoint.directory / "part-0.json"
@@ -216,14 +233,14 @@ class Archived(Tensors):
         return self._objects
 
 
-def test_what_differs_is_named_with_how_much(rolled_back: Run) -> None:
+def test_what_differs_is_named_with_how_much(rolled_back: InspectedRun) -> None:
     old, new = (Verified(rolled_back.reader(chosen(rolled_back, records(rolled_back), step))) for step in (20, 35))
     assert list(compare(old, old)) == []
     assert list(compare(old, new)) == [
-        Difference("values", "n", "float32[]", "float32[]", 15.0, 0, 1),
-        Difference("values", "w", "float32[8, 5]", "float32[8, 5]", 15.0, 0, 40),
-        Difference("object", "objects.0.step", "20", "35"),
-        Difference("object", "objects.1.step", "20", "35"),
+        CheckpointDifference("values", "n", "float32[]", "float32[]", 15.0, 0, 1),
+        CheckpointDifference("values", "w", "float32[8, 5]", "float32[8, 5]", 15.0, 0, 40),
+        CheckpointDifference("object", "objects.0.step", "20", "35"),
+        CheckpointDifference("object", "objects.1.step", "20", "35"),
     ]
 
 
@@ -231,10 +248,10 @@ def test_tensors_that_came_went_or_changed_their_kind_are_told_apart() -> None:
     old = Archived({"gone": torch.ones(1), "shape": torch.ones(2), "dtype": torch.ones(2)}, {})
     new = Archived({"shape": torch.ones(3), "dtype": torch.ones(2).half(), "came": torch.ones(4)}, {})
     assert list(compare(old, new)) == [
-        Difference("removed", "gone", old="float32[1]"),
-        Difference("changed", "shape", "float32[2]", "float32[3]"),
-        Difference("changed", "dtype", "float32[2]", "float16[2]"),
-        Difference("added", "came", new="float32[4]"),
+        CheckpointDifference("removed", "gone", old="float32[1]"),
+        CheckpointDifference("changed", "shape", "float32[2]", "float32[3]"),
+        CheckpointDifference("changed", "dtype", "float32[2]", "float16[2]"),
+        CheckpointDifference("added", "came", new="float32[4]"),
     ]
 
 
@@ -255,15 +272,15 @@ def test_objects_are_compared_by_their_paths() -> None:
     old = {"0": {"a": [1, {"b": 2}], "gone": None, "kind": 1, "rng": bytes(9)}}
     new = {"0": {"a": [1, {"b": 3}], "came": (1,), "kind": 1.0, "rng": bytes(8)}}
     assert list(compare(Archived({}, old), Archived({}, new))) == [
-        Difference("object", "objects.0.a[1].b", "2", "3"),
-        Difference("object", "objects.0.gone", old="None"),
-        Difference("object", "objects.0.kind", "1", "1.0"),
-        Difference("object", "objects.0.rng", "9 bytes, xxh3_64 34499569f0391857", "8 bytes, xxh3_64 c77b3abb6f87acd9"),
-        Difference("object", "objects.0.came", new="(1,)"),
+        CheckpointDifference("object", "objects.0.a[1].b", "2", "3"),
+        CheckpointDifference("object", "objects.0.gone", old="None"),
+        CheckpointDifference("object", "objects.0.kind", "1", "1.0"),
+        CheckpointDifference("object", "objects.0.rng", "9 bytes, xxh3_64 34499569f0391857", "8 bytes, xxh3_64 c77b3abb6f87acd9"),
+        CheckpointDifference("object", "objects.0.came", new="(1,)"),
     ]
 
 
-def test_a_tensor_is_put_together_from_all_ranks_and_refused_where_one_is_missing(run: Run) -> None:
+def test_a_tensor_is_put_together_from_all_ranks_and_refused_where_one_is_missing(run: InspectedRun) -> None:
     claim(run)
     whole = Verified(run.reader(save(run, 1, state(1))))
     assert torch.equal(whole.tensor("w"), FULL + 1)
@@ -277,7 +294,7 @@ def test_a_tensor_is_put_together_from_all_ranks_and_refused_where_one_is_missin
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: Run, tmp_path: Path) -> None:
+def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: InspectedRun, tmp_path: Path) -> None:
     archive = Verified(rolled_back.reader(chosen(rolled_back, records(rolled_back), None)))
     export_dcp(archive, tmp_path / "plain")
     assert list(compare(archive, read_dcp(tmp_path / "plain"))) == []
@@ -287,7 +304,7 @@ def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: Run,
 
 @pytest.mark.parametrize("form", ["dcp", "safetensors"])
 def test_an_export_of_a_damaged_checkpoint_says_where_and_leaves_nothing(
-    rolled_back: Run, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rolled_back: InspectedRun, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = chosen(rolled_back, records(rolled_back), None)
     path = rolled_back.checkpoints / base.checkpoint.directory / "data-1-0.bin"
@@ -355,12 +372,12 @@ def test_safetensors_are_found_below_model() -> None:
 # --- adopt ------------------------------------------------------------------------------------------------------------
 
 
-def surveyed(run: Run) -> list[Found]:
-    return [found for found in survey(run) if isinstance(found, Found)]
+def surveyed(run: InspectedRun) -> list[VerifiedDirectory]:
+    return [found for found in survey(run) if isinstance(found, VerifiedDirectory)]
 
 
 @pytest.mark.usefixtures("no_stale_reads")
-def test_records_before_a_gap_or_a_torn_one_are_read_and_what_is_wrong_is_said(rolled_back: Run) -> None:
+def test_records_before_a_gap_or_a_torn_one_are_read_and_what_is_wrong_is_said(rolled_back: InspectedRun) -> None:
     assert readable(rolled_back) == (records(rolled_back), None)
     third = rolled_back.chain_directory / "000000003.json"
     good = third.read_bytes()
@@ -372,7 +389,7 @@ def test_records_before_a_gap_or_a_torn_one_are_read_and_what_is_wrong_is_said(r
     assert (len(found), "000000003.json is missing" in str(reason)) == (2, True)
 
 
-def test_checkpoints_are_verified_from_their_manifests_down(rolled_back: Run) -> None:
+def test_checkpoints_are_verified_from_their_manifests_down(rolled_back: InspectedRun) -> None:
     damaged = rolled_back.checkpoints / CheckpointId(20, 1).directory / "data-1-0.bin"
     damaged.write_bytes(b"\xff" + damaged.read_bytes()[1:])
     (rolled_back.checkpoints / CheckpointId(30, 1).directory / MANIFEST).unlink()
@@ -389,7 +406,7 @@ def test_checkpoints_are_verified_from_their_manifests_down(rolled_back: Run) ->
 
 
 @pytest.mark.usefixtures("no_stale_reads")
-def test_a_chain_is_founded_anew_with_what_verifies_and_the_old_one_stays(rolled_back: Run) -> None:
+def test_a_chain_is_founded_anew_with_what_verifies_and_the_old_one_stays(rolled_back: InspectedRun) -> None:
     before, kept = records(rolled_back), lineage(records(rolled_back))
     (rolled_back.chain_directory / "000000006.json").unlink()
     (rolled_back.chain_directory / "000000002.json").unlink()
@@ -406,7 +423,9 @@ def test_a_chain_is_founded_anew_with_what_verifies_and_the_old_one_stays(rolled
     assert findings(rolled_back, chosen(rolled_back, records(rolled_back), 40)) == []
 
 
-def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(rolled_back: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(
+    rolled_back: InspectedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in rolled_back.chain_directory.iterdir():
         path.unlink()
     assert main(["ls", str(rolled_back.directory)]) == 1
@@ -420,12 +439,12 @@ def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(rolled_back: 
         assert said.startswith("the chain of run `run-1` is lost: it is empty, but there are 4 checkpoints beside it")
 
 
-def test_a_step_that_stands_behind_the_run_is_verified(rolled_back: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_stands_behind_the_run_is_verified(rolled_back: InspectedRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", f"{rolled_back.directory}@20"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["checkpoint"] == "step-000000020.g000001"
 
 
-def test_a_run_whose_chain_is_empty_gets_one(rolled_back: Run) -> None:
+def test_a_run_whose_chain_is_empty_gets_one(rolled_back: InspectedRun) -> None:
     for path in rolled_back.chain_directory.iterdir():
         path.unlink()
     assert readable(rolled_back) == ([], None)
@@ -435,7 +454,7 @@ def test_a_run_whose_chain_is_empty_gets_one(rolled_back: Run) -> None:
     assert chosen(rolled_back, records(rolled_back), None).step == 35
 
 
-def test_what_the_readable_records_committed_otherwise_is_not_adopted(rolled_back: Run) -> None:
+def test_what_the_readable_records_committed_otherwise_is_not_adopted(rolled_back: InspectedRun) -> None:
     other = Committed(20, 1, "0" * 32, ("disk",))
     refused = contradicted(records(rolled_back), other)
     assert refused is not None
@@ -444,7 +463,7 @@ def test_what_the_readable_records_committed_otherwise_is_not_adopted(rolled_bac
     assert contradicted([], other) is None
 
 
-def test_the_newest_generation_is_also_looked_for_in_the_journal(rolled_back: Run) -> None:
+def test_the_newest_generation_is_also_looked_for_in_the_journal(rolled_back: InspectedRun) -> None:
     assert newest_generation(rolled_back) == 2
     journal = rolled_back.directory / "shared" / "journal"
     journal.mkdir()
@@ -452,7 +471,7 @@ def test_the_newest_generation_is_also_looked_for_in_the_journal(rolled_back: Ru
     assert newest_generation(rolled_back) == 7
 
 
-def test_a_chain_that_is_only_read_is_never_written(rolled_back: Run) -> None:
+def test_a_chain_that_is_only_read_is_never_written(rolled_back: InspectedRun) -> None:
     before = sorted(path.name for path in rolled_back.chain_directory.iterdir())
     (rolled_back.chain_directory / before[2]).write_bytes(b"torn")
     readable(rolled_back)

@@ -11,7 +11,7 @@ import pytest
 from headway.runner.checkpoint.authority import NothingVerifiesError, OfJob, UnreadError
 from headway.runner.checkpoint.chain import Base, Chain
 from headway.runner.checkpoint.format import RefusedError
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import HeartbeatPage, Mesh
@@ -27,7 +27,7 @@ def test_only_a_rank_that_found_damage_refuses_the_base(refused: bool, tmp_path:
         said.settimeout(0)
         page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))
         worker = Worker(0, 0, 2, 2, 0, "", BASE, page, events)
-        place = Place(tmp_path, "run-1", 2, 0, 2, Mesh(dp_shard=2), None)
+        place = CheckpointLocation(tmp_path, "run-1", 2, 0, 2, Mesh(dp_shard=2), None)
         authority = OfJob(place, Chain(PosixStore(tmp_path), "run-1"), BASE, worker, Ranks())
         error = RefusedError(BASE.checkpoint, "part-0.json", "gone") if refused else PeerError("rank 1 failed")
         with pytest.raises(NothingVerifiesError):
@@ -45,7 +45,7 @@ def test_a_rank_that_cannot_read_the_base_refuses_nothing_and_says_so(tmp_path: 
     with said, events:
         page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))
         worker = Worker(0, 0, 1, 2, 0, "", BASE, page, events)
-        place = Place(tmp_path, "run-1", 2, 0, 1, Mesh(), None)
+        place = CheckpointLocation(tmp_path, "run-1", 2, 0, 1, Mesh(), None)
         authority = OfJob(place, Chain(PosixStore(tmp_path), "run-1"), BASE, worker, Ranks())
         error = RefusedError(BASE.checkpoint, "part-0.json", "Stale file handle", unread=errno.ESTALE)
         with pytest.raises(UnreadError, match=r"Stale file handle on .*/step-000000020\.g000001/part-0\.json"):

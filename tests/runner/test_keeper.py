@@ -16,7 +16,7 @@ import xxhash
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import parse_part
 from headway.runner.checkpoint.keeper.capture import ALIGN
-from headway.runner.checkpoint.keeper.link import KeeperError, Link, held_by, start_keeper
+from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink, held_by, start_keeper
 from headway.runner.checkpoint.keeper.protocol import Done, Failed, Freed, Sealed
 from headway.runner.checkpoint.keeper.wire import MAX_LINE_BYTES, address
 from headway.runner.checkpoint.sources import ObjectSource
@@ -88,7 +88,7 @@ def test_a_buffer_is_free_again_once_a_newer_capture_is_confirmed(node: Node) ->
 
 def test_all_that_a_node_may_take_is_counted_together(node: Node) -> None:
     with Rank(node, node.hello(local_ranks=2, host_memory_bytes=10 * ALIGN)):
-        with Link(node.name, node.hello(1, 2, host_memory_bytes=10 * ALIGN)) as link, pytest.raises(KeeperError) as refused:
+        with KeeperLink(node.name, node.hello(1, 2, host_memory_bytes=10 * ALIGN)) as link, pytest.raises(KeeperError) as refused:
             link.reserve(layout().bytes, 2)
         numbers = f"needs {4 * ALIGN} bytes, but {8 * ALIGN} of host_memory_bytes {10 * ALIGN} are in use"
         assert str(refused.value) == f"2 buffers of {layout().bytes} bytes for rank 1: {numbers}"
@@ -111,7 +111,7 @@ def test_a_worker_killed_after_it_has_sealed_is_resumed_from_its_capture(node: N
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Sealed(step=5")
         process.kill()
-    with Link(node.name, node.hello(generation=2)) as link:
+    with KeeperLink(node.name, node.hello(generation=2)) as link:
         verify(*link.fetch(0, 5, 1), CheckpointId(5, 1))
     with Rank(node, node.hello(generation=2)) as rank:
         assert rank.held() == [(0, 5, 1)]
@@ -174,7 +174,7 @@ def test_a_keeper_started_again_is_found_under_its_name(node: Node) -> None:
 def test_where_no_keeper_listens_the_link_says_so(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with pytest.raises(KeeperError, match=f"no keeper listens on {node.name}"):
-        Link(node.name, node.hello(), patience_s=0)
+        KeeperLink(node.name, node.hello(), patience_s=0)
 
 
 # --- to disk ----------------------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_what_is_no_request_ends_that_connection_only(node: Node, sent: bytes, r
 
 
 def test_a_worker_of_an_older_generation_is_refused(node: Node) -> None:
-    with Rank(node, node.hello(generation=2)) as rank, Link(node.name, node.hello(generation=1)) as zombie:
+    with Rank(node, node.hello(generation=2)) as rank, KeeperLink(node.name, node.hello(generation=1)) as zombie:
         with pytest.raises(KeeperError, match="the keeper is gone"):
             zombie.reserve(1, 1)
         rank.save(5)
@@ -363,7 +363,7 @@ def test_what_a_generation_did_not_gather_takes_no_buffer_of_the_next(node: Node
 def test_who_only_fetches_does_not_take_the_place_of_the_ranks_worker(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
-        with Link(node.name, node.hello()) as visitor:
+        with KeeperLink(node.name, node.hello()) as visitor:
             visitor.fetch(0, 5, 1)
         assert isinstance(rank.save(6, "disk")["disk"], Done)
 
@@ -396,7 +396,7 @@ def test_a_name_taken_by_another_user_is_not_talked_to(tmp_path: Path) -> None:
         finally:
             os.seteuid(0)
         with pytest.raises(KeeperError, match="belongs to user 65534, but this process to 0"):
-            Link(node.name, node.hello())
+            KeeperLink(node.name, node.hello())
 
 
 # --- its life -------------------------------------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ def test_it_first_stores_what_was_sealed(tmp_path: Path) -> None:
 
 def test_one_that_only_fetched_does_not_end_it(tmp_path: Path) -> None:
     node = Node(tmp_path, name=start_keeper())
-    with Link(node.name, node.hello()) as visitor, pytest.raises(KeeperError):
+    with KeeperLink(node.name, node.hello()) as visitor, pytest.raises(KeeperError):
         visitor.fetch(0, 5, 1)
     with Rank(node, node.hello()) as rank:
         rank.save(5)

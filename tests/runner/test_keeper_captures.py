@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.checkpoint.keeper.capture import ALIGN, Capture, Layout
-from headway.runner.checkpoint.keeper.captures import Buffer, BufferTakenError, Captures, Sealed
-from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError
+from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, Capture
+from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, Sealed
+from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError
 
 SIZE = 3 * ALIGN
 
@@ -19,12 +19,12 @@ class Node:
     """Captures with a record of what was freed."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.memory = Memory()
+        self.memory = KeeperMemory()
         self.memory.limit_bytes = limit_bytes
         self.freed: list[tuple[int, int]] = []
         self.captures = Captures(self.memory, lambda rank, index: self.freed.append((rank, index)))
 
-    def seal(self, rank: int, index: int, step: int, generation: int = 1) -> Buffer:
+    def seal(self, rank: int, index: int, step: int, generation: int = 1) -> CaptureBuffer:
         """A capture of `step` in the buffer, read by nobody."""
         buffer = self.captures.begin(rank, index)
         self.captures.keep(buffer, sealed(rank, buffer, step, generation))
@@ -36,8 +36,8 @@ class Node:
         return sorted((one.generation, one.step) for one in self.captures.holdings() if one.rank == rank)
 
 
-def sealed(rank: int, buffer: Buffer, step: int, generation: int) -> Sealed:
-    capture = Capture(rank, Layout({}, (), 0, buffer.region.bytes), buffer.region.view, (), {})
+def sealed(rank: int, buffer: CaptureBuffer, step: int, generation: int) -> Sealed:
+    capture = Capture(rank, BufferLayout({}, (), 0, buffer.region.bytes), buffer.region.view, (), {})
     return Sealed("run-1", CheckpointId(step, generation), capture, b"", f"{generation}/{step}")
 
 
@@ -212,11 +212,11 @@ class CapturesMachine(RuleBasedStateMachine):
     def start(self, count: int) -> None:
         self.node, self.count, self.generation, self.step = Node(), count, 1, 0
         self.confirmed: CheckpointId | None = None
-        self.readers: list[tuple[Buffer, int]] = []
+        self.readers: list[tuple[CaptureBuffer, int]] = []
         self.number: dict[CheckpointId, int] = {}
         self.buffers = self.node.captures.reserve(0, 1, ALIGN, count)
 
-    def free(self) -> list[Buffer]:
+    def free(self) -> list[CaptureBuffer]:
         return [buffer for buffer in self.buffers if buffer.free]
 
     @precondition(lambda self: self.free())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner.checkpoint.keeper.capture import ALIGN
-from headway.runner.checkpoint.keeper.memory import V1, ControlGroups, Memory, NoMemoryError, Region, free_bytes
+from headway.runner.checkpoint.keeper.memory import V1, ControlGroups, KeeperMemory, NoMemoryError, Region, free_bytes
 
 MIB = 1 << 20
 
@@ -42,7 +42,7 @@ def test_no_process_can_make_a_region_shorter() -> None:
 
 
 def test_what_was_given_back_can_be_taken_again() -> None:
-    memory = Memory()
+    memory = KeeperMemory()
     memory.limit_bytes = 2 * MIB
     region = memory.region(2 * MIB)
     with pytest.raises(NoMemoryError, match=f"needs {ALIGN} bytes, but {2 * MIB} of host_memory_bytes {2 * MIB} are in use"):
@@ -84,8 +84,8 @@ def test_a_control_group_bounds_what_may_be_taken(group: Path) -> None:
     code = (
         "import os, sys\n"
         "open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
-        "from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError, free_bytes\n"
-        "before, memory = free_bytes(), Memory()\n"
+        "from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError, free_bytes\n"
+        "before, memory = free_bytes(), KeeperMemory()\n"
         "memory.region(16 << 20)\n"
         "print(before, free_bytes())\n"
         "try: memory.region(60 << 20)\n"

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import ALIGN
-from headway.runner.checkpoint.keeper.channel import CHALLENGE_BYTES, Channel, ChannelError
-from headway.runner.checkpoint.keeper.link import KeeperError, Link
+from headway.runner.checkpoint.keeper.channel import CHALLENGE_BYTES, Channel, KeeperChannelError
+from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink
 from headway.runner.checkpoint.keeper.listener import STRANGERS
-from headway.runner.checkpoint.keeper.memory import Memory
-from headway.runner.checkpoint.keeper.peer import Network, Partner
+from headway.runner.checkpoint.keeper.memory import KeeperMemory
+from headway.runner.checkpoint.keeper.peer import Partner, PeerNetwork
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
-from headway.runner.checkpoint.keeper.transfer import Name, PeerError
+from headway.runner.checkpoint.keeper.transfer import Name, TransferError
 from headway.runner.contract import partner_of
 from tests.runner.captures import RUN, captured, content
 from tests.runner.keepers import WAIT_S, Node, Rank, layout, running, until, verify
@@ -64,7 +64,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
 
 def held(node: Node) -> list[tuple[int, int, int]]:
     """Rank, step and generation of all that a node's keeper has."""
-    with Link(node.name, replace(node.hello(rank=1000), generation=1000)) as link:
+    with KeeperLink(node.name, replace(node.hello(rank=1000), generation=1000)) as link:
         return sorted((one.rank, one.step, one.generation) for one in link.held())
 
 
@@ -78,7 +78,7 @@ def restart(node: Node) -> None:
 
 def partner(node: Node, secret: bytes = SECRET) -> Partner:
     """The node's keeper as another node sees it."""
-    return Partner(node.address_file, Network(secret))
+    return Partner(node.address_file, PeerNetwork(secret))
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_copy_counts_against_the_memory_of_the_node_that_holds_it(nodes: tuple
 
 @pytest.mark.slow
 def test_a_copy_comes_back_as_it_went(nodes: tuple[Node, Node]) -> None:
-    lengths, memory = [0, 5, 9 << 20], Memory()
+    lengths, memory = [0, 5, 9 << 20], KeeperMemory()
     with captured(3, lengths) as node:
         partner(nodes[0]).store(node)
     for rank, length in enumerate(lengths):
@@ -157,7 +157,7 @@ def test_a_byte_that_changed_after_it_was_sealed_is_refused_by_name(nodes: tuple
     with captured(3, [100, 100]) as node:
         node.ranks[1].view[7] ^= 1
         with pytest.raises(
-            PeerError, match=r"refused: tensor `w.1` at \[0\]\+\[100\]: the bytes differ from those that were sealed"
+            TransferError, match=r"refused: tensor `w.1` at \[0\]\+\[100\]: the bytes differ from those that were sealed"
         ):
             partner(nodes[0]).store(node)
     assert held(nodes[0]) == [(0, 3, 1)]
@@ -218,7 +218,7 @@ def connection_to(address_file: Path) -> Iterator[socket.socket]:
 
 def copy_through(wiretap: Wiretap) -> None:
     with captured(3, [100]) as node, wiretap:
-        Partner(wiretap.address_file, Network(SECRET)).store(node)
+        Partner(wiretap.address_file, PeerNetwork(SECRET)).store(node)
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_every_byte_on_the_way_counts(nodes: tuple[Node, Node], tmp_path: Path) 
     restart(nodes[0])
     length = len(silent.heard)
     for flip in [0, CHALLENGE_BYTES - 1, *range(CHALLENGE_BYTES, length, length // 40), length - 1]:
-        with pytest.raises(PeerError):
+        with pytest.raises(TransferError):
             copy_through(Wiretap(nodes[0].address_file, tmp_path / "tap.json", flip))
         assert held(nodes[0]) == []
     copy_through(Wiretap(nodes[0].address_file, tmp_path / "tap.json"))
@@ -250,11 +250,11 @@ def works(node: Node) -> bool:
 @pytest.mark.slow
 def test_another_secret_copies_nothing_and_fetches_nothing(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
-    with captured(3, [100]) as capture, pytest.raises(PeerError):
+    with captured(3, [100]) as capture, pytest.raises(TransferError):
         partner(node, b"x" * 32).store(capture)
     assert works(node)
-    with pytest.raises(PeerError):
-        partner(node, b"x" * 32).fetch(Name(RUN, 0, CheckpointId(4, 1)), Memory())
+    with pytest.raises(TransferError):
+        partner(node, b"x" * 32).fetch(Name(RUN, 0, CheckpointId(4, 1)), KeeperMemory())
     assert node.log.read_text().count("refused a connection: a frame does not carry this run's mac") == 2
 
 
@@ -309,8 +309,8 @@ def test_nothing_of_a_capture_goes_to_who_is_no_partner(tmp_path: Path) -> None:
         (tmp_path / "0.json").write_text(json.dumps({"host": "127.0.0.1", "port": listening.getsockname()[1]}))
         thread = threading.Thread(target=pretend, args=(listening,))
         thread.start()
-        with pytest.raises(PeerError, match="a frame does not carry this run's mac"):
-            Partner(tmp_path / "0.json", Network(SECRET)).store(node)
+        with pytest.raises(TransferError, match="a frame does not carry this run's mac"):
+            Partner(tmp_path / "0.json", PeerNetwork(SECRET)).store(node)
         thread.join(WAIT_S)
         hashes = [hashed for capture in node.ranks for hashed in capture.hashes]
     assert b'"what": "copy"' in heard
@@ -351,7 +351,7 @@ def test_a_frame_sent_back_is_refused() -> None:
         echo = bytearray(32 + 4096)
         dialer._fill(memoryview(echo))
         dialer._send_all(bytes(echo))
-        with pytest.raises(ChannelError, match="mac"):
+        with pytest.raises(KeeperChannelError, match="mac"):
             listener.receive()
 
 
@@ -361,7 +361,7 @@ def test_a_frame_said_twice_is_refused() -> None:
         dialer._sent = 0
         dialer.send({})
         assert listener.receive() == {}
-        with pytest.raises(ChannelError, match="mac"):
+        with pytest.raises(KeeperChannelError, match="mac"):
             listener.receive()
 
 
@@ -369,7 +369,7 @@ def test_a_frame_left_out_is_noticed() -> None:
     with channels() as (dialer, listener):
         dialer._sent = 1
         dialer.send({})
-        with pytest.raises(ChannelError, match="mac"):
+        with pytest.raises(KeeperChannelError, match="mac"):
             listener.receive()
 
 
@@ -378,9 +378,9 @@ def test_packets_carry_the_class_of_the_plan(family: socket.AddressFamily) -> No
     """The upper six bits of the byte are the DSCP (RFC 2474, section 3)."""
     option = (socket.IPPROTO_IP, socket.IP_TOS) if family == socket.AF_INET else (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
     with socket.create_server(("localhost" if family == socket.AF_INET else "::1", 0), family=family) as listening:
-        Network(SECRET, dscp=26).mark(listening)
+        PeerNetwork(SECRET, dscp=26).mark(listening)
         with socket.create_connection(listening.getsockname()[:2]) as dialed:
             accepted, _ = listening.accept()
             with accepted:
-                Network(SECRET).mark(dialed)
+                PeerNetwork(SECRET).mark(dialed)
                 assert (accepted.getsockopt(*option), dialed.getsockopt(*option)) == (26 << 2, 0)

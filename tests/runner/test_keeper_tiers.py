@@ -8,10 +8,10 @@ import pytest
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import ALIGN, NodeCapture, Stored
-from headway.runner.checkpoint.keeper.captures import Buffer, Captures
+from headway.runner.checkpoint.keeper.captures import CaptureBuffer, Captures
 from headway.runner.checkpoint.keeper.delivery import Delivery
 from headway.runner.checkpoint.keeper.gathering import Gathered, Gathering, TiersDifferError
-from headway.runner.checkpoint.keeper.memory import Memory
+from headway.runner.checkpoint.keeper.memory import KeeperMemory
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
 from tests.runner.test_keeper_captures import sealed
 
@@ -26,13 +26,13 @@ def at(step: int) -> CheckpointId:
 
 
 @pytest.fixture
-def buffers() -> list[Buffer]:
+def buffers() -> list[CaptureBuffer]:
     """One sealed buffer of each of two ranks."""
-    captures = Captures(Memory(), lambda *_: None)
+    captures = Captures(KeeperMemory(), lambda *_: None)
     return [captures.reserve(rank, 1, ALIGN, 1)[0] for rank in (0, 1)]
 
 
-def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: list[Buffer]) -> None:
+def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("disk",), buffers[1])
     gathering.add(at(6), ("disk",), buffers[1])
@@ -44,14 +44,14 @@ def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: li
     assert gathering.take(at(6)) is None
 
 
-def test_ranks_must_ask_for_the_same_tiers(buffers: list[Buffer]) -> None:
+def test_ranks_must_ask_for_the_same_tiers(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("disk",), buffers[0])
     with pytest.raises(TiersDifferError, match=r"rank 1 saves step 5 to \('disk', 'peer'\), but others to \('disk',\)"):
         gathering.add(at(5), ("disk", "peer"), buffers[1])
 
 
-def test_what_a_rank_has_left_without_is_hopeless_until_it_joins_again(buffers: list[Buffer]) -> None:
+def test_what_a_rank_has_left_without_is_hopeless_until_it_joins_again(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("disk",), buffers[0])
     assert gathering.take_hopeless() == []
@@ -90,7 +90,7 @@ class Way:
         self.freed: list[int] = []
         self.heard: SimpleQueue[Done | Failed] = SimpleQueue()
         self.idle = threading.Event()
-        self.captures = Captures(Memory(), lambda _, index: self.freed.append(index))
+        self.captures = Captures(KeeperMemory(), lambda _, index: self.freed.append(index))
         self.captures.reserve(0, 1, ALIGN, steps)
         self.delivery = Delivery(self.captures, lambda *_: self.gate, self.idle.set)
 

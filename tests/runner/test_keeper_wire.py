@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.runner.checkpoint.format import Box
-from headway.runner.checkpoint.keeper.capture import Held, Layout, Piece, Stored
+from headway.runner.checkpoint.keeper.capture import BufferLayout, BufferPiece, Held, Stored
 from headway.runner.checkpoint.keeper.protocol import (
     Confirm,
     Describe,
@@ -36,8 +36,8 @@ from headway.runner.checkpoint.keeper.wire import LostError, Message, Wire, Wire
 NUMBER, TEXT = st.integers(0, 1 << 62), st.text()
 BOX = st.builds(Box, st.lists(NUMBER).map(tuple), st.lists(NUMBER).map(tuple))
 HELD = st.builds(Held, TEXT, st.lists(NUMBER).map(tuple), BOX)
-PIECE = st.builds(Piece, TEXT, BOX, NUMBER, NUMBER, st.booleans())
-LAYOUT = st.builds(Layout, st.dictionaries(TEXT, HELD, max_size=3), st.lists(PIECE, max_size=3).map(tuple), NUMBER, NUMBER)
+PIECE = st.builds(BufferPiece, TEXT, BOX, NUMBER, NUMBER, st.booleans())
+LAYOUT = st.builds(BufferLayout, st.dictionaries(TEXT, HELD, max_size=3), st.lists(PIECE, max_size=3).map(tuple), NUMBER, NUMBER)
 OBJECTS = st.dictionaries(TEXT, st.none() | st.booleans() | NUMBER | TEXT | st.lists(NUMBER), max_size=3)
 STORED = st.none() | st.builds(Stored, NUMBER, TEXT, TEXT, NUMBER)
 HOLDINGS = st.lists(st.builds(Holding, NUMBER, NUMBER, NUMBER, TEXT, NUMBER), max_size=3).map(tuple)

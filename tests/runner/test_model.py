@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed.tensor import Shard
 
 from headway.runner.checkpoint.chain import Chain, newest_base
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.objects import decode, encode
-from headway.runner.checkpoint.place import Place
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
@@ -255,26 +255,26 @@ def train(state: TrainState, steps: int) -> list[float]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> CheckpointLocation:
     (tmp_path / "chain").mkdir()
     Chain(PosixStore(tmp_path / "chain"), "run-1").claim(None, 0, "tester")
-    return Place(tmp_path / "checkpoints", "run-1", 1, 0, 1, Mesh())
+    return CheckpointLocation(tmp_path / "checkpoints", "run-1", 1, 0, 1, Mesh())
 
 
-def reader_of(place: Place) -> Reader:
+def reader_of(place: CheckpointLocation) -> Reader:
     base = newest_base(Chain(PosixStore(place.root.parent / "chain"), "run-1").read())
     assert base is not None
     return Reader(DirectorySource(place.root / base.checkpoint.directory), "run-1", base)
 
 
-def save_state(place: Place, state: TrainState) -> None:
+def save_state(place: CheckpointLocation, state: TrainState) -> None:
     chain = Chain(PosixStore(place.root.parent / "chain"), "run-1")
     save(place, chain, Ranks(), state.step, state.to_save(Ranks()), keep=3)
 
 
 @pytest.mark.usefixtures("_generators")
 @pytest.mark.parametrize("at", [0, 3])
-def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: Place, at: int) -> None:
+def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: CheckpointLocation, at: int) -> None:
     straight = training()
     before = train(straight, at)
     save_state(place, straight)
@@ -309,7 +309,7 @@ def test_each_part_of_the_state_has_a_hash_that_notices_it() -> None:
 
 
 @pytest.mark.usefixtures("_generators")
-def test_a_state_is_not_restored_on_other_data(place: Place) -> None:
+def test_a_state_is_not_restored_on_other_data(place: CheckpointLocation) -> None:
     state = training()
     save_state(place, state)
     with pytest.raises(ValueError, match="the data has changed: fingerprint other, but the checkpoint was trained on abc"):

@@ -3,7 +3,7 @@
 import pytest
 
 from headway.runner.contract import Mesh, RunConfig, Trainer
-from headway.runner.coordinator.events import Beat, Claimed, Joined, Lost, Note, Said, Send, Tick
+from headway.runner.coordinator.events import Beat, Claimed, EvidenceEvent, Joined, Lost, Note, Send, Tick
 from headway.runner.coordinator.pace import CALM_S, QUIET_S, TICK_S, Pace
 from headway.runner.coordinator.state import Coordinator
 from headway.runner.health.watch import Probe, RankBeat
@@ -26,12 +26,12 @@ class Job:
             self.do(Joined(node, f"host-{node}", 0, (), port=4000 + node))
         self.do(Claimed(1, None, 1))
 
-    def do(self, event: Beat | Claimed | Joined | Lost | Said | Tick) -> None:
+    def do(self, event: Beat | Claimed | Joined | Lost | EvidenceEvent | Tick) -> None:
         self._handle(event)
         if self.pace is not None and self.pace.goes_along(self.now_s):
             self._handle(Tick())
 
-    def _handle(self, event: Beat | Claimed | Joined | Lost | Said | Tick) -> None:
+    def _handle(self, event: Beat | Claimed | Joined | Lost | EvidenceEvent | Tick) -> None:
         if isinstance(event, Tick):
             self.ticks += 1
             if self.pace is not None:
@@ -88,7 +88,7 @@ def test_a_hang_is_named_no_later_than_by_looking_every_tenth_of_a_second(stands
 
 
 def test_a_lost_connection_and_a_request_to_stop_bring_the_ticks_back_at_once() -> None:
-    for event in (Lost(1), Said(1, 1, {"what": "preempted", "age_s": 0.0})):
+    for event in (Lost(1), EvidenceEvent(1, 1, {"what": "preempted", "age_s": 0.0})):
         job = Job()
         job.passes(10.0)
         assert job.pace is not None

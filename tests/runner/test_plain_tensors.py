@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from headway.runner.checkpoint.alike import WORDS, fingerprints, weighed_sums
 from headway.runner.checkpoint.chain import Chain, newest_base
-from headway.runner.checkpoint.layout import Planned, Planner, State
+from headway.runner.checkpoint.layout import Planned, Planner, RankState
 from headway.runner.checkpoint.load import Loader
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
@@ -45,10 +45,12 @@ def saved_by(root: Path, held: list[Tensors]) -> Reader:
         (root / name).mkdir()
     chain = Chain(PosixStore(root / "chain"), "run")
     chain.read()
-    place = Place(root / "checkpoints", "run", chain.claim(None, 0, "tester").generation, 0, 1, Mesh(dp_shard=len(held)))
+    place = CheckpointLocation(
+        root / "checkpoints", "run", chain.claim(None, 0, "tester").generation, 0, 1, Mesh(dp_shard=len(held))
+    )
     results = on_all_ranks(
         len(held),
-        lambda ranks: save(place, Chain(PosixStore(root / "chain"), "run"), ranks, 1, State(held[ranks.rank], {})),
+        lambda ranks: save(place, Chain(PosixStore(root / "chain"), "run"), ranks, 1, RankState(held[ranks.rank], {})),
     )
     assert all(isinstance(result, Saved) for result in results), results
     base = newest_base(chain.read())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headway.runner.contract import Exit, Restart
 from headway.runner.coordinator.causes import Cause, Kind
-from headway.runner.coordinator.policy import Decision, Policy
+from headway.runner.coordinator.policy import Policy, RestartDecision
 
 KILLED = Cause(Kind.CRASH, "crash: killed by SIGKILL", "killed by SIGKILL", 1, 0, "n0", 10, outside=True)
 BAD_BATCH = Cause(Kind.USER_ERROR, "user error: ValueError", "exit code 1: empty sample", 1, 0, "n0", 25, sample=400)
@@ -61,7 +61,7 @@ def test_failures_in_a_row_without_a_new_step_stop_the_run() -> None:
     assert failing(judge, KILLED, new_steps=5) == [None]
     assert failing(judge, KILLED) == [None]
     decision = judge.failed(KILLED, spare_nodes=0)
-    assert decision == Decision(Exit.STOP, "2 failures in a row without a new step; the last: killed by SIGKILL")
+    assert decision == RestartDecision(Exit.STOP, "2 failures in a row without a new step; the last: killed by SIGKILL")
 
 
 def test_what_an_earlier_coordinator_used_up_is_gone() -> None:
@@ -71,7 +71,7 @@ def test_what_an_earlier_coordinator_used_up_is_gone() -> None:
 
 
 def test_what_is_final_stops_at_once() -> None:
-    assert policy().failed(replace(BAD_BATCH, final=True), spare_nodes=5) == Decision(Exit.STOP, BAD_BATCH.text)
+    assert policy().failed(replace(BAD_BATCH, final=True), spare_nodes=5) == RestartDecision(Exit.STOP, BAD_BATCH.text)
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_a_spare_shows_whether_it_is_the_node_or_the_batch() -> None:
     judge = policy(budget=9, no_progress=9)
     assert failing(judge, FAULT, spare_nodes=1) == [None]
     second = judge.failed(FAULT, spare_nodes=1)
-    assert second == Decision(
+    assert second == RestartDecision(
         None, "n0 has failed twice at step 25: a spare will show whether the node or the batch is at fault", (0,)
     )
     assert judge.budget == 8
@@ -168,7 +168,7 @@ def test_a_node_that_fails_at_different_steps_is_a_suspect_where_a_spare_is_ther
     judge = policy(budget=9)
     assert failing(judge, on(FAULT, 1, 10), on(KILLED, 2, 12), new_steps=10, spare_nodes=1) == [None, None]
     decision = judge.failed(on(KILLED, 1, 30), spare_nodes=1)
-    assert decision == Decision(None, "n1 has failed at different steps: a spare takes its place", (1,))
+    assert decision == RestartDecision(None, "n1 has failed at different steps: a spare takes its place", (1,))
     assert judge.budget == 9 - 2
     assert judge.failed(on(KILLED, 1, 50), spare_nodes=0).exclude == ()
 
@@ -178,7 +178,7 @@ def test_a_device_that_must_be_reset_leaves_its_node_out_at_once_and_without_a_s
     replaced = policy().failed(dead, spare_nodes=1)
     assert (replaced.verdict, replaced.exclude) == (None, (0,))
     assert replaced.why == "n0 has a device that must be reset: a spare takes its place"
-    assert policy().failed(dead, spare_nodes=0) == Decision(Exit.RETRY_ELSEWHERE, "Xid 79 ...")
+    assert policy().failed(dead, spare_nodes=0) == RestartDecision(Exit.RETRY_ELSEWHERE, "Xid 79 ...")
 
 
 def test_a_users_errors_speak_against_no_node() -> None:

@@ -26,7 +26,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from headway.runner.checkpoint.chain import Chain, SupersededError
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.layout import State
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import Place
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Mesh
 from tests.runner.saves import save

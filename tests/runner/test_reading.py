@@ -6,9 +6,9 @@ from dataclasses import asdict
 import pytest
 
 from headway.runner.coordinator.causes import Ended
-from headway.runner.coordinator.events import Exited, Probed, Recorded, Said
+from headway.runner.coordinator.events import EvidenceEvent, Exited, Probed, Recorded
 from headway.runner.coordinator.reading import event_of
-from headway.runner.health.collectives import Collective, Operation
+from headway.runner.health.collectives import Collective, CollectiveOperation
 from headway.runner.health.watch import Probe
 from headway.runner.health.xid import Xid
 from headway.runner.messages import ChannelError, Message
@@ -24,14 +24,14 @@ def test_a_look_at_a_process_arrives_with_all_that_was_seen() -> None:
 def test_what_a_supervisor_says_of_undying_ranks_is_read_with_care() -> None:
     body = {"what": "undead", "workers": [{"rank": "3", "state": "D"}, {"rank": 4, "state": None}]}
     workers = [{"rank": 3, "state": "D"}, {"rank": 4, "state": ""}]
-    assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Said(1, 2, {"what": "undead", "workers": workers})
+    assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == EvidenceEvent(1, 2, {"what": "undead", "workers": workers})
     for broken in ({}, {"workers": 3}, {"workers": [{"state": "D"}]}):
         with pytest.raises(ChannelError):
             event_of(Message("r", 2, 1, 0, 5, "evidence", {"what": "undead", **broken}))
 
 
 def test_what_a_flight_recorder_says_arrives_whole() -> None:
-    recent = (Operation(7, "all_reduce of 4 elements", "0f"),)
+    recent = (CollectiveOperation(7, "all_reduce of 4 elements", "0f"),)
     entered = (
         Collective("0", "default_pg", 8, "all_reduce(Float[4])", False, 7, recent),
         Collective("3", "", 2, "barrier()", True),

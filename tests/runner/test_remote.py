@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.runner.checkpoint.bucket import Bucket
+from headway.runner.checkpoint.bucket import ObjectBucket
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import NodeCapture, Stored
-from headway.runner.checkpoint.keeper.tiers import Job, Tier
+from headway.runner.checkpoint.keeper.tiers import Tier, Upload
 from headway.runner.checkpoint.remote import RemoteRoot, RemoteStorage, write_manifest
 from tests.real.s3 import S3Server
 from tests.runner.captures import RUN, captured, content
@@ -34,7 +34,7 @@ def test_a_node_is_one_data_object_and_a_part_a_rank_each_looked_at_once_after_i
     assert [(one.rank, one.file, one.file_bytes) for one in stored] == [(0, "data-3-0.bin", 12288), (1, "data-3-0.bin", 12288)]
     assert storage.sent_bytes == 12288
     names = [f"{FOLDER}/{name}" for name in ("data-3-0.bin", "part-0.json", "part-1.json")]
-    assert sorted(Bucket(bucket).names(RUN)) == names
+    assert sorted(ObjectBucket(bucket).names(RUN)) == names
     heads = [line for line in s3.answered(bucket) if line.startswith("HEAD ")]
     assert heads == [f"HEAD /{bucket.removeprefix('s3://')}/{name} 200" for name in names]
 
@@ -45,14 +45,14 @@ def test_a_large_capture_goes_in_parts_of_one_size(bucket: str, s3: S3Server) ->
         RemoteStorage(bucket).store(node)
     parts = [line for line in s3.answered(bucket) if "partNumber=" in line]
     assert len(parts) == 3  # 19 MiB in parts of 8
-    assert Bucket(bucket).get(f"{FOLDER}/data-0-0.bin") == content(0, lengths[0]) + content(1, lengths[1])
+    assert ObjectBucket(bucket).get(f"{FOLDER}/data-0-0.bin") == content(0, lengths[0]) + content(1, lengths[1])
 
 
 def test_a_node_that_owns_nothing_stores_an_empty_object(bucket: str) -> None:
     with captured(10, [0]) as node:
         stored = RemoteStorage(bucket).store(node)
     assert stored[0].file_bytes == 0
-    assert Bucket(bucket).get(f"{FOLDER}/data-0-0.bin") == b""
+    assert ObjectBucket(bucket).get(f"{FOLDER}/data-0-0.bin") == b""
 
 
 def test_a_root_shows_the_checkpoints_of_its_run_and_deletes_one_of_them(bucket: str) -> None:
@@ -60,13 +60,13 @@ def test_a_root_shows_the_checkpoints_of_its_run_and_deletes_one_of_them(bucket:
         with captured(step, [100]) as node:
             RemoteStorage(bucket).store(node)
         write_manifest(bucket, RUN, CheckpointId(step, 1), b"{}")
-    Bucket(bucket).put("run-12/step-000000010.g000001/manifest.json", b"{}")  # a run whose name begins alike
+    ObjectBucket(bucket).put("run-12/step-000000010.g000001/manifest.json", b"{}")  # a run whose name begins alike
     root = RemoteRoot(bucket, RUN)
     assert root.names() == ["step-000000010.g000001", "step-000000020.g000001"]
     root.delete("step-000000010.g000001")
     root.delete("step-000000010.g000001")
     assert root.names() == ["step-000000020.g000001"]
-    assert len(Bucket(bucket).names(RUN)) == 3
+    assert len(ObjectBucket(bucket).names(RUN)) == 3
     assert RemoteRoot(f"{bucket}/", "run-12").names() == ["step-000000010.g000001"]
 
 
@@ -134,16 +134,16 @@ def head_with(size: int, etag: str) -> Callable[[str, bytes], Answer]:
 def test_an_object_of_another_size_than_was_sent_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     smaller = store_that_answers(monkeypatch, head_with(2, '"900150983cd24fb0d6963f7d28e17f72"'))
     with smaller, pytest.raises(OSError, match="2 bytes are there, but 3 were sent: 's3://b/p/x'"):
-        Bucket("s3://b/p").put("x", b"abc")
+        ObjectBucket("s3://b/p").put("x", b"abc")
 
 
 def test_an_object_that_somebody_else_has_put_there_since_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with store_that_answers(monkeypatch, head_with(3, '"version-7"')) as asked:
-        Bucket("s3://b").put("x", b"abc")  # an ETag that is no checksum says nothing
+        ObjectBucket("s3://b").put("x", b"abc")  # an ETag that is no checksum says nothing
         assert asked == ["PUT /b/x", "HEAD /b/x"]
     other = store_that_answers(monkeypatch, head_with(3, f'"{"0" * 32}"'))
     with other, pytest.raises(OSError, match="the upload returned"):
-        Bucket("s3://b").put("x", b"abc")
+        ObjectBucket("s3://b").put("x", b"abc")
 
 
 def test_a_store_that_is_overloaded_for_a_moment_is_asked_again(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_store_that_is_overloaded_for_a_moment_is_asked_again(s3: S3Server, mo
         return whole(method, body) if status is None else (status, {}, b"<Error><Code>SlowDown</Code></Error>")
 
     with store_that_answers(monkeypatch, answer) as asked:
-        Bucket("s3://b").put("x", b"abc")
+        ObjectBucket("s3://b").put("x", b"abc")
     assert asked == ["PUT /b/x"] * 3 + ["HEAD /b/x"]
 
 
@@ -197,7 +197,7 @@ def test_a_refused_request_is_a_permission_error_without_what_was_signed(s3: S3S
         b"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>AKIAPRIVATE</AWSAccessKeyId><CanonicalRequest>PRIVATE</Error>"
     )
     with store_that_answers(monkeypatch, lambda *_: (403, {}, body)), pytest.raises(PermissionError) as refused:
-        Bucket("s3://user:PRIVATE@b/p?sig=PRIVATE").put("x", b"abc")
+        ObjectBucket("s3://user:PRIVATE@b/p?sig=PRIVATE").put("x", b"abc")
     assert str(refused.value) == "[Errno 13] the store answered 403 Forbidden (SignatureDoesNotMatch): 's3://b/p/x'"
 
 
@@ -214,13 +214,13 @@ def test_a_store_that_is_not_there_is_named(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, url: str, endpoint: str, reason: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    assert error_of(lambda: Bucket(url, retries=0).put("x", b"")) == f"[Errno 5] {reason}"
+    assert error_of(lambda: ObjectBucket(url, retries=0).put("x", b"")) == f"[Errno 5] {reason}"
 
 
 def test_an_endpoint_without_tls_needs_no_further_word(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ALLOW_HTTP")
-    Bucket(bucket).put("x", b"abc")
-    assert Bucket(bucket).get("x") == b"abc"
+    ObjectBucket(bucket).put("x", b"abc")
+    assert ObjectBucket(bucket).get("x") == b"abc"
 
 
 def test_without_obstore_the_error_says_what_to_install_and_all_else_can_be_imported() -> None:
@@ -269,7 +269,7 @@ class SlowStorage:
 def test_a_slow_tier_holds_one_capture_and_brings_the_newest_next_and_each_ends_once(events: list[str]) -> None:
     storage, ended, changed = SlowStorage(), dict[int, str](), threading.Condition()
 
-    def end(_: str, job: Job, outcome: list[Stored] | str) -> None:
+    def end(_: str, job: Upload, outcome: list[Stored] | str) -> None:
         with changed:
             assert job.node.step not in ended
             ended[job.node.step] = outcome if isinstance(outcome, str) else "stored"
@@ -283,7 +283,7 @@ def test_a_slow_tier_holds_one_capture_and_brings_the_newest_next_and_each_ends_
             superseded |= dict.fromkeys(waiting, f"superseded by step {step}")
             waiting = [step]
             tier.put(
-                Job(NodeCapture(RUN, 0, step, 1, ()), lambda: storage, (), lambda *_: None)
+                Upload(NodeCapture(RUN, 0, step, 1, ()), lambda: storage, (), lambda *_: None)
             )  # returns while the store is busy
             with changed:
                 assert {old: why for old, why in ended.items() if why != "stored"} == superseded

@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.runner.checkpoint.bucket import Bucket
+from headway.runner.checkpoint.bucket import ObjectBucket
 from headway.runner.checkpoint.chain import (
     Base,
     Chain,
@@ -27,7 +27,7 @@ from headway.runner.checkpoint.chain import (
     retired,
 )
 from headway.runner.checkpoint.remote import RemoteRoot
-from headway.runner.checkpoint.retention import DirectoryRoot, Retention, Root, expired, retire
+from headway.runner.checkpoint.retention import DirectoryRoot, Retention, RetentionRoot, expired, retire
 from headway.runner.checkpoint.stores.posix import PosixStore
 
 RUN = "run-1"
@@ -271,7 +271,7 @@ class Run:
     def names(self) -> list[str]:
         return sorted(path.name for path in self.checkpoints.iterdir())
 
-    def retire(self, keep: int = 1, roots: dict[str, Root] | None = None) -> tuple[str, ...]:
+    def retire(self, keep: int = 1, roots: dict[str, RetentionRoot] | None = None) -> tuple[str, ...]:
         roots = roots or {"disk": DirectoryRoot(self.checkpoints)}
         return retire(self.chain, roots, Retention(dict.fromkeys(roots, keep)), self.generation(), 0).failures
 
@@ -440,8 +440,8 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
     for step in (10, 20):
         run.commit(step, ("disk", "remote"))
         for name in ("manifest.json", "data-0-0.bin"):
-            Bucket(bucket).put(f"{RUN}/{CheckpointId(step, 1).directory}/{name}", b"{}")
-    Bucket(bucket).put(f"{RUN}/{CheckpointId(15, 1).directory}/data-0-0.bin", b"no manifest came")
+            ObjectBucket(bucket).put(f"{RUN}/{CheckpointId(step, 1).directory}/{name}", b"{}")
+    ObjectBucket(bucket).put(f"{RUN}/{CheckpointId(15, 1).directory}/data-0-0.bin", b"no manifest came")
     remote = RemoteRoot(bucket, RUN)
     with monkeypatch.context() as outage:
         outage.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -455,7 +455,7 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
     assert remote.names() == [CheckpointId(step, 1).directory for step in (10, 15, 20)]
     assert run.retire(roots={"remote": remote}) == ()
     assert remote.names() == [CheckpointId(20, 1).directory]
-    assert len(Bucket(bucket).names(RUN)) == 2
+    assert len(ObjectBucket(bucket).names(RUN)) == 2
 
 
 def test_a_lane_names_only_what_goes_from_its_own_tier(run: Run) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.checkpoint.bucket import READ_BYTES, Bucket
+from headway.runner.checkpoint.bucket import READ_BYTES, ObjectBucket
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.keeper.disk import DiskStorage
@@ -36,7 +36,7 @@ def source_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Files
 
     def objects(files: Files) -> Source:
         for name, data in files.items():
-            Bucket(url).put(f"{FOLDER}/{name}", data)
+            ObjectBucket(url).put(f"{FOLDER}/{name}", data)
         return ObjectSource(url, RUN, AT)
 
     return objects
@@ -69,7 +69,7 @@ def test_a_range_behind_the_file_and_a_file_that_is_not_there_are_refused(source
 
 def test_a_long_range_is_read_in_requests_of_a_bounded_size_that_are_counted(bucket: str, s3: S3Server) -> None:
     data, out = content(0, 2 * READ_BYTES + 5), bytearray(2 * READ_BYTES)
-    Bucket(bucket).put(f"{FOLDER}/data-0-0.bin", data)
+    ObjectBucket(bucket).put(f"{FOLDER}/data-0-0.bin", data)
     source = ObjectSource(bucket, RUN, AT)
     source.read_into("data-0-0.bin", 3, memoryview(out))
     assert out == data[3 : 3 + 2 * READ_BYTES]
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_the_same_on_disk_and_in_a_store_and_each_byte_of_it_is_
     written = tmp_path / f"{TEMPORARY}{AT.directory}"
     write_manifest(bucket, RUN, AT, raw)
     for name in ("data-0-0.bin", "part-0.json", "part-1.json"):
-        assert Bucket(bucket).get(f"{FOLDER}/{name}") == (written / name).read_bytes()
+        assert ObjectBucket(bucket).get(f"{FOLDER}/{name}") == (written / name).read_bytes()
     source = ObjectSource(bucket, RUN, AT)
     reader = Reader(source, RUN, base)
     tensors = reader.tensors()
@@ -111,13 +111,13 @@ def test_a_flipped_bit_and_a_lost_object_are_refused_by_name(bucket: str, name: 
 
     read_all()
     path = f"{FOLDER}/{name}"
-    damaged = bytearray(Bucket(bucket).get(path))
+    damaged = bytearray(ObjectBucket(bucket).get(path))
     damaged[50] ^= 4
-    Bucket(bucket).put(path, bytes(damaged))
+    ObjectBucket(bucket).put(path, bytes(damaged))
     with pytest.raises(RefusedError) as flipped:
         read_all()
     assert flipped.value.name == name
-    Bucket(bucket).delete([path])
+    ObjectBucket(bucket).delete([path])
     with pytest.raises(RefusedError, match="NoSuchKey") as lost:
         read_all()
     assert lost.value.name == name

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.runner.checkpoint.keeper.capture import Layout
+from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.layout import Planner
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.staging import ALREADY_LOCKED, Staging
@@ -86,7 +86,7 @@ class Copier:
 
     def __init__(self, fake: Fake, tensors: Tensors, stepped: set[str]) -> None:
         self.fake, self.tensors, self.stepped = fake, tensors, stepped
-        self.layout: Layout = Planner(Ranks()).plan(tensors, whole=False).layout
+        self.layout: BufferLayout = Planner(Ranks()).plan(tensors, whole=False).layout
         self.view = memoryview(mmap.mmap(-1, self.layout.bytes))
         self.staging = Staging(fake)
         self.staging.use(self.layout, {0: self.view})

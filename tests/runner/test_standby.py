@@ -72,9 +72,9 @@ def start(module: str, modules: Sequence[str] = (), **more: str) -> warm.Standby
     return warm.start_standby(argv(module), environment(**more), dict(os.environ), modules)
 
 
-def order(module: str, log: Path, event: int, **more: str) -> warm.Order:
+def order(module: str, log: Path, event: int, **more: str) -> warm.WorkerOrder:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    return warm.Order(0, argv(module), environment(**more), {"EVENTS_FD": event}, output, output)
+    return warm.WorkerOrder(0, argv(module), environment(**more), {"EVENTS_FD": event}, output, output)
 
 
 def finish(pid: int) -> str:

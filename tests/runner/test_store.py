@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from headway.runner.agent import store
 from headway.runner.agent.listening import listen
-from headway.runner.agent.store import Host
+from headway.runner.agent.store import StoreHost
 
 LIMIT_S = 60
 
@@ -27,7 +27,7 @@ def client(listening: socket.socket) -> Any:
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
 
 
-def hear(host: Host, ready: Callable[[], bool]) -> bool:
+def hear(host: StoreHost, ready: Callable[[], bool]) -> bool:
     """Until `ready`, or the host has ended: False."""
     until = time.monotonic() + LIMIT_S
     while not ready():
@@ -39,7 +39,7 @@ def hear(host: Host, ready: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path) -> Iterator[StoreHost]:
     found = store.start(dict(os.environ), tmp_path / "store.log")
     yield found
     found.forget()
@@ -48,7 +48,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost"])
-def test_a_store_is_served_on_the_address_of_its_node(name: str, host: Host) -> None:
+def test_a_store_is_served_on_the_address_of_its_node(name: str, host: StoreHost) -> None:
     listening = listen(name, backlog=16)
     where = listening.getsockname()[:2]
     host.serve(socket.socket(fileno=os.dup(listening.fileno())))
@@ -60,7 +60,7 @@ def test_a_store_is_served_on_the_address_of_its_node(name: str, host: Host) -> 
     assert other.get("a") == b"1"
 
 
-def test_each_generation_has_a_store_of_its_own(host: Host) -> None:
+def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
         host.serve(first.dup())
         old = client(first)
@@ -71,7 +71,7 @@ def test_each_generation_has_a_store_of_its_own(host: Host) -> None:
         old.get("a")
 
 
-def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(host: Host) -> None:
+def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         old = client(listening)
@@ -84,7 +84,9 @@ def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(ho
         old.get("a")
 
 
-def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on_its_socket(tmp_path: Path, host: Host) -> None:
+def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on_its_socket(
+    tmp_path: Path, host: StoreHost
+) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         host.wait(LIMIT_S)
@@ -101,7 +103,7 @@ def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on
     os.waitpid(other.pid, 0)
 
 
-def test_a_scheduler_that_signals_every_process_does_not_end_it(host: Host) -> None:
+def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         mine = client(listening)
@@ -111,7 +113,7 @@ def test_a_scheduler_that_signals_every_process_does_not_end_it(host: Host) -> N
     assert mine.get("a") == b"1"
 
 
-def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, host: Host) -> None:
+def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, host: StoreHost) -> None:
     os.kill(host.pid, signal.SIGSTOP)
     other = store.start(dict(os.environ), tmp_path / "other.log")
     with listen("127.0.0.1") as listening:

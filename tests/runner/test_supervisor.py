@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent import leftovers, supervisor
-from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Companion, Supervisor, Worker
+from headway.runner.agent import shm_cleanup, supervisor
+from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Daemon, Supervisor, WorkerProcess
 from headway.runner.agent.warm import Standby
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
@@ -32,7 +32,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
     found._events, found._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     found._to_agent, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    found._agent, found._coordinator, found._keeper = Companion("agent"), None, None
+    found._agent, found._coordinator, found._keeper = Daemon("agent"), None, None
     yield found, agent
     for end in (found._events, found._worker_end, found._to_agent, agent):
         end.close()
@@ -122,7 +122,7 @@ def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Bes
     node, agent = beside
     now, sent = kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
-    node._workers = {pid: Worker(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
+    node._workers = {pid: WorkerProcess(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
     assert node._look() is None, "nothing is to be looked at"
     node._kill({"generation": 1, "signal": 9})
     assert node._look() == supervisor.KILL_AGAIN_S
@@ -150,7 +150,7 @@ def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, mon
     node, _ = beside
     kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
-    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._workers = {500: WorkerProcess(0, 0, 1, 500)}
     node._kill({"generation": 1, "signal": 15})
     assert node._look() is None
 
@@ -164,7 +164,7 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
     killed, done = list[int](), [0, 0]
     monkeypatch.setattr(supervisor, "activity", lambda _: tuple(done))
     monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
-    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._workers = {500: WorkerProcess(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "leaving", "rank": 0, "code": 3}).encode())
     node._read_events()
     assert heard(agent) == [], "nobody else's business"
@@ -185,7 +185,7 @@ def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, mon
     now, _ = kills(monkeypatch)
     node._heartbeats = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
     node._heartbeats.write(0, step=step)
-    node._workers = {500: Worker(0, 0, 1, 500)}
+    node._workers = {500: WorkerProcess(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "section", "rank": 0, "name": "script"}).encode())
     node._read_events()
     heard(agent)
@@ -203,7 +203,7 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 before = subprocess.Popen(["sleep", "60"])
 from headway.runner.agent.processes import become_subreaper, spawn
-from headway.runner.agent.supervisor import Companion, Supervisor, Worker
+from headway.runner.agent.supervisor import Daemon, Supervisor, WorkerProcess
 from headway.runner.agent.warm import Standby
 from headway.runner.contract import Exit, Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
@@ -211,7 +211,7 @@ from headway.runner.agent import supervisor
 
 config = RunConfig(slots=1, procs_per_slot=2, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 node = Supervisor(config, RunDirectory(Path(sys.argv[1]), 0), 0, "here", hosts_coordinator=False)
-node._agent, node._coordinator, node._keeper = Companion("agent"), None, None
+node._agent, node._coordinator, node._keeper = Daemon("agent"), None, None
 node._tell = lambda _: None
 node._others = frozenset([before.pid])
 become_subreaper()
@@ -224,7 +224,7 @@ left = {}
 for code in (0, 1):
     read, write = os.pipe()
     pid = spawn([sys.executable, "-c", program, str(code)], dict(os.environ), (), Path(f"{sys.argv[1]}/{code}"))
-    node._workers[pid] = Worker(code, code, 1, pid)
+    node._workers[pid] = WorkerProcess(code, code, 1, pid)
     status = os.waitpid(pid, 0)[1]
     left[code] = [int(word) for word in Path(f"{sys.argv[1]}/{code}").read_text().split()]
     node._worker_ended(node._workers[pid], status)
@@ -259,12 +259,12 @@ def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
     beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, _ = beside
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shm_cleanup, "SHARED_MEMORY", tmp_path)
     before, after = (tmp_path / f"torch_1_2_{number}" for number in (1, 2))
     before.touch()
-    node._shared_before = leftovers.present()
+    node._shared_before = shm_cleanup.present()
     after.touch()
-    node._shared_memory = leftovers.present()
+    node._shared_memory = shm_cleanup.present()
     node._remove_shared_memory()
     assert (before.exists(), after.exists(), node._shared_memory) == (True, False, set())
 
@@ -306,7 +306,7 @@ NODE = f"""
 import json, os, sys, time
 from pathlib import Path
 from headway.runner.agent.processes import become_subreaper, spawn
-from headway.runner.agent.supervisor import Companion, Supervisor, Worker
+from headway.runner.agent.supervisor import Daemon, Supervisor, WorkerProcess
 from headway.runner.agent.warm import Standby
 from headway.runner.contract import Mesh, RunConfig, Trainer
 from headway.runner.rundir import RunDirectory
@@ -323,7 +323,7 @@ def named():
 become_subreaper()
 config = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {{"argv": ["x.py"]}}), spec_hash="")
 node = Supervisor(config, RunDirectory(Path(sys.argv[2]), 0), 0, "here", hosts_coordinator=False)
-node._agent, node._coordinator, node._keeper = Companion("agent"), None, None
+node._agent, node._coordinator, node._keeper = Daemon("agent"), None, None
 node._to_agent = node._events = None
 pid = spawn([sys.executable, "-c", {LEAVES!r}, sys.argv[1]], dict(os.environ))
 until = time.monotonic() + 60

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from headway.runner.alive import Process
 from headway.runner.contract import Exit, RunConfig, Verdict, from_json, to_json
 from headway.runner.goodput.tracking import tracker_environment
-from headway.runner.launches import Command, Launch
+from headway.runner.launches import Launch, LaunchCommand
 from headway.runner.rundir import RunDirectory, open_run
 from headway.runner.torchrun import launcher, naming
 from headway.runner.torchrun.arguments import UsageError, parse
 from headway.runner.torchrun.command import command_of, module_file
 from headway.runner.torchrun.configure import configure, insisted_name
-from headway.runner.torchrun.naming import Candidate, Choice, Life, choose, choose_named, life_of, look_at, runs_of
+from headway.runner.torchrun.naming import Candidate, Life, RunChoice, choose, choose_named, life_of, look_at, runs_of
 
 SCRIPT = str(Path(__file__).parents[2] / "examples/one-word/train.py")
 HERE, ELSEWHERE = "node0:29400", "node9:29400"
@@ -95,13 +95,13 @@ def test_a_run_is_one_commands(candidates: list[Candidate], expected: str, attem
 @pytest.mark.parametrize("differs", [None, "code", "variable LR", "command"])
 def test_a_node_of_a_run_that_goes_on_at_its_endpoint_enters_it(differs: str | None) -> None:
     candidates = [seen("777", ENDED), seen("777-2", LIVES), seen("777-3", LIVES, differs, attempt=2, lets_in=True)]
-    assert choose("777", candidates, "train.py") == Choice("777-3", 2, enters=True)
+    assert choose("777", candidates, "train.py") == RunChoice("777-3", 2, enters=True)
 
 
 @pytest.mark.parametrize("life", [ENDED, COMPLETED, UNKNOWN])
 @pytest.mark.parametrize("differs", [None, "code", "command", "variable LR"])
 def test_the_run_that_is_insisted_on_goes_on_whatever_has_changed(life: Life, differs: str | None) -> None:
-    assert choose_named(seen("exp", life, differs, attempt=3), "exp") == Choice("exp", 4)
+    assert choose_named(seen("exp", life, differs, attempt=3), "exp") == RunChoice("exp", 4)
 
 
 def test_the_run_that_is_insisted_on_is_refused_while_it_goes_on() -> None:
@@ -110,7 +110,7 @@ def test_the_run_that_is_insisted_on_is_refused_while_it_goes_on() -> None:
     ):
         choose_named(seen("exp", LIVES, attempt=3), "exp")
     assert choose_named(seen("exp", LIVES, "code", attempt=3, lets_in=True), "exp").enters
-    assert choose_named(None, "exp") == Choice("exp", new=True)
+    assert choose_named(None, "exp") == RunChoice("exp", new=True)
 
 
 @dataclass
@@ -161,7 +161,7 @@ def test_nothing_is_ever_mixed(data: st.DataObject) -> None:
 # --- what a command is --------------------------------------------------------------------------------------------------
 
 
-def command(*words: str, environment: dict[str, str] | None = None, alone: bool = True, procs: int = 1) -> Command:
+def command(*words: str, environment: dict[str, str] | None = None, alone: bool = True, procs: int = 1) -> LaunchCommand:
     return command_of(parse(words), procs, environment or {}, alone=alone)
 
 

@@ -13,7 +13,7 @@ from headway import checkpoint
 from headway.runner.checkpoint.authority import UnreadError, of_directory, refuse_unread
 from headway.runner.checkpoint.chain import Base, Chain, Claim, lineage
 from headway.runner.checkpoint.format import RefusedError
-from headway.runner.checkpoint.place import Place
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.sources import DirectorySource, PatientSource
 from headway.runner.checkpoint.stores.posix import PosixStore
@@ -160,7 +160,7 @@ BASE = Base(20, 1, "ab")
 
 
 def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -> None:
-    place = Place(tmp_path, "run", 1, 0, 1, Mesh(dp_shard=3))
+    place = CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh(dp_shard=3))
     errors: list[Exception] = [
         RefusedError(BASE.checkpoint, "data-0-0.bin", "changed"),
         PeerError("rank 2 failed"),
@@ -174,7 +174,7 @@ def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -
 
 def test_damage_alone_is_no_read_error(tmp_path: Path) -> None:
     error = RefusedError(BASE.checkpoint, "data-0-0.bin", "changed")
-    refuse_unread(Place(tmp_path, "run", 1, 0, 1, Mesh()), BASE, error, Ranks())
+    refuse_unread(CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh()), BASE, error, Ranks())
 
 
 def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
-from headway.runner.health.collectives import Collective, Operation
+from headway.runner.health.collectives import Collective, CollectiveOperation
 from headway.runner.health.watch import FIRST_STEPS_S, UNSEEN_S, Findings, Hang, Probe, RankBeat, Watch
 
 BEAT_S, TICK_S = 0.5, 0.1
@@ -350,7 +350,7 @@ def test_a_hang_says_which_collective_its_culprit_has_not_entered() -> None:
 
 
 def in_an_operation(operation: str) -> tuple[Collective, ...]:
-    return (Collective("0", "default_pg", 7, operation, False, 7, (Operation(7, operation, "same"),)),)
+    return (Collective("0", "default_pg", 7, operation, False, 7, (CollectiveOperation(7, operation, "same"),)),)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

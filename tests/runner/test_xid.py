@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner.agent.kernel_log import KEPT, KMSG, KernelLog, records
-from headway.runner.health.xid import Xid, address, first_grave, of_job, parse, told
+from headway.runner.health.xid import Xid, address, describe, first_grave, of_job, parse
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 FAULT = "NVRM: Xid (PCI:0000:3b:00): 31, pid=1234, name=python, Ch 00000008, intr 00000000. MMU Fault"
@@ -40,7 +40,7 @@ def test_reports_are_counted_and_the_grave_ones_told_first() -> None:
     xids = of_job([xid for line in (FAULT, LOST, LOST) if (xid := parse(line)) is not None], {"0000:3b:00"})
     assert first_grave(xids) == xids[1]
     assert first_grave(xids[:1]) is None
-    assert told(xids) == ("Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, 2 times, Xid 31 of PCI:0000:3b:00")
+    assert describe(xids) == ("Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, 2 times, Xid 31 of PCI:0000:3b:00")
 
 
 def test_a_report_of_another_jobs_device_is_none_of_ours() -> None:
@@ -55,7 +55,7 @@ def test_where_nobody_knows_whose_device_it_is_the_report_is_told_and_held_again
     assert lost is not None
     (found,) = of_job([lost], None)
     assert first_grave([found]) is None
-    assert told([found]) == "Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, which may be another job's"
+    assert describe([found]) == "Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, which may be another job's"
 
 
 def test_addresses_of_the_driver_of_nvml_and_of_the_kernel_are_one() -> None:

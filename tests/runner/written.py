@@ -9,9 +9,9 @@ import torch
 import xxhash
 
 from headway.runner.checkpoint.chain import Base, CheckpointId, Commit, newest_claim
-from headway.runner.checkpoint.foreign.part import PartWriter
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, part_name, record_bytes
-from headway.runner.checkpoint.tools.inspect import Run
+from headway.runner.checkpoint.interop.part import PartWriter
+from headway.runner.checkpoint.tools.inspect import InspectedRun
 from headway.runner.rundir import RunDirectory
 
 
@@ -32,21 +32,21 @@ class RankState:
     objects: Mapping[str, Any] = field(default_factory=dict)
 
 
-def new_run(directory: Path) -> Run:
+def new_run(directory: Path) -> InspectedRun:
     made = RunDirectory(directory, 0)
     for folder in (made.chain, made.checkpoints):
         folder.mkdir(parents=True)
-    return Run(directory, directory.name)
+    return InspectedRun(directory, directory.name)
 
 
-def claim(run: Run, base: Base | None = None) -> int:
+def claim(run: InspectedRun, base: Base | None = None) -> int:
     """The generation that is in charge from now on."""
     chain = run.chain()
     chain.read()
     return chain.claim(base, 0, "a test").generation
 
 
-def save(run: Run, step: int, ranks: Sequence[RankState], tiers: tuple[str, ...] = ("disk",)) -> Base:
+def save(run: InspectedRun, step: int, ranks: Sequence[RankState], tiers: tuple[str, ...] = ("disk",)) -> Base:
     """Writes and commits a checkpoint of the newest generation."""
     newest = newest_claim(run.chain().read())
     assert newest is not None
@@ -55,7 +55,7 @@ def save(run: Run, step: int, ranks: Sequence[RankState], tiers: tuple[str, ...]
     return base
 
 
-def write(run: Run, at: CheckpointId, ranks: Sequence[RankState]) -> Base:
+def write(run: InspectedRun, at: CheckpointId, ranks: Sequence[RankState]) -> Base:
     """Writes a checkpoint that nobody commits."""
     directory = run.checkpoints / at.directory
     directory.mkdir()

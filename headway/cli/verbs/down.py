@@ -22,7 +22,7 @@ from headway.infra.host import HostState
 from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:
-    from headway.infra.stack import Outcome
+    from headway.infra.stack import StackOutcome
 
 _SHOWN = 8
 
@@ -60,7 +60,7 @@ def _down(args: argparse.Namespace) -> int:
     return 1 if outcome.failures else 0
 
 
-def _sweep(others: Sequence[HostState], outcome: "Outcome") -> None:
+def _sweep(others: Sequence[HostState], outcome: "StackOutcome") -> None:
     from headway.infra.stack import HostChange  # noqa: PLC0415 (pulumi is an extra)
     from headway.infra.survey import sweep  # noqa: PLC0415 (paramiko is an extra)
 

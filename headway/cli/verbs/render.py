@@ -12,7 +12,7 @@ from headway.cli.ownership import is_rendered, occupants, stale_files
 from headway.cli.views.problems import print_problems
 from headway.compile import Compiled, PlannedCluster, PlannedJob, Sources, compile_documents
 from headway.compile.sources import is_folder
-from headway.infra.tree import Difference, compare_tree, remove_files, write_tree
+from headway.infra.tree import FileDifference, compare_tree, remove_files, write_tree
 from headway.jobspec.problem import Problem
 from headway.templates.kind import Files
 
@@ -131,17 +131,17 @@ def _rivals(tree: PurePosixPath, output: Output) -> Iterator[tuple[str, str]]:
         yield message, "rename one of them"
 
 
-def _apply(output: Output, check_only: bool) -> list[Difference]:
+def _apply(output: Output, check_only: bool) -> list[FileDifference]:
     """Writes or compares; returns what was different before."""
     apply = compare_tree if check_only else write_tree
     differences = apply(output.root, output.files, output.trees, output.is_ours)
     if not check_only:
         remove_files(output.root, output.stale)
-    stale = [Difference(path, "extra") for path in output.stale]
+    stale = [FileDifference(path, "extra") for path in output.stale]
     return sorted(differences + stale, key=lambda difference: difference.path)
 
 
-def _report(differences: dict[Path, list[Difference]], files: int, check_only: bool) -> None:
+def _report(differences: dict[Path, list[FileDifference]], files: int, check_only: bool) -> None:
     """Each difference on stdout (+ missing, ~ changed, - extra), the sum on stderr."""
     for root, found in differences.items():
         for difference in found:

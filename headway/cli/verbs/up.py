@@ -22,7 +22,7 @@ from headway.cli.hosts import (
 from headway.cli.terminal import counted
 
 if TYPE_CHECKING:
-    from headway.infra.stack import Outcome
+    from headway.infra.stack import StackOutcome
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def _up(args: argparse.Namespace) -> int:
     return _ended(outcome, places)
 
 
-def _ended(outcome: "Outcome", places: list[str]) -> int:
+def _ended(outcome: "StackOutcome", places: list[str]) -> int:
     print_failures(outcome)
     for place in outcome.failures:
         if place not in places:

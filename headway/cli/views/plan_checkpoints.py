@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.estimate.memory.captures import Captures, captures_of
+from headway.jobspec.estimate.memory.captures import CaptureMemory, captures_of
 from headway.jobspec.notation import write_interval
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.units import Interval, format_bytes
@@ -23,7 +23,7 @@ def checkpoint_facts(plan: JobPlan, cluster: ClusterPlan) -> Iterator[tuple[str,
         yield "memory for checkpoints", _memory(captures, plan, cluster)
 
 
-def _tier(tier: Tier, captures: Captures | None) -> Iterator[str]:
+def _tier(tier: Tier, captures: CaptureMemory | None) -> Iterator[str]:
     yield f"every {write_interval(Interval(tier.every_steps, tier.every_s))}"
     yield "the newest stays" if tier.kind in ("memory", "peer") else f"{tier.keep} stay"
     if captures is not None and tier.kind in ("memory", "peer"):
@@ -34,7 +34,7 @@ def _tier(tier: Tier, captures: Captures | None) -> Iterator[str]:
         yield tier.url
 
 
-def _memory(captures: Captures, plan: JobPlan, cluster: ClusterPlan) -> str:
+def _memory(captures: CaptureMemory, plan: JobPlan, cluster: ClusterPlan) -> str:
     limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
     whole = limit or node
     of_all = "" if whole is None else f" of {format_bytes(whole)}"

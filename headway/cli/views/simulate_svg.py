@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.goodput.summary import IntervalRow
 from headway.report import units
 from headway.report.markup import Markup, element
@@ -12,7 +12,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 640, 260, 56, 36, 40
 _PLOT = (_WIDTH - _LEFT - 16, _HEIGHT - _TOP - _BOTTOM)
 
 
-def picture(run: Run, intervals: Mapping[str, Sequence[IntervalRow]]) -> str:
+def picture(run: SimulatedRun, intervals: Mapping[str, Sequence[IntervalRow]]) -> str:
     """The picture: points are simulated, bars hold nine of ten runs, the line is the formula, a ring is the run's own interval."""
     panels = [_panel(index, run, kind, rows) for index, (kind, rows) in enumerate(intervals.items())]
     height = _HEIGHT * max(1, len(panels))
@@ -26,7 +26,7 @@ def picture(run: Run, intervals: Mapping[str, Sequence[IntervalRow]]) -> str:
     )
 
 
-def _panel(index: int, run: Run, kind: str, rows: Sequence[IntervalRow]) -> Markup:
+def _panel(index: int, run: SimulatedRun, kind: str, rows: Sequence[IntervalRow]) -> Markup:
     x, y = _scales(rows)
     line = " ".join(f"{x(row.interval_s):.1f},{y(row.expected):.1f}" for row in rows)
     own_s = run.tier(kind).interval_s

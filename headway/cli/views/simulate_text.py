@@ -9,7 +9,7 @@ from rich.table import Table
 
 from headway.cli.simulation import Simulation
 from headway.cli.terminal import bar, stdout_console
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.goodput.simulate import Bucket
 from headway.jobspec.estimate.goodput.summary import IntervalRow, Spread, Summary
 from headway.report import units
@@ -45,7 +45,7 @@ def print_simulation(simulation: Simulation) -> None:
             console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def _print_tier(console: Console, run: Run, kind: str, rows: tuple[IntervalRow, ...], best_s: float) -> None:
+def _print_tier(console: Console, run: SimulatedRun, kind: str, rows: tuple[IntervalRow, ...], best_s: float) -> None:
     tier = run.tier(kind)
     cost = f"a save stops training for {units.seconds(tier.block_s)}, can be read after {units.seconds(tier.write_s)}"
     console.print(f"\n[bold]checkpoints on {kind}[/] every {units.seconds(tier.interval_s)}; {cost}")
@@ -56,7 +56,7 @@ def _print_tier(console: Console, run: Run, kind: str, rows: tuple[IntervalRow, 
     console.print(_intervals(rows, tier.interval_s, console))
 
 
-def _length(run: Run) -> str:
+def _length(run: SimulatedRun) -> str:
     if math.isinf(run.work_s):
         return f"{units.seconds(run.wall_s)} of steps of {units.seconds(run.step_s)}"
     steps = (
@@ -65,7 +65,7 @@ def _length(run: Run) -> str:
     return steps if math.isinf(run.wall_s) else f"{steps}, for {units.seconds(run.wall_s)} at most"
 
 
-def _facts(run: Run, summary: Summary) -> _Facts:
+def _facts(run: SimulatedRun, summary: Summary) -> _Facts:
     if run.spares:
         yield "counting the job's spares", units.share(summary.of_held)
     hours = f", {units.count(round(summary.gpu_hours), 'GPU-hour')}" if run.gpus_per_node else ""
@@ -89,7 +89,7 @@ def _facts(run: Run, summary: Summary) -> _Facts:
         yield "back to the first step", f"{summary.from_scratch:.2g} times a run: no checkpoint was left"
 
 
-def _spares(run: Run, best: int) -> str:
+def _spares(run: SimulatedRun, best: int) -> str:
     held = f"{units.count(run.spares, 'spare')} and a pool of {run.pool:,}"
     if best <= run.spares:
         return f"spares: {held} are enough; the job is short of a node for less than 0.5 % of the time"

@@ -11,9 +11,9 @@ from headway.infra.host import (
     OTHER,
     OWN_FOLDER,
     UNIT_FOLDER,
+    HostManifest,
     HostState,
     HostView,
-    Manifest,
     changes,
     check_ours,
     folders_of,
@@ -113,7 +113,7 @@ def clear(ssh: Ssh, cluster: str) -> list[str]:
     return sorted(manifest.files)
 
 
-def _drop(ssh: Ssh, manifest: Manifest, view: HostView, kept: HostState | None = None) -> None:
+def _drop(ssh: Ssh, manifest: HostManifest, view: HostView, kept: HostState | None = None) -> None:
     """Stop and remove what the manifest has beyond `kept`."""
     units = [unit for unit in manifest.units if kept is None or unit not in kept.units]
     files = [path for path in manifest.files if kept is None or path not in kept.files]
@@ -124,7 +124,7 @@ def _drop(ssh: Ssh, manifest: Manifest, view: HostView, kept: HostState | None =
         ssh.run(["systemctl", "daemon-reload"])
 
 
-def _start(ssh: Ssh, wanted: HostState, begun: Manifest, view: HostView) -> None:
+def _start(ssh: Ssh, wanted: HostState, begun: HostManifest, view: HostView) -> None:
     """Enable the units, and where systemd runs apply those that changed.
 
     By a reload if the unit supports it: a restart would also restart the units that require it, such as slurmd.
@@ -140,7 +140,7 @@ def _start(ssh: Ssh, wanted: HostState, begun: Manifest, view: HostView) -> None
                 ssh.run(["systemctl", "reload-or-restart", "--", unit], timeout_s=START_S)
 
 
-def _manifest(ssh: Ssh) -> Manifest | None:
+def _manifest(ssh: Ssh) -> HostManifest | None:
     text = ssh.read(MANIFEST)
     if text is None:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 from pulumi import ResourceOptions
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
-from headway.infra.host import Change, HostFile, HostState, HostView, Manifest, changes, is_file, manifest_from
+from headway.infra.host import FileChange, HostFile, HostManifest, HostState, HostView, changes, is_file, manifest_from
 from headway.infra.providers.onprem.converge import clear, converge, look
 from headway.infra.reach import Reach
 from headway.infra.ssh import connect
@@ -79,22 +79,22 @@ def view_of(props: Props) -> HostView:
     return HostView(view["paths"], view["units"], manifest, view["live"])
 
 
-def differences(olds: Props, news: Props) -> list[Change]:
+def differences(olds: Props, news: Props) -> list[FileChange]:
     """Return what an update changes: `olds` are the outputs of the last look, `news` the inputs."""
     found = changes(state_of(news), view_of(olds))
     renamed = _last_reach(olds) != _last_reach(news)
-    return [*found, Change(str(_last_reach(news)), "renamed")] if renamed else found
+    return [*found, FileChange(str(_last_reach(news)), "renamed")] if renamed else found
 
 
-def put_by(news: Props) -> list[Change]:
+def put_by(news: Props) -> list[FileChange]:
     """Return the changes of a new host."""
-    return changes(state_of(news), HostView({}, {}, Manifest(news["cluster"], {}), live=False))
+    return changes(state_of(news), HostView({}, {}, HostManifest(news["cluster"], {}), live=False))
 
 
-def files_on(olds: Props) -> list[Change]:
+def files_on(olds: Props) -> list[FileChange]:
     """Return the files to remove from a host."""
     manifest = view_of(olds).manifest
-    return [] if manifest is None else [Change(path, "extra") for path in sorted(manifest.files)]
+    return [] if manifest is None else [FileChange(path, "extra") for path in sorted(manifest.files)]
 
 
 def reaches_text(reaches: Sequence[Reach], others: Reach) -> str:

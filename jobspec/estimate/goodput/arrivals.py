@@ -8,16 +8,16 @@ from itertools import accumulate
 from random import Random
 from typing import Protocol
 
-from headway.jobspec.estimate.goodput.run import Cause, Failures, Run, Scope
+from headway.jobspec.estimate.goodput.run import FailureCause, FailureModel, Scope, SimulatedRun
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureArrival:
     """A failure at `time_s`. `slots` are the places of the job whose nodes have failed: one, a rack's, or none when the job failed."""
 
     time_s: float
     scope: Scope
-    cause: Cause
+    cause: FailureCause
     slots: range
 
 
@@ -35,14 +35,14 @@ class _Stream(Protocol):
     @property
     def next_s(self) -> float: ...
 
-    def take(self) -> Failure | None:
+    def take(self) -> FailureArrival | None:
         """Return the failure at `next_s`; None where it would have hit an empty slot."""
 
 
 class Arrivals:
     """The next failure, and the one after it, without end. The cost is that of the failures: nodes that never fail cost nothing."""
 
-    def __init__(self, run: Run, slots: Slots, random: Random) -> None:
+    def __init__(self, run: SimulatedRun, slots: Slots, random: Random) -> None:
         failures = run.failures
         self._nodes = _Memoryless(run, slots, random) if failures.shape == 1 else _Ageing(run, random)
         self._streams: list[_Stream] = [self._nodes]
@@ -51,7 +51,7 @@ class Arrivals:
         if failures.job_mtbf_s is not None:
             self._streams.append(_Jobs(failures, failures.job_mtbf_s, random))
 
-    def next(self) -> Failure:
+    def next(self) -> FailureArrival:
         """Return the next failure in time."""
         while True:
             failure = min(self._streams, key=lambda stream: stream.next_s).take()
@@ -67,39 +67,39 @@ class Arrivals:
 class _Blame:
     """Draws the cause of a node's failure, and whether the node has to be replaced."""
 
-    def __init__(self, causes: Sequence[Cause], random: Random) -> None:
+    def __init__(self, causes: Sequence[FailureCause], random: Random) -> None:
         self._causes, self._random = causes, random
         self._weights = list(accumulate(cause.weight for cause in causes))
 
-    def failure(self, time_s: float, slot: int) -> Failure:
+    def failure(self, time_s: float, slot: int) -> FailureArrival:
         cause = self._random.choices(self._causes, cum_weights=self._weights)[0]
         scope = Scope.NODE if self._random.random() < cause.replaced else Scope.PROCESS
-        return Failure(time_s, scope, cause, range(slot, slot + 1))
+        return FailureArrival(time_s, scope, cause, range(slot, slot + 1))
 
 
 class _Racks:
-    def __init__(self, run: Run, mtbf_s: float, random: Random) -> None:
+    def __init__(self, run: SimulatedRun, mtbf_s: float, random: Random) -> None:
         self._run, self._random = run, random
         self._rate = run.racks / mtbf_s
-        self._cause = Cause("rack", 1, 1, run.failures.detect_s)
+        self._cause = FailureCause("rack", 1, 1, run.failures.detect_s)
         self.next_s = random.expovariate(self._rate)
 
-    def take(self) -> Failure:
+    def take(self) -> FailureArrival:
         size = self._run.failures.rack_nodes
         first = self._random.randrange(self._run.racks) * size
-        failure = Failure(self.next_s, Scope.RACK, self._cause, range(first, min(first + size, self._run.nodes)))
+        failure = FailureArrival(self.next_s, Scope.RACK, self._cause, range(first, min(first + size, self._run.nodes)))
         self.next_s += self._random.expovariate(self._rate)
         return failure
 
 
 class _Jobs:
-    def __init__(self, failures: Failures, mtbf_s: float, random: Random) -> None:
+    def __init__(self, failures: FailureModel, mtbf_s: float, random: Random) -> None:
         self._random, self._rate = random, 1 / mtbf_s
-        self._cause = Cause("job", 1, 0, failures.detect_s)
+        self._cause = FailureCause("job", 1, 0, failures.detect_s)
         self.next_s = random.expovariate(self._rate)
 
-    def take(self) -> Failure:
-        failure = Failure(self.next_s, Scope.JOB, self._cause, range(0))
+    def take(self) -> FailureArrival:
+        failure = FailureArrival(self.next_s, Scope.JOB, self._cause, range(0))
         self.next_s += self._random.expovariate(self._rate)
         return failure
 
@@ -110,7 +110,7 @@ class _Memoryless:
     A failure of an empty slot, or of a node of the other stream, is dropped (thinning), so that the rates are those of the nodes at work.
     """
 
-    def __init__(self, run: Run, slots: Slots, random: Random) -> None:
+    def __init__(self, run: SimulatedRun, slots: Slots, random: Random) -> None:
         self._nodes, self._slots, self._random = run.nodes, slots, random
         self._blame = _Blame(run.failures.causes, random)
         factor = run.failures.lemon_factor
@@ -120,7 +120,7 @@ class _Memoryless:
         self._rate = self._good_rate + self._lemons * good * factor
         self.next_s = random.expovariate(self._rate)
 
-    def take(self) -> Failure | None:
+    def take(self) -> FailureArrival | None:
         time_s = self.next_s
         self.next_s += self._random.expovariate(self._rate)
         slot = self._lemon(time_s) if self._random.random() * self._rate >= self._good_rate else self._good(time_s)
@@ -142,7 +142,7 @@ class _Ageing:
     that only nodes that fail are ever looked at. A node that only starts its processes again keeps its age.
     """
 
-    def __init__(self, run: Run, random: Random) -> None:
+    def __init__(self, run: SimulatedRun, random: Random) -> None:
         failures = run.failures
         self._nodes, self._random = run.nodes, random
         self._blame = _Blame(failures.causes, random)
@@ -160,7 +160,7 @@ class _Ageing:
             heapq.heappop(self._coming)
         return min(self._untouched_s, self._coming[0][0]) if self._coming else self._untouched_s
 
-    def take(self) -> Failure:
+    def take(self) -> FailureArrival:
         time_s = self.next_s
         if time_s == self._untouched_s:
             slot = self._untouched_slot()

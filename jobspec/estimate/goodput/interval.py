@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from headway.jobspec.estimate.goodput.run import Run, Scope, Tier
+from headway.jobspec.estimate.goodput.run import Scope, SimulatedRun, SimulatedTier
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _PRECISION = 1e-4
@@ -50,7 +50,7 @@ def expected_ettr(failures_s: float, restart_s: float, interval_s: float, block_
     return (1 - failures_s * (restart_s + interval_s / 2)) / (1 + block_s / interval_s)
 
 
-def expected_goodput(run: Run) -> float:
+def expected_goodput(run: SimulatedRun) -> float:
     """Return the share of time that is training that counts, without a simulation and without waiting for nodes.
 
     Daly's complete model, 1 / (e^(fD) (e^(f (T + C)) - 1) / (f T)): exact for one tier and memoryless failures f. With
@@ -70,7 +70,7 @@ def expected_goodput(run: Run) -> float:
     return goodput
 
 
-def best_interval(run: Run, tier: str) -> float:
+def best_interval(run: SimulatedRun, tier: str) -> float:
     """Return seconds of training between two checkpoints of this tier at which the expected goodput is highest; the
     other tiers stay.
 
@@ -83,7 +83,7 @@ def best_interval(run: Run, tier: str) -> float:
     return high if math.isclose(best, high) else best
 
 
-def with_interval(run: Run, kind: str, interval_s: float) -> Run:
+def with_interval(run: SimulatedRun, kind: str, interval_s: float) -> SimulatedRun:
     """Return the run with this interval of this tier."""
     return replace(run, tiers=tuple(replace(tier, interval_s=interval_s) if tier.kind == kind else tier for tier in run.tiers))
 
@@ -98,7 +98,7 @@ class _Answer:
     period_s: float
 
 
-def _answer(run: Run, scope: Scope, rate: float, share: float) -> _Answer:
+def _answer(run: SimulatedRun, scope: Scope, rate: float, share: float) -> _Answer:
     """Return the answer of the tier that loses the least on average; without any, all of the run's work is lost."""
     stopped_s = _detect_s(run, scope) + _restart_s(run, scope)
     costs = [(_period_s(tier, share) / 2 + tier.write_s + tier.load_s, tier) for tier in run.tiers if scope in tier.survives]
@@ -108,11 +108,11 @@ def _answer(run: Run, scope: Scope, rate: float, share: float) -> _Answer:
     return _Answer(rate, stopped_s + tier.load_s + tier.write_s, _period_s(tier, share))
 
 
-def _period_s(tier: Tier, share: float) -> float:
+def _period_s(tier: SimulatedTier, share: float) -> float:
     return tier.spacing_s * (1 + share)
 
 
-def _detect_s(run: Run, scope: Scope) -> float:
+def _detect_s(run: SimulatedRun, scope: Scope) -> float:
     """Return the mean time until a failure of the scope is noticed, with the training that was wrong before that."""
     failures = run.failures
     if scope in {Scope.RACK, Scope.JOB}:
@@ -124,14 +124,14 @@ def _detect_s(run: Run, scope: Scope) -> float:
     return sum(weight * (cause.detect_s + cause.latent_s) for weight, cause in weights) / total if total else 0.0
 
 
-def _restart_s(run: Run, scope: Scope) -> float:
+def _restart_s(run: SimulatedRun, scope: Scope) -> float:
     recovery = run.recovery
     if scope in {Scope.NODE, Scope.RACK} and not run.spares:
         return recovery.provision_s + recovery.cold_s
     return recovery.warm_s
 
 
-def _without_replicas(run: Run, rate: float) -> float:
+def _without_replicas(run: SimulatedRun, rate: float) -> float:
     if run.replicas is None:
         return 1.0
     away_s = run.replicas.rejoin_s + run.failures.replaced * (0 if run.spares else run.recovery.provision_s)

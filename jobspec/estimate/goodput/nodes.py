@@ -5,7 +5,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from random import Random
 
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Nodes:
     than it began with, and goes to the pool else.
     """
 
-    def __init__(self, run: Run, random: Random) -> None:
+    def __init__(self, run: SimulatedRun, random: Random) -> None:
         self._run, self._random = run, random
         self._moved: dict[int, int] = {}
         self._slots: dict[int, int | None] = {}

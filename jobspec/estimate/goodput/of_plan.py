@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from headway.jobspec.estimate.from_plan import EstimateError
 from headway.jobspec.estimate.goodput.defaults import Defaults, defaults
-from headway.jobspec.estimate.goodput.run import Budget, Cause, Failures, Recovery, Replicas, Run, Tier
+from headway.jobspec.estimate.goodput.run import (
+    FailureCause,
+    FailureModel,
+    Recovery,
+    Replicas,
+    RestartBudget,
+    SimulatedRun,
+    SimulatedTier,
+)
 from headway.jobspec.estimate.goodput.tiers import Transfer, tier_of
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan, StoragePlan
 from headway.runner.contract import Timeout
@@ -16,7 +24,9 @@ _HANG = "hang"
 _CORRUPTION = "silent corruption"
 
 
-def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes: int, wall_s: float | None = None) -> Run:
+def run_of(
+    plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes: int, wall_s: float | None = None
+) -> SimulatedRun:
     """Return the job as a run with steps of `step_s` seconds and checkpoints of so many bytes: all of its steps, or
     `wall_s` seconds of them.
 
@@ -26,7 +36,7 @@ def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes:
         raise EstimateError("the job has no `steps`", "set `steps: 100000`, or the length of the run")
     group, known, restart = cluster.group(plan.group), defaults(), plan.run.restart
     recovery = known.recovery
-    return Run(
+    return SimulatedRun(
         nodes=plan.slots,
         gpus_per_node=plan.gpus_per_slot,
         step_s=step_s,
@@ -37,7 +47,7 @@ def run_of(plan: JobPlan, cluster: ClusterPlan, step_s: float, checkpoint_bytes:
         tiers=_tiers(plan, step_s, transfer_of(plan, cluster, checkpoint_bytes)),
         spares=int(plan.spec["resilience"]["spares"]),
         pool=group.spares,
-        budget=Budget(restart.budget, restart.refill_steps, restart.no_progress),
+        budget=RestartBudget(restart.budget, restart.refill_steps, restart.no_progress),
         assumed=tuple(_assumed(plan, cluster, group, known)),
     )
 
@@ -59,21 +69,21 @@ def transfer_of(plan: JobPlan, cluster: ClusterPlan, checkpoint_bytes: int) -> T
     )
 
 
-def with_replicas(run: Run, count: int) -> Run:
+def with_replicas(run: SimulatedRun, count: int) -> SimulatedRun:
     """Return the run with so many data-parallel replicas that continue without each other, as fault-tolerant HSDP does."""
     stall_s = float(defaults().replicas["stall_s"])
     return replace(run, replicas=Replicas(count, stall_s, run.recovery.cold_s))
 
 
-def with_latent_corruption(run: Run, latent_s: float) -> Run:
+def with_latent_corruption(run: SimulatedRun, latent_s: float) -> SimulatedRun:
     """Return the run where silent data corruption is noticed only after `latent_s` seconds of training on wrong numbers."""
     causes = tuple(replace(cause, latent_s=latent_s) if cause.name == _CORRUPTION else cause for cause in run.failures.causes)
     return replace(run, failures=replace(run.failures, causes=causes))
 
 
-def _failures(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defaults) -> Failures:
+def _failures(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defaults) -> FailureModel:
     seen = cluster.failures
-    return Failures(
+    return FailureModel(
         node_mtbf_s=seen.node_mtbf_s or known.node_mtbf_s(group.gpu, group.gpus),
         causes=tuple(_causes(plan, group, known)),
         job_mtbf_s=seen.job_mtbf_s,
@@ -84,13 +94,13 @@ def _failures(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defa
     )
 
 
-def _causes(plan: JobPlan, group: GroupPlan, known: Defaults) -> Iterator[Cause]:
+def _causes(plan: JobPlan, group: GroupPlan, known: Defaults) -> Iterator[FailureCause]:
     """Return the causes. Hangs are noticed when a collective times out, all other failures when an agent does not
     answer any more."""
     for name, weight in known.weights(group.gpus).items():
         timeout = _timeout(plan, "collective" if name == _HANG else "agent")
         if weight:
-            yield Cause(name, weight, known.causes[name].replaced, timeout.floor_s)
+            yield FailureCause(name, weight, known.causes[name].replaced, timeout.floor_s)
 
 
 def _timeout(plan: JobPlan, name: str) -> Timeout:
@@ -103,7 +113,7 @@ def _rack_nodes(group: GroupPlan, known: Defaults) -> int:
     return int(known.rack_nodes["nodes"])
 
 
-def _tiers(plan: JobPlan, step_s: float, transfer: Transfer) -> tuple[Tier, ...]:
+def _tiers(plan: JobPlan, step_s: float, transfer: Transfer) -> tuple[SimulatedTier, ...]:
     return tuple(tier_of(tier.kind, tier.interval_s(step_s), transfer, tier.keep) for tier in plan.run.checkpoint.tiers)
 
 

@@ -20,7 +20,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True)
-class Tier:
+class SimulatedTier:
     """A place for checkpoints.
 
     One is taken after each `interval_s` of training, blocks training for `block_s` and can be loaded `write_s` later.
@@ -48,7 +48,7 @@ class Tier:
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """One cause of node failures: its share of failures by `weight`, and how often the node is `replaced` (else only
     processes start again).
 
@@ -64,7 +64,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Failures:
+class FailureModel:
     """Failure rates by scope. `node_mtbf_s` is one node's; None of the others: no such failures.
 
     A rack is `rack_nodes` neighbouring nodes. With a Weibull `shape` other than 1, a node's rate changes with its age:
@@ -73,7 +73,7 @@ class Failures:
     """
 
     node_mtbf_s: float
-    causes: tuple[Cause, ...]
+    causes: tuple[FailureCause, ...]
     job_mtbf_s: float | None = None
     rack_mtbf_s: float | None = None
     rack_nodes: int = 1
@@ -130,7 +130,7 @@ class Replicas:
 
 
 @dataclass(frozen=True)
-class Budget:
+class RestartBudget:
     """Restarts at hand, steps of new progress that give one back, and restarts in a row without progress that end the run."""
 
     restarts: int
@@ -139,7 +139,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulatedRun:
     """A training run. It ends after `work_s` seconds of training that counts, or after `wall_s` seconds, whichever
     comes first.
 
@@ -149,16 +149,16 @@ class Run:
 
     nodes: int
     step_s: float
-    failures: Failures
+    failures: FailureModel
     recovery: Recovery
-    tiers: tuple[Tier, ...]
+    tiers: tuple[SimulatedTier, ...]
     gpus_per_node: int = 8
     work_s: float = math.inf
     wall_s: float = math.inf
     spares: int = 0
     pool: int = 0
     replicas: Replicas | None = None
-    budget: Budget | None = None
+    budget: RestartBudget | None = None
     assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -195,6 +195,6 @@ class Run:
             Scope.JOB: 1 / failures.job_mtbf_s if failures.job_mtbf_s else 0.0,
         }
 
-    def tier(self, kind: str) -> Tier:
+    def tier(self, kind: str) -> SimulatedTier:
         """Return the tier of this kind; KeyError when there is none."""
         return {tier.kind: tier for tier in self.tiers}[kind]

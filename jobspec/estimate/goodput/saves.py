@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.jobspec.estimate.goodput.run import Run, Scope, Tier
+from headway.jobspec.estimate.goodput.run import Scope, SimulatedRun, SimulatedTier
 
 # A position is a sum of floating-point seconds; one that is this close to a multiple of an interval is that multiple.
 _CLOSE = 1e-9
@@ -12,10 +12,10 @@ _CLOSE = 1e-9
 _BEFORE_S = 1e-4
 
 
-class Pauses:
+class SavePauses:
     """Wall-clock time and training, converted into each other: every tier stops training for its blocking time at each multiple."""
 
-    def __init__(self, tiers: Sequence[Tier]) -> None:
+    def __init__(self, tiers: Sequence[SimulatedTier]) -> None:
         self._each = [(tier.spacing_s, tier.block_s) for tier in tiers if tier.block_s > 0]
         self._share = sum(block / spacing for spacing, block in self._each)
         self._longest = sum(block for _, block in self._each)
@@ -61,9 +61,9 @@ class Restore:
 class Checkpoints:
     """The content of each tier: the newest position that can be loaded, None if there is none."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SimulatedRun) -> None:
         self._tiers = run.tiers
-        self._pauses = Pauses(run.tiers)
+        self._pauses = SavePauses(run.tiers)
         self._newest: list[float | None] = [None] * len(run.tiers)
 
     def trained(self, start: float, wall_s: float) -> None:
@@ -89,11 +89,11 @@ class Checkpoints:
         found = [each for each in usable if each is not None]
         return min(found, key=lambda each: position - each.position + each.load_s, default=Restore(0.0, 0.0))
 
-    def _each(self) -> list[tuple[Tier, float | None]]:
+    def _each(self) -> list[tuple[SimulatedTier, float | None]]:
         return list(zip(self._tiers, self._newest, strict=True))
 
 
-def _usable(tier: Tier, newest: float | None, sound: float) -> Restore | None:
+def _usable(tier: SimulatedTier, newest: float | None, sound: float) -> Restore | None:
     """Return the newest checkpoint of the tier that is not after `sound`, while it is kept."""
     if newest is None:
         return None

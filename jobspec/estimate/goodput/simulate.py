@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from headway.jobspec.estimate.goodput.arrivals import Arrivals, Failure
+from headway.jobspec.estimate.goodput.arrivals import Arrivals, FailureArrival
 from headway.jobspec.estimate.goodput.nodes import Nodes
-from headway.jobspec.estimate.goodput.run import Budget, Replicas, Run, Scope
-from headway.jobspec.estimate.goodput.saves import Checkpoints, Pauses
+from headway.jobspec.estimate.goodput.run import Replicas, RestartBudget, Scope, SimulatedRun
+from headway.jobspec.estimate.goodput.saves import Checkpoints, SavePauses
 
 _BISECTIONS = 60
 
@@ -59,12 +59,12 @@ class Outcome:
         return sum(self.failures.values())
 
 
-def simulate(run: Run, seed: int = 0) -> Outcome:
+def simulate(run: SimulatedRun, seed: int = 0) -> Outcome:
     """Return the run as this seed lets it fail; the same seed gives the same outcome."""
     return _Simulation(run, Random(seed)).outcome()
 
 
-def simulate_each(run: Run, seeds: Sequence[int]) -> tuple[Outcome, ...]:
+def simulate_each(run: SimulatedRun, seeds: Sequence[int]) -> tuple[Outcome, ...]:
     """Return the run once for each seed."""
     return tuple(simulate(run, seed) for seed in seeds)
 
@@ -73,11 +73,11 @@ class _Simulation:
     """The state between two failures: the clock, the position in training, the remaining recovery, and the replicas
     that are unavailable."""
 
-    def __init__(self, run: Run, random: Random) -> None:
+    def __init__(self, run: SimulatedRun, random: Random) -> None:
         self._run = run
         self._nodes = Nodes(run, random)
         self._arrivals = Arrivals(run, self._nodes, random)
-        self._checkpoints, self._pauses = Checkpoints(run), Pauses(run.tiers)
+        self._checkpoints, self._pauses = Checkpoints(run), SavePauses(run.tiers)
         self._allowance = _Allowance(run.budget, run.step_s) if run.budget else None
         self._clock_s = 0.0
         self._start = self._position = self._ran_s = 0.0
@@ -164,7 +164,7 @@ class _Simulation:
 
     # --- a failure -------------------------------------------------------------------------------------------------------
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: FailureArrival) -> None:
         self._failures[failure.cause.name] += 1
         filled_s = self._replace_nodes(failure)
         self._filled_s = max(self._filled_s, filled_s)
@@ -173,7 +173,7 @@ class _Simulation:
             return
         self._restart(failure)
 
-    def _replace_nodes(self, failure: Failure) -> float:
+    def _replace_nodes(self, failure: FailureArrival) -> float:
         """When every slot that the failure emptied has a node again."""
         if failure.scope not in {Scope.NODE, Scope.RACK}:
             return 0.0
@@ -186,7 +186,7 @@ class _Simulation:
             self._cold = self._cold or not replacement.warm
         return filled_s
 
-    def _drop(self, failure: Failure, filled_s: float, replicas: Replicas) -> bool:
+    def _drop(self, failure: FailureArrival, filled_s: float, replicas: Replicas) -> bool:
         """Continue without the failed replicas, if enough others are left and the job is not just starting as a whole."""
         hit = {slot * replicas.count // self._run.nodes for slot in failure.slots}
         away = {each: back_s for each, back_s in self._away.items() if back_s > failure.time_s}
@@ -206,7 +206,7 @@ class _Simulation:
     def _starting(self) -> bool:
         return any(bucket is not Bucket.STALL for bucket, _ in self._ahead)
 
-    def _restart(self, failure: Failure) -> None:
+    def _restart(self, failure: FailureArrival) -> None:
         if self._allowance is not None and not self._allowance.take(self._position):
             self._ended = self._out_of_restarts = True
             return
@@ -222,7 +222,7 @@ class _Simulation:
         self._ahead.append((Bucket.RESTART, recovery.cold_s if self._cold else recovery.warm_s))
         self._ahead.append((Bucket.LOAD, load_s))
 
-    def _roll_back(self, failure: Failure) -> float:
+    def _roll_back(self, failure: FailureArrival) -> float:
         """Roll back to the best remaining checkpoint; return the time to read it."""
         self._checkpoints.trained(self._start, self._ran_s)
         sound = max(0.0, self._position - failure.cause.latent_s)
@@ -245,7 +245,7 @@ class _Simulation:
 class _Allowance:
     """The restart budget, as the coordinator keeps it: new steps give restarts back."""
 
-    def __init__(self, budget: Budget, step_s: float) -> None:
+    def __init__(self, budget: RestartBudget, step_s: float) -> None:
         self._budget, self._step_s = budget, step_s
         self._left = budget.restarts
         self._steps = self._toward_refill = self._in_vain = 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from statistics import NormalDist
 
-from headway.jobspec.estimate.goodput.run import Run, Scope
+from headway.jobspec.estimate.goodput.run import Scope, SimulatedRun
 
 # The share of time for which a job may wait for nodes.
 WAITING_SHARE = 0.005
@@ -14,7 +14,7 @@ WAITING_SHARE = 0.005
 _MANY = 500.0
 
 
-def best_spares(run: Run) -> int:
+def best_spares(run: SimulatedRun) -> int:
     """Return the fewest spares, in addition to the nodes of its pool, with which the job is short of a node for less
     than 0.5 % of the time.
 

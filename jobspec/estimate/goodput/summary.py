@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.goodput.simulate import Bucket, Outcome, simulate_each
 
 # Intervals of the table, as multiples of the best one.
@@ -48,7 +48,7 @@ class Summary:
     gpu_hours: float
 
 
-def summarize(run: Run, outcomes: Sequence[Outcome]) -> Summary:
+def summarize(run: SimulatedRun, outcomes: Sequence[Outcome]) -> Summary:
     """Return the figures of at least one outcome of the run."""
     wall_s = _spread(outcomes, lambda each: each.wall_s)
     goodput, interruptions = _spread(outcomes, lambda each: each.goodput), _spread(outcomes, lambda each: each.interruptions)
@@ -82,14 +82,14 @@ class IntervalRow:
     expected: float
 
 
-def over_interval(run: Run, tier: str, seeds: Sequence[int]) -> tuple[IntervalRow, ...]:
+def over_interval(run: SimulatedRun, tier: str, seeds: Sequence[int]) -> tuple[IntervalRow, ...]:
     """Goodput over the interval of the tier, from an eighth of the best one to eight times it within the run, and at the run's own."""
     best = best_interval(run, tier)
     intervals = {min(max(run.step_s, factor * best), run.length_s) for factor in _FACTORS} | {run.tier(tier).interval_s}
     return tuple(_row(with_interval(run, tier, interval_s), interval_s, seeds) for interval_s in sorted(intervals))
 
 
-def _row(run: Run, interval_s: float, seeds: Sequence[int]) -> IntervalRow:
+def _row(run: SimulatedRun, interval_s: float, seeds: Sequence[int]) -> IntervalRow:
     goodput = _spread(simulate_each(run, seeds), lambda outcome: outcome.goodput)
     return IntervalRow(interval_s, goodput, expected_goodput(run))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.jobspec.estimate.goodput.defaults import defaults
-from headway.jobspec.estimate.goodput.run import Scope, Tier
+from headway.jobspec.estimate.goodput.run import Scope, SimulatedTier
 
 # `memory` is host memory of the node itself, `peer` that of another node in the same rack or not: a rack may take both copies.
 _SURVIVES: Mapping[str, frozenset[Scope]] = {
@@ -43,13 +43,13 @@ class Transfer:
         return self.node_bytes / (self.adapters_bytes_s * float(defaults().checkpoints["peer_share"]))
 
 
-def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> Tier:
+def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> SimulatedTier:
     """Return the tier of this kind (`memory`, `peer`, `disk`, `remote`; KeyError else) with a checkpoint after each
     `interval_s` of training."""
     survives = _SURVIVES[kind]
     if kind == "memory":
-        return Tier(kind, interval_s, transfer.copy_s, 0.0, transfer.copy_s, keep, survives)
+        return SimulatedTier(kind, interval_s, transfer.copy_s, 0.0, transfer.copy_s, keep, survives)
     if kind == "peer":
-        return Tier(kind, interval_s, transfer.copy_s, transfer.send_s, transfer.send_s, keep, survives)
+        return SimulatedTier(kind, interval_s, transfer.copy_s, transfer.send_s, transfer.send_s, keep, survives)
     write_s, load_s = transfer.stored_bytes / transfer.write_bytes_s, transfer.stored_bytes / transfer.read_bytes_s
-    return Tier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, survives)
+    return SimulatedTier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, survives)

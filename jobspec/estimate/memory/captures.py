@@ -12,7 +12,7 @@ _BUILTIN_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Captures:
+class CaptureMemory:
     """Bytes of one checkpoint of the run and of one rank's part of it; `ranks` of a node have `buffers` captures each, and the node holds
     `copies` of each of another node's ranks. `beside_bytes` is what else the job needs of the node's memory, as far as it is known."""
 
@@ -42,7 +42,7 @@ def host_load(plan: JobPlan) -> HostLoad:
     return HostLoad(staged=saved.buffers if is_captured(plan) else min(1, len(saved.tiers)), peers=saved.copies)
 
 
-def captures_of(plan: JobPlan, cluster: ClusterPlan) -> Captures | None:
+def captures_of(plan: JobPlan, cluster: ClusterPlan) -> CaptureMemory | None:
     """Return those of the job; None where it may have none, or if the size of its state is unknown."""
     if plan.model is None or not is_captured(plan):
         return None
@@ -56,4 +56,4 @@ def captures_of(plan: JobPlan, cluster: ClusterPlan) -> Captures | None:
         stored, beside = plan.model.parameters * _BUILTIN_BYTES, 0
     part = stored * plan.mesh.dp_replicate / plan.world_size
     saved = plan.run.checkpoint
-    return Captures(stored, part, plan.procs_per_slot, saved.buffers, saved.copies, beside)
+    return CaptureMemory(stored, part, plan.procs_per_slot, saved.buffers, saved.copies, beside)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from headway.runner.checkpoint.keeper.peer import Network
+from headway.runner.checkpoint.keeper.peer import PeerNetwork
 from headway.runner.checkpoint.keeper.service import Keeper
 from headway.runner.checkpoint.keeper.wire import Wire, address, peer_uid
 
@@ -73,8 +73,8 @@ def _start(target: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
-def _network(secret_file: Path | None, dscp: int | None) -> Network | None:
-    return None if secret_file is None else Network(bytes.fromhex(secret_file.read_text().strip()), dscp)
+def _network(secret_file: Path | None, dscp: int | None) -> PeerNetwork | None:
+    return None if secret_file is None else PeerNetwork(bytes.fromhex(secret_file.read_text().strip()), dscp)
 
 
 def _listen(name: str) -> socket.socket:

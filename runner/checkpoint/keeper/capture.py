@@ -20,7 +20,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Piece:
+class BufferPiece:
     """`length` bytes at `offset` of the buffer: the elements of `box` of tensor `name`, row-major.
 
     `owned`: this rank writes it to storage. The other pieces are copies of another rank's.
@@ -34,11 +34,11 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BufferLayout:
     """The layout of a rank's buffer of `bytes`. The owned pieces come first and end at `owned_bytes`, a multiple of ALIGN."""
 
     tensors: dict[str, Held]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BufferPiece, ...]
     owned_bytes: int
     bytes: int
 
@@ -49,7 +49,7 @@ class Capture:
     not to be written."""
 
     rank: int
-    layout: Layout
+    layout: BufferLayout
     view: memoryview
     hashes: tuple[str, ...]
     # Encoded (objects.py).

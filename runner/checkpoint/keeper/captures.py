@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import Capture
-from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError, Region, pages
+from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError, Region, pages
 from headway.runner.checkpoint.keeper.protocol import Holding
 
 
@@ -31,7 +31,7 @@ class Sealed:
 
 
 @dataclass
-class Buffer:
+class CaptureBuffer:
     """One of a rank's buffers. `readers` counts the users of its content: hashing, tiers, a partner."""
 
     rank: int
@@ -56,9 +56,9 @@ class Captures:
     `freed` is called with rank and index of each buffer that has become free. Nothing changes while `lock` is held.
     """
 
-    def __init__(self, memory: Memory, freed: Callable[[int, int], None]) -> None:
+    def __init__(self, memory: KeeperMemory, freed: Callable[[int, int], None]) -> None:
         self._memory, self._freed = memory, freed
-        self._buffers: dict[int, list[Buffer]] = {}
+        self._buffers: dict[int, list[CaptureBuffer]] = {}
         # The generation of each rank that its buffers were last reserved for.
         self._generations: dict[int, int] = {}
         # Generation and step of the newest confirmation of each rank.
@@ -69,7 +69,7 @@ class Captures:
 
     # --- a worker's buffers -------------------------------------------------------------------------------------------
 
-    def reserve(self, rank: int, generation: int, size: int, count: int) -> list[Buffer]:
+    def reserve(self, rank: int, generation: int, size: int, count: int) -> list[CaptureBuffer]:
         """Return the rank's `count` buffers of at least `size` bytes: the existing ones, if they fit. Raises
         NoMemoryError.
 
@@ -89,7 +89,7 @@ class Captures:
             self._generations[rank] = generation
             return own
 
-    def begin(self, rank: int, index: int) -> Buffer:
+    def begin(self, rank: int, index: int) -> CaptureBuffer:
         """Return the buffer, protected until `release`. Raises BufferTakenError when the rank may not fill it."""
         with self.lock:
             for buffer in self._own(rank):
@@ -98,7 +98,7 @@ class Captures:
                     return buffer
             raise BufferTakenError(f"buffer {index} of rank {rank} was not handed out, or is not free")
 
-    def keep(self, buffer: Buffer, sealed: Sealed) -> None:
+    def keep(self, buffer: CaptureBuffer, sealed: Sealed) -> None:
         """Record that the buffer holds `sealed`, in place of what the rank sealed under the same name before."""
         with self.lock:
             for other in self._of(buffer.rank):
@@ -106,12 +106,12 @@ class Captures:
                     self._unwant(other)
             buffer.sealed, buffer.wanted = sealed, True
 
-    def read(self, buffer: Buffer) -> None:
+    def read(self, buffer: CaptureBuffer) -> None:
         """Add a reader, until `release`."""
         with self.lock:
             buffer.readers += 1
 
-    def release(self, buffer: Buffer) -> None:
+    def release(self, buffer: CaptureBuffer) -> None:
         with self.lock:
             buffer.readers -= 1
             self._settle(buffer)
@@ -172,7 +172,7 @@ class Captures:
             every = [buffer for rank in self._buffers for buffer in self._of(rank)]
             return [buffer.sealed.holding for buffer in every if buffer.sealed is not None]
 
-    def find(self, rank: int, checkpoint: CheckpointId) -> Buffer | None:
+    def find(self, rank: int, checkpoint: CheckpointId) -> CaptureBuffer | None:
         """Return the buffer with this capture, protected until `release`."""
         with self.lock:
             for buffer in self._of(rank):
@@ -181,10 +181,10 @@ class Captures:
                     return buffer
             return None
 
-    def _of(self, rank: int) -> list[Buffer]:
+    def _of(self, rank: int) -> list[CaptureBuffer]:
         return list(self._buffers.get(rank, ()))
 
-    def _own(self, rank: int) -> list[Buffer]:
+    def _own(self, rank: int) -> list[CaptureBuffer]:
         return [buffer for buffer in self._of(rank) if buffer.index is not None]
 
     def _outgrow(self, rank: int, size: int, count: int) -> None:
@@ -198,12 +198,12 @@ class Captures:
         """Allocate the buffers that the rank does not have yet."""
         buffers = self._buffers.setdefault(rank, [])
         for index in range(len(self._own(rank)), count):
-            buffers.append(Buffer(rank, index, self._memory.region(size)))
+            buffers.append(CaptureBuffer(rank, index, self._memory.region(size)))
 
     def _keep_base(self, rank: int, generation: int) -> None:
         """Keep the one capture of a full set that `generation` can have started from."""
 
-        def value(buffer: Buffer) -> tuple[bool, bool, int, int]:
+        def value(buffer: CaptureBuffer) -> tuple[bool, bool, int, int]:
             checkpoint = buffer.sealed.checkpoint if buffer.sealed is not None else CheckpointId(0, 0)
             confirmed = checkpoint == self._confirmed.get(rank)
             return buffer.fetched_by == generation, confirmed, checkpoint.generation, checkpoint.step
@@ -216,11 +216,11 @@ class Captures:
             if buffer.sealed is not None and buffer.sealed.checkpoint.generation < generation:
                 self._unwant(buffer)
 
-    def _unwant(self, buffer: Buffer) -> None:
+    def _unwant(self, buffer: CaptureBuffer) -> None:
         buffer.wanted = False
         self._settle(buffer)
 
-    def _settle(self, buffer: Buffer) -> None:
+    def _settle(self, buffer: CaptureBuffer) -> None:
         """Free the buffer when it is neither needed nor read; release it if it was outgrown."""
         if buffer.wanted or buffer.readers:
             return

@@ -26,7 +26,7 @@ RECORD_BYTES = 4096
 MAC_BYTES = 32
 
 
-class ChannelError(Exception):
+class KeeperChannelError(Exception):
     """The other side is not a keeper of this run, or the connection is gone."""
 
 
@@ -64,7 +64,7 @@ class Channel:
         self.receive_into(memoryview(raw))
         record = json.loads(raw)
         if not isinstance(record, dict):
-            raise ChannelError(f"{type(record).__name__} is not a record")
+            raise KeeperChannelError(f"{type(record).__name__} is not a record")
         return record
 
     def receive_if_any(self) -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ class Channel:
             if not self._socket.recv(1, socket.MSG_PEEK):
                 return None
         except OSError as error:
-            raise ChannelError(f"connection lost: {error}") from None
+            raise KeeperChannelError(f"connection lost: {error}") from None
         return self.receive()
 
     def receive_into(self, out: memoryview) -> None:
@@ -83,7 +83,7 @@ class Channel:
         self._fill(out)
         peer: Side = "listener" if self._side == "dialer" else "dialer"
         if not hmac.compare_digest(mac, self._mac(peer, self._received, out)):
-            raise ChannelError("a frame does not carry this run's mac")
+            raise KeeperChannelError("a frame does not carry this run's mac")
         if self._received == 0:
             self._socket.settimeout(STALL_S)
         self._received += 1
@@ -100,7 +100,7 @@ class Channel:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise ChannelError(f"connection lost: {error}") from None
+            raise KeeperChannelError(f"connection lost: {error}") from None
 
     def _fill(self, out: memoryview) -> None:
         done = 0
@@ -108,7 +108,7 @@ class Channel:
             try:
                 count = self._socket.recv_into(out[done:])
             except OSError as error:
-                raise ChannelError(f"connection lost: {error}") from None
+                raise KeeperChannelError(f"connection lost: {error}") from None
             if count == 0:
-                raise ChannelError("connection lost: the other side has closed it")
+                raise KeeperChannelError("connection lost: the other side has closed it")
             done += count

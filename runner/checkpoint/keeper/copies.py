@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError, Region
+from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError, Region
 from headway.runner.checkpoint.keeper.protocol import Holding
 
 # Copies of each rank: some nodes may not have copied the newest yet.
@@ -38,7 +38,7 @@ class Copy:
 class Copies:
     """The newest KEPT copies of each rank. `region` makes room, `keep` lists what was received into it."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: KeeperMemory) -> None:
         self._memory = memory
         self._copies: list[Copy] = []
         self._lock = threading.RLock()

@@ -8,7 +8,7 @@ from headway.runner.checkpoint.keeper.capture import NodeCapture, Storage, Store
 from headway.runner.checkpoint.keeper.captures import Captures
 from headway.runner.checkpoint.keeper.gathering import Gathered
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
-from headway.runner.checkpoint.keeper.tiers import Job, Report, Tier
+from headway.runner.checkpoint.keeper.tiers import Report, Tier, Upload
 
 # A tier that falls behind stores the newest capture and skips those before it. A disk does not: every requested save is
 # written.
@@ -40,7 +40,7 @@ class Delivery:
         for name in gathered.tiers:
             for buffer in buffers:
                 self._captures.read(buffer)
-            self._tier(name).put(Job(node, partial(self._storage, name, places.get(name)), buffers, report))
+            self._tier(name).put(Upload(node, partial(self._storage, name, places.get(name)), buffers, report))
 
     def make_room(self, rank: int, step: int) -> None:
         """End the jobs of captures older than `step` that only wait for a slow tier: the rank has no free buffer left.
@@ -68,7 +68,7 @@ class Delivery:
             self._storages[name, place] = self._open(name, place)
         return self._storages[name, place]
 
-    def _ended(self, name: str, job: Job, outcome: list[Stored] | str) -> None:
+    def _ended(self, name: str, job: Upload, outcome: list[Stored] | str) -> None:
         step, stored = job.node.step, {}
         if not isinstance(outcome, str):
             stored = {one.rank: one for one in outcome}
@@ -84,6 +84,6 @@ class Delivery:
             self._idle()
 
 
-def _is_in_the_way(rank: int, job: Job) -> bool:
+def _is_in_the_way(rank: int, job: Upload) -> bool:
     """Return whether the rank's buffer is taken for this job alone: no restart would use its content any more."""
     return any(buffer.rank == rank and not buffer.wanted for buffer in job.buffers)

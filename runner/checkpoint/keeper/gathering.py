@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.checkpoint.keeper.captures import Buffer
+from headway.runner.checkpoint.keeper.captures import CaptureBuffer
 
 
 class TiersDifferError(Exception):
@@ -16,7 +16,7 @@ class Gathered:
 
     checkpoint: CheckpointId
     tiers: tuple[str, ...]
-    buffers: dict[int, Buffer] = field(default_factory=dict)
+    buffers: dict[int, CaptureBuffer] = field(default_factory=dict)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Gathering:
     _waiting: dict[CheckpointId, Gathered] = field(default_factory=dict)
     _left: set[int] = field(default_factory=set)
 
-    def add(self, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: Buffer) -> Gathered:
+    def add(self, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: CaptureBuffer) -> Gathered:
         """Add a buffer; return what has gathered so far. Raises TiersDifferError."""
         gathered = self._waiting.setdefault(checkpoint, Gathered(checkpoint, tiers))
         if gathered.tiers != tiers:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Part, RefusedError, parse_part
-from headway.runner.checkpoint.keeper.capture import Layout
+from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.keeper.protocol import (
     Confirm,
     Describe,
@@ -51,7 +51,7 @@ class KeeperError(Exception):
 
 
 @dataclass(frozen=True)
-class Buffer:
+class SharedBuffer:
     """Shared memory of the requested size, to be written through `view` while `free`."""
 
     index: int
@@ -64,7 +64,7 @@ class Buffer:
         return self._free[self.index]
 
 
-class Link:
+class KeeperLink:
     """One worker's connection. Every method raises KeeperError once the keeper is gone; its captures are lost then.
 
     Ask for buffers after the state has been loaded: on a node full of captures, only the fetched one is sure to stay.
@@ -87,13 +87,13 @@ class Link:
             self.close()
             raise
 
-    def __enter__(self) -> "Link":
+    def __enter__(self) -> "KeeperLink":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def reserve(self, size: int, count: int) -> list[Buffer]:
+    def reserve(self, size: int, count: int) -> list[SharedBuffer]:
         """Return `count` buffers of `size` bytes, fully populated; those of this rank's earlier generation, if they
         fit.
 
@@ -103,9 +103,9 @@ class Link:
         assert isinstance(received.message, Reserved)  # noqa: S101  guaranteed by `_ask`
         mapped = received.message.bytes
         views = [_mapped(descriptor, mapped, mmap.PROT_READ | mmap.PROT_WRITE) for descriptor in received.descriptors]
-        return [Buffer(index, view[:size], self._free) for index, view in enumerate(views)]
+        return [SharedBuffer(index, view[:size], self._free) for index, view in enumerate(views)]
 
-    def describe(self, layout: Layout) -> None:
+    def describe(self, layout: BufferLayout) -> None:
         """Send the layout of the following captures."""
         self._send(Describe(layout))
 

@@ -15,14 +15,14 @@ from typing import Any
 import xxhash
 
 from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.checkpoint.keeper.channel import Channel, ChannelError
+from headway.runner.checkpoint.keeper.channel import Channel, KeeperChannelError
 from headway.runner.checkpoint.keeper.copies import Copies, Copy
 from headway.runner.checkpoint.keeper.memory import NoMemoryError, Region
-from headway.runner.checkpoint.keeper.peer import Network
-from headway.runner.checkpoint.keeper.transfer import Name, PeerError, receive_data, receive_part, send_data
+from headway.runner.checkpoint.keeper.peer import PeerNetwork
+from headway.runner.checkpoint.keeper.transfer import Name, TransferError, receive_data, receive_part, send_data
 from headway.runner.checkpoint.posix import write_atomic
 
-Lookup = Callable[[int, CheckpointId], "Found | None"]
+Lookup = Callable[[int, CheckpointId], "HeldCapture | None"]
 
 # Connections that have not authenticated; with one more, the oldest of them is closed.
 STRANGERS = 64
@@ -32,7 +32,7 @@ REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
-class Found:
+class HeldCapture:
     """A capture that is held here: `size` bytes in `region`, its part, and a function that releases both."""
 
     size: int
@@ -41,10 +41,10 @@ class Found:
     release: Callable[[], None]
 
 
-class Listener:
+class KeeperListener:
     """`serve` never returns. A client without the run's secret gets no further than its first frame."""
 
-    def __init__(self, copies: Copies, lookup: Lookup, network: Network) -> None:
+    def __init__(self, copies: Copies, lookup: Lookup, network: PeerNetwork) -> None:
         self._copies, self._lookup, self._network = copies, lookup, network
         self._strangers: deque[socket.socket] = deque()
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Listener:
             while request is not None:
                 self._answer(channel, request)
                 request = channel.receive_if_any()
-        except (ChannelError, PeerError) as error:
+        except (KeeperChannelError, TransferError) as error:
             print(f"refused a connection: {error}", file=sys.stderr, flush=True)
         finally:
             self._is_no_stranger(connection)
@@ -98,7 +98,7 @@ class Listener:
             case "fetch":
                 self._give(channel, Name.of(request))
             case what:
-                raise PeerError(f"a keeper never requests {what!r}")
+                raise TransferError(f"a keeper never requests {what!r}")
 
     def _take(self, channel: Channel, name: Name, size: int, part_bytes: int) -> None:
         try:
@@ -110,11 +110,11 @@ class Listener:
         try:
             raw = receive_part(channel, part_bytes)
             receive_data(channel, name, name.part(raw), region.view[:size])
-        except PeerError as error:
+        except TransferError as error:
             self._copies.give_back(region)
             _refuse(channel, str(error))
             return
-        except ChannelError:
+        except KeeperChannelError:
             self._copies.give_back(region)
             raise
         self._copies.keep(Copy(name.rank, name.checkpoint, size, raw, xxhash.xxh3_128_hexdigest(raw), region))

@@ -49,7 +49,7 @@ class Region:
             self._map.close()
 
 
-class Memory:
+class KeeperMemory:
     """Makes regions while they stay within `limit_bytes` together, and within the node's free memory."""
 
     def __init__(self) -> None:

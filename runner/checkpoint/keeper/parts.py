@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Chunk, Part, TensorEntry, chunk_hash, chunk_seed
-from headway.runner.checkpoint.keeper.capture import ALIGN, Capture, Layout, Piece
+from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Capture
 
 
 class LayoutError(ValueError):
@@ -17,7 +17,7 @@ def memory_name(rank: int) -> str:
     return f"memory-{rank}"
 
 
-def verify_layout(layout: Layout) -> None:
+def verify_layout(layout: BufferLayout) -> None:
     """Raise LayoutError for a piece outside of the buffer, an owned one outside of the owned bytes, or one of an
     unknown tensor."""
     if not 0 <= layout.owned_bytes <= layout.bytes or layout.owned_bytes % ALIGN:
@@ -30,10 +30,10 @@ def verify_layout(layout: Layout) -> None:
             raise LayoutError(f"a piece of `{piece.name}`, which is not a tensor of the layout")
 
 
-def hash_pieces(run: str, checkpoint: CheckpointId, layout: Layout, view: memoryview, threads: Executor) -> tuple[str, ...]:
+def hash_pieces(run: str, checkpoint: CheckpointId, layout: BufferLayout, view: memoryview, threads: Executor) -> tuple[str, ...]:
     """Return the hash of each piece in `view`, in order. xxhash releases the GIL, so threads help."""
 
-    def hash_one(piece: Piece) -> str:
+    def hash_one(piece: BufferPiece) -> str:
         data = view[piece.offset : piece.offset + piece.length]
         return chunk_hash(data, chunk_seed(run, checkpoint, piece.name, piece.box))
 
@@ -50,7 +50,7 @@ def stored_part(capture: Capture, file: str, begin: int) -> Part:
     return _part(capture, file, begin, lambda piece: piece.owned)
 
 
-def _part(capture: Capture, file: str, begin: int, included: Callable[[Piece], bool]) -> Part:
+def _part(capture: Capture, file: str, begin: int, included: Callable[[BufferPiece], bool]) -> Part:
     chunks: dict[str, list[Chunk]] = {name: [] for name in capture.layout.tensors}
     for piece, hashed in zip(capture.layout.pieces, capture.hashes, strict=True):
         if included(piece):
@@ -58,6 +58,6 @@ def _part(capture: Capture, file: str, begin: int, included: Callable[[Piece], b
     return Part(capture.rank, dict(_entries(capture.layout, chunks)), capture.objects)
 
 
-def _entries(layout: Layout, chunks: dict[str, list[Chunk]]) -> Iterable[tuple[str, TensorEntry]]:
+def _entries(layout: BufferLayout, chunks: dict[str, list[Chunk]]) -> Iterable[tuple[str, TensorEntry]]:
     for name, held in layout.tensors.items():
         yield name, TensorEntry(held.dtype, held.shape, held.box, tuple(chunks[name]))

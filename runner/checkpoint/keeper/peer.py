@@ -11,14 +11,14 @@ from typing import Any
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import record_bytes
 from headway.runner.checkpoint.keeper.capture import Capture, NodeCapture, Stored
-from headway.runner.checkpoint.keeper.channel import HANDSHAKE_S, Channel, ChannelError
-from headway.runner.checkpoint.keeper.memory import Memory, Region
+from headway.runner.checkpoint.keeper.channel import HANDSHAKE_S, Channel, KeeperChannelError
+from headway.runner.checkpoint.keeper.memory import KeeperMemory, Region
 from headway.runner.checkpoint.keeper.parts import memory_part
-from headway.runner.checkpoint.keeper.transfer import Name, PeerError, receive_data, receive_part, send_data
+from headway.runner.checkpoint.keeper.transfer import Name, TransferError, receive_data, receive_part, send_data
 
 
 @dataclass(frozen=True)
-class Network:
+class PeerNetwork:
     """The connection parameters between keepers: the run's secret, and the DSCP (RFC 2474) of their packets; None: the
     system's."""
 
@@ -40,7 +40,7 @@ class Partner:
     """The keeper whose address is in `address_file`, which it writes at each start."""
 
     address_file: Path
-    network: Network
+    network: PeerNetwork
 
     def store(self, node: NodeCapture) -> list[Stored]:
         """Copy the captures of all ranks; nothing is stored in files. Raises PeerError."""
@@ -49,7 +49,7 @@ class Partner:
                 _copy(channel, Name(node.run, capture.rank, CheckpointId(node.step, node.generation)), capture)
         return []
 
-    def fetch(self, name: Name, memory: Memory) -> tuple[Region, int, bytes]:
+    def fetch(self, name: Name, memory: KeeperMemory) -> tuple[Region, int, bytes]:
         """Return the partner's copy: a region that holds it, verified, its size in bytes and its part. Raises
         PeerError, NoMemoryError."""
         with self._channel() as channel:
@@ -60,7 +60,7 @@ class Partner:
             region = memory.region(size)
             try:
                 receive_data(channel, name, part, region.view[:size])
-            except (ChannelError, PeerError):
+            except (KeeperChannelError, TransferError):
                 memory.give_back(region)
                 raise
             return region, size, raw
@@ -72,15 +72,15 @@ class Partner:
             address = json.loads(self.address_file.read_text())
             connection = socket.create_connection((address["host"], address["port"]), HANDSHAKE_S)
         except (OSError, ValueError, KeyError) as error:
-            raise PeerError(f"the partner of {self.address_file} cannot be reached: {error}") from None
+            raise TransferError(f"the partner of {self.address_file} cannot be reached: {error}") from None
         with connection:
             self.network.mark(connection)
             channel = Channel(connection, self.network.secret, "dialer")
             try:
                 channel.handshake()
                 yield channel
-            except ChannelError as error:
-                raise PeerError(f"the partner at {address['host']}:{address['port']}: {error}") from None
+            except KeeperChannelError as error:
+                raise TransferError(f"the partner at {address['host']}:{address['port']}: {error}") from None
 
 
 def _copy(channel: Channel, name: Name, capture: Capture) -> None:
@@ -97,5 +97,5 @@ def _copy(channel: Channel, name: Name, capture: Capture) -> None:
 def _expect(channel: Channel, what: str) -> dict[str, Any]:
     answer = channel.receive()
     if answer.get("what") != what:
-        raise PeerError(f"the partner refused: {answer.get('reason')}")
+        raise TransferError(f"the partner refused: {answer.get('reason')}")
     return answer

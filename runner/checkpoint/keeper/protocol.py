@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headway.runner.checkpoint.keeper.capture import Layout, Stored
+from headway.runner.checkpoint.keeper.capture import BufferLayout, Stored
 
 # --- a worker asks ----------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ class Reserve:
 class Describe:
     """The layout of the following captures."""
 
-    layout: Layout
+    layout: BufferLayout
 
 
 @dataclass(frozen=True)

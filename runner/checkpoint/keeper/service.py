@@ -10,16 +10,16 @@ import xxhash
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import record_bytes
-from headway.runner.checkpoint.keeper.capture import Capture, Layout, Storage
-from headway.runner.checkpoint.keeper.captures import Buffer, BufferTakenError, Captures, Sealed
+from headway.runner.checkpoint.keeper.capture import BufferLayout, Capture, Storage
+from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, Sealed
 from headway.runner.checkpoint.keeper.copies import Copies
 from headway.runner.checkpoint.keeper.delivery import Delivery
 from headway.runner.checkpoint.keeper.disk import DiskStorage
 from headway.runner.checkpoint.keeper.gathering import Gathered, Gathering, TiersDifferError
-from headway.runner.checkpoint.keeper.listener import Found, Listener
-from headway.runner.checkpoint.keeper.memory import Memory, NoMemoryError
+from headway.runner.checkpoint.keeper.listener import HeldCapture, KeeperListener
+from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError
 from headway.runner.checkpoint.keeper.parts import LayoutError, hash_pieces, memory_part, verify_layout
-from headway.runner.checkpoint.keeper.peer import Network, Partner
+from headway.runner.checkpoint.keeper.peer import Partner, PeerNetwork
 from headway.runner.checkpoint.keeper.protocol import (
     Confirm,
     Describe,
@@ -36,8 +36,8 @@ from headway.runner.checkpoint.keeper.protocol import (
     Seal,
 )
 from headway.runner.checkpoint.keeper.protocol import Sealed as SealedEvent
-from headway.runner.checkpoint.keeper.session import Session
-from headway.runner.checkpoint.keeper.transfer import Name, PeerError
+from headway.runner.checkpoint.keeper.session import WorkerSession
+from headway.runner.checkpoint.keeper.transfer import Name, TransferError
 from headway.runner.checkpoint.keeper.wire import Message, Wire, WireError
 
 # The tier of every sealed capture.
@@ -49,10 +49,10 @@ class Keeper:
     """`attend` serves a connection until it ends; `wait_until_left` returns when no worker is connected and no work is
     pending."""
 
-    def __init__(self, network: Network | None = None) -> None:
+    def __init__(self, network: PeerNetwork | None = None) -> None:
         """Create the keeper. `network`: how to reach the keepers of other nodes; without it there is no `peer` tier."""
         self._network = network
-        self._memory = Memory()
+        self._memory = KeeperMemory()
         self._captures = Captures(self._memory, self._freed)
         self._copies = Copies(self._memory)
         self._delivery = Delivery(self._captures, self._open_storage, self._wake)
@@ -60,7 +60,7 @@ class Keeper:
         self._run: str | None = None
         self._gathering = Gathering(0, 0)
         # By rank, of the newest generation.
-        self._members: dict[int, Session] = {}
+        self._members: dict[int, WorkerSession] = {}
         # Connections that have sent Hello and not ended.
         self._workers = 0
         # A worker has asked for buffers: the keeper ends when all workers are gone.
@@ -68,7 +68,7 @@ class Keeper:
         self._changed = threading.Condition(threading.RLock())
 
     def attend(self, wire: Wire) -> None:
-        session = Session(wire)
+        session = WorkerSession(wire)
         try:
             session.run(self._handle)
         finally:
@@ -78,7 +78,7 @@ class Keeper:
     def listen(self, host: str, address_file: Path) -> None:
         """Serve the keepers of other nodes; never returns."""
         assert self._network is not None  # noqa: S101  a listening keeper has a secret
-        Listener(self._copies, self._lookup, self._network).serve(host, address_file)
+        KeeperListener(self._copies, self._lookup, self._network).serve(host, address_file)
 
     def expect_nobody(self) -> None:
         """End without waiting for a first worker: the process that started this keeper is gone."""
@@ -92,7 +92,7 @@ class Keeper:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _handle(self, session: Session, message: Message) -> None:
+    def _handle(self, session: WorkerSession, message: Message) -> None:
         """Handle a request. Raises WireError for a request that this connection may not send; it is closed then."""
         try:
             match message, session.hello:
@@ -118,7 +118,7 @@ class Keeper:
         except (BufferTakenError, LayoutError, TiersDifferError) as error:
             raise WireError(str(error)) from None
 
-    def _hello(self, session: Session, hello: Hello) -> None:
+    def _hello(self, session: WorkerSession, hello: Hello) -> None:
         """Begin a newer generation with its first worker; requests of older generations are refused from then on."""
         with self._changed:
             if self._run not in (None, hello.run) or hello.generation < self._gathering.generation:
@@ -134,7 +134,7 @@ class Keeper:
             self._memory.limit_bytes = hello.host_memory_bytes
             self._workers += 1
 
-    def _join(self, session: Session, hello: Hello) -> None:
+    def _join(self, session: WorkerSession, hello: Hello) -> None:
         """Add the connection. One that asks for buffers is the rank's worker; one that only fetches may come and go."""
         with self._changed:
             if hello.generation != self._gathering.generation:
@@ -147,7 +147,7 @@ class Keeper:
         if before is not session:
             before.hang_up()
 
-    def _reserve(self, session: Session, hello: Hello, request: Reserve) -> None:
+    def _reserve(self, session: WorkerSession, hello: Hello, request: Reserve) -> None:
         self._join(session, hello)
         # A Freed must come after the answer that still reports its buffer as taken.
         with self._captures.lock:
@@ -160,7 +160,7 @@ class Keeper:
             descriptors = tuple(os.dup(buffer.region.descriptor) for buffer in buffers)
             session.answer(Reserved(buffers[0].region.bytes, tuple(buffer.free for buffer in buffers)), descriptors)
 
-    def _seal(self, session: Session, hello: Hello, layout: Layout, request: Seal) -> None:
+    def _seal(self, session: WorkerSession, hello: Hello, layout: BufferLayout, request: Seal) -> None:
         buffer = self._captures.begin(hello.rank, request.buffer)
         try:
             if layout.bytes > buffer.region.bytes:
@@ -173,7 +173,7 @@ class Keeper:
         finally:
             self._captures.release(buffer)
 
-    def _hash(self, hello: Hello, layout: Layout, buffer: Buffer, request: Seal) -> Sealed:
+    def _hash(self, hello: Hello, layout: BufferLayout, buffer: CaptureBuffer, request: Seal) -> Sealed:
         checkpoint = CheckpointId(request.step, hello.generation)
         view = buffer.region.view[: layout.bytes].toreadonly()
         hashes = hash_pieces(hello.run, checkpoint, layout, view, self._hashing)
@@ -191,14 +191,14 @@ class Keeper:
         if everyone:
             self._captures.forget_ranks(staying, hello.generation)
 
-    def _fetch(self, session: Session, request: Fetch) -> None:
+    def _fetch(self, session: WorkerSession, request: Fetch) -> None:
         checkpoint = CheckpointId(request.step, request.generation)
         found = self._lookup(request.rank, checkpoint)
         if found is not None and session.hello is not None:
             self._captures.fetched(request.rank, checkpoint, session.hello.generation)
         try:
             found = found or self._fetch_from_partner(session, request.rank, checkpoint)
-        except (PeerError, NoMemoryError) as error:
+        except (TransferError, NoMemoryError) as error:
             session.answer(Failed(request.step, MEMORY, str(error)))
             return
         try:
@@ -206,28 +206,28 @@ class Keeper:
         finally:
             found.release()
 
-    def _lookup(self, rank: int, checkpoint: CheckpointId) -> Found | None:
+    def _lookup(self, rank: int, checkpoint: CheckpointId) -> HeldCapture | None:
         """Return this node's capture, or its copy of another node's."""
         buffer = self._captures.find(rank, checkpoint)
         if buffer is not None and buffer.sealed is not None:
             release = partial(self._captures.release, buffer)
-            return Found(buffer.sealed.capture.layout.bytes, buffer.sealed.part, buffer.region, release)
+            return HeldCapture(buffer.sealed.capture.layout.bytes, buffer.sealed.part, buffer.region, release)
         copy = self._copies.find(rank, checkpoint)
-        return None if copy is None else Found(copy.size, copy.part, copy.region, partial(self._copies.release, copy))
+        return None if copy is None else HeldCapture(copy.size, copy.part, copy.region, partial(self._copies.release, copy))
 
-    def _fetch_from_partner(self, session: Session, rank: int, checkpoint: CheckpointId) -> Found:
+    def _fetch_from_partner(self, session: WorkerSession, rank: int, checkpoint: CheckpointId) -> HeldCapture:
         """Fetch a capture from the partner. Raises PeerError, NoMemoryError."""
         hello = session.hello
         if hello is None or hello.partner is None or self._network is None:
-            raise PeerError(f"no capture of rank {rank} in {checkpoint.directory} is held here, and this node has no partner")
+            raise TransferError(f"no capture of rank {rank} in {checkpoint.directory} is held here, and this node has no partner")
         name = Name(hello.run, rank, checkpoint)
         region, size, part = Partner(Path(hello.partner), self._network).fetch(name, self._memory)
         # The worker keeps its mapping, whatever happens to the region here.
-        return Found(size, part, region, partial(self._memory.give_back, region))
+        return HeldCapture(size, part, region, partial(self._memory.give_back, region))
 
     # --- the node's ranks together ------------------------------------------------------------------------------------
 
-    def _gather(self, hello: Hello, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: Buffer) -> None:
+    def _gather(self, hello: Hello, checkpoint: CheckpointId, tiers: tuple[str, ...], buffer: CaptureBuffer) -> None:
         """Store the checkpoint when this was the last rank to seal it."""
         with self._changed:
             if hello.generation != self._gathering.generation:
@@ -243,7 +243,7 @@ class Keeper:
     def _places(self, hello: Hello) -> dict[str, str]:
         return {**hello.storage, **({"peer": hello.partner} if hello.partner else {})}
 
-    def _leave(self, session: Session, hello: Hello) -> None:
+    def _leave(self, session: WorkerSession, hello: Hello) -> None:
         with self._changed:
             if self._members.get(hello.rank) is session:
                 del self._members[hello.rank]

@@ -6,24 +6,24 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from headway.runner.checkpoint.keeper.capture import Layout
+from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.keeper.protocol import Hello
 from headway.runner.checkpoint.keeper.wire import LostError, Message, Wire, WireError
 
 Outgoing = tuple[Message, tuple[int, ...], bool]
 
 
-class Session:
+class WorkerSession:
     """A worker's connection, or that of an agent, which only lists. `hello` and `layout` are the newest that it sent."""
 
     def __init__(self, wire: Wire) -> None:
         self.hello: Hello | None = None
-        self.layout: Layout | None = None
+        self.layout: BufferLayout | None = None
         self._wire = wire
         self._outgoing: SimpleQueue[Outgoing | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, daemon=True)
 
-    def run(self, handle: Callable[["Session", Message], None]) -> None:
+    def run(self, handle: Callable[["WorkerSession", Message], None]) -> None:
         """Handle requests until the connection ends, or sends an invalid one: that is reported, and the connection closed."""
         self._writer.start()
         try:

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.runner.checkpoint.keeper.capture import NodeCapture, Storage, Stored
-from headway.runner.checkpoint.keeper.captures import Buffer
+from headway.runner.checkpoint.keeper.captures import CaptureBuffer
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
 
 Report = Callable[[int, Done | Failed], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class Upload:
     """A capture on its way to storage: the buffers that it is read from, and by rank the receivers of its result."""
 
     node: NodeCapture
     storage: Callable[[], Storage]
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[CaptureBuffer, ...]
     report: Report
 
 
@@ -29,14 +29,14 @@ class Tier:
     `newest_only`: of the waiting captures only the newest is stored; those that it supersedes end without.
     """
 
-    def __init__(self, name: str, ended: Callable[[str, Job, list[Stored] | str], None], *, newest_only: bool) -> None:
+    def __init__(self, name: str, ended: Callable[[str, Upload, list[Stored] | str], None], *, newest_only: bool) -> None:
         self._name, self._ended, self._newest_only = name, ended, newest_only
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Upload] = deque()
         self._changed = threading.Condition()
         threading.Thread(target=self._serve, name=f"tier-{name}", daemon=True).start()
 
-    def put(self, job: Job) -> None:
-        superseded: list[Job] = []
+    def put(self, job: Upload) -> None:
+        superseded: list[Upload] = []
         with self._changed:
             if self._newest_only:
                 superseded.extend(self._waiting)
@@ -46,7 +46,7 @@ class Tier:
         for old in superseded:
             self._ended(self._name, old, f"superseded by step {job.node.step}")
 
-    def give_up(self, useless: Callable[[Job], bool], why: str) -> None:
+    def give_up(self, useless: Callable[[Upload], bool], why: str) -> None:
         """End the waiting jobs that have become `useless`, without storing them."""
         with self._changed:
             given_up = [job for job in self._waiting if useless(job)]
@@ -62,7 +62,7 @@ class Tier:
             self._ended(self._name, job, _outcome(job))
 
 
-def _outcome(job: Job) -> list[Stored] | str:
+def _outcome(job: Upload) -> list[Stored] | str:
     try:
         return job.storage().store(job.node)
     except OSError as error:

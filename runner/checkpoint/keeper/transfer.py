@@ -13,7 +13,7 @@ FRAME_BYTES = 4 << 20
 MAX_PART_BYTES = 64 << 20
 
 
-class PeerError(Exception):
+class TransferError(Exception):
     """The other keeper is unreachable, or refuses or fails a request; the message has the reason."""
 
 
@@ -32,7 +32,7 @@ class Name:
             checkpoint = CheckpointId(int(record["step"]), int(record["generation"]))
             return cls(str(record["run"]), int(record["rank"]), checkpoint)
         except (KeyError, TypeError, ValueError) as error:
-            raise PeerError(f"a request without {error}") from None
+            raise TransferError(f"a request without {error}") from None
 
     def record(self, what: str) -> dict[str, Any]:
         """Return a request for the capture."""
@@ -44,13 +44,13 @@ class Name:
         try:
             return parse_part(raw, self.checkpoint, self.rank)
         except RefusedError as error:
-            raise PeerError(str(error)) from None
+            raise TransferError(str(error)) from None
 
 
 def receive_part(channel: Channel, size: int) -> bytes:
     """Return a part of `size` bytes, which the other side has announced. Raises ChannelError, PeerError."""
     if not 0 <= size <= MAX_PART_BYTES:
-        raise PeerError(f"a part of {size} bytes")
+        raise TransferError(f"a part of {size} bytes")
     raw = bytearray(size)
     channel.receive_into(memoryview(raw))
     return bytes(raw)
@@ -71,7 +71,7 @@ def receive_data(channel: Channel, name: Name, part: Part, view: memoryview) -> 
     for tensor, entry in part.tensors.items():
         for chunk in entry.chunks:
             if chunk.offset < 0 or chunk.length < 0 or chunk.offset + chunk.length > len(view):
-                raise PeerError(f"tensor `{tensor}` at {chunk.box} is outside the capture's {len(view)} bytes")
+                raise TransferError(f"tensor `{tensor}` at {chunk.box} is outside the capture's {len(view)} bytes")
             piece = view[chunk.offset : chunk.offset + chunk.length]
             for begin in range(0, chunk.length, FRAME_BYTES):
                 channel.receive_into(piece[begin : begin + FRAME_BYTES])
@@ -79,4 +79,4 @@ def receive_data(channel: Channel, name: Name, part: Part, view: memoryview) -> 
                 wrong = wrong or f"tensor `{tensor}` at {chunk.box}: the bytes differ from those that were sealed"
     # Raised after everything has been read, so that the sender gets the error.
     if wrong:
-        raise PeerError(wrong)
+        raise TransferError(wrong)

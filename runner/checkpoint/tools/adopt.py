@@ -11,12 +11,12 @@ from headway.runner.checkpoint.chain import Base, Chain, ChainError, CheckpointI
 from headway.runner.checkpoint.format import MANIFEST, RefusedError, parse_manifest
 from headway.runner.checkpoint.posix import fsync_directory
 from headway.runner.checkpoint.stores import Store, open_store
-from headway.runner.checkpoint.tools.inspect import DIRECTORY, Progress, Refused, Run, verify
+from headway.runner.checkpoint.tools.inspect import DIRECTORY, InspectedRun, Progress, Refused, verify
 from headway.runner.rundir import RunDirectory
 
 
 @dataclass(frozen=True)
-class Found:
+class VerifiedDirectory:
     """A checkpoint's directory after verification: `refused` names the first error; None if there is none."""
 
     directory: str
@@ -41,7 +41,7 @@ class _Beginning:
         return []
 
 
-def readable(run: Run) -> tuple[list[Record], str | None]:
+def readable(run: InspectedRun) -> tuple[list[Record], str | None]:
     """Return the readable records from the beginning of the chain, and why the next one cannot be read; None if all can."""
     try:
         return run.chain().read(), None
@@ -54,7 +54,7 @@ def readable(run: Run) -> tuple[list[Record], str | None]:
         return Chain(_Beginning(store, end=store.asked), run.name).read(), reason
 
 
-def survey(run: Run) -> Iterator[Found | Progress]:
+def survey(run: InspectedRun) -> Iterator[VerifiedDirectory | Progress]:
     """Yield every existing checkpoint, verified from its manifest down: not against the chain, which would have the
     manifest's hash."""
     for path in sorted(run.checkpoints.glob("step-*")):
@@ -62,7 +62,7 @@ def survey(run: Run) -> Iterator[Found | Progress]:
             yield from _found(run, path, CheckpointId(int(match[1]), int(match[2])))
 
 
-def _found(run: Run, path: Path, at: CheckpointId) -> Iterator[Found | Progress]:
+def _found(run: InspectedRun, path: Path, at: CheckpointId) -> Iterator[VerifiedDirectory | Progress]:
     try:
         raw = (path / MANIFEST).read_bytes()
         manifest = parse_manifest(raw, at)
@@ -78,11 +78,11 @@ def _found(run: Run, path: Path, at: CheckpointId) -> Iterator[Found | Progress]
             else:
                 yield seen
         committed = Committed(at.step, at.generation, base.manifest_xxh3_128, ("disk",))
-        yield Found(path.name, None, refused[0]) if refused else Found(path.name, committed, None)
+        yield VerifiedDirectory(path.name, None, refused[0]) if refused else VerifiedDirectory(path.name, committed, None)
     except OSError as error:
-        yield Found(path.name, None, Refused(MANIFEST, error.strerror or str(error)))
+        yield VerifiedDirectory(path.name, None, Refused(MANIFEST, error.strerror or str(error)))
     except RefusedError as error:
-        yield Found(path.name, None, Refused(error.name, error.reason))
+        yield VerifiedDirectory(path.name, None, Refused(error.name, error.reason))
 
 
 def contradicted(records: Sequence[Record], found: Committed) -> Refused | None:
@@ -96,7 +96,7 @@ def contradicted(records: Sequence[Record], found: Committed) -> Refused | None:
     return None
 
 
-def found_again(run: Run, records: Sequence[Record], found: Sequence[Committed], generation: int) -> Path:
+def found_again(run: InspectedRun, records: Sequence[Record], found: Sequence[Committed], generation: int) -> Path:
     """Move the chain aside and rebuild it with the checkpoints `found`; return the old one's path.
 
     `generation` is the newest in any other source of the run. Raises OSError, ChainError.
@@ -113,7 +113,7 @@ def found_again(run: Run, records: Sequence[Record], found: Sequence[Committed],
     return old
 
 
-def newest_generation(run: Run) -> int:
+def newest_generation(run: InspectedRun) -> int:
     """Return the newest generation in the run's journal or checkpoint directories; 0 if there is none."""
     journals = (
         int(path.stem) for path in RunDirectory(run.directory, 0).journal(1).parent.glob("*.jsonl") if path.stem.isdecimal()
@@ -122,5 +122,5 @@ def newest_generation(run: Run) -> int:
     return max([0, *journals, *(int(match[2]) for match in places if match)])
 
 
-def _next_attempt(run: Run) -> int:
+def _next_attempt(run: InspectedRun) -> int:
     return sum(1 for _ in (run.directory / "attempts").glob("*"))

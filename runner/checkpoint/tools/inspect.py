@@ -41,7 +41,7 @@ class ForeignError(ValueError):
 
 
 @dataclass(frozen=True)
-class Run:
+class InspectedRun:
     """A run's directory and the name in its records, which stays when the directory is moved."""
 
     directory: Path
@@ -77,12 +77,12 @@ class Run:
         return ObjectSource(urls[-1], self.name, base.checkpoint)
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path) -> InspectedRun:
     """Return the run at `path`. Raises PlaceError."""
     directory = RunDirectory(path, 0)
     if not directory.chain.is_dir():
         raise PlaceError(f"`{path}` is not a run: it has no shared/chain; expected a directory created by `headway run`")
-    return Run(path, _name(directory))
+    return InspectedRun(path, _name(directory))
 
 
 def _name(directory: RunDirectory) -> str:
@@ -114,7 +114,7 @@ class Row:
     directory: str
 
 
-def rows(run: Run, records: Sequence[Record]) -> list[Row]:
+def rows(run: InspectedRun, records: Sequence[Record]) -> list[Row]:
     """Return every commit in the order of the chain, then the directories next to them that were never committed."""
     counting = lineage(records)
     known = {c.checkpoint: c for c in counting}
@@ -126,7 +126,9 @@ def rows(run: Run, records: Sequence[Record]) -> list[Row]:
     return found + _uncommitted(run, {at.directory for at in commits})
 
 
-def _row(run: Run, records: Sequence[Record], at: CheckpointId, written: list[Record], counting: Committed | None) -> Row:
+def _row(
+    run: InspectedRun, records: Sequence[Record], at: CheckpointId, written: list[Record], counting: Committed | None
+) -> Row:
     gone = retired(records)
     on = [tier for record in written if isinstance(record.entry, Commit) for tier in record.entry.tiers]
     tiers = tuple(tier for tier in dict.fromkeys(on) if (at, tier) not in gone)
@@ -149,7 +151,7 @@ def _bases(records: Sequence[Record], at: CheckpointId) -> list[str]:
     return [f"base of generation {number}" for number, base in claims.items() if base is not None and base.checkpoint == at]
 
 
-def _uncommitted(run: Run, committed: set[str]) -> list[Row]:
+def _uncommitted(run: InspectedRun, committed: set[str]) -> list[Row]:
     found = sorted(run.checkpoints.iterdir()) if run.checkpoints.is_dir() else []
     left = [path for path in found if path.name not in committed and path.is_dir() and "step-" in path.name]
     return [Row(*_numbers(path.name), (), _size(path), None, ("not committed",), path.name) for path in left]
@@ -182,7 +184,7 @@ def run_and_step(name: str) -> tuple[Path, int | None]:
     return Path(place), int(step)
 
 
-def lost_chain(run: Run, records: Sequence[Record]) -> str | None:
+def lost_chain(run: InspectedRun, records: Sequence[Record]) -> str | None:
     """Return why the chain seems lost: checkpoints exist and the chain has none. A save begins with a claim, so records
     are missing."""
     if records or not run.checkpoints.is_dir():
@@ -191,7 +193,7 @@ def lost_chain(run: Run, records: Sequence[Record]) -> str | None:
     return f"it is empty, but there are {left} checkpoints beside it" if left else None
 
 
-def chosen(run: Run, records: Sequence[Record], step: int | None) -> Base:
+def chosen(run: InspectedRun, records: Sequence[Record], step: int | None) -> Base:
     """Return the newest checkpoint that counts and is stored, or the one of `step`. Raises PlaceError naming the
     available ones."""
     if reason := lost_chain(run, records):

@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headway.runner.checkpoint.chain import Base, Record, lineage
-from headway.runner.checkpoint.foreign.root import is_rooted, open_reader
 from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.interop.root import is_rooted, open_reader
 from headway.runner.checkpoint.read import Reader
-from headway.runner.checkpoint.tools.adopt import Found, contradicted, found_again, newest_generation, readable, survey
+from headway.runner.checkpoint.tools.adopt import (
+    VerifiedDirectory,
+    contradicted,
+    found_again,
+    newest_generation,
+    readable,
+    survey,
+)
 from headway.runner.checkpoint.tools.inspect import (
+    InspectedRun,
     Progress,
     Refused,
-    Run,
     chosen,
     lost_chain,
     open_run,
@@ -55,7 +62,7 @@ def _opened(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Reader
         yield base.checkpoint.directory, _reader_of(run, base)
 
 
-def _reader_of(run: Run, base: Base) -> Callable[[], Reader]:
+def _reader_of(run: InspectedRun, base: Base) -> Callable[[], Reader]:
     return lambda: run.reader(base)
 
 
@@ -92,7 +99,7 @@ def adopt(args: argparse.Namespace) -> int:
     if damaged is None and records:
         say_error(f"the chain of run `{run.name}` is intact, with {len(records)} records: there is nothing to adopt")
         return USAGE
-    found = [_judged(records, seen) for seen in survey(run) if isinstance(seen, Found)]
+    found = [_judged(records, seen) for seen in survey(run) if isinstance(seen, VerifiedDirectory)]
     for seen in found:
         say("found", directory=seen.directory, refused=dataclasses.asdict(seen.refused) if seen.refused else None)
     committed = [seen.committed for seen in found if seen.committed is not None]
@@ -111,8 +118,8 @@ def adopt(args: argparse.Namespace) -> int:
     return FINE
 
 
-def _judged(records: Sequence[Record], seen: Found) -> Found:
+def _judged(records: Sequence[Record], seen: VerifiedDirectory) -> VerifiedDirectory:
     """Combine what was found with the readable records."""
     if seen.committed is None or (refused := contradicted(records, seen.committed)) is None:
         return seen
-    return Found(seen.directory, None, refused)
+    return VerifiedDirectory(seen.directory, None, refused)

@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from headway.runner.checkpoint.foreign.archive import Archive, Verified
-from headway.runner.checkpoint.foreign.huggingface import SafetensorsArchive, export_safetensors, llama_config, llama_name
-from headway.runner.checkpoint.foreign.plain_dcp import METADATA, PlainDcp, export_dcp, read_dcp
-from headway.runner.checkpoint.foreign.root import is_rooted, open_reader
 from headway.runner.checkpoint.format import data_name
+from headway.runner.checkpoint.interop.archive import Archive, Verified
+from headway.runner.checkpoint.interop.huggingface import SafetensorsArchive, export_safetensors, llama_config, llama_name
+from headway.runner.checkpoint.interop.plain_dcp import METADATA, PlainDcp, export_dcp, read_dcp
+from headway.runner.checkpoint.interop.root import is_rooted, open_reader
 from headway.runner.checkpoint.tools.compare import compare
-from headway.runner.checkpoint.tools.founding import (
+from headway.runner.checkpoint.tools.inspect import PlaceError, chosen, open_run, run_and_step
+from headway.runner.checkpoint.tools.rebuild import (
     Contents,
     commit_first,
     contents_of_dcp,
@@ -20,7 +21,6 @@ from headway.runner.checkpoint.tools.founding import (
     found_run,
     settle_import,
 )
-from headway.runner.checkpoint.tools.inspect import PlaceError, chosen, open_run, run_and_step
 from headway.runner.checkpoint.tools.say import FINE, FOUND, say
 from headway.runner.contract import RunConfig, from_json
 from headway.runner.rundir import RunDirectory

@@ -7,7 +7,7 @@ import pytest
 from headway.cli.documents import load_job_plan
 from headway.cli.views.plan_checkpoints import checkpoint_facts
 from headway.compile import PlannedJob
-from headway.jobspec.estimate.memory.captures import Captures, captures_of, host_load
+from headway.jobspec.estimate.memory.captures import CaptureMemory, captures_of, host_load
 from headway.jobspec.estimate.memory.host import HostLoad
 
 CPU = """\
@@ -45,7 +45,7 @@ def planned(folder: Path, tiers: str, job: str = JOB) -> PlannedJob:
     return found
 
 
-def captures(folder: Path, tiers: str, job: str = JOB) -> Captures | None:
+def captures(folder: Path, tiers: str, job: str = JOB) -> CaptureMemory | None:
     found = planned(folder, tiers, job)
     return captures_of(found.plan, found.cluster)
 

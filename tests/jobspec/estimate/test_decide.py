@@ -18,7 +18,7 @@ from headway.jobspec.estimate.estimate import Estimate, estimate
 from headway.jobspec.estimate.from_plan import training_of
 from headway.jobspec.estimate.goodput.interval import expected_goodput, with_interval
 from headway.jobspec.estimate.goodput.of_plan import run_of
-from headway.jobspec.estimate.goodput.run import Run
+from headway.jobspec.estimate.goodput.run import SimulatedRun
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.load import load_bytes
 from headway.jobspec.parse import Parsed, parse, parse_job
@@ -237,7 +237,7 @@ def test_a_whole_layout_says_all_its_ranks_and_no_default() -> None:
     assert ("schedule" in value) == (mesh.pp > 1)
 
 
-def run_with(job: Parsed[TrainingJob]) -> Run:
+def run_with(job: Parsed[TrainingJob]) -> SimulatedRun:
     plan, found = planned(job), estimated(job)
     return run_of(plan, LAB, found.step.seconds, found.checkpoint_bytes)
 

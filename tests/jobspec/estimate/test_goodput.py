@@ -10,23 +10,32 @@ import pytest
 from headway.jobspec.estimate.goodput.arrivals import Arrivals
 from headway.jobspec.estimate.goodput.interval import best_interval, daly, expected_goodput, with_interval, young
 from headway.jobspec.estimate.goodput.nodes import Nodes
-from headway.jobspec.estimate.goodput.run import Budget, Cause, Failures, Recovery, Replicas, Run, Scope, Tier
-from headway.jobspec.estimate.goodput.saves import Checkpoints, Pauses
+from headway.jobspec.estimate.goodput.run import (
+    FailureCause,
+    FailureModel,
+    Recovery,
+    Replicas,
+    RestartBudget,
+    Scope,
+    SimulatedRun,
+    SimulatedTier,
+)
+from headway.jobspec.estimate.goodput.saves import Checkpoints, SavePauses
 from headway.jobspec.estimate.goodput.simulate import Bucket, simulate, simulate_each
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.estimate.goodput.summary import over_interval, summarize
 
 DAY_S = 86400.0
 NEVER_S = 1e15
-PROCESS = Cause("software", 1, 0, 30.0)
-NODE = Cause("gpu", 1, 1, 30.0)
-DISK = Tier("disk", 1800.0, 10.0, 60.0, 20.0)
-MEMORY = Tier("memory", 60.0, 0.5, 0.0, 2.0, survives=frozenset({Scope.PROCESS}))
-RUN = Run(
+PROCESS = FailureCause("software", 1, 0, 30.0)
+NODE = FailureCause("gpu", 1, 1, 30.0)
+DISK = SimulatedTier("disk", 1800.0, 10.0, 60.0, 20.0)
+MEMORY = SimulatedTier("memory", 60.0, 0.5, 0.0, 2.0, survives=frozenset({Scope.PROCESS}))
+RUN = SimulatedRun(
     nodes=2048,
     step_s=5.0,
     wall_s=54 * DAY_S,
-    failures=Failures(200 * DAY_S, (PROCESS, NODE), repair_s=DAY_S, detect_s=30.0),
+    failures=FailureModel(200 * DAY_S, (PROCESS, NODE), repair_s=DAY_S, detect_s=30.0),
     recovery=Recovery(150.0, 600.0, 300.0),
     tiers=(MEMORY, DISK),
     spares=16,
@@ -34,7 +43,7 @@ RUN = Run(
 )
 
 
-def failing(run: Run, **changed: object) -> Run:
+def failing(run: SimulatedRun, **changed: object) -> SimulatedRun:
     """The run with other failures."""
     return replace(run, failures=replace(run.failures, **changed))  # type: ignore[arg-type]
 
@@ -53,12 +62,12 @@ RUNS = {
     "replicas": replace(RUN, replicas=Replicas(16, 60.0, 900.0)),
     "few replicas": replace(failing(RUN, job_mtbf_s=DAY_S), replicas=Replicas(4, 60.0, 9000.0, least=3)),
     "wrong for long": failing(RUN, causes=(replace(PROCESS, latent_s=3000.0), NODE)),
-    "a budget": replace(RUN, budget=Budget(3, 100, 3)),
+    "a budget": replace(RUN, budget=RestartBudget(3, 100, 3)),
 }
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
-def test_every_second_of_a_run_is_in_one_bucket(run: Run) -> None:
+def test_every_second_of_a_run_is_in_one_bucket(run: SimulatedRun) -> None:
     outcome = simulate(run)
     assert sum(outcome.buckets.values()) == pytest.approx(outcome.wall_s, rel=1e-9)
     assert min(outcome.buckets.values()) >= -1e-6
@@ -67,7 +76,7 @@ def test_every_second_of_a_run_is_in_one_bucket(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
-def test_the_same_seed_gives_the_same_outcome(run: Run) -> None:
+def test_the_same_seed_gives_the_same_outcome(run: SimulatedRun) -> None:
     assert simulate(run, 7) == simulate(run, 7)
     assert simulate(run, 7) != simulate(run, 8)
 
@@ -81,7 +90,7 @@ def test_a_run_without_failures_takes_its_work_and_its_saves() -> None:
 
 
 def test_a_failure_costs_what_was_trained_since_the_last_checkpoint_and_the_recovery() -> None:
-    run = replace(failing(RUN, causes=(PROCESS,)), tiers=(Tier("disk", 1000.0, load_s=20.0),))
+    run = replace(failing(RUN, causes=(PROCESS,)), tiers=(SimulatedTier("disk", 1000.0, load_s=20.0),))
     random = Random(3)
     failed_s = Arrivals(run, Nodes(run, random), random).next().time_s
     buckets = simulate(replace(run, wall_s=failed_s + 500), seed=3).buckets
@@ -99,16 +108,16 @@ def test_a_run_that_never_gets_to_a_checkpoint_is_given_up() -> None:
     assert outcome.from_scratch == outcome.restarts > 1000
 
 
-@pytest.mark.parametrize("tiers", [(), (DISK,), (MEMORY, DISK), (MEMORY, DISK, Tier("remote", 61.0, 3.0))])
-def test_training_and_wall_clock_time_convert_into_each_other(tiers: tuple[Tier, ...]) -> None:
-    pauses, random = Pauses(tiers), Random(0)
+@pytest.mark.parametrize("tiers", [(), (DISK,), (MEMORY, DISK), (MEMORY, DISK, SimulatedTier("remote", 61.0, 3.0))])
+def test_training_and_wall_clock_time_convert_into_each_other(tiers: tuple[SimulatedTier, ...]) -> None:
+    pauses, random = SavePauses(tiers), Random(0)
     for _ in range(500):
         start, trained_s = random.uniform(0, 1e6), random.uniform(0, 1e4)
         assert pauses.reached(start, pauses.wall(start, start + trained_s)) == pytest.approx(start + trained_s, abs=1e-3)
 
 
 def test_during_a_save_training_stands_where_it_began() -> None:
-    pauses = Pauses((DISK,))
+    pauses = SavePauses((DISK,))
     assert pauses.reached(0.0, 1805.0) == pytest.approx(1800, abs=1e-3)
     assert pauses.reached(0.0, 1815.0) == pytest.approx(1805, abs=1e-3)
 
@@ -144,8 +153,8 @@ def test_what_was_saved_after_a_silent_corruption_is_not_used_again() -> None:
 
 
 def test_saves_that_take_longer_than_their_interval_come_as_often_as_they_can() -> None:
-    assert Tier("disk", 100.0, 1.0, 250.0).spacing_s == 300
-    assert Tier("disk", 100.0, 1.0, 101.0).spacing_s == 100
+    assert SimulatedTier("disk", 100.0, 1.0, 250.0).spacing_s == 300
+    assert SimulatedTier("disk", 100.0, 1.0, 101.0).spacing_s == 100
 
 
 def test_without_spares_the_job_waits_for_repairs() -> None:
@@ -243,7 +252,9 @@ def test_a_failure_of_the_job_stops_every_replica() -> None:
 
 
 def test_a_recovery_that_runs_to_its_end_costs_each_failure_all_of_it() -> None:
-    run = replace(failing(RUN, causes=(replace(PROCESS, detect_s=0),), node_mtbf_s=2048 * 1000.0), tiers=(Tier("memory", 5.0),))
+    run = replace(
+        failing(RUN, causes=(replace(PROCESS, detect_s=0),), node_mtbf_s=2048 * 1000.0), tiers=(SimulatedTier("memory", 5.0),)
+    )
     run = replace(run, recovery=Recovery(500.0, 500.0, 0.0, at_once=False), wall_s=100 * DAY_S)
     assert simulate(run).goodput == pytest.approx(1 - 500 / 1000, abs=0.02)
     at_once = replace(run, recovery=replace(run.recovery, at_once=True))
@@ -251,12 +262,12 @@ def test_a_recovery_that_runs_to_its_end_costs_each_failure_all_of_it() -> None:
 
 
 def test_a_run_without_progress_uses_up_its_restarts() -> None:
-    stuck = replace(RUN, tiers=(), budget=Budget(3, 10**6, 10**6))
+    stuck = replace(RUN, tiers=(), budget=RestartBudget(3, 10**6, 10**6))
     outcome = simulate(stuck)
     assert outcome.out_of_restarts
     assert outcome.restarts == 3
     assert outcome.interruptions == 4
-    refilled = simulate(replace(RUN, budget=Budget(10, 10, 10)))
+    refilled = simulate(replace(RUN, budget=RestartBudget(10, 10, 10)))
     assert not refilled.out_of_restarts
 
 
@@ -270,14 +281,16 @@ def test_a_run_without_progress_uses_up_its_restarts() -> None:
         (replace(RUN, replicas=Replicas(16, 60.0, 900.0)), 0.5),
     ],
 )
-def test_the_formula_for_goodput_agrees_with_the_simulation(run: Run, points: float) -> None:
+def test_the_formula_for_goodput_agrees_with_the_simulation(run: SimulatedRun, points: float) -> None:
     simulated = fmean(outcome.goodput for outcome in simulate_each(run, range(4)))
     assert 100 * expected_goodput(run) == pytest.approx(100 * simulated, abs=points)
 
 
 def test_the_best_interval_of_one_tier_is_dalys() -> None:
     for mtbf_s, block_s in ((1e4, 60.0), (1e4, 1.0), (1e3, 100.0)):
-        run = Run(1, 1.0, Failures(mtbf_s, (PROCESS,)), Recovery(0, 0, 0), (Tier("disk", 60.0, block_s),), wall_s=DAY_S)
+        run = SimulatedRun(
+            1, 1.0, FailureModel(mtbf_s, (PROCESS,)), Recovery(0, 0, 0), (SimulatedTier("disk", 60.0, block_s),), wall_s=DAY_S
+        )
         assert best_interval(run, "disk") == pytest.approx(daly(mtbf_s, block_s), rel=2e-3)
         assert daly(mtbf_s, block_s) < young(mtbf_s, block_s)
     assert daly(10.0, 30.0) == 10.0
@@ -291,9 +304,9 @@ def test_the_best_interval_is_not_where_another_tier_answers_anyway() -> None:
 
 
 def test_the_best_interval_is_a_step_and_a_write_at_least() -> None:
-    free = replace(RUN, tiers=(Tier("disk", 600.0),))
+    free = replace(RUN, tiers=(SimulatedTier("disk", 600.0),))
     assert best_interval(free, "disk") == pytest.approx(5.0, rel=1e-3)
-    slow = replace(RUN, tiers=(Tier("disk", 600.0, write_s=900.0),))
+    slow = replace(RUN, tiers=(SimulatedTier("disk", 600.0, write_s=900.0),))
     assert best_interval(slow, "disk") >= 899
 
 
@@ -303,7 +316,7 @@ def test_a_tier_that_the_run_does_not_have_has_no_best_interval() -> None:
 
 
 def test_a_summary_has_means_and_what_one_failure_costs() -> None:
-    run = replace(RUN, budget=Budget(1, 10**9, 3))
+    run = replace(RUN, budget=RestartBudget(1, 10**9, 3))
     outcomes = simulate_each(run, range(5))
     summary = summarize(run, outcomes)
     assert summary.goodput.mean == pytest.approx(fmean(outcome.goodput for outcome in outcomes))
@@ -350,4 +363,4 @@ def test_failures_that_cannot_be_are_refused(changed: dict[str, object]) -> None
 @pytest.mark.parametrize("values", [(0.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, 0.0, -1.0)])
 def test_a_tier_with_impossible_times_is_refused(values: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="tier `disk`"):
-        Tier("disk", *values)
+        SimulatedTier("disk", *values)

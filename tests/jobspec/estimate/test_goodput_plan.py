@@ -11,7 +11,7 @@ from headway.compile import PlannedJob
 from headway.jobspec.estimate.from_plan import EstimateError
 from headway.jobspec.estimate.goodput.defaults import defaults
 from headway.jobspec.estimate.goodput.of_plan import run_of, with_latent_corruption, with_replicas
-from headway.jobspec.estimate.goodput.run import Budget, Recovery, Run
+from headway.jobspec.estimate.goodput.run import Recovery, RestartBudget, SimulatedRun
 from headway.jobspec.plan import FailurePlan
 
 TB = 10**12
@@ -52,7 +52,7 @@ def planned(tmp_path: Path) -> PlannedJob:
     return found
 
 
-def run(planned: PlannedJob, **failures: float) -> Run:
+def run(planned: PlannedJob, **failures: float) -> SimulatedRun:
     cluster = replace(planned.cluster, failures=FailurePlan(**failures))
     return run_of(planned.plan, cluster, 5.0, TB)
 
@@ -61,7 +61,7 @@ def test_a_job_says_its_nodes_work_spares_and_restarts(planned: PlannedJob) -> N
     found = run(planned)
     assert (found.nodes, found.gpus_per_node, found.spares, found.pool) == (16, 8, 0, 4)
     assert (found.work_s, found.wall_s) == (5000.0, math.inf)
-    assert found.budget == Budget(7, 50, 4)
+    assert found.budget == RestartBudget(7, 50, 4)
     assert found.recovery == Recovery(150, 600, 300)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.infra.host import MANIFEST, Change, ForeignError, HostFile, HostState, HostView, changes
+from headway.infra.host import MANIFEST, FileChange, ForeignFileError, HostFile, HostState, HostView, changes
 from headway.infra.providers.onprem.converge import clear, converge, look_for
 from headway.infra.ssh import Ssh, SshError, connect
 
@@ -66,7 +66,7 @@ def brought(state: HostState) -> HostView:
         return converge(ssh, state)
 
 
-def found(state: HostState) -> list[Change]:
+def found(state: HostState) -> list[FileChange]:
     with connect(state.reach) as ssh:
         return changes(state, look_for(ssh, state))
 
@@ -101,7 +101,7 @@ def test_only_what_differs_is_written_and_its_unit_restarted(ssh_hosts: SshHosts
     brought(state)
     stamps = {path: host.path(path).stat().st_mtime_ns for path in state.files}
     changed = wanted(ssh_hosts, host, script=f"echo changed >>{RAN}")
-    assert found(changed) == [Change(SCRIPT, "changed")]
+    assert found(changed) == [FileChange(SCRIPT, "changed")]
     brought(changed)
     assert [path for path in state.files if host.path(path).stat().st_mtime_ns != stamps[path]] == [SCRIPT]
     assert runs(host) == 2 * host.has_systemd
@@ -130,12 +130,12 @@ def test_a_hand_at_a_file_its_mode_its_unit_and_the_manifest_is_seen_and_mended(
     host.path(SCRIPT).write_text("#!/bin/sh\nexit 0\n")
     host.run("chmod", "0644", NOTE)
     host.run("systemctl", "disable", UNIT)
-    assert found(state) == sorted([Change(SCRIPT, "changed"), Change(NOTE, "mode"), Change(UNIT, "not enabled")])
+    assert found(state) == sorted([FileChange(SCRIPT, "changed"), FileChange(NOTE, "mode"), FileChange(UNIT, "not enabled")])
     brought(state)
     assert found(state) == []
     first = host.path(MANIFEST).read_text()
     host.path(MANIFEST).unlink()
-    assert found(state) == [Change(MANIFEST, "unfinished")]
+    assert found(state) == [FileChange(MANIFEST, "unfinished")]
     brought(state)
     assert found(state) == []
     # which folders were made for it nobody knows without the first manifest
@@ -145,7 +145,7 @@ def test_a_hand_at_a_file_its_mode_its_unit_and_the_manifest_is_seen_and_mended(
 def test_a_file_of_somebody_else_is_refused_before_anything_is_written(ssh_hosts: SshHosts, host: SshHost) -> None:
     host.run("sh", "-c", f"mkdir /usr/local/sbin; echo mine >{SCRIPT}")
     before = host.listing()
-    with pytest.raises(ForeignError, match=f"^{host.name} .*{SCRIPT} is already there"):
+    with pytest.raises(ForeignFileError, match=f"^{host.name} .*{SCRIPT} is already there"):
         brought(wanted(ssh_hosts, host))
     assert host.listing() == before
     host.run("rm", "-r", "/usr/local/sbin")
@@ -166,7 +166,7 @@ def test_a_host_of_another_cluster_is_neither_changed_nor_cleared(ssh_hosts: Ssh
     state = wanted(ssh_hosts, host)
     brought(state)
     before = host.listing()
-    with pytest.raises(ForeignError, match="belongs to the cluster `lab`"):
+    with pytest.raises(ForeignFileError, match="belongs to the cluster `lab`"):
         brought(replace(state, cluster="other"))
     with connect(state.reach) as ssh:
         clear(ssh, "other")
@@ -225,7 +225,7 @@ def test_a_unit_that_fails_is_told_and_started_again_by_the_next_run(ssh_hosts: 
     state = wanted(ssh_hosts, live_host, script=f"echo tried >>{RAN}; exit 1")
     with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` exited with 1"):
         brought(state)
-    assert found(state) == [Change(UNIT, "failed")]
+    assert found(state) == [FileChange(UNIT, "failed")]
     with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` exited with 1"):
         brought(state)
     assert runs(live_host) == 2

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageIn
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from headway.runner.checkpoint.foreign.archive import Archive, Described
+from headway.runner.checkpoint.interop.archive import Archive, Described
 from headway.runner.checkpoint.posix import appearing
 from headway.runner.checkpoint.tensors import dtype_name, dtype_named
 from headway.runner.checkpoint.tools.inspect import ForeignError

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.boot.flight import answer_requests
-from headway.runner.boot.unseen import carefully, unseen
+from headway.runner.boot.limitations import note_limitation, suppress_errors
 from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
 
 
-class Signs:
+class HeartbeatReporter:
     """The current activity of the counted thread: the guessed section on top of the loop's default one."""
 
     def __init__(self, worker: Worker, section: str) -> None:
@@ -83,17 +83,17 @@ class Signs:
             self.worker.waited(time.monotonic_ns() - self._waits_since_ns)
 
 
-_current: list[Signs] = []
+_current: list[HeartbeatReporter] = []
 
 
-def current() -> Signs | None:
+def current() -> HeartbeatReporter | None:
     """Return the heartbeats of this process; None if it is not a worker, or a child of one."""
     return _current[0] if _current else None
 
 
-def show_signs(worker: Worker, section: str) -> Signs:
+def report_heartbeats(worker: Worker, section: str) -> HeartbeatReporter:
     """Write what the hooks see to the worker's page from here on. `section` is the loop's section where nothing is guessed."""
-    _current[:] = [Signs(worker, section)]
+    _current[:] = [HeartbeatReporter(worker, section)]
     # A data loader's process is not the rank.
     os.register_at_fork(after_in_child=_current.clear)
     return _current[0]
@@ -137,7 +137,7 @@ class StepCounter:
     A restored optimizer may contain its number of steps (Adam's `step`); the count continues from there.
     """
 
-    def __init__(self, signs: Signs) -> None:
+    def __init__(self, signs: HeartbeatReporter) -> None:
         self._signs, self._first, self._steps = signs, 0, 0
         # Called after each optimizer's step, with whether that step counts.
         self.then: Callable[[Any, bool], None] | None = None
@@ -147,8 +147,8 @@ class StepCounter:
             return
         if not self._first:
             self._first = id(optimizer)
-            self._steps = (carefully(steps_made, optimizer) or 1) - 1
-            carefully(write_modules, self._signs.worker)
+            self._steps = (suppress_errors(steps_made, optimizer) or 1) - 1
+            suppress_errors(write_modules, self._signs.worker)
         if id(optimizer) == self._first:
             self._steps += 1
             self._signs.stepped(self._steps)
@@ -222,7 +222,9 @@ def see_ddp(module: Any) -> None:
         keep_group_of(self)
         if not _hidden_waits:
             _hidden_waits.append("DistributedDataParallel")
-            unseen("DistributedDataParallel synchronizes inside the backward pass: a rank's own time excludes backward passes")
+            note_limitation(
+                "DistributedDataParallel synchronizes inside the backward pass: a rank's own time excludes backward passes"
+            )
 
     module.DistributedDataParallel.__init__ = init
 
@@ -246,7 +248,7 @@ def see_groups(module: Any) -> None:
         signs = current()
         if signs is not None and not answering:
             answering.append(True)
-            carefully(answer_requests, signs.worker.rank)
+            suppress_errors(answer_requests, signs.worker.rank)
         return made
 
     module.init_process_group = init

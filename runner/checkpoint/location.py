@@ -8,7 +8,7 @@ from headway.runner.contract import Mesh
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointLocation:
     """One generation of one attempt of a run. `root` is the directory that all nodes see; `remote` the URL of an object
     store, if any."""
 

@@ -10,14 +10,14 @@ import torch
 import xxhash
 
 from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, Commit
-from headway.runner.checkpoint.foreign.archive import Archive
-from headway.runner.checkpoint.foreign.part import PartWriter
-from headway.runner.checkpoint.foreign.plain_dcp import PlainDcp
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, part_name, record_bytes
+from headway.runner.checkpoint.interop.archive import Archive
+from headway.runner.checkpoint.interop.part import PartWriter
+from headway.runner.checkpoint.interop.plain_dcp import PlainDcp
 from headway.runner.checkpoint.posix import fsync_directory, write_atomic, write_durable
 from headway.runner.checkpoint.stateful import flatten
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.checkpoint.tools.inspect import PlaceError, Run
+from headway.runner.checkpoint.tools.inspect import InspectedRun, PlaceError
 from headway.runner.contract import Exit, RunConfig, Verdict, to_json
 from headway.runner.rundir import RunDirectory, create_handle_of_loop, open_run
 
@@ -32,7 +32,7 @@ class Contents:
     objects: Mapping[str, Any]
 
 
-def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> Run:
+def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> InspectedRun:
     """Create a run directory to import into: of a job, whose first attempt the import is, or without a job.
 
     Raises PlaceError when there is something already.
@@ -46,17 +46,17 @@ def found_run(directory: Path, config: RunConfig | None, spec: bytes | None) -> 
         for folder in (made.chain, made.checkpoints):
             folder.mkdir(parents=True)
         create_handle_of_loop(made, 1)
-    return Run(made.root, directory.name)
+    return InspectedRun(made.root, directory.name)
 
 
-def settle_import(run: Run, origin: Path, step: int) -> None:
+def settle_import(run: InspectedRun, origin: Path, step: int) -> None:
     """Record how the import's attempt has ended: as one that resumes from its commit."""
     code, cause = Exit.PREEMPTED, f"imported from {origin}"
     verdict = Verdict(run.name, 0, 1, code.name.lower(), cause, int(code), step=step, committed_step=step)
     write_atomic(RunDirectory(run.directory, 0).verdict, to_json(verdict, indent=2).encode() + b"\n")
 
 
-def commit_first(run: Run, step: int, contents: Contents, origin: Path) -> Base:
+def commit_first(run: InspectedRun, step: int, contents: Contents, origin: Path) -> Base:
     """Write the checkpoint of `step`, claim generation 1 and commit it. Raises OSError, ObjectError, ChainError."""
     chain = Chain(open_store(str(run.chain_directory)), run.name)
     chain.read()
@@ -74,7 +74,7 @@ def commit_first(run: Run, step: int, contents: Contents, origin: Path) -> Base:
     return Base(step, generation, hashed)
 
 
-def _write(directory: Path, run: Run, checkpoint: CheckpointId, contents: Contents, origin: Path) -> Manifest:
+def _write(directory: Path, run: InspectedRun, checkpoint: CheckpointId, contents: Contents, origin: Path) -> Manifest:
     with PartWriter(directory / data_name(0, 0), 0, run.name, checkpoint) as writer:
         for name, tensor in contents.tensors.items():
             writer.add(name, tensor)

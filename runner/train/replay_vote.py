@@ -32,7 +32,7 @@ class Judgement:
         return self.lasting or self.divided
 
 
-class Witnesses:
+class ReplayVote:
     """The results of one step's attempts."""
 
     def __init__(self, world_size: int) -> None:

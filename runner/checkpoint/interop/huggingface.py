@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from headway.runner.checkpoint.foreign.archive import Archive, Described
+from headway.runner.checkpoint.interop.archive import Archive, Described
 from headway.runner.checkpoint.posix import appearing, write_durable
 from headway.runner.checkpoint.tensors import dtype_named, local_tensor, to_bytes
 from headway.runner.checkpoint.tools.inspect import ForeignError

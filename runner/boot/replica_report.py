@@ -27,7 +27,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Said:
+class ReplicaReport:
     """A rank's report to all others. `alone`: it has made steps by itself since all were equal. `sums` is None if
     computing them failed."""
 
@@ -41,7 +41,7 @@ class Said:
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> "Said":
+    def from_json(cls, text: bytes) -> "ReplicaReport":
         facts = json.loads(text)
         sums = facts.pop("sums")
         return cls(**facts, sums=None if sums is None else tuple(Sum(**each) for each in sums))
@@ -76,7 +76,7 @@ class Holding:
         return tuple(sorted(rank for group in others for rank in group)) if 2 * len(usual) > len(self.ranks) else ()
 
 
-def holdings(said: Iterable[Said]) -> list[Holding]:
+def holdings(said: Iterable[ReplicaReport]) -> list[Holding]:
     """Return what ranks hold, parameters first."""
     by_name: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     what: dict[str, Sum] = {}
@@ -104,7 +104,7 @@ def suspected(differing: Iterable[Holding]) -> list[int]:
     return sorted(odd | unclear)
 
 
-def told(differing: Sequence[Holding], step: int, equal_step: int | None) -> str:
+def describe(differing: Sequence[Holding], step: int, equal_step: int | None) -> str:
     """Return one line: which ranks differ, in what, and since when."""
     first = next((each for each in differing if each.odd), differing[0])
     same = [each for each in differing if (each.ranks, each.odd) == (first.ranks, first.odd)]

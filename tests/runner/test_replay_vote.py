@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.runner.train.witnesses import Judgement, Witnesses, shifts
+from headway.runner.train.replay_vote import Judgement, ReplayVote, shifts
 
 Wrong = Callable[[int, int, int], bytes | None]  # attempt, rank, share -> a wrong result
 
 
 def judged(world_size: int, wrong: Wrong) -> tuple[Judgement, int]:
     """What is judged where each share has one right result, and after how many attempts."""
-    witnesses = Witnesses(world_size)
+    witnesses = ReplayVote(world_size)
     for attempt, shift in enumerate(shifts(world_size)):
         shares = [(rank + shift) % world_size for rank in range(world_size)]
         witnesses.heard(shift, [wrong(attempt, rank, share) or b"right %d" % share for rank, share in enumerate(shares)])

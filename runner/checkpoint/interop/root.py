@@ -56,7 +56,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Place(CheckpointId):
+class RootedCheckpoint(CheckpointId):
     """The one checkpoint of a directory; errors name files below that directory."""
 
     path: str = ""
@@ -72,7 +72,7 @@ class PlacedBase(Base):
 
     @property
     def checkpoint(self) -> CheckpointId:
-        return Place(self.step, self.generation, self.path)
+        return RootedCheckpoint(self.step, self.generation, self.path)
 
 
 def root_bytes(root: Root) -> bytes:
@@ -87,7 +87,7 @@ def to_json_hash(line: bytes) -> bytes:
 
 def read_root(path: Path) -> Root:
     """Return the verified `.headway.json` below `path`. Raises RefusedError."""
-    place = Place(STEP, GENERATION, str(path))
+    place = RootedCheckpoint(STEP, GENERATION, str(path))
     try:
         raw = (path / ROOT).read_bytes()
     except FileNotFoundError:

@@ -15,7 +15,7 @@ LEAST = 16
 
 
 @dataclass
-class Soundness:
+class CorruptionState:
     """`step`: up to there other ranks have reproduced every rank's results, at `wall` (Unix seconds, by the first
     rank's clock)."""
 

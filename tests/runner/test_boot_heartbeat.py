@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import state_dict as dcp_state_dict
 from torch.utils.data import dataloader
 
 from headway.runner.agent import flight
-from headway.runner.boot import dcp_calls, signs, unseen
+from headway.runner.boot import dcp_calls, heartbeat, limitations
 from tests.runner.boots import Booted, booted
 
 
@@ -23,12 +23,12 @@ from tests.runner.boots import Booted, booted
 def boot(tmp_path: Path) -> Iterator[Booted]:
     with booted(tmp_path / "run") as found:
         yield found
-    unseen._seen.clear()
-    signs._hidden_waits.clear()
+    limitations._seen.clear()
+    heartbeat._hidden_waits.clear()
 
 
-def of_process() -> signs.Signs:
-    found = signs.current()
+def of_process() -> heartbeat.HeartbeatReporter:
+    found = heartbeat.current()
     assert found is not None
     return found
 
@@ -44,7 +44,7 @@ def sections(boot: Booted, call: Callable[..., Any]) -> tuple[str, Any]:
 def test_steps_of_the_first_optimizer_count_and_no_other_ones(boot: Booted) -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     one, other = torch.optim.SGD([parameter], lr=0.1), torch.optim.SGD([parameter], lr=0.1)
-    count = signs.StepCounter(of_process())
+    count = heartbeat.StepCounter(of_process())
     for optimizer in (one, other, one, other):
         count(optimizer)
     assert (boot.shown("step"), boot.section) == (2, "compute")
@@ -57,7 +57,7 @@ def test_an_optimizer_that_was_restored_goes_on_counting_where_it_was(boot: Boot
     optimizer.step()
     optimizer.state[parameter]["step"] += 40
     optimizer.step()
-    count = signs.StepCounter(of_process())
+    count = heartbeat.StepCounter(of_process())
     count(optimizer)
     assert boot.shown("step") == 42
     count(optimizer)
@@ -69,7 +69,7 @@ def test_a_step_that_only_gives_an_optimizer_its_state_is_none(boot: Booted) -> 
     optimizer = torch.optim.AdamW([parameter])
     module = types.SimpleNamespace(_init_optim_state=dcp_state_dict._init_optim_state)
     dcp_calls.hook_state_dict(module)
-    count = signs.StepCounter(of_process())
+    count = heartbeat.StepCounter(of_process())
     handle = optimizer.register_step_post_hook(count)
     module._init_optim_state(optimizer)
     assert optimizer.state[parameter]["step"] == 1, "torch made a step"
@@ -79,26 +79,26 @@ def test_a_step_that_only_gives_an_optimizer_its_state_is_none(boot: Booted) -> 
 
 def test_the_modules_of_the_first_step_are_written_for_whoever_warms_up(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROUP_RANK", "3")
-    signs.StepCounter(of_process())(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+    heartbeat.StepCounter(of_process())(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
     names = json.loads((boot.directory.attempt_directory / "modules-3.json").read_text())
-    assert {"torch", "torch.utils.data.dataloader", "headway.runner.boot.signs"} <= set(names)
+    assert {"torch", "torch.utils.data.dataloader", "headway.runner.boot.heartbeat"} <= set(names)
 
 
 def test_a_call_shows_its_section_and_what_it_calls_does_not(boot: Booted) -> None:
     def fetch(look: Callable[[], None]) -> None:
-        signs.within("restore", look)()
+        heartbeat.within("restore", look)()
 
-    assert sections(boot, signs.within("data", fetch)) == ("data", None)
+    assert sections(boot, heartbeat.within("data", fetch)) == ("data", None)
     assert boot.section == "script"
     of_process().base("compute")
-    assert sections(boot, signs.within("save", fetch)) == ("save", None)
+    assert sections(boot, heartbeat.within("save", fetch)) == ("save", None)
     assert boot.section == "compute"
 
 
 def test_a_call_that_raises_leaves_its_section(boot: Booted) -> None:
     of_process().base("compute")
     with pytest.raises(ZeroDivisionError):
-        signs.within("data", lambda: 1 // 0)()
+        heartbeat.within("data", lambda: 1 // 0)()
     assert boot.section == "compute"
 
 
@@ -106,7 +106,7 @@ def test_another_thread_is_no_sign_of_the_one_that_steps(boot: Booted) -> None:
     of_process().base("compute")
     before = boot.shown("pulse")
     seen: list[str] = []
-    thread = threading.Thread(target=signs.within("save", lambda: seen.append(boot.section)))
+    thread = threading.Thread(target=heartbeat.within("save", lambda: seen.append(boot.section)))
     thread.start()
     thread.join()
     assert seen == ["compute"]
@@ -118,12 +118,12 @@ def test_the_thread_that_steps_is_the_one_that_counts_from_then_on(boot: Booted)
     thread = threading.Thread(target=of_process().stepped, args=(1,))
     thread.start()
     thread.join()
-    assert sections(boot, signs.within("data", lambda look: look())) == ("compute", None)
+    assert sections(boot, heartbeat.within("data", lambda look: look())) == ("compute", None)
 
 
 def test_a_batch_is_data(boot: Booted) -> None:
     module = types.SimpleNamespace(_BaseDataLoaderIter=type("Iterator", (dataloader._SingleProcessDataLoaderIter,), {}))
-    signs.see_loader(module)
+    heartbeat.see_loader(module)
     look = types.SimpleNamespace(seen=[])
 
     class Looking(torch.utils.data.Dataset[int]):
@@ -141,7 +141,7 @@ def test_a_batch_is_data(boot: Booted) -> None:
 
 def test_a_backward_pass_gives_a_sign_at_both_ends(boot: Booted) -> None:
     module = types.SimpleNamespace(backward=torch.autograd.backward)
-    signs.see_backward(module)
+    heartbeat.see_backward(module)
     before = boot.shown("pulse")
     parameter = torch.ones(2, requires_grad=True)
     seen: list[int] = []
@@ -160,7 +160,7 @@ def waiting(ns: int) -> Any:
                 pass
 
     module = types.SimpleNamespace(Work=Work)
-    signs.see_collectives(module)
+    heartbeat.see_collectives(module)
     return module
 
 
@@ -176,23 +176,23 @@ def test_what_a_rank_waits_for_others_is_not_its_own_time(boot: Booted) -> None:
 
 def test_under_distributed_data_parallel_a_backward_pass_is_not_its_own_time(boot: Booted) -> None:
     module = types.SimpleNamespace(DistributedDataParallel=type("Parallel", (), {"__init__": lambda self: None}))
-    signs.see_ddp(module)
+    heartbeat.see_ddp(module)
     module.DistributedDataParallel()
     autograd = types.SimpleNamespace(backward=lambda work: work.wait())
-    signs.see_backward(autograd)
+    heartbeat.see_backward(autograd)
     boot.worker.pulse()
     own_before, at = boot.shown("own_ns"), boot.shown("monotonic_ns")
     autograd.backward(waiting(20_000_000).Work())
     passed = boot.shown("monotonic_ns") - at
     assert boot.shown("own_ns") - own_before <= passed - 20_000_000
-    unseen.say_unseen()
+    limitations.report_limitations()
     assert [len(note["calls"]) for note in boot.said()] == [1]
 
 
 def test_a_compilation_is_seen(boot: Booted) -> None:
     handler = types.SimpleNamespace(starts=[], ends=[])
     handler.register_start_callback, handler.register_end_callback = handler.starts.append, handler.ends.append
-    signs.see_compile(types.SimpleNamespace(callback_handler=handler))
+    heartbeat.see_compile(types.SimpleNamespace(callback_handler=handler))
     of_process().base("compute")
     handler.starts[0](None)
     assert boot.section == "compile"
@@ -202,7 +202,7 @@ def test_a_compilation_is_seen(boot: Booted) -> None:
 
 def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> None:
     module = types.SimpleNamespace(Module=type("Module", (torch.nn.Module,), {}), torch=torch)
-    signs.see_evaluation(module)
+    heartbeat.see_evaluation(module)
     module.Module().eval()
     assert boot.section == "start", "before the first step it is set-up"
     of_process().stepped(1)
@@ -213,11 +213,11 @@ def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> Non
 
 
 def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signs.StepCounter, "__call__", signs.StepCounter.__call__)
+    monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
-    signs.see_dynamo(torch._dynamo)
+    heartbeat.see_dynamo(torch._dynamo)
     module = types.SimpleNamespace(Module=type("Module", (torch.nn.Linear,), {}), torch=torch)
-    signs.see_evaluation(module)
+    heartbeat.see_evaluation(module)
     layer = module.Module(2, 2)
 
     def evaluated(x: torch.Tensor) -> torch.Tensor:
@@ -225,7 +225,7 @@ def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted
 
     whole = torch.compile(evaluated, backend="eager", fullgraph=True)
     assert whole(torch.ones(2)).shape == (2,), "a break would be an error"
-    count, optimizer = signs.StepCounter(of_process()), torch.optim.SGD(layer.parameters())
+    count, optimizer = heartbeat.StepCounter(of_process()), torch.optim.SGD(layer.parameters())
     optimizer.register_step_post_hook(count)
     step = torch.compile(optimizer.step, backend="eager")
     for _ in range(3):
@@ -237,8 +237,8 @@ def test_a_child_process_is_no_rank(boot: Booted) -> None:
     before = boot.shown("pulse")
     pid = os.fork()
     if pid == 0:
-        signs.within("data", lambda: None)()
-        os._exit(0 if signs.current() is None else 1)
+        heartbeat.within("data", lambda: None)()
+        os._exit(0 if heartbeat.current() is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert boot.shown("pulse") == before
 
@@ -254,9 +254,9 @@ def test_what_a_forked_process_raises_is_not_the_ranks(boot: Booted) -> None:
 def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Booted) -> None:
     """A write is about a microsecond; a step of one batch makes nine."""
     before = boot.shown("pulse")
-    signs.within("data", lambda: None)()
+    heartbeat.within("data", lambda: None)()
     autograd = types.SimpleNamespace(backward=lambda: None)
-    signs.see_backward(autograd)
+    heartbeat.see_backward(autograd)
     autograd.backward()
     waiting(0).Work().wait()
     of_process().stepped(1)
@@ -270,7 +270,7 @@ def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no
     monkeypatch.setenv(flight.PIPES, f"{tmp_path}/rank-")
     monkeypatch.setenv(flight.DUMPS, f"{tmp_path}/dump-")
     module = types.SimpleNamespace(init_process_group=lambda backend: f"{backend} is made")
-    signs.see_groups(module)
+    heartbeat.see_groups(module)
 
     def threads() -> tuple[int, int]:
         """Those of the process, and those that a script can list."""

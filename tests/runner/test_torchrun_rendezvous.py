@@ -17,15 +17,15 @@ from headway.runner import worker as workers
 from headway.runner.checkpoint.authority import of_job
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Checkpoint, RunConfig, from_json, to_json
-from headway.runner.coordinator.entrance import Entrance
+from headway.runner.coordinator.admission import Admission
 from headway.runner.launches import Launch
 from headway.runner.messages import Link, Message, listen
 from headway.runner.rundir import RunDirectory, open_run
-from headway.runner.torchrun import launcher, meeting
+from headway.runner.torchrun import launcher, rendezvous
 from headway.runner.torchrun.arguments import UsageError, parse
 from headway.runner.torchrun.command import command_of
 from headway.runner.torchrun.configure import configure
-from headway.runner.torchrun.meeting import (
+from headway.runner.torchrun.rendezvous import (
     Endpoint,
     Entered,
     MeetingError,
@@ -93,7 +93,7 @@ def test_a_machine_whose_own_name_leads_nowhere_still_knows_its_addresses(monkey
     def fails(_: str) -> bool:
         raise socket.gaierror(socket.EAI_NONAME, "the machine's own name is unknown")
 
-    monkeypatch.setattr(meeting, "_matches_machine_hostname", fails)
+    monkeypatch.setattr(rendezvous, "_matches_machine_hostname", fails)
     found = [endpoint("--rdzv-backend", "c10d", "--rdzv-endpoint", host).hosted for host in ("127.0.0.1", ELSEWHERE)]
     assert found == [True, False]
 
@@ -177,7 +177,7 @@ def wanted(runs: Path, port: int = 29400, words: tuple[str, ...] = (), host: str
 def coordinator(config: RunConfig, directory: RunDirectory, secret: bytes = SECRET) -> Iterator[int]:
     """The coordinator's own entrance, served over its own transport on a port of loopback."""
     ready, over, port = threading.Event(), asyncio.Event(), 0
-    entrance, loop = Entrance(config, directory), asyncio.new_event_loop()
+    entrance, loop = Admission(config, directory), asyncio.new_event_loop()
 
     def heard(link: Link, message: Message) -> None:
         link.send("entered", 0, 0, entrance.admit(message.body))

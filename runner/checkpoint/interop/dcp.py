@@ -44,8 +44,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.checkpoint.foreign.part import PartWriter
-from headway.runner.checkpoint.foreign.root import (
+from headway.runner.checkpoint.format import MANIFEST, Box, Manifest, RefusedError, part_name
+from headway.runner.checkpoint.interop.part import PartWriter
+from headway.runner.checkpoint.interop.root import (
     GENERATION,
     ROOT,
     RUN,
@@ -57,7 +58,6 @@ from headway.runner.checkpoint.foreign.root import (
     read_root,
     root_bytes,
 )
-from headway.runner.checkpoint.format import MANIFEST, Box, Manifest, RefusedError, part_name
 from headway.runner.checkpoint.keeper.capture import Stored
 from headway.runner.checkpoint.objects import ObjectError, decode, encode
 from headway.runner.checkpoint.posix import fsync_directory, write_atomic

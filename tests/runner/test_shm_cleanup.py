@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.agent import leftovers
+from headway.runner.agent import shm_cleanup
 
 # Opens or maps the named files, says so, and waits for its end.
 HOLDER = """
@@ -29,7 +29,7 @@ Hold = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture
 def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands for /dev/shm: a directory of its own in the same kind of file system, where no other test has files."""
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shm_cleanup, "SHARED_MEMORY", tmp_path)
     for name in ("nccl-a", "torch_7_8_9", "other"):
         (tmp_path / name).write_bytes(b"x" * 4096)
     return tmp_path
@@ -62,19 +62,19 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize("how", ["open", "mapped", "child"])
 def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
     worker = hold(how, "nccl-a", "torch_7_8_9")
-    theirs = leftovers.shared_memory_of([worker.pid])
+    theirs = shm_cleanup.shared_memory_of([worker.pid])
     end(worker)
-    assert leftovers.remove_unused(theirs) == ["nccl-a", "torch_7_8_9"]
+    assert shm_cleanup.remove_unused(theirs) == ["nccl-a", "torch_7_8_9"]
     assert names(shared_memory) == {"other"}
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
 def test_what_a_living_process_has_too_stays(how: str, hold: Hold, shared_memory: Path) -> None:
     worker = hold("open", "nccl-a", "torch_7_8_9")
-    theirs = leftovers.shared_memory_of([worker.pid])
+    theirs = shm_cleanup.shared_memory_of([worker.pid])
     hold(how, "torch_7_8_9")
     end(worker)
-    assert leftovers.remove_unused(theirs) == ["nccl-a"]
+    assert shm_cleanup.remove_unused(theirs) == ["nccl-a"]
     assert names(shared_memory) == {"torch_7_8_9", "other"}
 
 
@@ -94,19 +94,19 @@ def test_only_names_that_libraries_give_are_removed(hold: Hold, shared_memory: P
     for name in (*GIVEN, *OWN):
         (shared_memory / name).write_bytes(b"x")
     worker = hold("open", *GIVEN, *OWN)
-    theirs = leftovers.shared_memory_of([worker.pid])
+    theirs = shm_cleanup.shared_memory_of([worker.pid])
     end(worker)
-    assert leftovers.remove_unused(theirs) == sorted(GIVEN)
+    assert shm_cleanup.remove_unused(theirs) == sorted(GIVEN)
     assert names(shared_memory) >= set(OWN)
 
 
 def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: Path) -> None:
     worker = hold("open", "nccl-a")
-    theirs = leftovers.shared_memory_of([worker.pid])
+    theirs = shm_cleanup.shared_memory_of([worker.pid])
     kept = (shared_memory / "nccl-a").rename(shared_memory.parent / "elsewhere")  # so that its number is not used again
     (shared_memory / "nccl-a").write_bytes(b"of somebody else")
     end(worker)
-    assert leftovers.remove_unused(theirs) == []
+    assert shm_cleanup.remove_unused(theirs) == []
     assert kept.exists()
     assert names(shared_memory) == {"nccl-a", "torch_7_8_9", "other"}
 
@@ -115,10 +115,10 @@ def test_files_of_another_user_are_not_looked_at(hold: Hold, monkeypatch: pytest
     worker = hold("open", "nccl-a")
     another = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: another)
-    assert leftovers.shared_memory_of([worker.pid]) == set()
+    assert shm_cleanup.shared_memory_of([worker.pid]) == set()
 
 
 def test_without_leftovers_nothing_is_removed(shared_memory: Path) -> None:
-    assert leftovers.remove_unused(set()) == []
-    assert leftovers.shared_memory_of([os.getpid(), 2**22 + 1]) == set()
+    assert shm_cleanup.remove_unused(set()) == []
+    assert shm_cleanup.shared_memory_of([os.getpid(), 2**22 + 1]) == set()
     assert names(shared_memory) == {"nccl-a", "torch_7_8_9", "other"}

@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
-from headway.runner.launches import Command, Launch
+from headway.runner.launches import Launch, LaunchCommand
 from headway.runner.messages import HANDSHAKE_S, ChannelError, Link, Message, connect
 from headway.runner.torchrun.arguments import UsageError
 from headway.runner.torchrun.naming import newest, runs_of
@@ -208,7 +208,7 @@ class Wanted:
     endpoint: Endpoint
     runs: Path
     name: str
-    command: Command
+    command: LaunchCommand
 
     def published(self) -> Iterator[tuple[str, int]]:
         """Yield the published coordinator addresses of such attempts that have not ended, if this node sees their directories."""

@@ -12,7 +12,7 @@ from headway.runner.launches import Launch
 from headway.runner.rundir import RunDirectory
 
 
-class Entrance:
+class Admission:
     """Node indexes that were handed out stay so, whichever coordinator did it. Node 0 has made the run and never asks."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory) -> None:

@@ -14,24 +14,24 @@ T = TypeVar("T")
 _seen: dict[str, None] = {}
 
 
-def unseen(what: str) -> None:
-    """Keep a message for `say_unseen`."""
+def note_limitation(what: str) -> None:
+    """Keep a message for `report_limitations`."""
     if len(_seen) < MOST:
         _seen.setdefault(what)
 
 
-def carefully(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+def suppress_errors(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Return the result of `hook`; None when it failed. The error is kept for the report and hidden from the script."""
     try:
         return hook(*args, **kwargs)
     except Exception as error:
         name = getattr(hook, "__qualname__", str(hook))
         print(f"headway: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-        unseen(f"a hook failed: {name}: {type(error).__name__}")
+        note_limitation(f"a hook failed: {name}: {type(error).__name__}")
         return None
 
 
-def say_unseen() -> None:
+def report_limitations() -> None:
     """Send the kept messages to the coordinator, for the report. Only the first rank does."""
     worker = workers.current()
     if worker is None or worker.rank != 0 or not _seen:

@@ -22,7 +22,7 @@ EVIDENCE_NAMED = 64  # files
 SAVED_BYTES = 1 << 20  # of what a host's script has saved: some 5,000 saves
 
 
-class Books:
+class Journal:
     """Of one attempt. Only the verdict decides anything: what else a disk does not take costs that line, never the run."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
