@@ -91,7 +91,7 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Change:
+class ValueChange:
     """A field that two specs have different values for; `path` leads to it in the newer one."""
 
     path: Path
@@ -132,7 +132,7 @@ def field_at(path: str) -> FieldInfo | None:
     return fields.get(segments) or (owner if owner is not None and _is_open(owner) and segments[-1] else None)
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ValueChange]:
     """Yield the differences between two specs, in the order of the language: fields one by one, lists as wholes, tiers
     by their kind.
 
@@ -143,7 +143,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     for path, info in _all_fields().items():
         rule = CHANGES[_row(path)]
         differences = _differences(path, info, _value(old, path, info), _value(new, path, info))
-        found += [Change(place, before, after, rule.how, rule.reason) for place, before, after in differences]
+        found += [ValueChange(place, before, after, rule.how, rule.reason) for place, before, after in differences]
     return found
 
 
@@ -164,7 +164,7 @@ def as_written(path: Path, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def entry_for(found: Iterable[Change], from_step: int) -> str:
+def entry_for(found: Iterable[ValueChange], from_step: int) -> str:
     """Return the entry of `history` for the changes."""
     values = ", ".join(f"{change.name}: {as_written(change.path, change.new)}" for change in found)
     return f"{{from_step: {from_step}, set: {{{values}}}}}"

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from benchmarks.planner.rows import Row
 from headway.jobspec.estimate.memory.ledger import MemoryUse, peak
-from headway.jobspec.estimate.speed.step import StepTime, step_time
+from headway.jobspec.estimate.speed.step import EstimatedStep, step_time
 from headway.jobspec.estimate.training import Training
 
 Answer = TypeVar("Answer")
@@ -18,7 +18,7 @@ class Predicted:
 
     row: Row
     training: Training
-    step: StepTime | None
+    step: EstimatedStep | None
     memory: MemoryUse | None
     refused: str = ""
 

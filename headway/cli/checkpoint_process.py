@@ -15,7 +15,7 @@ class LibraryError(Exception):
     """The runner's libraries are not installed; the message says which and how to get them."""
 
 
-class Reading:
+class ReaderProcess:
     """A started reader. Iterate over its lines to their end, then ask for its exit code."""
 
     def __init__(self, words: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ class Simulation:
     best_spares: int
 
 
-class UsageError(Exception):
+class SimulationError(Exception):
     """Options that do not go together, or that the job wants and were not given."""
 
 
@@ -73,9 +73,9 @@ def _run(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> Simul
         found = _with_tiers(found, transfer_of(plan, cluster, checkpoint_bytes), keep, args)
         return _with_replicas(_with_recovery(_with_failures(found, args), args), plan, args)
     except EstimateError as error:
-        raise UsageError(f"{error}; {error.hint}: `--days 30`") from error
+        raise SimulationError(f"{error}; {error.hint}: `--days 30`") from error
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise SimulationError(str(error)) from error
 
 
 def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tuple[float, int]:
@@ -86,7 +86,7 @@ def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tupl
             estimated = estimate(training_of(plan, cluster))
         except EstimateError as error:
             if step_s is None:
-                raise UsageError(f"the time of a step is unknown: {error}; set `--step-time 5s`") from error
+                raise SimulationError(f"the time of a step is unknown: {error}; set `--step-time 5s`") from error
             return step_s, _bytes_of_model(plan) if checkpoint_bytes is None else checkpoint_bytes
         step_s = estimated.step.seconds if step_s is None else step_s
         checkpoint_bytes = estimated.checkpoint_bytes if checkpoint_bytes is None else checkpoint_bytes
@@ -95,7 +95,7 @@ def _step(plan: JobPlan, cluster: ClusterPlan, args: argparse.Namespace) -> tupl
 
 def _bytes_of_model(plan: JobPlan) -> int:
     if plan.model is None:
-        raise UsageError("the job has no `model`, so the size of a checkpoint is unknown; set `--checkpoint-bytes 1TB`")
+        raise SimulationError("the job has no `model`, so the size of a checkpoint is unknown; set `--checkpoint-bytes 1TB`")
     return plan.model.parameters * int(defaults().checkpoints["bytes_per_parameter"])
 
 
@@ -104,7 +104,7 @@ def _resized(plan: JobPlan, gpus: int | None) -> JobPlan:
     if gpus is None:
         return plan
     if not plan.gpus_per_slot or gpus % plan.gpus_per_slot:
-        raise UsageError(f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each; use a multiple of that")
+        raise SimulationError(f"`--gpus {gpus}`: the job's nodes have {plan.gpus_per_slot} GPUs each; use a multiple of that")
     return replace(plan, slots=gpus // plan.gpus_per_slot)
 
 
@@ -112,11 +112,11 @@ def _with_tiers(run: SimulatedRun, transfer: Transfer, keep: int, args: argparse
     tiers: dict[str, SimulatedTier] = {tier.kind: tier for tier in run.tiers}
     for kind, interval_s in args.every:
         if not interval_s:
-            raise UsageError(f"`--every {kind}=0s`: the interval must be above 0")
+            raise SimulationError(f"`--every {kind}=0s`: the interval must be above 0")
         tiers[kind] = replace(tiers.get(kind) or tier_of(kind, interval_s, transfer, keep), interval_s=interval_s)
     for kind, block_s in args.block:
         if kind not in tiers:
-            raise UsageError(f"`--block {kind}=...`: the job has no such tier; add it with `--every {kind}=15m`")
+            raise SimulationError(f"`--block {kind}=...`: the job has no such tier; add it with `--every {kind}=15m`")
         tiers[kind] = replace(tiers[kind], block_s=block_s)
     return replace(run, tiers=tuple(tiers.values()))
 
@@ -150,7 +150,7 @@ def _with_replicas(run: SimulatedRun, plan: JobPlan, args: argparse.Namespace) -
         return run
     count = plan.run.mesh.dp_replicate
     if count < 2:
-        raise UsageError("`--drop-replicas`: the job has one replica; its layout needs `dp_replicate: 2` or more")
+        raise SimulationError("`--drop-replicas`: the job has one replica; its layout needs `dp_replicate: 2` or more")
     return with_replicas(run, count)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.report.history import Generation
+from headway.report.history import GenerationHistory
 from headway.report.records import Failure, LedgerLine
 from headway.runner.contract import cost_by_kind
 
@@ -25,7 +25,7 @@ def kind_of(failure: Failure) -> str:
 
 
 def costs(
-    ledger: Sequence[LedgerLine], history: Sequence[Generation], recoveries: Sequence[tuple[str, float | None]]
+    ledger: Sequence[LedgerLine], history: Sequence[GenerationHistory], recoveries: Sequence[tuple[str, float | None]]
 ) -> tuple[FailureCost, ...]:
     """By kind, the costliest first. `recoveries` are kind and seconds of each failure until the next step: they count without a ledger."""
     spent = _by_ledger(ledger, history) if ledger else _by_recovery(recoveries)
@@ -41,7 +41,7 @@ def _by_recovery(recoveries: Sequence[tuple[str, float | None]]) -> Mapping[str,
     return spent
 
 
-def _by_ledger(ledger: Sequence[LedgerLine], history: Sequence[Generation]) -> Mapping[str, float | None]:
+def _by_ledger(ledger: Sequence[LedgerLine], history: Sequence[GenerationHistory]) -> Mapping[str, float | None]:
     ended_by = {generation.number: kind_of(generation.failures[-1]) for generation in history if generation.failures}
     loaded = {generation.number for generation in history if generation.loaded}
     return cost_by_kind(((line.generation, line.buckets) for line in ledger), ended_by, loaded)

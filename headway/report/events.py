@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headway.report import units
-from headway.report.history import Generation
+from headway.report.history import GenerationHistory
 from headway.report.records import (
     Corruption,
     Entry,
@@ -33,7 +33,7 @@ class Event:
     evidence: tuple[str, ...] = ()
 
 
-def events(history: Sequence[Generation]) -> Iterator[Event]:
+def events(history: Sequence[GenerationHistory]) -> Iterator[Event]:
     """In the order of the journal."""
     for generation in history:
         for entry in generation.entries:

@@ -13,7 +13,7 @@ E = TypeVar("E", bound=Entry)
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationHistory:
     """One gang start.
 
     `resume_step` is the step that it went on from, None where nothing tells (a script that finds its own checkpoints).
@@ -52,16 +52,16 @@ class Generation:
         return tuple(entry for entry in self.entries if isinstance(entry, Failure))
 
 
-def generations(records: RunRecords) -> tuple[Generation, ...]:
+def generations(records: RunRecords) -> tuple[GenerationHistory, ...]:
     """The generations that have a journal or stepped, in order. Number 0 is none: it stands for what happened before a claim."""
     lines = _by_generation(records.metrics)
-    found: list[Generation] = []
+    found: list[GenerationHistory] = []
     stands_to = math.inf
     for number in sorted((records.journal.keys() | lines.keys()) - {0}, reverse=True):
         entries, metrics = records.journal.get(number, ()), lines.get(number, ())
         attempt = _attempt(entries, metrics)
         resume = _resume_step(entries, metrics, records.handle.trainer)
-        found.append(Generation(number, attempt, entries, metrics, resume, stands_to, records.handle.trainer == "script"))
+        found.append(GenerationHistory(number, attempt, entries, metrics, resume, stands_to, records.handle.trainer == "script"))
         stands_to = stands_to if resume is None else min(stands_to, resume)
     return tuple(reversed(found))
 

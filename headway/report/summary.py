@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headway.report.costs import FailureCost, costs, kind_of
 from headway.report.directory import RunRecords, read_run
 from headway.report.events import Event, events
-from headway.report.history import Generation, generations, last
+from headway.report.history import GenerationHistory, generations, last
 from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused, Retired
 from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, from_json
 
@@ -232,7 +232,7 @@ class _Ending(NamedTuple):
     cause: str
 
 
-def _ending(records: RunRecords, history: Sequence[Generation]) -> _Ending:
+def _ending(records: RunRecords, history: Sequence[GenerationHistory]) -> _Ending:
     """What the newest attempt ended with: its verdict file, else the end that its journal tells."""
     newest = max((*records.attempts, *(generation.attempt for generation in history)), default=None)
     if newest is None:
@@ -269,17 +269,17 @@ def _summed_buckets(ledger: Sequence[LedgerLine]) -> dict[str, float]:
     return {name: sums[name] for name in order}
 
 
-def _hosts(history: Sequence[Generation]) -> tuple[str, ...]:
+def _hosts(history: Sequence[GenerationHistory]) -> tuple[str, ...]:
     """The hosts of the newest gang, in slot order."""
     starts = [generation.start for generation in history if generation.start]
     return tuple(node.host for node in sorted(starts[-1].nodes, key=lambda node: node.slot)) if starts else ()
 
 
-def _standing_lines(history: Sequence[Generation]) -> list[MetricsLine]:
+def _standing_lines(history: Sequence[GenerationHistory]) -> list[MetricsLine]:
     return [line for generation in history for line in generation.metrics if line.step <= generation.stands_to]
 
 
-def _steps(standing: Sequence[MetricsLine], history: Sequence[Generation]) -> int:
+def _steps(standing: Sequence[MetricsLine], history: Sequence[GenerationHistory]) -> int:
     finished = last(Finished, (entry for generation in history for entry in generation.entries))
     return max(standing[-1].step if standing else 0, finished.step if finished else 0)
 
@@ -289,7 +289,7 @@ def _tokens_per_s(standing: Sequence[MetricsLine]) -> float | None:
     return sum(line.tokens for line in standing) / seconds if seconds > 0 else None
 
 
-def _curve(history: Sequence[Generation]) -> Iterator[CurvePoint]:
+def _curve(history: Sequence[GenerationHistory]) -> Iterator[CurvePoint]:
     for generation in history:
         for line in generation.metrics:
             yield CurvePoint(line.step, line.loss, generation.number, line.step <= generation.stands_to)
@@ -298,13 +298,13 @@ def _curve(history: Sequence[Generation]) -> Iterator[CurvePoint]:
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-def _failures(history: Sequence[Generation]) -> Iterator[FailureSummary]:
+def _failures(history: Sequence[GenerationHistory]) -> Iterator[FailureSummary]:
     for index, generation in enumerate(history):
         for failure in generation.failures:
             yield _failure(failure, generation, history[index + 1 :])
 
 
-def _failure(failure: Failure, generation: Generation, later: Sequence[Generation]) -> FailureSummary:
+def _failure(failure: Failure, generation: GenerationHistory, later: Sequence[GenerationHistory]) -> FailureSummary:
     successor = _successor(later)
     at_step, resumed = _at_step(failure, generation), successor.resume_step if successor else None
     return FailureSummary(
@@ -324,7 +324,7 @@ def _failure(failure: Failure, generation: Generation, later: Sequence[Generatio
     )
 
 
-def _at_step(failure: Failure, generation: Generation) -> int | None:
+def _at_step(failure: Failure, generation: GenerationHistory) -> int | None:
     if generation.metrics:
         return max(line.step for line in generation.metrics)
     if generation.is_script or generation.resume_step is None:  # a script's steps are counted from its start, as its optimizer's
@@ -332,12 +332,12 @@ def _at_step(failure: Failure, generation: Generation) -> int | None:
     return max(generation.resume_step, failure.step or 0)
 
 
-def _successor(later: Sequence[Generation]) -> Generation | None:
+def _successor(later: Sequence[GenerationHistory]) -> GenerationHistory | None:
     """The next gang that got its state; while none has, the newest that tries."""
     return next((generation for generation in later if generation.loaded), later[-1] if later else None)
 
 
-def _lost_steps(generation: Generation, at_step: int | None, resumed: int | None) -> int | None:
+def _lost_steps(generation: GenerationHistory, at_step: int | None, resumed: int | None) -> int | None:
     if at_step is None or resumed is None:
         return None
     # A gang that never got its base lost nothing of its own: the failure before it counts what the older base costs.
@@ -346,7 +346,7 @@ def _lost_steps(generation: Generation, at_step: int | None, resumed: int | None
     return max(0, at_step - resumed)
 
 
-def _recovered_s(failure: Failure, later: Sequence[Generation]) -> float | None:
+def _recovered_s(failure: Failure, later: Sequence[GenerationHistory]) -> float | None:
     first = next((line for generation in later for line in generation.metrics), None)
     return max(0.0, first.wall - failure.wall) if first else None
 
@@ -359,14 +359,14 @@ def _lost_s(cost: Sequence[FailureCost]) -> float | None:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def _refused(history: Sequence[Generation]) -> Iterator[RefusedCheckpoint]:
+def _refused(history: Sequence[GenerationHistory]) -> Iterator[RefusedCheckpoint]:
     for noticed in history:
         for entry in noticed.entries:
             if isinstance(entry, Refused):
                 yield RefusedCheckpoint(entry.wall, entry.step, entry.generation, entry.name, entry.reason, noticed.number)
 
 
-def _commits(history: Sequence[Generation]) -> Iterator[CommitSummary]:
+def _commits(history: Sequence[GenerationHistory]) -> Iterator[CommitSummary]:
     refused = {(checkpoint.step, checkpoint.generation) for checkpoint in _refused(history)}
     resumed, gone = set(_bases(history)), set(_retired(history))
     for generation in history:
@@ -379,14 +379,14 @@ def _commits(history: Sequence[Generation]) -> Iterator[CommitSummary]:
                 )
 
 
-def _retired(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:
+def _retired(history: Sequence[GenerationHistory]) -> Iterator[tuple[int, int]]:
     for generation in history:
         for entry in generation.entries:
             if isinstance(entry, Retired):
                 yield from ((name.step, name.generation) for name in entry.checkpoints)
 
 
-def _bases(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:
+def _bases(history: Sequence[GenerationHistory]) -> Iterator[tuple[int, int]]:
     """The checkpoints, by step and generation, that a gang really loaded."""
     for generation in history:
         claim = last(Claim, generation.entries)
@@ -394,6 +394,6 @@ def _bases(history: Sequence[Generation]) -> Iterator[tuple[int, int]]:
             yield claim.base.step, claim.base.generation
 
 
-def _hashes(history: Sequence[Generation]) -> Mapping[str, str] | None:
+def _hashes(history: Sequence[GenerationHistory]) -> Mapping[str, str] | None:
     finished = last(Finished, (entry for generation in history for entry in generation.entries))
     return finished.hashes if finished else None

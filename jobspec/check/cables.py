@@ -8,7 +8,7 @@ from functools import cached_property
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
-from headway.jobspec.resolve.links import Cable, LeafPort, Shape, shape_of
+from headway.jobspec.resolve.links import Cable, FabricShape, LeafPort, shape_of
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
@@ -24,7 +24,7 @@ class Cabling:
     cluster: Cluster
 
     @cached_property
-    def shapes(self) -> Mapping[str, Shape]:
+    def shapes(self) -> Mapping[str, FabricShape]:
         """The fabrics whose switches are planned, by name."""
         fabrics = [fabric for fabric in self.cluster.fabrics if fabric.switches is not None]
         return {fabric.name: shape_of(fabric, self.cluster.nodes) for fabric in fabrics}
@@ -36,7 +36,7 @@ class Cabling:
         return frozenset(spines.union(*(shape.leaves for shape in self.shapes.values())))
 
     @cached_property
-    def rails(self) -> Mapping[tuple[str, str], tuple[Shape, int]]:
+    def rails(self) -> Mapping[tuple[str, str], tuple[FabricShape, int]]:
         """Shape and rail of each adapter, by its group and name."""
         return {
             (nodes.group, adapter): (self.shapes[fabric.name], rail)
@@ -53,7 +53,7 @@ class _Found:
 
     index: int
     nic: ObservedNic
-    shape: Shape
+    shape: FabricShape
     rail: int
     place: LeafPort
 

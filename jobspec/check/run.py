@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headway.jobspec.change import Change, How, as_written, changes, entry_for
+from headway.jobspec.change import How, ValueChange, as_written, changes, entry_for
 from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.check.multiples import listed_numbers
 from headway.jobspec.parse import Parsed
@@ -29,7 +29,7 @@ class RunSoFar:
     carried_out: int = 0
 
 
-def changes_since(run: RunSoFar, job: Parsed[TrainingJob]) -> list[Change]:
+def changes_since(run: RunSoFar, job: Parsed[TrainingJob]) -> list[ValueChange]:
     """Return the differences between the job and the run's newest attempt."""
     return changes(run.spec, with_sizes(values_of(job.spec), sizes_of(job)))
 
@@ -51,12 +51,12 @@ def check_run(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[Problem]:
     yield from _check_ahead(job.spec, run)
 
 
-def _starts_a_new_run(change: Change, run: RunSoFar) -> Problem:
+def _starts_a_new_run(change: ValueChange, run: RunSoFar) -> Problem:
     message = f"{_differs(change, run)}, which starts a new run: {change.reason}"
     return Problem("HW419", JOB, change.path, message, f"{_back(change)} to resume `{run.name}`, or start a new run")
 
 
-def _check_said(job: TrainingJob, run: RunSoFar, found: list[Change]) -> Iterator[Problem]:
+def _check_said(job: TrainingJob, run: RunSoFar, found: list[ValueChange]) -> Iterator[Problem]:
     """Report fields of `history` that were changed in their own place, which holds the run's initial values."""
     said = {name: entry.from_step for entry in job.history for name in entry.set}
     missing = [change for change in found if change.name not in said]
@@ -103,7 +103,7 @@ def _check_back(index: int, step: int, run: RunSoFar) -> Iterator[Problem]:
         yield Problem("HW421", JOB, path, message, f"use {listed_numbers(sorted(run.checkpoints))}")
 
 
-def _differs(change: Change, run: RunSoFar) -> str:
+def _differs(change: ValueChange, run: RunSoFar) -> str:
     new, old = as_written(change.path, change.new), as_written(change.path, change.old)
     if change.old is None:
         return f"`{change.name}` is `{new}`, and run `{run.name}` was made without it"
@@ -111,7 +111,7 @@ def _differs(change: Change, run: RunSoFar) -> str:
     return f"`{change.name}` {now}, and run `{run.name}` was made with `{old}`"
 
 
-def _back(change: Change) -> str:
+def _back(change: ValueChange) -> str:
     return "remove it" if change.old is None else f"put `{as_written(change.path, change.old)}` back"
 
 

@@ -7,7 +7,7 @@ from headway.jobspec.estimate.from_plan import EstimateError
 from headway.jobspec.estimate.memory.hints import hints
 from headway.jobspec.estimate.memory.ledger import MemoryUse, checkpoint_bytes, peak
 from headway.jobspec.estimate.schedules.orders import ScheduleError
-from headway.jobspec.estimate.speed.step import StepTime, step_time
+from headway.jobspec.estimate.speed.step import EstimatedStep, step_time
 from headway.jobspec.estimate.training import Training
 
 _COSTS_SHOWN = 3
@@ -29,7 +29,7 @@ class Estimate:
 
     training: Training
     memory: MemoryUse
-    step: StepTime
+    step: EstimatedStep
 
     @property
     def tokens_s(self) -> float:

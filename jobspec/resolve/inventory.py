@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
-from headway.jobspec.resolve.links import Cable, LeafPort, Shape
+from headway.jobspec.resolve.links import Cable, FabricShape, LeafPort
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.inventory import Inventory, ObservedNode, ObservedSwitch
@@ -30,7 +30,7 @@ class Observed:
         )
 
 
-def resolve_cables(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[Cable]:
+def resolve_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[Cable]:
     """Return the cables of every node with adapters on the fabric, in the order of the nodes.
 
     The formula counts the nodes, group after group. Unobserved adapters are where it puts them or, next to observed
@@ -64,7 +64,7 @@ class _Attached:
         return tuple(rail for rail in self.adapters.values() if rail not in self.observed)
 
 
-def _attached(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[_Attached]:
+def _attached(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[_Attached]:
     counted = 0
     for nodes in groups:
         adapters = adapters_on(nodes, fabric)
@@ -76,7 +76,7 @@ def _attached(shape: Shape, fabric: Fabric, groups: Sequence[NodeGroup], observe
         counted += nodes.count if adapters else 0
 
 
-def _observed_places(shape: Shape, adapters: Mapping[str, int], node: ObservedNode | None) -> Mapping[int, LeafPort]:
+def _observed_places(shape: FabricShape, adapters: Mapping[str, int], node: ObservedNode | None) -> Mapping[int, LeafPort]:
     """Places that were observed, by rail."""
     return {
         adapters[nic.name]: LeafPort(shape.leaves[nic.switch], shape.node_ports[nic.port])
@@ -85,7 +85,7 @@ def _observed_places(shape: Shape, adapters: Mapping[str, int], node: ObservedNo
     }
 
 
-def _positions(shape: Shape, nodes: Sequence[_Attached]) -> Mapping[str, int]:
+def _positions(shape: FabricShape, nodes: Sequence[_Attached]) -> Mapping[str, int]:
     """Return the position of each node's open rails, by its name: requested positions first, so that no displaced node
     displaces another."""
     taken = {place for node in nodes for place in node.observed.values()}

@@ -35,7 +35,7 @@ class Cable(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shape:
+class FabricShape:
     """Where everything of one fabric is, from the indices of switches and nodes alone."""
 
     fabric: str
@@ -129,13 +129,13 @@ def rails_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> int:
     return fabric.rails or max((len(adapters_on(nodes, fabric)) for nodes in groups), default=0)
 
 
-def shape_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> Shape:
+def shape_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricShape:
     """Return the shape of a fabric with switches."""
     assert fabric.switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
-    return Shape(fabric.name, fabric.switches, rails_of(fabric, groups) or 1, fabric.planes)
+    return FabricShape(fabric.name, fabric.switches, rails_of(fabric, groups) or 1, fabric.planes)
 
 
-def resolve_switches(shape: Shape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
+def resolve_switches(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
     """Yield leaves, then spines, of a fabric that passed its checks."""
     of_leaf: dict[int, list[Cable]] = {}
     for cable in sorted(cables, key=lambda cable: cable.place):
@@ -157,28 +157,30 @@ def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
             yield LinkPlan(switch.name, port.name, port.peer, port.peer_port, port.gbps, port.metres, address)
 
 
-def _node_ports(shape: Shape, cables: Sequence[Cable]) -> Iterator[PortPlan]:
+def _node_ports(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[PortPlan]:
     """Yield the leaf's ports with these cables in them."""
     for cable in cables:
         address = shape.leaf_address(cable.place)
         yield _port(shape, cable.place.port, "node", cable.node, cable.adapter, shape.spec.node_cable, address)
 
 
-def _uplinks(shape: Shape, leaf: int) -> Iterator[PortPlan]:
+def _uplinks(shape: FabricShape, leaf: int) -> Iterator[PortPlan]:
     for spine in shape.spines_of(leaf):
         for link in range(shape.spec.uplinks):
             far = shape.port_name(shape.downlink_port(leaf, link))
             yield _port(shape, shape.uplink_port(spine, link), "fabric", shape.spine(spine), far, shape.spec.spine_cable)
 
 
-def _downlinks(shape: Shape, spine: int) -> Iterator[PortPlan]:
+def _downlinks(shape: FabricShape, spine: int) -> Iterator[PortPlan]:
     for leaf in shape.leaves_of(spine):
         for link in range(shape.spec.uplinks):
             far = shape.port_name(shape.uplink_port(spine, link))
             yield _port(shape, shape.downlink_port(leaf, link), "fabric", shape.leaf(leaf), far, shape.spec.spine_cable)
 
 
-def _port(shape: Shape, index: int, role: str, peer: str, peer_port: str, metres: int, address: str | None = None) -> PortPlan:
+def _port(
+    shape: FabricShape, index: int, role: str, peer: str, peer_port: str, metres: int, address: str | None = None
+) -> PortPlan:
     return PortPlan(
         index, shape.port_name(index), shape.spec.lanes, role, peer, peer_port, shape.spec.speed // GBPS, metres, address
     )

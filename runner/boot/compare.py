@@ -27,7 +27,7 @@ from headway.runner.boot.after_import import after_import
 from headway.runner.boot.heartbeat import current, in_section
 from headway.runner.boot.limitations import note_limitation, suppress_errors
 from headway.runner.boot.records import registry_of
-from headway.runner.boot.replica_report import Holding, ReplicaReport, describe, holdings, listed, state_name, suspected
+from headway.runner.boot.replica_report import ReplicaHolding, ReplicaReport, describe, holdings, listed, state_name, suspected
 from headway.runner.boot.saved import SavedState, SavedVerdict, Unit
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Every
@@ -189,10 +189,10 @@ class Comparison:
                 say_compared(self._worker)
         return None
 
-    def _were_alike(self, each: Holding) -> bool:
+    def _were_alike(self, each: ReplicaHolding) -> bool:
         return (each.kind, each.holders) in self._alike
 
-    def _corrupted(self, differing: Sequence[Holding], group: Ranks) -> CorruptionError:
+    def _corrupted(self, differing: Sequence[ReplicaHolding], group: Ranks) -> CorruptionError:
         found = describe(differing, self._worker.step, self._equal_step)
         suppress_errors(say_corrupted, self._worker, suspected(differing), found, None)
         suppress_errors(self._refuse)

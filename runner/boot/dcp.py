@@ -38,7 +38,7 @@ from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.interop.root import RootedReader, is_rooted, read_root
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.read import Reader
-from headway.runner.checkpoint.tools.inspect import Refused, verify
+from headway.runner.checkpoint.tools.inspect import FileRefusal, verify
 
 # Used where torch expects the names of its data files, so that a load without headway names it in its error.
 MARK = "written by headway - load it with headway.checkpoint.StorageReader"
@@ -203,7 +203,7 @@ def damage_of_parts(path: Path, ranks: Sequence[int] | None) -> str | None:
         if (reader := opened(path)) is None:
             return None
         for found in verify(reader, ranks):
-            if isinstance(found, Refused):
+            if isinstance(found, FileRefusal):
                 return _as_read(path, f"{found.name}: {found.reason}", found.unread)
     except RefusedError as error:
         return _as_read(path, str(error), error.unread)

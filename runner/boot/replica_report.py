@@ -48,7 +48,7 @@ class ReplicaReport:
 
 
 @dataclass(frozen=True)
-class Holding:
+class ReplicaHolding:
     """The reports of `ranks`, of `holders`, on what they hold identically, and `groups` of those that agree: the
     largest first."""
 
@@ -76,7 +76,7 @@ class Holding:
         return tuple(sorted(rank for group in others for rank in group)) if 2 * len(usual) > len(self.ranks) else ()
 
 
-def holdings(said: Iterable[ReplicaReport]) -> list[Holding]:
+def holdings(said: Iterable[ReplicaReport]) -> list[ReplicaHolding]:
     """Return what ranks hold, parameters first."""
     by_name: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     what: dict[str, Sum] = {}
@@ -85,7 +85,7 @@ def holdings(said: Iterable[ReplicaReport]) -> list[Holding]:
             what[total.name] = total
             by_name[total.name][total.digest].append(each.rank)
     found = [
-        Holding(
+        ReplicaHolding(
             what[name].kind,
             what[name].holders,
             tuple(sorted(map(tuple, groups.values()), key=lambda group: (-len(group), group))),
@@ -95,7 +95,7 @@ def holdings(said: Iterable[ReplicaReport]) -> list[Holding]:
     return sorted(found, key=lambda each: (each.kind != PARAMETERS, each.kind, each.ranks))
 
 
-def suspected(differing: Iterable[Holding]) -> list[int]:
+def suspected(differing: Iterable[ReplicaHolding]) -> list[int]:
     """Return the suspected ranks: the minorities, and all ranks of a set without a majority, unless one of them is in a
     minority elsewhere."""
     differing = list(differing)
@@ -104,7 +104,7 @@ def suspected(differing: Iterable[Holding]) -> list[int]:
     return sorted(odd | unclear)
 
 
-def describe(differing: Sequence[Holding], step: int, equal_step: int | None) -> str:
+def describe(differing: Sequence[ReplicaHolding], step: int, equal_step: int | None) -> str:
     """Return one line: which ranks differ, in what, and since when."""
     first = next((each for each in differing if each.odd), differing[0])
     same = [each for each in differing if (each.ranks, each.odd) == (first.ranks, first.odd)]

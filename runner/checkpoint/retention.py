@@ -80,7 +80,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Retired:
+class RetiredCheckpoint:
     """The checkpoints retired on the chain now, by tier, and as text what failed: a later call retries it."""
 
     checkpoints: Mapping[str, tuple[CheckpointId, ...]]
@@ -161,7 +161,7 @@ def _committed(records: Iterable[Record], tier: str) -> set[CheckpointId]:
 
 def retire(
     chain: Chain, roots: Mapping[str, RetentionRoot], retention: Retention, generation: int, attempt: int, holder: str = "rank 0"
-) -> Retired:
+) -> RetiredCheckpoint:
     """Retire what may be deleted from the tiers in `roots`, then delete everything retired that still exists, and
     abandoned saves.
 
@@ -181,13 +181,13 @@ def retire(
                 checkpoints[tier] = tuple(old)
         records = chain.read()
     except OSError as error:
-        return Retired(checkpoints, (f"retired checkpoints are kept: {error}",))
+        return RetiredCheckpoint(checkpoints, (f"retired checkpoints are kept: {error}",))
     failures = [
         f"{tier}: older checkpoints are kept, since the newest could not be confirmed: {why}" for tier, why in unseen.items()
     ]
     for tier, root in roots.items():
         failures += [] if tier in unseen else _sweep(root, tier, records, generation)
-    return Retired(checkpoints, tuple(failures))
+    return RetiredCheckpoint(checkpoints, tuple(failures))
 
 
 def _why_unseen(root: RetentionRoot, tier: str, records: Sequence[Record]) -> str | None:

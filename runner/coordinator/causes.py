@@ -13,7 +13,7 @@ from headway.runner.health.watch import Hang
 from headway.runner.health.xid import Xid, describe, first_grave
 
 
-class Kind(StrEnum):
+class CauseKind(StrEnum):
     CRASH = "crash"
     OUT_OF_MEMORY = "out of memory"
     HANG = "hang"
@@ -60,7 +60,7 @@ class Cause:
     further start would end like this one.
     """
 
-    kind: Kind
+    kind: CauseKind
     fingerprint: str
     text: str
     rank: int | None
@@ -106,7 +106,7 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
         return _of_a_device(first, hosts, step, text)
     kind = _kind(first, error, script=script)
     outside = _is_from_outside(first, kind)
-    is_of_all = kind is Kind.CORRUPTION  # whoever was wrong, all ranks raise that
+    is_of_all = kind is CauseKind.CORRUPTION  # whoever was wrong, all ranks raise that
     return Cause(
         kind,
         _fingerprint(kind, first, error),
@@ -129,7 +129,7 @@ def _on_a_dead_device(ends: Sequence[Ended], raised: Mapping[int, Raised]) -> li
         return []
     others = [end for end in ends if first_grave(end.xids) is None]
     reasons = [raised[end.rank] for end in others if end.rank in raised and not end.asked]
-    explained = any(is_node_gone(end.how) for end in ends) or any(kind_of(error) is not Kind.CRASH for error in reasons)
+    explained = any(is_node_gone(end.how) for end in ends) or any(kind_of(error) is not CauseKind.CRASH for error in reasons)
     return [] if explained else dead
 
 
@@ -144,8 +144,8 @@ def _of_a_device(end: Ended, hosts: Mapping[int, str], step: int, how: str) -> C
     grave = first_grave(end.xids)
     assert grave is not None  # noqa: S101  callers have looked
     text = f"{describe(end.xids)} in the kernel's log; rank {end.rank}: {how}"
-    fingerprint = f"{Kind.HARDWARE}: Xid {grave.number}"
-    return Cause(Kind.HARDWARE, fingerprint, text, end.rank, end.node, hosts.get(end.node), step, outside=True)
+    fingerprint = f"{CauseKind.HARDWARE}: Xid {grave.number}"
+    return Cause(CauseKind.HARDWARE, fingerprint, text, end.rank, end.node, hosts.get(end.node), step, outside=True)
 
 
 def hang_cause(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int, exits: Sequence[Ended] = ()) -> Cause:
@@ -158,7 +158,7 @@ def hang_cause(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], s
     if grave:
         return _of_a_device(min(grave, key=lambda end: (end.rank not in hang.ranks, end.rank)), hosts, step, text)
     where = f"hang: {hang.section}"
-    return Cause(Kind.HANG, where, text, rank, node, None if node is None else hosts.get(node), step)
+    return Cause(CauseKind.HANG, where, text, rank, node, None if node is None else hosts.get(node), step)
 
 
 def corruption_cause(found: str, ranks: Sequence[int], nodes: Mapping[int, int], hosts: Mapping[int, str], step: int) -> Cause:
@@ -168,20 +168,34 @@ def corruption_cause(found: str, ranks: Sequence[int], nodes: Mapping[int, int],
     suspected = {nodes.get(each) for each in ranks}
     node = suspected.pop() if len(suspected) == 1 else None
     host = None if node is None else hosts.get(node)
-    return Cause(Kind.CORRUPTION, str(Kind.CORRUPTION), found, rank, node, host, step, outside=True)
+    return Cause(CauseKind.CORRUPTION, str(CauseKind.CORRUPTION), found, rank, node, host, step, outside=True)
 
 
 def passing_fault(host: str | None, note: Mapping[str, Any]) -> Cause:
     """A rank on this host was wrong once, and right when it computed the same again: nothing ended by it."""
     return Cause(
-        Kind.CORRUPTION, str(Kind.CORRUPTION), str(note.get("found")), None, None, host, int(note.get("step") or 0), outside=True
+        CauseKind.CORRUPTION,
+        str(CauseKind.CORRUPTION),
+        str(note.get("found")),
+        None,
+        None,
+        host,
+        int(note.get("step") or 0),
+        outside=True,
     )
 
 
 def node_lost_cause(node: int, host: str | None, why: str, step: int) -> Cause:
     """A node that was given up while none of its ranks ran."""
     return Cause(
-        Kind.NODE_LOST, str(Kind.NODE_LOST), f"node {host or node} was lost: {why}", None, node, host, step, outside=True
+        CauseKind.NODE_LOST,
+        str(CauseKind.NODE_LOST),
+        f"node {host or node} was lost: {why}",
+        None,
+        node,
+        host,
+        step,
+        outside=True,
     )
 
 
@@ -195,7 +209,7 @@ def _order(end: Ended, error: Raised | None, *, script: bool) -> tuple[int, bool
     own = error is not None and not says_a_peer_is_gone(error)
     if own and error is not None and end.asked and end.code > 0 and not _is_a_way_to_leave(error):
         return Precedence.OWN_EXCEPTION_WHILE_STOPPING, False
-    named = own and error is not None and kind_of(error) in (Kind.OUT_OF_MEMORY, Kind.NAN, Kind.STORAGE)
+    named = own and error is not None and kind_of(error) in (CauseKind.OUT_OF_MEMORY, CauseKind.NAN, CauseKind.STORAGE)
     return _order_of_unasked(end, error, own=own, script=script) if not end.asked else Precedence.ASKED, not named
 
 
@@ -261,20 +275,20 @@ def says_a_peer_is_gone(error: Raised) -> bool:
     return _name(error) in _PEER_TYPES or _PEER_GONE.search(error.text) is not None
 
 
-def kind_of(error: Raised) -> Kind:
+def kind_of(error: Raised) -> CauseKind:
     """What the exception of a rank says about its origin."""
     name, text = _name(error), f"{error.type}: {error.text}"
     if name in ("OutOfMemoryError", "MemoryError", "NoMemoryError") or _NO_MEMORY.search(text):
-        return Kind.OUT_OF_MEMORY
+        return CauseKind.OUT_OF_MEMORY
     if name in ("NonFiniteError", "FloatingPointError") or _NAN.search(text):
-        return Kind.NAN
+        return CauseKind.NAN
     if error.type == _CORRUPTION:
-        return Kind.CORRUPTION
+        return CauseKind.CORRUPTION
     if name in ("StoreError", "ObjectError", "ChainError") or _STORAGE.search(text):
-        return Kind.STORAGE
+        return CauseKind.STORAGE
     if says_a_peer_is_gone(error) or _is_from_the_device(name, text) or _is_from_the_system(name) or _CHILD.search(text):
-        return Kind.CRASH
-    return Kind.USER_ERROR
+        return CauseKind.CRASH
+    return CauseKind.USER_ERROR
 
 
 def _is_from_the_device(name: str, text: str) -> bool:
@@ -295,22 +309,22 @@ def _name(error: Raised) -> str:
 _FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 
 
-def _kind(end: Ended, error: Raised | None, *, script: bool) -> Kind:
+def _kind(end: Ended, error: Raised | None, *, script: bool) -> CauseKind:
     if is_node_gone(end.how):
-        return Kind.NODE_LOST
+        return CauseKind.NODE_LOST
     if end.oom:
-        return Kind.OUT_OF_MEMORY
+        return CauseKind.OUT_OF_MEMORY
     if end.code == -signal.SIGTERM or (end.code == Exit.PREEMPTED and not script):
-        return Kind.PREEMPTION
+        return CauseKind.PREEMPTION
     if end.code == Exit.STOP and not script:
-        return Kind.USER_ERROR
-    return kind_of(error) if error is not None else Kind.CRASH
+        return CauseKind.USER_ERROR
+    return kind_of(error) if error is not None else CauseKind.CRASH
 
 
-def _is_from_outside(end: Ended, kind: Kind) -> bool:
+def _is_from_outside(end: Ended, kind: CauseKind) -> bool:
     """Signals that a process does not raise against itself, and what happens to nodes and to stores."""
     by_signal = -end.code in _FROM_OUTSIDE and not end.oom
-    return by_signal or kind in (Kind.NODE_LOST, Kind.PREEMPTION, Kind.STORAGE, Kind.CORRUPTION)
+    return by_signal or kind in (CauseKind.NODE_LOST, CauseKind.PREEMPTION, CauseKind.STORAGE, CauseKind.CORRUPTION)
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------
@@ -321,7 +335,7 @@ _NUMBER = re.compile(r"\b0x[0-9a-f]+\b|\d[\d.,:]*", re.IGNORECASE)
 _FINGERPRINT_CHARACTERS = 120
 
 
-def _fingerprint(kind: Kind, end: Ended, error: Raised | None) -> str:
+def _fingerprint(kind: CauseKind, end: Ended, error: Raised | None) -> str:
     if is_node_gone(end.how):
         return str(kind)
     if error is None:

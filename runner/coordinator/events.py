@@ -123,7 +123,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Drop:
+class DropConnection:
     """End the connection with a node that was given up: if it still lives, it joins again."""
 
     node: int
@@ -160,4 +160,4 @@ class Finish:
     committed_step: int | None
 
 
-Action = Send | Broadcast | Drop | MakeClaim | Note | Finish
+Action = Send | Broadcast | DropConnection | MakeClaim | Note | Finish

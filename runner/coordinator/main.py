@@ -26,7 +26,7 @@ from headway.runner.coordinator.events import (
     Broadcast,
     Claimed,
     ClaimRefused,
-    Drop,
+    DropConnection,
     Event,
     Finish,
     Joined,
@@ -279,7 +279,7 @@ class Server:
                     link.send(kind, generation, node, body)
             case Broadcast(kind, generation, body):
                 broadcast([(link, node) for node, link in self._links.items()], kind, generation, body)
-            case Drop(node):
+            case DropConnection(node):
                 if (link := self._links.pop(node, None)) is not None:
                     link.close()
             case Note("start"):  # a coordinator after us must know of it before any agent does

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.runner.contract import Exit, Restart
-from headway.runner.coordinator.causes import Cause, Kind
+from headway.runner.coordinator.causes import Cause, CauseKind
 
-FAULTY: Mapping[Kind, str] = {Kind.HARDWARE: "must be reset", Kind.CORRUPTION: "computes wrong values"}
+FAULTY: Mapping[CauseKind, str] = {CauseKind.HARDWARE: "must be reset", CauseKind.CORRUPTION: "computes wrong values"}
 NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts
 
 
@@ -69,7 +69,7 @@ class Policy:
         is_further, self._is_further = self._is_further, False
         if cause.final:
             return RestartDecision(Exit.STOP, cause.text)
-        if cause.kind is Kind.NODE_LOST and (spare_nodes or not self._judges):
+        if cause.kind is CauseKind.NODE_LOST and (spare_nodes or not self._judges):
             return self._go_on("its node is replaced, which costs no restart")
         if self._judges and cause.kind in FAULTY and cause.node is not None:
             return self._without_node(cause, cause.node, spare_nodes)
@@ -97,7 +97,7 @@ class Policy:
         self._fruitless += not is_further
         if self._judges and self._fruitless >= self._restart.no_progress:
             why = f"{self._fruitless} failures in a row without a new step; the last: {cause.text}"
-            return RestartDecision(Exit.RETRY_ELSEWHERE if cause.kind is Kind.CORRUPTION else Exit.STOP, why)
+            return RestartDecision(Exit.RETRY_ELSEWHERE if cause.kind is CauseKind.CORRUPTION else Exit.STOP, why)
         if self._budget <= 0:
             why = f"no restart left in the budget of {self._restart.budget}; {cause.text}"
             return RestartDecision(Exit.STOP if self._is_script else Exit.RETRY_ELSEWHERE, why)
@@ -125,13 +125,13 @@ class Policy:
         """
         if self._is_script and cause.step:
             return 3
-        if cause.kind in (Kind.OUT_OF_MEMORY, Kind.NAN) or (cause.kind is Kind.USER_ERROR and not cause.step):
+        if cause.kind in (CauseKind.OUT_OF_MEMORY, CauseKind.NAN) or (cause.kind is CauseKind.USER_ERROR and not cause.step):
             return 2
         return 2 if len({each.node for each in same}) > 1 else 3
 
     def _advice(self, cause: Cause) -> str:
         """What a person can do about what every start meets."""
-        if cause.kind is Kind.OUT_OF_MEMORY:
+        if cause.kind is CauseKind.OUT_OF_MEMORY:
             return "a fresh process had all of the memory: reduce its use (smaller micro batch, more sharding, recomputation)"
         if not cause.step or self._is_script:
             return "it would happen again: fix the script or its data"
@@ -143,11 +143,11 @@ class Policy:
     def _speaks_against_node(self, cause: Cause) -> str | None:
         """Why the node that failed should be left out: twice at other steps it is a suspect; twice at one step another node can tell the
         node from the batch."""
-        if cause.kind not in (Kind.CRASH, Kind.HANG, Kind.USER_ERROR):
+        if cause.kind not in (CauseKind.CRASH, CauseKind.HANG, CauseKind.USER_ERROR):
             return None
-        before = [each for each in self._failures[:-1] if each.node == cause.node and each.kind is not Kind.PREEMPTION]
+        before = [each for each in self._failures[:-1] if each.node == cause.node and each.kind is not CauseKind.PREEMPTION]
         who = cause.host or f"node {cause.node}"
-        if any(each.step != cause.step for each in before if each.kind in (Kind.CRASH, Kind.HANG, Kind.NODE_LOST)):
+        if any(each.step != cause.step for each in before if each.kind in (CauseKind.CRASH, CauseKind.HANG, CauseKind.NODE_LOST)):
             return f"{who} has failed at different steps: a spare takes its place"
         if any((each.fingerprint, each.step) == (cause.fingerprint, cause.step) for each in before) and not cause.outside:
             return f"{who} has failed twice at step {cause.step:,}: a spare will show whether the node or the batch is at fault"

@@ -22,8 +22,8 @@ from headway.runner.coordinator.causes import (
     NODE_LOST,
     STARTED_ANEW,
     Cause,
+    CauseKind,
     Ended,
-    Kind,
     Raised,
     cause_of,
     corruption_cause,
@@ -35,7 +35,7 @@ from headway.runner.coordinator.events import (
     Broadcast,
     Claimed,
     ClaimRefused,
-    Drop,
+    DropConnection,
     Event,
     EvidenceEvent,
     Exited,
@@ -456,8 +456,8 @@ class Coordinator:
     def _give_up(self, why: str, node: int | None, suspects: Iterable[int]) -> None:
         """Nodes are missing, and none has come in their place."""
         if self.failure is None:
-            fingerprint = str(Kind.NODE_LOST)
-            self._note_failure(Cause(Kind.NODE_LOST, fingerprint, why, None, node, self.roster.host(node), self.best_step))
+            fingerprint = str(CauseKind.NODE_LOST)
+            self._note_failure(Cause(CauseKind.NODE_LOST, fingerprint, why, None, node, self.roster.host(node), self.best_step))
         assert self.failure is not None  # noqa: S101  noted just now, if not before
         # What began it is the first cause; a node may have been given up for something else since.
         lost = {node: reason for node, reason in self._gave_up.items() if reason not in self.failure.text}
@@ -587,7 +587,7 @@ class Coordinator:
         more = {} if undying is None else {"undying": list(undying)}
         self._note("lost", {"node": node, "host": self.roster.host(node), "why": why, **more})
         if self.roster.members[node].gone_at is None:
-            self._out.append(Drop(node))
+            self._out.append(DropConnection(node))
         self.roster.lose(node)
         self._gave_up[node] = why
         if self.generation.started and self.phase in (Phase.RUNNING, Phase.STOPPING):
@@ -896,7 +896,9 @@ class Coordinator:
         elsewhere = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
         what = f"step {body['step']} of generation {body['generation']} on {body['tier']}: {body['name']}: {body['reason']}"
         text = f"{host or f'node {node}'}{elsewhere} could not read {what}; this is not treated as damage, and nothing is deleted"
-        cause = Cause(Kind.STORAGE, f"{Kind.STORAGE}: unread", text, body["rank"], node, host, self.best_step, outside=True)
+        cause = Cause(
+            CauseKind.STORAGE, f"{CauseKind.STORAGE}: unread", text, body["rank"], node, host, self.best_step, outside=True
+        )
         self._note_failure(cause)
         everywhere = 1 < len(self.roster.slots) == len(nodes)
         self._end(Exit.RETRY_ELSEWHERE, text, cause, () if everywhere else tuple(nodes))

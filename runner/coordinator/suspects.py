@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from headway.runner.coordinator.causes import Cause, Kind
+from headway.runner.coordinator.causes import Cause, CauseKind
 from headway.runner.lines import append_line, read_lines
 
 STRIKES = 3.0
@@ -16,11 +16,17 @@ _PATIENCE_S = 1.0  # for the lock; one write of a line is whole without it on a 
 _POLL_S = 0.02
 
 # What a failure says about the host that it was on. A crash may be the program's own.
-_WEIGHTS: Mapping[Kind, float] = {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.CORRUPTION: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
+_WEIGHTS: Mapping[CauseKind, float] = {
+    CauseKind.NODE_LOST: 1.0,
+    CauseKind.HARDWARE: 1.0,
+    CauseKind.CORRUPTION: 1.0,
+    CauseKind.HANG: 1.0,
+    CauseKind.CRASH: 0.5,
+}
 _OF_THE_HOST = frozenset(
-    {Kind.NODE_LOST, Kind.HARDWARE, Kind.CORRUPTION}
+    {CauseKind.NODE_LOST, CauseKind.HARDWARE, CauseKind.CORRUPTION}
 )  # from outside of the job's own code, and still the host's
-_ALWAYS_OF_THE_HOST = (str(Kind.NODE_LOST), f"{Kind.HARDWARE}:", str(Kind.CORRUPTION))  # fingerprints
+_ALWAYS_OF_THE_HOST = (str(CauseKind.NODE_LOST), f"{CauseKind.HARDWARE}:", str(CauseKind.CORRUPTION))  # fingerprints
 _NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -77,7 +83,7 @@ def lemons(path: Path, now: float) -> dict[str, float]:
 
 def _occasion(each: Strike) -> float:
     """A node that is lost, comes back and is lost again has failed twice."""
-    return each.wall if each.kind == Kind.NODE_LOST else 0.0
+    return each.wall if each.kind == CauseKind.NODE_LOST else 0.0
 
 
 def _strikes(path: Path, now: float) -> Iterator[Strike]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from headway.jobspec.change import CHANGES, Change, How, as_written, changeable, changeable_fields, changes, entry_for
+from headway.jobspec.change import CHANGES, How, ValueChange, as_written, changeable, changeable_fields, changes, entry_for
 from headway.jobspec.check.history import check_history
 from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.check.run import RunSoFar, check_run
@@ -65,7 +65,7 @@ def at(data: Any, path: Path) -> Any:
     return data
 
 
-def changed(*edits: tuple[str, str], more: str = "") -> list[Change]:
+def changed(*edits: tuple[str, str], more: str = "") -> list[ValueChange]:
     return changes(spec(JOB), spec(edited(*edits, more=more)))
 
 

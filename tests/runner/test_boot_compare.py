@@ -10,7 +10,7 @@ import torch
 
 from headway.runner.boot import compare, heartbeat, limitations
 from headway.runner.boot.compare import ComparisonSchedule
-from headway.runner.boot.replica_report import Holding, ReplicaReport, Sum, describe, holdings, suspected
+from headway.runner.boot.replica_report import ReplicaHolding, ReplicaReport, Sum, describe, holdings, suspected
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError
 from tests.faults.runs import JOB as FAULTS
@@ -46,8 +46,8 @@ def test_replicas(ranks: int, stories: str, tmp_path: Path) -> None:
 # --- who is blamed ----------------------------------------------------------------------------------------------------
 
 
-def held(kind: str, *groups: tuple[int, ...]) -> Holding:
-    return Holding(kind, sum(map(len, groups)), groups)
+def held(kind: str, *groups: tuple[int, ...]) -> ReplicaHolding:
+    return ReplicaHolding(kind, sum(map(len, groups)), groups)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,9 @@ def held(kind: str, *groups: tuple[int, ...]) -> Holding:
     ],
     ids=["one", "two of five", "either of two", "half", "no more than half", "clear elsewhere", "two sets"],
 )
-def test_the_minority_is_blamed_and_where_there_is_none_all_are_suspected(differing: list[Holding], ranks: list[int]) -> None:
+def test_the_minority_is_blamed_and_where_there_is_none_all_are_suspected(
+    differing: list[ReplicaHolding], ranks: list[int]
+) -> None:
     assert suspected(differing) == ranks
 
 

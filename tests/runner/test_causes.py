@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from headway.runner.contract import Exit
 from headway.runner.coordinator.causes import (
     Cause,
+    CauseKind,
     Ended,
-    Kind,
     Raised,
     cause_of,
     hang_cause,
@@ -52,7 +52,14 @@ def cause(*exits: Ended, script: bool = False, **raised: Raised) -> Cause:
 
 def test_a_cause_has_its_place_its_step_and_its_words() -> None:
     found = cause(ended(0, 1, step=24), ended(3, 1), r3=BAD_SAMPLE, r0=CLOSED)
-    assert (found.kind, found.rank, found.node, found.host, found.step, found.sample) == (Kind.USER_ERROR, 3, 1, "n1", 25, 400)
+    assert (found.kind, found.rank, found.node, found.host, found.step, found.sample) == (
+        CauseKind.USER_ERROR,
+        3,
+        1,
+        "n1",
+        25,
+        400,
+    )
     assert found.text == "exit code 1: ValueError: sample 4711 is empty"
     assert (found.outside, found.final) == (False, False)
 
@@ -62,7 +69,7 @@ def test_who_lost_a_peer_is_never_first_where_another_error_is(gone: Raised) -> 
     assert cause(ended(0, 1), ended(1, 1), ended(2, 1), r0=gone, r1=BAD_SAMPLE, r2=gone).rank == 1
     assert cause(ended(0, 1), ended(1, -9), r0=gone).rank == 1
     alone = cause(ended(0, 1), r0=gone)
-    assert (alone.kind, alone.rank) == (Kind.CRASH, 0)
+    assert (alone.kind, alone.rank) == (CauseKind.CRASH, 0)
 
 
 def test_an_abort_after_a_lost_peer_is_not_first_and_one_of_its_own_is() -> None:
@@ -86,15 +93,15 @@ def test_what_we_ended_is_the_cause_only_where_nothing_else_is() -> None:
 
 def test_the_kernels_memory_killer_is_told_from_another_kill() -> None:
     killed, starved = cause(ended(1, -9)), cause(ended(0, -9), ended(1, -9, oom=True))
-    assert (killed.kind, killed.outside) == (Kind.CRASH, True)
-    assert (starved.kind, starved.rank, starved.outside) == (Kind.OUT_OF_MEMORY, 1, False)
+    assert (killed.kind, killed.outside) == (CauseKind.CRASH, True)
+    assert (starved.kind, starved.rank, starved.outside) == (CauseKind.OUT_OF_MEMORY, 1, False)
 
 
 def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
     gone = [ended(rank, -9, how="node lost: silent for 3.1 s") for rank in (2, 3)]
     found = cause(ended(0, 1), ended(1, -6), *gone, r0=CLOSED)
-    assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.NODE_LOST, 1, "n1", "node lost")
-    assert cause(ended(2, -9, how="its node restarted"), ended(0, 1)).kind is Kind.NODE_LOST
+    assert (found.kind, found.node, found.host, found.fingerprint) == (CauseKind.NODE_LOST, 1, "n1", "node lost")
+    assert cause(ended(2, -9, how="its node restarted"), ended(0, 1)).kind is CauseKind.NODE_LOST
     assert node_lost_cause(1, "n1", "it never joined", 3).fingerprint == "node lost"
 
 
@@ -107,50 +114,50 @@ def test_codes_that_ranks_reach_together_come_last_and_a_scripts_codes_mean_noth
 def test_the_trainers_word_that_nothing_helps_is_final_and_a_scripts_same_code_is_not() -> None:
     said = replace(BAD_SAMPLE, type="headway.runner.train.data.DataError", text="`corpus.bin` is not there", step=None)
     found = cause(ended(2, 1), ended(0, int(Exit.STOP)), r0=said)
-    assert (found.rank, found.kind, found.final) == (0, Kind.USER_ERROR, True)
+    assert (found.rank, found.kind, found.final) == (0, CauseKind.USER_ERROR, True)
     assert not cause(ended(0, int(Exit.STOP)), script=True).final
 
 
 def test_a_signal_to_end_that_nobody_asked_for_is_a_preemption() -> None:
-    assert cause(ended(0, -15)).kind is Kind.PREEMPTION
-    assert cause(ended(0, int(Exit.PREEMPTED))).kind is Kind.PREEMPTION
+    assert cause(ended(0, -15)).kind is CauseKind.PREEMPTION
+    assert cause(ended(0, int(Exit.PREEMPTED))).kind is CauseKind.PREEMPTION
 
 
 @pytest.mark.parametrize(
     ("name", "text", "kind"),
     [
-        ("torch.OutOfMemoryError", NO_MEMORY.text, Kind.OUT_OF_MEMORY),
-        ("builtins.RuntimeError", "CUDA out of memory. Tried to allocate 1 MiB", Kind.OUT_OF_MEMORY),
+        ("torch.OutOfMemoryError", NO_MEMORY.text, CauseKind.OUT_OF_MEMORY),
+        ("builtins.RuntimeError", "CUDA out of memory. Tried to allocate 1 MiB", CauseKind.OUT_OF_MEMORY),
         (
             "builtins.RuntimeError",
             "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory",
-            Kind.OUT_OF_MEMORY,
+            CauseKind.OUT_OF_MEMORY,
         ),
-        ("builtins.MemoryError", "", Kind.OUT_OF_MEMORY),
-        ("builtins.OSError", "[Errno 12] Cannot allocate memory", Kind.OUT_OF_MEMORY),
-        ("headway.runner.train.gradients.NonFiniteError", "the loss is nan", Kind.NAN),
-        ("headway.runner.corruption.CorruptionError", "rank 3 computes what no other rank does", Kind.CORRUPTION),
-        ("mylib.io.CorruptionError", "bad checksum", Kind.USER_ERROR),
-        ("builtins.RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", Kind.NAN),
-        ("builtins.OSError", "[Errno 28] No space left on device: '/x'", Kind.STORAGE),
-        ("builtins.OSError", "[Errno 5] Input/output error", Kind.STORAGE),
-        ("builtins.OSError", "[Errno 116] Stale file handle", Kind.STORAGE),
-        ("headway.runner.checkpoint.stores.StoreError", "it does not create names exclusively", Kind.STORAGE),
+        ("builtins.MemoryError", "", CauseKind.OUT_OF_MEMORY),
+        ("builtins.OSError", "[Errno 12] Cannot allocate memory", CauseKind.OUT_OF_MEMORY),
+        ("headway.runner.train.gradients.NonFiniteError", "the loss is nan", CauseKind.NAN),
+        ("headway.runner.corruption.CorruptionError", "rank 3 computes what no other rank does", CauseKind.CORRUPTION),
+        ("mylib.io.CorruptionError", "bad checksum", CauseKind.USER_ERROR),
+        ("builtins.RuntimeError", "Function 'MulBackward0' returned nan values in its 0th output.", CauseKind.NAN),
+        ("builtins.OSError", "[Errno 28] No space left on device: '/x'", CauseKind.STORAGE),
+        ("builtins.OSError", "[Errno 5] Input/output error", CauseKind.STORAGE),
+        ("builtins.OSError", "[Errno 116] Stale file handle", CauseKind.STORAGE),
+        ("headway.runner.checkpoint.stores.StoreError", "it does not create names exclusively", CauseKind.STORAGE),
         (
             "builtins.RuntimeError",
             "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file data/0",
-            Kind.STORAGE,
+            CauseKind.STORAGE,
         ),
-        ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered", Kind.CRASH),
-        ("torch.AcceleratorError", "CUDA error: device-side assert triggered", Kind.USER_ERROR),
-        ("builtins.RuntimeError", "NCCL error: unhandled cuda error", Kind.CRASH),
-        ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: 'x'", Kind.CRASH),
-        ("builtins.RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Killed.", Kind.CRASH),
-        ("builtins.KeyError", "'loss'", Kind.USER_ERROR),
-        ("builtins.RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", Kind.USER_ERROR),
+        ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered", CauseKind.CRASH),
+        ("torch.AcceleratorError", "CUDA error: device-side assert triggered", CauseKind.USER_ERROR),
+        ("builtins.RuntimeError", "NCCL error: unhandled cuda error", CauseKind.CRASH),
+        ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: 'x'", CauseKind.CRASH),
+        ("builtins.RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Killed.", CauseKind.CRASH),
+        ("builtins.KeyError", "'loss'", CauseKind.USER_ERROR),
+        ("builtins.RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", CauseKind.USER_ERROR),
     ],
 )
-def test_exceptions_are_told_apart(name: str, text: str, kind: Kind) -> None:
+def test_exceptions_are_told_apart(name: str, text: str, kind: CauseKind) -> None:
     assert kind_of(Raised(name, text)) is kind
 
 
@@ -170,7 +177,7 @@ def test_a_fingerprint_has_no_numbers_paths_and_quotes_in_it() -> None:
 
 def test_a_hang_names_its_culprit_and_without_one_no_node() -> None:
     named = hang_cause(Hang((3, 2), "compute", 2.25, "rank 2 is stopped"), {2: 1, 3: 1}, HOSTS, 9)
-    assert (named.kind, named.rank, named.host, named.fingerprint) == (Kind.HANG, 2, "n1", "hang: compute")
+    assert (named.kind, named.rank, named.host, named.fingerprint) == (CauseKind.HANG, 2, "n1", "hang: compute")
     assert named.text == "no heartbeat for 2.2 s in compute: rank 2 is stopped"
     nobody = hang_cause(Hang((), "collective", 600.0, "nobody differs"), {}, HOSTS, 9)
     assert (nobody.rank, nobody.node, nobody.host) == (None, None, None)
@@ -216,7 +223,7 @@ def with_xids(end: Ended, xids: tuple[Xid, ...]) -> Ended:
 def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -> None:
     """Rank 0's NCCL noticed first; rank 2 on the node with the device may have hung until it was ended."""
     found = cause(ended(0, -6), with_xids(ended(2, -9, asked=asked), LOST_GPU), ended(1, 1), r1=WATCHDOG)
-    assert (found.kind, found.node, found.host, found.fingerprint) == (Kind.HARDWARE, 1, "n1", "hardware: Xid 79")
+    assert (found.kind, found.node, found.host, found.fingerprint) == (CauseKind.HARDWARE, 1, "n1", "hardware: Xid 79")
     assert found.text == (
         "Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, Xid 45 of PCI:0000:3b:00 in the kernel's log; "
         "rank 2: killed by signal 9"
@@ -226,30 +233,30 @@ def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -
 
 def test_of_the_ranks_of_a_node_with_a_dead_device_the_one_that_said_so_is_named() -> None:
     found = cause(with_xids(ended(2, 1), LOST_GPU), with_xids(ended(3, 1), LOST_GPU), r2=CLOSED, r3=NO_DEVICE)
-    assert (found.kind, found.rank, found.step) == (Kind.HARDWARE, 3, 24)
+    assert (found.kind, found.rank, found.step) == (CauseKind.HARDWARE, 3, 24)
     assert found.text.endswith("rank 3: exit code 1: AcceleratorError: CUDA error: unspecified launch failure")
 
 
 def test_what_a_program_may_have_caused_on_its_device_is_told_and_stays_a_crash() -> None:
     found = cause(ended(0, 1), with_xids(ended(2, 1), FAULT), r0=CLOSED, r2=NO_DEVICE)
-    assert (found.kind, found.rank) == (Kind.CRASH, 2)
+    assert (found.kind, found.rank) == (CauseKind.CRASH, 2)
     assert found.text.endswith("; the kernel's log: Xid 31 of PCI:0000:3b:00")
 
 
 def test_an_error_of_the_users_elsewhere_is_no_devices_and_neither_is_a_lost_node() -> None:
     """The device may have been dead for a while without anybody using it."""
-    assert cause(ended(0, 1), with_xids(ended(2, -9, asked=True), LOST_GPU), r0=BAD_SAMPLE).kind is Kind.USER_ERROR
+    assert cause(ended(0, 1), with_xids(ended(2, -9, asked=True), LOST_GPU), r0=BAD_SAMPLE).kind is CauseKind.USER_ERROR
     gone = ended(0, -9, how="node lost: it stopped sending heartbeats")
-    assert cause(gone, with_xids(ended(2, -9), LOST_GPU)).kind is Kind.NODE_LOST
+    assert cause(gone, with_xids(ended(2, -9), LOST_GPU)).kind is CauseKind.NODE_LOST
 
 
 def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
     hang, nodes = Hang((0,), "collective", 600.0, "nobody goes on"), {0: 0}
     exits = [ended(0, -9, asked=True), with_xids(ended(2, -9, asked=True), LOST_GPU)]
     found = hang_cause(hang, nodes, HOSTS, 9, exits)
-    assert (found.kind, found.node, found.step) == (Kind.HARDWARE, 1, 9)
+    assert (found.kind, found.node, found.step) == (CauseKind.HARDWARE, 1, 9)
     assert found.text.endswith("rank 2: no heartbeat for 600.0 s in collective: nobody goes on")
-    assert hang_cause(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is Kind.HANG
+    assert hang_cause(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is CauseKind.HANG
 
 
 def test_of_wrong_numbers_whose_finder_could_not_speak_nobody_is_blamed() -> None:
@@ -257,4 +264,4 @@ def test_of_wrong_numbers_whose_finder_could_not_speak_nobody_is_blamed() -> Non
         rank: Raised("headway.runner.corruption.CorruptionError", "rank 3 computes what no other does") for rank in range(4)
     }
     found = cause_of([Ended(rank, rank // 2, 1, "exit code 1", False, 9) for rank in range(4)], raised, {0: "n0", 1: "n1"})
-    assert (found.kind, found.rank, found.node, found.host, found.outside) == (Kind.CORRUPTION, None, None, None, True)
+    assert (found.kind, found.rank, found.node, found.host, found.outside) == (CauseKind.CORRUPTION, None, None, None, True)

@@ -25,14 +25,14 @@ from headway.runner.contract import (
     Trainer,
     set_by,
 )
-from headway.runner.coordinator.causes import Ended, Kind
+from headway.runner.coordinator.causes import CauseKind, Ended
 from headway.runner.coordinator.events import (
     Action,
     Beat,
     Broadcast,
     Claimed,
     ClaimRefused,
-    Drop,
+    DropConnection,
     Event,
     EvidenceEvent,
     Exited,
@@ -465,9 +465,9 @@ def patient() -> RunConfig:
 def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended(spare: bool, silent_s: float) -> None:
     bench = with_spare() if spare else trains(patient())
     hearing = (0, 2) if spare else (0,)
-    assert Drop(1) not in bench.pass_time(silent_s, *hearing)
+    assert DropConnection(1) not in bench.pass_time(silent_s, *hearing)
     bench.pass_time(QUIET_S, *hearing)
-    assert Drop(1) in bench.actions
+    assert DropConnection(1) in bench.actions
     assert bench.note("lost")["why"] == "it stopped sending heartbeats, and no rank anywhere makes progress"
 
 
@@ -602,7 +602,7 @@ def test_a_hang_ends_the_generation_and_names_the_culprits_node() -> None:
         bench.end(rank, -9, asked=True)
     failure = bench.finish().failure
     assert failure is not None
-    assert (failure.kind, failure.rank, failure.node) == (Kind.HANG, 3, 1)
+    assert (failure.kind, failure.rank, failure.node) == (CauseKind.HANG, 3, 1)
     assert bench.finish().cause.endswith("no heartbeat for 4.0 s in compute: its process is stopped")
 
 

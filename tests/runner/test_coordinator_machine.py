@@ -30,7 +30,7 @@ from headway.runner.coordinator.events import (
     Broadcast,
     Claimed,
     ClaimRefused,
-    Drop,
+    DropConnection,
     Event,
     EvidenceEvent,
     Exited,
@@ -297,7 +297,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.check_order(seat, action, notes)
                 for node in list(seat.links):
                     self.send(seat, node, kind, generation, body)
-            case Drop(node):
+            case DropConnection(node):
                 self.end_wire(seat.links.pop(node, None))
             case Note():
                 self.note(seat, action)

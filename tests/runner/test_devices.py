@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.runner.agent import devices
-from headway.runner.coordinator.causes import Ended, Kind, cause_of
+from headway.runner.coordinator.causes import CauseKind, Ended, cause_of
 from headway.runner.health.xid import of_job, parse
 
 BUSES = ("0000:3b:00", "0000:5e:00", "0000:86:00", "0000:af:00")
@@ -166,9 +166,9 @@ def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(devices.until_free([1], 60.0))
 
 
-@pytest.mark.parametrize(("named", "kind"), [("0", Kind.HARDWARE), ("1", Kind.CRASH), (None, Kind.CRASH)])
+@pytest.mark.parametrize(("named", "kind"), [("0", CauseKind.HARDWARE), ("1", CauseKind.CRASH), (None, CauseKind.CRASH)])
 def test_a_node_is_blamed_for_a_device_only_where_this_job_uses_it(
-    named: str | None, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    named: str | None, kind: CauseKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there(monkeypatch, Nvml())
     used = asyncio.run(devices.used({} if named is None else {"CUDA_VISIBLE_DEVICES": named}, 1))

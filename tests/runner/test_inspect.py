@@ -31,10 +31,10 @@ from headway.runner.checkpoint.tools.adopt import (
 )
 from headway.runner.checkpoint.tools.compare import CheckpointDifference, compare
 from headway.runner.checkpoint.tools.inspect import (
+    FileRefusal,
     InspectedRun,
     PlaceError,
     Progress,
-    Refused,
     Row,
     chosen,
     open_run,
@@ -171,14 +171,14 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-def findings(run: InspectedRun, base: Base) -> list[Refused]:
-    return [found for found in verify(run.reader(base)) if isinstance(found, Refused)]
+def findings(run: InspectedRun, base: Base) -> list[FileRefusal]:
+    return [found for found in verify(run.reader(base)) if isinstance(found, FileRefusal)]
 
 
 def test_a_whole_checkpoint_is_verified_to_its_last_byte(rolled_back: InspectedRun) -> None:
     found = list(verify(rolled_back.reader(chosen(rolled_back, records(rolled_back), None))))
     assert found[-1] == Progress(168, 168)
-    assert not any(isinstance(one, Refused) for one in found)
+    assert not any(isinstance(one, FileRefusal) for one in found)
 
 
 def test_every_file_and_tensor_that_is_not_as_committed_is_named(rolled_back: InspectedRun) -> None:
@@ -208,7 +208,7 @@ def test_damage_in_two_places_is_said_twice(rolled_back: InspectedRun) -> None:
 def test_elements_that_are_in_nobodys_part_are_counted(run: InspectedRun) -> None:
     claim(run)
     base = save(run, 1, state(1)[:1])
-    assert findings(run, base) == [Refused(MANIFEST, "tensor `w`: 20 of 40 elements are present")]
+    assert findings(run, base) == [FileRefusal(MANIFEST, "tensor `w`: 20 of 40 elements are present")]
 
 
 def test_an_object_that_cannot_be_read_is_named(run: InspectedRun) -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, Capture
-from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, Sealed
+from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, SealedCapture
 from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError
 
 SIZE = 3 * ALIGN
@@ -36,9 +36,9 @@ class Node:
         return sorted((one.generation, one.step) for one in self.captures.holdings() if one.rank == rank)
 
 
-def sealed(rank: int, buffer: CaptureBuffer, step: int, generation: int) -> Sealed:
+def sealed(rank: int, buffer: CaptureBuffer, step: int, generation: int) -> SealedCapture:
     capture = Capture(rank, BufferLayout({}, (), 0, buffer.region.bytes), buffer.region.view, (), {})
-    return Sealed("run-1", CheckpointId(step, generation), capture, b"", f"{generation}/{step}")
+    return SealedCapture("run-1", CheckpointId(step, generation), capture, b"", f"{generation}/{step}")
 
 
 def node_with(*steps: int, count: int = 2, size: int = SIZE) -> Node:

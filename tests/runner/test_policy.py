@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.runner.contract import Exit, Restart
-from headway.runner.coordinator.causes import Cause, Kind
+from headway.runner.coordinator.causes import Cause, CauseKind
 from headway.runner.coordinator.policy import Policy, RestartDecision
 
-KILLED = Cause(Kind.CRASH, "crash: killed by SIGKILL", "killed by SIGKILL", 1, 0, "n0", 10, outside=True)
-BAD_BATCH = Cause(Kind.USER_ERROR, "user error: ValueError", "exit code 1: empty sample", 1, 0, "n0", 25, sample=400)
-FAULT = Cause(Kind.CRASH, "crash: killed by SIGSEGV", "killed by SIGSEGV", 1, 0, "n0", 25)
-STARVED = Cause(Kind.OUT_OF_MEMORY, "out of memory: OutOfMemoryError", "exit code 1: CUDA out of memory", 2, 1, "n1", 7)
-GONE = Cause(Kind.NODE_LOST, "node lost", "node n1 was lost", None, 1, "n1", 30, outside=True)
+KILLED = Cause(CauseKind.CRASH, "crash: killed by SIGKILL", "killed by SIGKILL", 1, 0, "n0", 10, outside=True)
+BAD_BATCH = Cause(CauseKind.USER_ERROR, "user error: ValueError", "exit code 1: empty sample", 1, 0, "n0", 25, sample=400)
+FAULT = Cause(CauseKind.CRASH, "crash: killed by SIGSEGV", "killed by SIGSEGV", 1, 0, "n0", 25)
+STARVED = Cause(CauseKind.OUT_OF_MEMORY, "out of memory: OutOfMemoryError", "exit code 1: CUDA out of memory", 2, 1, "n1", 7)
+GONE = Cause(CauseKind.NODE_LOST, "node lost", "node n1 was lost", None, 1, "n1", 30, outside=True)
 
 
 def on(cause: Cause, node: int, step: int | None = None) -> Cause:
@@ -148,7 +148,7 @@ def test_memory_that_ran_out_at_another_step_is() -> None:
 
 
 def test_a_value_that_is_not_finite_again_stops_the_run() -> None:
-    nan = Cause(Kind.NAN, "nan: NonFiniteError", "exit code 1: the loss is nan", 0, 0, "n0", 12, sample=192)
+    nan = Cause(CauseKind.NAN, "nan: NonFiniteError", "exit code 1: the loss is nan", 0, 0, "n0", 12, sample=192)
     judge = policy(budget=9)
     assert failing(judge, nan, new_steps=12) == [None]
     assert "{from_step: 12, skip_samples: 16}" in judge.failed(nan, spare_nodes=0).why
@@ -174,7 +174,7 @@ def test_a_node_that_fails_at_different_steps_is_a_suspect_where_a_spare_is_ther
 
 
 def test_a_device_that_must_be_reset_leaves_its_node_out_at_once_and_without_a_spare_ends_the_attempt() -> None:
-    dead = Cause(Kind.HARDWARE, "hardware: Xid 79", "Xid 79 ...", 1, 0, "n0", 10, outside=True)
+    dead = Cause(CauseKind.HARDWARE, "hardware: Xid 79", "Xid 79 ...", 1, 0, "n0", 10, outside=True)
     replaced = policy().failed(dead, spare_nodes=1)
     assert (replaced.verdict, replaced.exclude) == (None, (0,))
     assert replaced.why == "n0 has a device that must be reset: a spare takes its place"
@@ -211,7 +211,7 @@ def test_a_change_of_nodes_is_none_of_torchruns_restarts() -> None:
 
 causes = st.builds(
     Cause,
-    st.sampled_from(list(Kind)),
+    st.sampled_from(list(CauseKind)),
     st.sampled_from(["a", "b"]),
     st.just("text"),
     st.none() | st.integers(0, 3),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headway.runner.checkpoint.bucket import ObjectBucket
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import NodeCapture, Stored
-from headway.runner.checkpoint.keeper.tiers import Tier, Upload
+from headway.runner.checkpoint.keeper.tiers import KeeperTier, Upload
 from headway.runner.checkpoint.remote import RemoteRoot, RemoteStorage, write_manifest
 from tests.real.s3 import S3Server
 from tests.runner.captures import RUN, captured, content
@@ -275,7 +275,7 @@ def test_a_slow_tier_holds_one_capture_and_brings_the_newest_next_and_each_ends_
             ended[job.node.step] = outcome if isinstance(outcome, str) else "stored"
             changed.notify_all()
 
-    tier = Tier("remote", end, newest_only=True)
+    tier = KeeperTier("remote", end, newest_only=True)
     step, finished, taken, waiting, superseded = 0, 0, list[int](), list[int](), dict[int, str]()
     for event in [*events, "finish", "finish"]:
         if event == "save":

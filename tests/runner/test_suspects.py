@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from headway.runner.coordinator.causes import Cause, Kind
+from headway.runner.coordinator.causes import Cause, CauseKind
 from headway.runner.coordinator.suspects import STRIKES, WINDOW_S, Strike, file_of, lemons, record, strike
 
 NOW = 2_000_000_000.0
@@ -59,14 +59,20 @@ def test_a_node_that_is_lost_again_and_again_in_one_run_is_a_lemon(tmp_path: Pat
 
 def test_only_what_hardware_may_have_done_counts() -> None:
     weights = {}
-    for kind in Kind:
+    for kind in CauseKind:
         found = strike(Cause(kind, f"{kind}: x", "x", 0, 0, "n1", 5), "r-1", NOW)
         weights[kind] = found.weight if found else 0.0
     counted = {kind: weight for kind, weight in weights.items() if weight}
-    assert counted == {Kind.NODE_LOST: 1.0, Kind.HARDWARE: 1.0, Kind.CORRUPTION: 1.0, Kind.HANG: 1.0, Kind.CRASH: 0.5}
-    nobody = Cause(Kind.HANG, "hang: collective", "x", None, None, None, 5)
-    killed = Cause(Kind.CRASH, "crash: killed by SIGKILL", "x", 0, 0, "n1", 5, outside=True)
-    here = Cause(Kind.NODE_LOST, "node lost", "x", 0, 0, "127.0.0.1", 5, outside=True)
+    assert counted == {
+        CauseKind.NODE_LOST: 1.0,
+        CauseKind.HARDWARE: 1.0,
+        CauseKind.CORRUPTION: 1.0,
+        CauseKind.HANG: 1.0,
+        CauseKind.CRASH: 0.5,
+    }
+    nobody = Cause(CauseKind.HANG, "hang: collective", "x", None, None, None, 5)
+    killed = Cause(CauseKind.CRASH, "crash: killed by SIGKILL", "x", 0, 0, "n1", 5, outside=True)
+    here = Cause(CauseKind.NODE_LOST, "node lost", "x", 0, 0, "127.0.0.1", 5, outside=True)
     assert [strike(cause, "r-1", NOW) for cause in (nobody, killed, here)] == [None, None, None]
     lost = strike(replace(here, host="n1"), "r-1", NOW)
     assert lost is not None
@@ -100,7 +106,7 @@ def test_a_line_of_another_version_and_half_a_line_are_passed_over(tmp_path: Pat
 
 
 def test_passing_faults_of_several_hosts_in_one_run_do_not_clear_each_other(tmp_path: Path) -> None:
-    wrong = Cause(Kind.CORRUPTION, str(Kind.CORRUPTION), "x", 0, 0, "bad", 5, outside=True)
+    wrong = Cause(CauseKind.CORRUPTION, str(CauseKind.CORRUPTION), "x", 0, 0, "bad", 5, outside=True)
     for run in range(3):
         for host in ("bad", f"other-{run}"):
             against = strike(replace(wrong, host=host), f"r-{run}", NOW)

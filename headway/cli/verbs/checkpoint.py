@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from headway.cli.checkpoint_process import LibraryError, Line, Reading
+from headway.cli.checkpoint_process import LibraryError, Line, ReaderProcess
 from headway.cli.documents import load_job_plan
 from headway.cli.help import HelpFormatter, with_examples
 from headway.cli.terminal import fail
@@ -171,7 +171,7 @@ def _told(plan: JobPlan) -> Iterator[list[str]]:
 
 
 def _read(words: list[str], show: Callable[[Iterable[Line]], None], as_json: bool) -> int:
-    reading = Reading(words)
+    reading = ReaderProcess(words)
     (_print_lines if as_json else show)(reading)
     return reading.code()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from headway.cli.documents import load_job_plan
-from headway.cli.simulation import Simulation, UsageError, simulate_job
+from headway.cli.simulation import Simulation, SimulationError, simulate_job
 from headway.cli.terminal import fail
 from headway.cli.views.simulate_json import simulation_json
 from headway.jobspec.estimate.goodput.tiers import KINDS
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     try:
         simulation = simulate_job(planned, args)
-    except UsageError as error:
+    except SimulationError as error:
         return fail(str(error), 2)
     if args.json:
         sys.stdout.write(simulation_json(simulation))

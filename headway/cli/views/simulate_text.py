@@ -10,8 +10,8 @@ from rich.table import Table
 from headway.cli.simulation import Simulation
 from headway.cli.terminal import bar, stdout_console
 from headway.jobspec.estimate.goodput.run import SimulatedRun
-from headway.jobspec.estimate.goodput.simulate import Bucket
-from headway.jobspec.estimate.goodput.summary import IntervalRow, Spread, Summary
+from headway.jobspec.estimate.goodput.simulate import TimeBucket
+from headway.jobspec.estimate.goodput.summary import IntervalRow, SampleSpread, Summary
 from headway.report import units
 
 _SAME = 1e-9
@@ -96,7 +96,7 @@ def _spares(run: SimulatedRun, best: int) -> str:
     return f"spares: {held} are too few; with {units.count(best, 'spare')} the job is short of a node for less than 0.5 % of the time"
 
 
-def _buckets(shares: Mapping[Bucket, float], console: Console) -> Table:
+def _buckets(shares: Mapping[TimeBucket, float], console: Console) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     for bucket, share in shares.items():
         if share > 0:
@@ -125,7 +125,7 @@ def _intervals(rows: tuple[IntervalRow, ...], own_s: float, console: Console) ->
     return table
 
 
-def _numbers(spread: Spread) -> str:
+def _numbers(spread: SampleSpread) -> str:
     if spread.low == spread.high == spread.mean:
         return f"{spread.mean:,.0f}"
     return f"{spread.mean:,.1f} ({spread.low:,.0f} to {spread.high:,.0f})"

@@ -15,7 +15,7 @@ from headway.jobspec.estimate.goodput.saves import Checkpoints, SavePauses
 _BISECTIONS = 60
 
 
-class Bucket(StrEnum):
+class TimeBucket(StrEnum):
     """Where a second of the run went."""
 
     PRODUCTIVE = "productive"
@@ -39,7 +39,7 @@ class Outcome:
     """
 
     wall_s: float
-    buckets: Mapping[Bucket, float]
+    buckets: Mapping[TimeBucket, float]
     failures: Mapping[str, int]
     restarts: int
     from_scratch: int
@@ -51,7 +51,7 @@ class Outcome:
     @property
     def goodput(self) -> float:
         """Training that counts as a share of the wall-clock time (effective training time ratio, ETTR)."""
-        return self.buckets[Bucket.PRODUCTIVE] / self.wall_s
+        return self.buckets[TimeBucket.PRODUCTIVE] / self.wall_s
 
     @property
     def interruptions(self) -> int:
@@ -81,11 +81,11 @@ class _Simulation:
         self._allowance = _Allowance(run.budget, run.step_s) if run.budget else None
         self._clock_s = 0.0
         self._start = self._position = self._ran_s = 0.0
-        self._ahead: deque[tuple[Bucket, float]] = deque()
+        self._ahead: deque[tuple[TimeBucket, float]] = deque()
         self._filled_s = 0.0
         self._cold = False
         self._away: dict[int, float] = {}
-        self._buckets = dict.fromkeys(Bucket, 0.0)
+        self._buckets = dict.fromkeys(TimeBucket, 0.0)
         self._failures: Counter[str] = Counter()
         self._restarts = self._from_scratch = 0
         self._ended = self._finished = self._out_of_restarts = False
@@ -125,15 +125,15 @@ class _Simulation:
 
     def _train(self, wall_s: float) -> None:
         self._cold = False
-        left_s = self._run.work_s - self._buckets[Bucket.PRODUCTIVE]
+        left_s = self._run.work_s - self._buckets[TimeBucket.PRODUCTIVE]
         if self._trained(wall_s)[0] >= left_s:
             wall_s = self._bisected(wall_s, left_s)
             self._finished = self._ended = True
         productive, missing = self._trained(wall_s)
         position = self._pauses.reached(self._start, self._ran_s + wall_s)
-        self._spend(Bucket.PRODUCTIVE, productive)
-        self._spend(Bucket.MISSING, missing)
-        self._spend(Bucket.SAVE, wall_s - productive - missing)
+        self._spend(TimeBucket.PRODUCTIVE, productive)
+        self._spend(TimeBucket.MISSING, missing)
+        self._spend(TimeBucket.SAVE, wall_s - productive - missing)
         self._ran_s += wall_s
         self._position = position
 
@@ -158,7 +158,7 @@ class _Simulation:
         away_s = sum(max(0.0, min(end_s, back_s) - start_s) for back_s in self._away.values())
         return away_s / (end_s - start_s) / self._run.replicas.count
 
-    def _spend(self, bucket: Bucket, seconds: float) -> None:
+    def _spend(self, bucket: TimeBucket, seconds: float) -> None:
         self._buckets[bucket] += seconds
         self._clock_s += seconds
 
@@ -198,13 +198,13 @@ class _Simulation:
             return True
         if self._run.recovery.at_once:
             self._ahead.clear()
-        self._ahead.append((Bucket.STALL, replicas.stall_s))
+        self._ahead.append((TimeBucket.STALL, replicas.stall_s))
         self._cold = False
         return True
 
     @property
     def _starting(self) -> bool:
-        return any(bucket is not Bucket.STALL for bucket, _ in self._ahead)
+        return any(bucket is not TimeBucket.STALL for bucket, _ in self._ahead)
 
     def _restart(self, failure: FailureArrival) -> None:
         if self._allowance is not None and not self._allowance.take(self._position):
@@ -215,12 +215,12 @@ class _Simulation:
         load_s = self._roll_back(failure)
         if self._run.recovery.at_once:
             self._ahead.clear()
-        self._ahead.append((Bucket.DETECT, failure.cause.detect_s))
+        self._ahead.append((TimeBucket.DETECT, failure.cause.detect_s))
         ready_s = self._clock_s + sum(seconds for _, seconds in self._ahead)
-        self._ahead.append((Bucket.NODES, max(0.0, self._filled_s - ready_s)))
+        self._ahead.append((TimeBucket.NODES, max(0.0, self._filled_s - ready_s)))
         recovery = self._run.recovery
-        self._ahead.append((Bucket.RESTART, recovery.cold_s if self._cold else recovery.warm_s))
-        self._ahead.append((Bucket.LOAD, load_s))
+        self._ahead.append((TimeBucket.RESTART, recovery.cold_s if self._cold else recovery.warm_s))
+        self._ahead.append((TimeBucket.LOAD, load_s))
 
     def _roll_back(self, failure: FailureArrival) -> float:
         """Roll back to the best remaining checkpoint; return the time to read it."""
@@ -235,11 +235,11 @@ class _Simulation:
 
     def _lose(self, work_s: float) -> None:
         """Training that has to be done again, with its share of what missing replicas had taken away."""
-        counted, missing = self._buckets[Bucket.PRODUCTIVE], self._buckets[Bucket.MISSING]
+        counted, missing = self._buckets[TimeBucket.PRODUCTIVE], self._buckets[TimeBucket.MISSING]
         share = counted / (counted + missing) if counted + missing else 0.0
-        self._buckets[Bucket.PRODUCTIVE] -= work_s * share
-        self._buckets[Bucket.MISSING] -= work_s - work_s * share
-        self._buckets[Bucket.LOST] += work_s
+        self._buckets[TimeBucket.PRODUCTIVE] -= work_s * share
+        self._buckets[TimeBucket.MISSING] -= work_s - work_s * share
+        self._buckets[TimeBucket.LOST] += work_s
 
 
 class _Allowance:

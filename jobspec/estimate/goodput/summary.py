@@ -8,14 +8,14 @@ from statistics import fmean
 
 from headway.jobspec.estimate.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.jobspec.estimate.goodput.run import SimulatedRun
-from headway.jobspec.estimate.goodput.simulate import Bucket, Outcome, simulate_each
+from headway.jobspec.estimate.goodput.simulate import Outcome, TimeBucket, simulate_each
 
 # Intervals of the table, as multiples of the best one.
 _FACTORS = (1 / 8, 1 / 4, 1 / 2, 1 / math.sqrt(2), 1, math.sqrt(2), 2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Spread:
+class SampleSpread:
     """The mean over the runs, and between which values nine of ten of them lie."""
 
     mean: float
@@ -32,17 +32,17 @@ class Summary:
     """
 
     runs: int
-    goodput: Spread
+    goodput: SampleSpread
     of_held: float
-    wall_s: Spread
-    shares: Mapping[Bucket, float]
-    interruptions: Spread
+    wall_s: SampleSpread
+    shares: Mapping[TimeBucket, float]
+    interruptions: SampleSpread
     failures: Mapping[str, float]
     lost_s: float
     restarts: float
     from_scratch: float
-    replaced: Spread
-    nodes_used: Spread
+    replaced: SampleSpread
+    nodes_used: SampleSpread
     finished: int
     out_of_restarts: int
     gpu_hours: float
@@ -59,7 +59,7 @@ def summarize(run: SimulatedRun, outcomes: Sequence[Outcome]) -> Summary:
         goodput=goodput,
         of_held=goodput.mean * run.nodes / held,
         wall_s=wall_s,
-        shares={bucket: fmean(each.buckets[bucket] / each.wall_s for each in outcomes) for bucket in Bucket},
+        shares={bucket: fmean(each.buckets[bucket] / each.wall_s for each in outcomes) for bucket in TimeBucket},
         interruptions=interruptions,
         failures={name: count / len(outcomes) for name, count in failures.most_common()},
         lost_s=wall_s.mean * (1 - goodput.mean) / interruptions.mean if interruptions.mean else 0.0,
@@ -78,7 +78,7 @@ class IntervalRow:
     """Goodput with this interval of one tier: simulated, and by the formula, which ignores waiting for nodes."""
 
     interval_s: float
-    goodput: Spread
+    goodput: SampleSpread
     expected: float
 
 
@@ -94,7 +94,7 @@ def _row(run: SimulatedRun, interval_s: float, seeds: Sequence[int]) -> Interval
     return IntervalRow(interval_s, goodput, expected_goodput(run))
 
 
-def _spread(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> Spread:
+def _spread(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> SampleSpread:
     values = sorted(value(outcome) for outcome in outcomes)
     last = len(values) - 1
-    return Spread(fmean(values), values[round(0.05 * last)], values[round(0.95 * last)])
+    return SampleSpread(fmean(values), values[round(0.05 * last)], values[round(0.95 * last)])

@@ -28,7 +28,7 @@ _KEPT_BY_MATMULS = {
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """Something kept for the backward pass: `size` bytes for each token that the rank sees. `parts` are the names of selective
     recomputation that drop it."""
 
@@ -131,7 +131,7 @@ def _block_bytes(kind: BlockKind, recompute: str, share: float, parts: tuple[str
     return BlockBytes(size, share * left + (1 - share) * whole, whole - left, _backward_bytes(kind), kind.writes_scores)
 
 
-def kept(kind: BlockKind) -> tuple[Tensor, ...]:
+def kept(kind: BlockKind) -> tuple[StoredTensor, ...]:
     """Return the tensors of a block that recomputes nothing."""
     return tuple(tensor for tensor in _tensors(kind) if tensor.size)
 
@@ -141,7 +141,7 @@ def input_bytes(kind: BlockKind) -> float:
     return kind.model.hidden * kind.element / kind.outer
 
 
-def _left(tensor: Tensor, parts: tuple[str, ...]) -> float:
+def _left(tensor: StoredTensor, parts: tuple[str, ...]) -> float:
     """Return bytes a token of a tensor where the parts are computed again."""
     if "matmuls" in parts:
         return tensor.size * _KEPT_BY_MATMULS.get(tensor.name, 0.0)
@@ -162,86 +162,86 @@ def _mlp_width(kind: BlockKind) -> float:
     return gates * model.ffn_hidden / kind.tp
 
 
-def _tensors(kind: BlockKind) -> Iterator[Tensor]:
-    yield Tensor("block input", input_bytes(kind))
+def _tensors(kind: BlockKind) -> Iterator[StoredTensor]:
+    yield StoredTensor("block input", input_bytes(kind))
     yield from _norm("attention norm", kind)
     if kind.model.latent_attention is None:
         yield from _attention(kind)
     else:
         yield from _latent_attention(kind, kind.model.latent_attention)
-    yield Tensor("MLP input", input_bytes(kind))
+    yield StoredTensor("MLP input", input_bytes(kind))
     yield from _norm("MLP norm", kind)
     if kind.experts and kind.model.experts is not None:
         yield from _experts(kind, kind.model.experts)
     else:
         yield from _mlp(kind, kind.model.ffn_hidden / kind.tp, "mlp")
     if kind.profile.dropout or kind.model.dropout:
-        yield Tensor("dropout masks", 2 * kind.model.hidden / kind.outer)
+        yield StoredTensor("dropout masks", 2 * kind.model.hidden / kind.outer)
 
 
-def _norm(name: str, kind: BlockKind) -> Iterator[Tensor]:
+def _norm(name: str, kind: BlockKind) -> Iterator[StoredTensor]:
     """Yield the tensors that a norm keeps in addition to its input, and its output, the input of a matrix."""
     fused = kind.profile.fused_norm if kind.kernels.norm is None else kind.kernels.norm
     if not fused:
-        yield Tensor(f"{name} in full precision", kind.profile.norm * kind.model.hidden / kind.outer, ("norm",))
-    yield Tensor(f"{name} statistics", 4 / kind.outer)
-    yield Tensor(f"{name} output", kind.operand * kind.model.hidden / kind.gathered, ("norm",))
+        yield StoredTensor(f"{name} in full precision", kind.profile.norm * kind.model.hidden / kind.outer, ("norm",))
+    yield StoredTensor(f"{name} statistics", 4 / kind.outer)
+    yield StoredTensor(f"{name} output", kind.operand * kind.model.hidden / kind.gathered, ("norm",))
 
 
-def _attention(kind: BlockKind) -> Iterator[Tensor]:
+def _attention(kind: BlockKind) -> Iterator[StoredTensor]:
     model, size = kind.model, kind.element / kind.tp
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    yield Tensor("queries", queries * size)
-    yield Tensor("keys and values", 2 * keys * size)
-    yield Tensor("copies of queries, keys and values", kind.profile.qkv * (queries + 2 * keys) * size)
+    yield StoredTensor("queries", queries * size)
+    yield StoredTensor("keys and values", 2 * keys * size)
+    yield StoredTensor("copies of queries, keys and values", kind.profile.qkv * (queries + 2 * keys) * size)
     if model.qk_norm:
-        yield Tensor("queries and keys before their norm", (queries + keys) * size, ("norm",))
+        yield StoredTensor("queries and keys before their norm", (queries + keys) * size, ("norm",))
     yield from _core(kind, queries)
 
 
-def _latent_attention(kind: BlockKind, latent: LatentAttentionSizes) -> Iterator[Tensor]:
+def _latent_attention(kind: BlockKind, latent: LatentAttentionSizes) -> Iterator[StoredTensor]:
     """Yield the tensors of arXiv 2405.04434, equations 9 to 19: compressed vectors with their norms on every
     tensor-parallel rank, heads split."""
     compressed = latent.kv_rank + latent.rope_head + (latent.q_rank or 0)
     normed = latent.kv_rank + (latent.q_rank or 0)
-    yield Tensor("compressed queries, keys and values", (compressed + normed) * kind.element / kind.outer)
+    yield StoredTensor("compressed queries, keys and values", (compressed + normed) * kind.element / kind.outer)
     head, size = latent.nope_head + latent.rope_head, kind.model.heads * kind.element / kind.tp
-    yield Tensor("queries", head * size, ("mla_up_proj",))
-    yield Tensor("keys and values", (head + latent.value_head) * size, ("mla_up_proj",))
+    yield StoredTensor("queries", head * size, ("mla_up_proj",))
+    yield StoredTensor("keys and values", (head + latent.value_head) * size, ("mla_up_proj",))
     yield from _core(kind, kind.model.heads * latent.value_head)
 
 
-def _core(kind: BlockKind, values: int) -> Iterator[Tensor]:
+def _core(kind: BlockKind, values: int) -> Iterator[StoredTensor]:
     """Yield the scores where they are written, else what the softmax was divided by; and the output, of `values` numbers."""
     heads, habits = kind.model.heads, kind.profile
     if kind.writes_scores:
         written = habits.scores if kind.attention == "unfused" else habits.fused_scores
-        yield Tensor("attention scores", written * heads * kind.sequence / kind.tp, ("attention",))
+        yield StoredTensor("attention scores", written * heads * kind.sequence / kind.tp, ("attention",))
     else:
-        yield Tensor("sums of the softmax", 4 * heads / kind.tp, ("attention",))
-        yield Tensor("copies of the attention output", habits.outputs * values * kind.element / kind.tp, ("attention",))
-    yield Tensor("attention output", values * kind.operand / kind.tp)
+        yield StoredTensor("sums of the softmax", 4 * heads / kind.tp, ("attention",))
+        yield StoredTensor("copies of the attention output", habits.outputs * values * kind.element / kind.tp, ("attention",))
+    yield StoredTensor("attention output", values * kind.operand / kind.tp)
 
 
-def _mlp(kind: BlockKind, width: float, part: str) -> Iterator[Tensor]:
-    yield Tensor("up", width * kind.element, (part,))
+def _mlp(kind: BlockKind, width: float, part: str) -> Iterator[StoredTensor]:
+    yield StoredTensor("up", width * kind.element, (part,))
     if kind.model.mlp == "gated":
-        yield Tensor("gate", width * kind.element, (part,))
+        yield StoredTensor("gate", width * kind.element, (part,))
         copies = 0 if kind.kernels.compiled else kind.profile.mlp
-        yield Tensor("copies in the MLP", copies * width * kind.element, (part, "activation"))
-    yield Tensor("MLP product", width * kind.operand, (part, "activation"))
+        yield StoredTensor("copies in the MLP", copies * width * kind.element, (part, "activation"))
+    yield StoredTensor("MLP product", width * kind.operand, (part, "activation"))
 
 
-def _experts(kind: BlockKind, experts: ExpertSizes) -> Iterator[Tensor]:
+def _experts(kind: BlockKind, experts: ExpertSizes) -> Iterator[StoredTensor]:
     """Yield the tensors of experts. A token counts once for each of its experts; a rank gets as many from others as it
     sends, on the mean."""
     hidden, part = kind.model.hidden, ("experts",)
     sent, got = experts.top_k / kind.outer, experts.top_k * kind.expert_tp / kind.outer
     # Logits, probabilities and their gradient, in full precision.
-    yield Tensor("router", 3 * 4 * experts.count / kind.outer)
-    yield Tensor("tokens sent to experts", kind.profile.sent * sent * hidden * kind.element, part)
-    yield Tensor("experts' inputs", got * hidden * kind.operand, part)
+    yield StoredTensor("router", 3 * 4 * experts.count / kind.outer)
+    yield StoredTensor("tokens sent to experts", kind.profile.sent * sent * hidden * kind.element, part)
+    yield StoredTensor("experts' inputs", got * hidden * kind.operand, part)
     yield from _mlp(kind, got * experts.ffn_hidden / kind.expert_tp, "experts")
-    yield Tensor("experts' outputs", sent * hidden * kind.element, part)
+    yield StoredTensor("experts' outputs", sent * hidden * kind.element, part)
     if experts.shared:
         yield from _mlp(kind, experts.shared * experts.shared_ffn_hidden / kind.tp, "shared_experts")

@@ -27,7 +27,7 @@ class Times:
     hidden: Sequence[float] = ()
 
 
-class Span(NamedTuple):
+class ScheduleSpan(NamedTuple):
     """An operation with its start and end, in seconds from the start of the step."""
 
     rank: int
@@ -64,7 +64,7 @@ def run(schedule: Schedule, times: Times) -> Timeline:
     return Timeline(tuple(finish), _busy(schedule, costs))
 
 
-def spans(schedule: Schedule, times: Times) -> Iterator[Span]:
+def spans(schedule: Schedule, times: Times) -> Iterator[ScheduleSpan]:
     """Yield what `run` times, operation by operation: after all that it needs, and each rank's in order."""
     costs = _costs(schedule, times)
     ends = _ends(schedule, times, costs, [0.0] * schedule.shape.ranks)
@@ -72,7 +72,7 @@ def spans(schedule: Schedule, times: Times) -> Iterator[Span]:
     gate = SLOTS.index("gate") * schedule.shape.stages
     for rank, slot, end in zip(schedule.steps.ranks, schedule.steps.slots, ends[1:], strict=True):
         if slot < gate:
-            yield Span(rank, next(operations[rank]), end - costs[slot], end)
+            yield ScheduleSpan(rank, next(operations[rank]), end - costs[slot], end)
 
 
 def _ends(schedule: Schedule, times: Times, costs: Sequence[float], clocks: list[float]) -> list[float]:

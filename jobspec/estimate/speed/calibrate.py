@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headway.jobspec.estimate.speed.speed import Speed, constants
-from headway.jobspec.estimate.speed.step import StepTime, step_time
+from headway.jobspec.estimate.speed.step import EstimatedStep, step_time
 from headway.jobspec.estimate.training import Training
 
 # Steps of a run that are not counted: the first ones compile kernels, fill caches and set up communicators.
@@ -41,7 +41,7 @@ class Calibration:
         pairs = zip(self.measured, self.weights, strict=True)
         return math.exp(sum(weight * self._with(training, other) for other, weight in pairs))
 
-    def step_time(self, training: Training) -> StepTime:
+    def step_time(self, training: Training) -> EstimatedStep:
         """Return the training's step. Raises ScheduleError where the pipeline's schedule does not take the layout."""
         step, factor, left = step_time(training, self.speed), self.factor(training), self._left_open(training)
         return replace(

@@ -22,7 +22,7 @@ from headway.jobspec.estimate.training import Training
 
 
 @dataclass(frozen=True)
-class StepTime:
+class EstimatedStep:
     """Seconds of an optimizer step. `parts` are the seconds of the busiest rank that nothing hides, by name, and add up to `seconds`.
 
     `bubble` is the share of the ranks' time in which the pipeline leaves them idle. `bytes_per_rank` are what one rank sends in a step, by
@@ -73,7 +73,7 @@ class StageCost:
         return self.forward_seconds + self.backward_seconds
 
 
-def step_time(training: Training, speed: Speed | None = None) -> StepTime:
+def step_time(training: Training, speed: Speed | None = None) -> EstimatedStep:
     """Return how long an optimizer step takes. Raises ScheduleError where the pipeline's schedule does not take the layout."""
     return _Step(training, constants() if speed is None else speed).time()
 
@@ -92,7 +92,7 @@ class _Step:
         self.stages = stages_of(training, self.profile)
         self._costs: dict[Stage, StageCost] = {}
 
-    def time(self) -> StepTime:
+    def time(self) -> EstimatedStep:
         """Return the step's seconds and parts, of the rank that computes longest."""
         end, busy = self._pipeline
         rank = max(range(len(busy)), key=busy.__getitem__)
@@ -107,7 +107,7 @@ class _Step:
         causal, full = model_flops(self.training)
         low, high = self._interval()
         blocks = (sum(stage.dense + stage.experts for stage in held), experts)
-        return StepTime(
+        return EstimatedStep(
             seconds=seconds,
             parts={name: value for name, value in parts.items() if value > 0},
             bubble=1 - sum(busy) / (len(busy) * end),

@@ -77,7 +77,7 @@ class Stored:
     file_bytes: int
 
 
-class Storage(Protocol):
+class CaptureStorage(Protocol):
     """The destination of a node's captures: a directory, an object store."""
 
     def store(self, node: NodeCapture) -> list[Stored]:

@@ -15,7 +15,7 @@ class BufferTakenError(Exception):
 
 
 @dataclass(frozen=True)
-class Sealed:
+class SealedCapture:
     """A sealed capture: its checkpoint, and its part in memory (record_bytes) with that part's hash."""
 
     run: str
@@ -38,7 +38,7 @@ class CaptureBuffer:
     # None: outgrown; it is freed with its capture.
     index: int | None
     region: Region
-    sealed: Sealed | None = None
+    sealed: SealedCapture | None = None
     wanted: bool = False
     readers: int = 0
     # The newest generation that has fetched this capture.
@@ -98,7 +98,7 @@ class Captures:
                     return buffer
             raise BufferTakenError(f"buffer {index} of rank {rank} was not handed out, or is not free")
 
-    def keep(self, buffer: CaptureBuffer, sealed: Sealed) -> None:
+    def keep(self, buffer: CaptureBuffer, sealed: SealedCapture) -> None:
         """Record that the buffer holds `sealed`, in place of what the rank sealed under the same name before."""
         with self.lock:
             for other in self._of(buffer.rank):

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from headway.runner.checkpoint.keeper.capture import NodeCapture, Storage, Stored
+from headway.runner.checkpoint.keeper.capture import CaptureStorage, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.captures import Captures
 from headway.runner.checkpoint.keeper.gathering import Gathered
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
-from headway.runner.checkpoint.keeper.tiers import Report, Tier, Upload
+from headway.runner.checkpoint.keeper.tiers import KeeperTier, Report, Upload
 
 # A tier that falls behind stores the newest capture and skips those before it. A disk does not: every requested save is
 # written.
@@ -19,10 +19,10 @@ class Delivery:
     """Queues captures to tiers. `open_storage` returns the storage of a tier at a location; `idle` is called each time
     that no work is pending."""
 
-    def __init__(self, captures: Captures, open_storage: Callable[[str, str], Storage], idle: Callable[[], None]) -> None:
+    def __init__(self, captures: Captures, open_storage: Callable[[str, str], CaptureStorage], idle: Callable[[], None]) -> None:
         self._captures, self._open, self._idle = captures, open_storage, idle
-        self._tiers: dict[str, Tier] = {}
-        self._storages: dict[tuple[str, str], Storage] = {}
+        self._tiers: dict[str, KeeperTier] = {}
+        self._storages: dict[tuple[str, str], CaptureStorage] = {}
         self._jobs = 0
         self._lock = threading.Lock()
 
@@ -53,14 +53,14 @@ class Delivery:
         for tier in behind:
             tier.give_up(partial(_is_in_the_way, rank), f"superseded in memory by step {step} while it waited")
 
-    def _tier(self, name: str) -> Tier:
+    def _tier(self, name: str) -> KeeperTier:
         with self._lock:
             self._jobs += 1
             if name not in self._tiers:
-                self._tiers[name] = Tier(name, self._ended, newest_only=name in _NEWEST_ONLY)
+                self._tiers[name] = KeeperTier(name, self._ended, newest_only=name in _NEWEST_ONLY)
             return self._tiers[name]
 
-    def _storage(self, name: str, place: str | None) -> Storage:
+    def _storage(self, name: str, place: str | None) -> CaptureStorage:
         if place is None:
             raise LookupError(f"the location of tier `{name}` was never set")
         # Only the tier's own thread requests its storages.

@@ -10,8 +10,8 @@ import xxhash
 
 from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import record_bytes
-from headway.runner.checkpoint.keeper.capture import BufferLayout, Capture, Storage
-from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, Sealed
+from headway.runner.checkpoint.keeper.capture import BufferLayout, Capture, CaptureStorage
+from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, SealedCapture
 from headway.runner.checkpoint.keeper.copies import Copies
 from headway.runner.checkpoint.keeper.delivery import Delivery
 from headway.runner.checkpoint.keeper.disk import DiskStorage
@@ -34,8 +34,8 @@ from headway.runner.checkpoint.keeper.protocol import (
     Reserve,
     Reserved,
     Seal,
+    Sealed,
 )
-from headway.runner.checkpoint.keeper.protocol import Sealed as SealedEvent
 from headway.runner.checkpoint.keeper.session import WorkerSession
 from headway.runner.checkpoint.keeper.transfer import Name, TransferError
 from headway.runner.checkpoint.keeper.wire import Message, Wire, WireError
@@ -167,19 +167,19 @@ class Keeper:
                 raise LayoutError(f"a layout of {layout.bytes} bytes in a buffer of {buffer.region.bytes}")
             sealed = self._hash(hello, layout, buffer, request)
             self._captures.keep(buffer, sealed)
-            session.tell(SealedEvent(request.step, sealed.part_xxh3_128))
+            session.tell(Sealed(request.step, sealed.part_xxh3_128))
             if tiers := tuple(tier for tier in request.tiers if tier != MEMORY):
                 self._gather(hello, sealed.checkpoint, tiers, buffer)
         finally:
             self._captures.release(buffer)
 
-    def _hash(self, hello: Hello, layout: BufferLayout, buffer: CaptureBuffer, request: Seal) -> Sealed:
+    def _hash(self, hello: Hello, layout: BufferLayout, buffer: CaptureBuffer, request: Seal) -> SealedCapture:
         checkpoint = CheckpointId(request.step, hello.generation)
         view = buffer.region.view[: layout.bytes].toreadonly()
         hashes = hash_pieces(hello.run, checkpoint, layout, view, self._hashing)
         capture = Capture(hello.rank, layout, view, hashes, request.objects)
         part = record_bytes(memory_part(capture))
-        return Sealed(hello.run, checkpoint, capture, part, xxhash.xxh3_128_hexdigest(part))
+        return SealedCapture(hello.run, checkpoint, capture, part, xxhash.xxh3_128_hexdigest(part))
 
     def _confirm(self, hello: Hello, step: int) -> None:
         self._captures.confirm(hello.rank, step, hello.generation)
@@ -285,7 +285,7 @@ class Keeper:
         if (session := self._members.get(rank)) is not None:
             session.tell(Freed(index))
 
-    def _open_storage(self, tier: str, place: str) -> Storage:
+    def _open_storage(self, tier: str, place: str) -> CaptureStorage:
         match tier:
             case "disk":
                 return DiskStorage(Path(place))

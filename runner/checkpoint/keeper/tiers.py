@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.runner.checkpoint.keeper.capture import NodeCapture, Storage, Stored
+from headway.runner.checkpoint.keeper.capture import CaptureStorage, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.captures import CaptureBuffer
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
 
@@ -17,12 +17,12 @@ class Upload:
     """A capture on its way to storage: the buffers that it is read from, and by rank the receivers of its result."""
 
     node: NodeCapture
-    storage: Callable[[], Storage]
+    storage: Callable[[], CaptureStorage]
     buffers: tuple[CaptureBuffer, ...]
     report: Report
 
 
-class Tier:
+class KeeperTier:
     """Stores captures in its own thread. `ended` gets every job once, with what was stored or the reason why nothing
     was.
 

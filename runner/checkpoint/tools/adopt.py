@@ -11,7 +11,7 @@ from headway.runner.checkpoint.chain import Base, Chain, ChainError, CheckpointI
 from headway.runner.checkpoint.format import MANIFEST, RefusedError, parse_manifest
 from headway.runner.checkpoint.posix import fsync_directory
 from headway.runner.checkpoint.stores import Store, open_store
-from headway.runner.checkpoint.tools.inspect import DIRECTORY, InspectedRun, Progress, Refused, verify
+from headway.runner.checkpoint.tools.inspect import DIRECTORY, FileRefusal, InspectedRun, Progress, verify
 from headway.runner.rundir import RunDirectory
 
 
@@ -21,7 +21,7 @@ class VerifiedDirectory:
 
     directory: str
     committed: Committed | None
-    refused: Refused | None
+    refused: FileRefusal | None
 
 
 class _Beginning:
@@ -71,28 +71,28 @@ def _found(run: InspectedRun, path: Path, at: CheckpointId) -> Iterator[Verified
                 at, MANIFEST, f"is of step {manifest.step}, generation {manifest.generation} of run `{manifest.run}`"
             )
         base = Base(at.step, at.generation, xxhash.xxh3_128_hexdigest(raw))
-        refused: list[Refused] = []
+        refused: list[FileRefusal] = []
         for seen in verify(run.reader(base)):
-            if isinstance(seen, Refused):
+            if isinstance(seen, FileRefusal):
                 refused.append(seen)
             else:
                 yield seen
         committed = Committed(at.step, at.generation, base.manifest_xxh3_128, ("disk",))
         yield VerifiedDirectory(path.name, None, refused[0]) if refused else VerifiedDirectory(path.name, committed, None)
     except OSError as error:
-        yield VerifiedDirectory(path.name, None, Refused(MANIFEST, error.strerror or str(error)))
+        yield VerifiedDirectory(path.name, None, FileRefusal(MANIFEST, error.strerror or str(error)))
     except RefusedError as error:
-        yield VerifiedDirectory(path.name, None, Refused(error.name, error.reason))
+        yield VerifiedDirectory(path.name, None, FileRefusal(error.name, error.reason))
 
 
-def contradicted(records: Sequence[Record], found: Committed) -> Refused | None:
+def contradicted(records: Sequence[Record], found: Committed) -> FileRefusal | None:
     """Return an error where the readable records commit another checkpoint under this name."""
     for record in records:
         commit = record.entry
         if not isinstance(commit, Commit) or CheckpointId(commit.step, record.generation) != found.checkpoint:
             continue
         if commit.manifest_xxh3_128 != found.manifest_xxh3_128:
-            return Refused(MANIFEST, f"xxh3_128 is {found.manifest_xxh3_128}, and {commit.manifest_xxh3_128} was committed")
+            return FileRefusal(MANIFEST, f"xxh3_128 is {found.manifest_xxh3_128}, and {commit.manifest_xxh3_128} was committed")
     return None
 
 

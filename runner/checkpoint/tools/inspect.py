@@ -225,7 +225,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Refused:
+class FileRefusal:
     """A file, with the tensor or object in it, that differs from what was committed; `unread` is RefusedError's."""
 
     name: str
@@ -233,20 +233,20 @@ class Refused:
     unread: int | None = None
 
 
-def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progress | Refused]:
+def verify(reader: Reader, ranks: Sequence[int] | None = None) -> Iterator[Progress | FileRefusal]:
     """Read every part, object and chunk; continue after an error. Ends with the progress of all bytes.
 
     With `ranks`, read only their parts, without checking that all parts together are complete.
     """
     parts = [_part(reader, rank) for rank in (range(reader.manifest.world_size) if ranks is None else ranks)]
-    yield from (found for found in parts if isinstance(found, Refused))
-    chunks = [(name, chunk) for part in parts if not isinstance(part, Refused) for name, chunk in part]
+    yield from (found for found in parts if isinstance(found, FileRefusal))
+    chunks = [(name, chunk) for part in parts if not isinstance(part, FileRefusal) for name, chunk in part]
     of, done = sum(chunk.length for _, chunk in chunks), 0
     with ThreadPoolExecutor(_threads()) as pool:
         for (_, chunk), refused in zip(chunks, pool.map(lambda found: _verify_chunk(reader, *found), chunks), strict=True):
             done += chunk.length
             yield refused or Progress(done, of)
-    if ranks is None and all(not isinstance(part, Refused) for part in parts):
+    if ranks is None and all(not isinstance(part, FileRefusal) for part in parts):
         yield from _uncovered(reader)
     yield Progress(done, of)
 
@@ -257,36 +257,36 @@ def _threads() -> int:
     return max(1, min(_THREADS, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
-def _part(reader: Reader, rank: int) -> list[tuple[str, Chunk]] | Refused:
+def _part(reader: Reader, rank: int) -> list[tuple[str, Chunk]] | FileRefusal:
     """Return the chunks of a rank's part, after reading its objects."""
     try:
         reader.objects(rank)
         return [(name, chunk) for name, entry in reader.part(rank).tensors.items() for chunk in entry.chunks]
     except RefusedError as error:
-        return Refused(error.name, error.reason, error.unread)
+        return FileRefusal(error.name, error.reason, error.unread)
     except ValueError as error:
-        return Refused(part_name(rank), f"an object cannot be read: {error}")
+        return FileRefusal(part_name(rank), f"an object cannot be read: {error}")
 
 
-def _verify_chunk(reader: Reader, name: str, chunk: Chunk) -> Refused | None:
+def _verify_chunk(reader: Reader, name: str, chunk: Chunk) -> FileRefusal | None:
     try:
         reader.chunk(name, chunk)
     except RefusedError as error:
-        return Refused(error.name, error.reason, error.unread)
+        return FileRefusal(error.name, error.reason, error.unread)
     return None
 
 
-def _uncovered(reader: Reader) -> Iterator[Refused]:
+def _uncovered(reader: Reader) -> Iterator[FileRefusal]:
     """Yield the tensors with elements that no part has."""
     try:
         tensors = reader.tensors()
     except RefusedError as error:
-        yield Refused(error.name, error.reason)
+        yield FileRefusal(error.name, error.reason)
         return
     for name, tensor in tensors.items():
         there = sum(prod(chunk.box.shape) for chunk in distinct(tensor.chunks))
         if there != prod(tensor.shape):
-            yield Refused(MANIFEST, f"tensor `{name}`: {there} of {prod(tensor.shape)} elements are present")
+            yield FileRefusal(MANIFEST, f"tensor `{name}`: {there} of {prod(tensor.shape)} elements are present")
 
 
 def distinct(chunks: tuple[Chunk, ...]) -> list[Chunk]:

@@ -18,9 +18,9 @@ from headway.runner.checkpoint.tools.adopt import (
     survey,
 )
 from headway.runner.checkpoint.tools.inspect import (
+    FileRefusal,
     InspectedRun,
     Progress,
-    Refused,
     chosen,
     lost_chain,
     open_run,
@@ -72,7 +72,7 @@ def _verified(name: str, opened: Callable[[], Reader]) -> int:
     try:
         last = Progress(0, 0)
         for found in verify(opened()):
-            if isinstance(found, Refused):
+            if isinstance(found, FileRefusal):
                 refused += 1
                 say("refused", checkpoint=name, name=found.name, reason=found.reason)
             else:

@@ -21,7 +21,7 @@ from headway.jobspec.estimate.goodput.run import (
     SimulatedTier,
 )
 from headway.jobspec.estimate.goodput.saves import Checkpoints, SavePauses
-from headway.jobspec.estimate.goodput.simulate import Bucket, simulate, simulate_each
+from headway.jobspec.estimate.goodput.simulate import TimeBucket, simulate, simulate_each
 from headway.jobspec.estimate.goodput.spares import best_spares
 from headway.jobspec.estimate.goodput.summary import over_interval, summarize
 
@@ -85,8 +85,8 @@ def test_a_run_without_failures_takes_its_work_and_its_saves() -> None:
     outcome = simulate(replace(failing(RUN, node_mtbf_s=NEVER_S), wall_s=math.inf, work_s=3601.0))
     assert outcome.finished
     assert outcome.wall_s == pytest.approx(3601 + 60 * 0.5 + 2 * 10.0)
-    assert outcome.buckets[Bucket.PRODUCTIVE] == pytest.approx(3601)
-    assert outcome.buckets[Bucket.SAVE] == pytest.approx(50)
+    assert outcome.buckets[TimeBucket.PRODUCTIVE] == pytest.approx(3601)
+    assert outcome.buckets[TimeBucket.SAVE] == pytest.approx(50)
 
 
 def test_a_failure_costs_what_was_trained_since_the_last_checkpoint_and_the_recovery() -> None:
@@ -94,11 +94,11 @@ def test_a_failure_costs_what_was_trained_since_the_last_checkpoint_and_the_reco
     random = Random(3)
     failed_s = Arrivals(run, Nodes(run, random), random).next().time_s
     buckets = simulate(replace(run, wall_s=failed_s + 500), seed=3).buckets
-    assert buckets[Bucket.LOST] == pytest.approx(failed_s % 1000)
-    assert buckets[Bucket.DETECT] == pytest.approx(30)
-    assert buckets[Bucket.RESTART] == pytest.approx(150)
-    assert buckets[Bucket.LOAD] == pytest.approx(20)
-    assert buckets[Bucket.PRODUCTIVE] == pytest.approx(failed_s - failed_s % 1000 + 300)
+    assert buckets[TimeBucket.LOST] == pytest.approx(failed_s % 1000)
+    assert buckets[TimeBucket.DETECT] == pytest.approx(30)
+    assert buckets[TimeBucket.RESTART] == pytest.approx(150)
+    assert buckets[TimeBucket.LOAD] == pytest.approx(20)
+    assert buckets[TimeBucket.PRODUCTIVE] == pytest.approx(failed_s - failed_s % 1000 + 300)
 
 
 def test_a_run_that_never_gets_to_a_checkpoint_is_given_up() -> None:
@@ -158,7 +158,7 @@ def test_saves_that_take_longer_than_their_interval_come_as_often_as_they_can() 
 
 
 def test_without_spares_the_job_waits_for_repairs() -> None:
-    waits = [simulate(replace(RUN, spares=spares, pool=0)).buckets[Bucket.NODES] for spares in (0, 4, 16)]
+    waits = [simulate(replace(RUN, spares=spares, pool=0)).buckets[TimeBucket.NODES] for spares in (0, 4, 16)]
     assert waits[0] > 1.5 * waits[1] > 100 * waits[2]
 
 
@@ -166,8 +166,8 @@ def test_a_spare_of_the_job_restarts_warm_and_one_of_the_pool_cold() -> None:
     run = failing(replace(RUN, nodes=1, wall_s=20_000 * DAY_S), causes=(NODE,), repair_s=0.0)
     for spares, restart_s, waited_s in ((1, 150, 0), (0, 600, 300)):
         outcome = simulate(replace(run, spares=spares, pool=1))
-        assert outcome.buckets[Bucket.RESTART] / outcome.restarts == pytest.approx(restart_s, rel=0.02)
-        assert outcome.buckets[Bucket.NODES] / outcome.restarts == pytest.approx(waited_s, rel=0.02)
+        assert outcome.buckets[TimeBucket.RESTART] / outcome.restarts == pytest.approx(restart_s, rel=0.02)
+        assert outcome.buckets[TimeBucket.NODES] / outcome.restarts == pytest.approx(waited_s, rel=0.02)
 
 
 @pytest.mark.parametrize("nodes", [64, 2048])
@@ -177,7 +177,7 @@ def test_the_best_spares_keep_the_job_from_waiting_and_three_fewer_do_not(nodes:
     waiting = {}
     for spares in (best, best - 3):
         outcome = simulate(replace(run, spares=spares))
-        waiting[spares] = outcome.buckets[Bucket.NODES] / outcome.wall_s
+        waiting[spares] = outcome.buckets[TimeBucket.NODES] / outcome.wall_s
     assert waiting[best] < 0.006 < waiting[best - 3]
 
 
@@ -235,8 +235,8 @@ def test_a_dropped_replica_stalls_the_others_and_is_missed_until_it_is_back() ->
     run = failing(replace(RUN, replicas=Replicas(16, 60.0, 900.0), tiers=()), causes=(PROCESS,))
     outcome = simulate(run)
     assert outcome.restarts == 0
-    assert outcome.buckets[Bucket.STALL] / outcome.interruptions == pytest.approx(60, rel=0.02)
-    assert outcome.buckets[Bucket.MISSING] / outcome.interruptions == pytest.approx((930 - 60) / 16, rel=0.05)
+    assert outcome.buckets[TimeBucket.STALL] / outcome.interruptions == pytest.approx(60, rel=0.02)
+    assert outcome.buckets[TimeBucket.MISSING] / outcome.interruptions == pytest.approx((930 - 60) / 16, rel=0.05)
 
 
 def test_too_few_replicas_start_the_job_again() -> None:

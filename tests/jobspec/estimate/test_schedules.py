@@ -21,7 +21,7 @@ from headway.jobspec.estimate.schedules.operation import Operation
 from headway.jobspec.estimate.schedules.orders import ScheduleError
 from headway.jobspec.estimate.schedules.schedule import Schedule, make_schedule
 from headway.jobspec.estimate.schedules.steps import DeadlockError, steps_of
-from headway.jobspec.estimate.schedules.timeline import Span, Times, run, spans
+from headway.jobspec.estimate.schedules.timeline import ScheduleSpan, Times, run, spans
 from headway.jobspec.spec.layout import Schedule as SpecSchedule
 
 ONE_STAGE = ("GPipe", "1F1B", "ZBH1")
@@ -234,7 +234,7 @@ def test_zero_bubble_h1_leaves_f_and_i_without_w_of_each_hop(
         assert timeline.makespan == microbatches * chunks * (forward + input_gradient + weight_gradient) + idle
 
 
-def _by_rank(passes: Iterable[Span]) -> list[Span]:
+def _by_rank(passes: Iterable[ScheduleSpan]) -> list[ScheduleSpan]:
     return sorted(passes, key=lambda span: (span.rank, span.start))
 
 
@@ -371,11 +371,11 @@ def _inputs(operation: Operation, stages: int) -> list[tuple[str, int, int]]:
     return [("F", stage, microbatch), *([("I", stage + 1, microbatch)] if stage < stages - 1 else [])]
 
 
-def _made(span: Span) -> tuple[str, int, int]:
+def _made(span: ScheduleSpan) -> tuple[str, int, int]:
     return ("I" if span.operation.kind == "B" else span.operation.kind, span.operation.stage, span.operation.microbatch)
 
 
-def _together(run_by_rank: list[Span]) -> Iterator[list[Span]]:
+def _together(run_by_rank: list[ScheduleSpan]) -> Iterator[list[ScheduleSpan]]:
     """A rank's passes one by one, and those that run together as one."""
     passes = iter(run_by_rank)
     for span in passes:
@@ -388,7 +388,7 @@ def _together(run_by_rank: list[Span]) -> Iterator[list[Span]]:
 def test_every_pass_starts_as_soon_as_its_rank_is_free_and_its_inputs_have_come(name: str, data: st.DataObject) -> None:
     schedule, times = data.draw(timed_schedules(name))
     stages = schedule.shape.stages
-    by_rank: dict[int, list[Span]] = {rank: [] for rank in range(schedule.shape.ranks)}
+    by_rank: dict[int, list[ScheduleSpan]] = {rank: [] for rank in range(schedule.shape.ranks)}
     for span in spans(schedule, times):
         by_rank[span.rank].append(span)
     groups = {rank: list(_together(passes)) for rank, passes in by_rank.items()}
@@ -407,7 +407,12 @@ def test_every_pass_starts_as_soon_as_its_rank_is_free_and_its_inputs_have_come(
 
 
 def _expected_start(
-    group: list[Span], free: float, there: dict[tuple[str, int, int], float], times: Times, schedule: Schedule, stages: int
+    group: list[ScheduleSpan],
+    free: float,
+    there: dict[tuple[str, int, int], float],
+    times: Times,
+    schedule: Schedule,
+    stages: int,
 ) -> float:
     """Exposed transfers come one after the other, a backward's first."""
     for span in reversed(group):

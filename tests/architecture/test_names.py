@@ -1,0 +1,40 @@
+"""A public class name means one thing in the whole of headway, so that a search for it finds one class."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("headway/cli", "headway/compile", "headway/report", "infra", "jobspec", "runner", "templates")
+# One concept in several forms: what a user writes, what the runner gets of it, and what a report reads of what the runner has written.
+FORMS = ("jobspec/spec/", "jobspec/catalog/", "runner/contract/", "headway/report/records.py")
+# A class and its form in one of FORMS.
+WRITERS = {
+    "Base": "runner/checkpoint/chain.py",
+    "Claim": "runner/checkpoint/chain.py",
+    "Committed": "runner/checkpoint/chain.py",
+    "End": "runner/checkpoint/chain.py",
+    "Record": "runner/checkpoint/chain.py",
+    "Hang": "runner/health/watch.py",
+    "Straggler": "runner/health/stragglers.py",
+    "Store": "runner/checkpoint/stores/__init__.py",
+    "Trainer": "runner/train/main.py",
+    # Of the schema that editors show, where a user sees the name.
+    "Mount": "templates/schedulers/kubernetes/options.py",
+}
+
+
+def test_public_class_name_means_one_thing() -> None:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].add(path.relative_to(ROOT).as_posix())
+    several = {}
+    for name, files in found.items():
+        others = {file for file in files if not file.startswith(FORMS)} - {WRITERS.get(name, "")}
+        if len(files) > 1 and others:
+            several[name] = sorted(files)
+    assert several == {}
+    unused = {name for name, file in WRITERS.items() if file not in found[name] or len(found[name]) == 1}
+    assert unused == set()
