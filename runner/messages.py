@@ -16,15 +16,17 @@ import functools
 import hashlib
 import hmac
 import json
+import logging
 import resource
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
+
+_log = logging.getLogger(__name__)
 
 Side = Literal["agent", "coordinator"]
 KINDS: Mapping[Side, frozenset[str]] = {
@@ -76,7 +78,7 @@ class Refusals:
         if (now := time.monotonic()) - self._said < SAY_S:
             return
         more = f" (and {self._unsaid - 1} others since the last such line)" if self._unsaid > 1 else ""
-        print(f"refused a connection with {peer}: {why}{more}", file=sys.stderr, flush=True)
+        _log.warning("refused a connection with %s: %s%s", peer, why, more)
         self._said, self._unsaid = now, 0
 
 
@@ -169,11 +171,7 @@ class Link:
             f'"seq":{self._sent},"kind":"{kind}","body":{body}}}'
         ).encode()
         if len(raw) > MAX_LINE_BYTES - _MAC_CHARACTERS - 1:  # the peer would end the link at it, each time it is said again
-            print(
-                f"a message {kind!r} of {len(raw)} bytes is not sent: the limit is {MAX_LINE_BYTES}",
-                file=sys.stderr,
-                flush=True,
-            )
+            _log.error("a message %r of %s bytes is not sent: the limit is %s", kind, len(raw), MAX_LINE_BYTES)
             return
         self._sent += 1
         self._write(b"%s %s\n" % (_mac(self._secret, self._outward + raw), raw))

@@ -6,11 +6,11 @@ says is said again after the next join, so that nothing is lost with a connectio
 
 import asyncio
 import json
+import logging
 import mmap
 import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.runner import log
 from headway.runner.agent import cgroup, devices, probe, ras
 from headway.runner.agent.flight import Recorder, answers
 from headway.runner.agent.kernel_log import KernelLog
@@ -34,6 +35,8 @@ from headway.runner.health.collectives import Collective
 from headway.runner.health.xid import of_job
 from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message, connect
 from headway.runner.rundir import RunDirectory, read_verdict
+
+_log = logging.getLogger(__name__)
 
 RECONNECT_S = 0.1  # of a few nodes; thousands look for a new coordinator less often
 LISTEN_AGAIN_S = 5.0
@@ -172,7 +175,7 @@ class Agent:
 
     def _leave(self) -> None:
         if not self._over.is_set():
-            _say("the grace period is over and no coordinator has decided")
+            _log.warning("the grace period is over and no coordinator has decided")
             self._exit(Exit.PREEMPTED)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
@@ -225,7 +228,7 @@ class Agent:
 
     def _lost(self, _: Link, why: str) -> None:
         if not self._over.is_set():
-            _say(f"coordinator lost: {why}")
+            _log.warning("the connection to the coordinator ended: %s", why)
         self._cut.set()
 
     def _is_over_without(self, since: float) -> bool:
@@ -235,7 +238,7 @@ class Agent:
         self._runs()
         away_s = time.monotonic() - since - self._pauses.since(since)
         if away_s > self._patience_s() and self._silent_s() > self._patience_s():
-            _say(f"no coordinator for {self._patience_s():.0f} s")
+            _log.error("no coordinator for %.0f s", self._patience_s())
             self._exit(Exit.RETRY_ELSEWHERE)
             return True
         self._take_over(away_s)
@@ -282,6 +285,7 @@ class Agent:
     def _join(self, link: Link) -> None:
         """Joins, and says again what may not have arrived."""
         self._link, self._met = link, True
+        _log.info("connected to the coordinator")
         ranks = sorted(worker["rank"] for worker in self._running())
         # What a scheduler knows of this node; what the run knows of its host the coordinator knows too.
         domain = os.environ.get("HEADWAY_DOMAIN") or None
@@ -340,6 +344,7 @@ class Agent:
     def _report_end(self, worker: dict[str, Any]) -> None:
         """With all others that end in this turn of the loop, in one message."""
         facts = {key: worker[key] for key in ("rank", "code", "asked", "oom")}
+        _log.info("exited", extra=log.fields({**facts, "how": worker["ended"]}))
         step = self.page.read(worker["local_rank"])["step"]
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._report_ends)
@@ -356,6 +361,10 @@ class Agent:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def _obey(self, _: Link, message: Message) -> None:
+        log.in_generation(message.generation)
+        facts = {name: value for name, value in message.body.items() if isinstance(value, str | int | float)}
+        level = logging.DEBUG if message.kind == "probe" else logging.INFO
+        _log.log(level, "order to %s", message.kind, extra=log.fields(facts))
         match message.kind:
             case "assign":
                 self.slot = message.body["slot"]
@@ -385,7 +394,7 @@ class Agent:
         try:
             holdings = await held_by(name) if name else []
         except KeeperError as error:
-            _say(str(error))
+            _log.warning("the keeper cannot be asked: %s", error)
             holdings = []
         self._say_evidence({"what": "held", "holdings": [asdict(holding) for holding in holdings]})
 
@@ -522,7 +531,7 @@ class Agent:
             try:
                 found = await probe.look(pids, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
             except Exception as error:  # a look that fails must not keep SIGKILL from them
-                _say(f"cannot inspect the ranks that still run: {error}")
+                _log.warning("cannot inspect the ranks that still run: %s", error)
                 continue
             if all(seen.where == "collective" for seen in found.values()):
                 break
@@ -541,12 +550,12 @@ class Agent:
         try:
             orders = [self._standby_order(local_rank) for local_rank in range(self.config.procs_per_slot)]
         except Exception as error:  # one can do without
-            _say(f"no standbys: {error}")
+            _log.warning("no standbys: %s", error)
             return
         if any(not is_ours(order["argv"]) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
-            _say("no standbys: not enough free memory")
+            _log.warning("no standbys: not enough free memory")
             return
         self._ask("standby", workers=orders, modules=self._modules_worth())
 
@@ -583,15 +592,12 @@ class Agent:
         return worth_importing([], of_any_rank=True)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisor decides
         signal.signal(number, signal.SIG_IGN)
     environment = {name: os.environ[f"HEADWAY_{name}"] for name in ("RUN_JSON", "ATTEMPT", "NODE", "HOST", "INCARNATION")}
     descriptors = {name: int(os.environ[f"HEADWAY_{name}"]) for name in ("SUPERVISOR_FD", "HEARTBEAT_FD")}
+    log.configure("agent", node=int(environment["NODE"]))
     run_json = Path(environment["RUN_JSON"])
     config = from_json(RunConfig, run_json.read_text())
     directory = RunDirectory.of(run_json, int(environment["ATTEMPT"]))

@@ -1,11 +1,13 @@
 """Exports the state of a run as Prometheus gauges, served on loopback only."""
 
 import json
-import sys
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+_log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 PORT_VARIABLE = "HEADWAY_METRICS_PORT"
@@ -114,4 +116,4 @@ def open_exporter(configured: int | None, environment: Mapping[str, str], run: s
 
 
 def _complain(text: str) -> None:
-    print(f"exporter: {text}", file=sys.stderr, flush=True)
+    _log.warning("exporter: %s", text)

@@ -1,7 +1,7 @@
 """Writes a coordinator's records: journal, ledger and verdict. Calls may wait for the store; one thread makes them, in order."""
 
 import json
-import sys
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +16,8 @@ from headway.runner.coordinator.suspects import file_of, record, strike
 from headway.runner.goodput.ledger import Account, Book, StepTime
 from headway.runner.lines import append_line, cut_torn_line, read_last, read_lines
 from headway.runner.rundir import RunDirectory, read_verdict
+
+_log = logging.getLogger(__name__)
 
 LEDGER_SCHEMA = "headway.ledger/1"
 EVIDENCE_NAMED = 64  # files
@@ -95,7 +97,7 @@ class Journal:
             try:
                 chain.append(End(verdict.verdict), generation, self._directory.attempt, "coordinator")
             except (ChainError, SupersededError, OSError) as error:
-                print(f"the end of the run could not be recorded: {error}", file=sys.stderr, flush=True)
+                _log.error("the end of the run could not be recorded: %s", error)
         return verdict
 
     def _verdict(self, finish: Finish, generation: int) -> Verdict:
@@ -127,7 +129,7 @@ class Journal:
             steps = list(self._new_steps(generation))
             journal = [line for line, _ in read_lines(self._directory.journal(generation))]
         except OSError as error:  # its seconds then stand in the next generation's account
-            print(f"generation {generation} is missing in the ledger: {error}", file=sys.stderr, flush=True)
+            _log.error("generation %s is missing in the ledger: %s", generation, error)
             return
         closed = self._book.close(end, journal, steps, seen, saves=self._saves(), slots=slots, spares=spares)
         self._write_account(generation, closed)
@@ -174,4 +176,4 @@ def _without_wall(line: Mapping[str, Any]) -> str:
 
 
 def _complain(path: Path, error: OSError) -> None:
-    print(f"{path}: {error}", file=sys.stderr, flush=True)
+    _log.error("%s: %s", path, error)

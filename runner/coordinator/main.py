@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headway.runner import log
 from headway.runner.checkpoint.chain import Chain, ChainError, Claim, Record, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of, set_by
@@ -50,6 +51,11 @@ from headway.runner.health.watch import Watch
 from headway.runner.lines import read_lines
 from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
 from headway.runner.rundir import RunDirectory, read_verdict
+
+_log = logging.getLogger(__name__)
+
+# Kinds of the journal that the log shows as warnings.
+ALARMING = frozenset({"failure", "hang", "straggler", "lost", "undead", "corruption", "refused", "refused file", "unread"})
 
 RETRY_S = 1.0
 TIMER_EARLY_S = 0.25  # by which a tick's timer may be early: with many nodes there are many beats, and each puts it off
@@ -139,7 +145,7 @@ class Server:
         except OSError as error:
             if port == 0:
                 raise
-            print(f"{self._host}:{port} is not available, so another port is used: {error}", file=sys.stderr, flush=True)
+            _log.warning("%s:%s is not available, so another port is used: %s", self._host, port, error)
             return await listen(self._host, 0, secret, self._run, self._heard, self._lost)
 
     def _take_over(self) -> None:
@@ -203,7 +209,7 @@ class Server:
             await asyncio.sleep(EXPORT_S)
 
     def _replaced(self) -> None:
-        print(f"term {self._term.number} was superseded by another coordinator's", file=sys.stderr, flush=True)
+        _log.warning("term %s was superseded by another coordinator's", self._term.number)
         self._held = []  # nobody is told anything any more
         self._over.set()
 
@@ -317,7 +323,7 @@ class Server:
                 event = await self._in_store(partial(self._claim_in_charge, wanted))
                 break
             except OSError as error:
-                print(f"the chain cannot be used: {error}", file=sys.stderr, flush=True)
+                _log.error("the chain cannot be used: %s", error)
                 if time.monotonic() > until:
                     event = ClaimRefused(Exit.RETRY_ELSEWHERE, f"the store cannot be used: {error}")
                     break
@@ -352,7 +358,7 @@ class Server:
 
     def _leave_the_store(self, exit_code: Exit) -> None:
         """The store takes nothing and refuses nothing: the nodes end without a verdict in it, which none of them could read either."""
-        print(f"the store has not answered for {self._store_s:.0f} s ({set_by('store')})", file=sys.stderr, flush=True)
+        _log.error("the store has not answered for %.0f s (%s)", self._store_s, set_by("store"))
         self.store_hangs, self._held = True, None
         self._do(Broadcast("stop", self._machine.generation.number, {"exit_code": int(exit_code)}))
         self._over.set()
@@ -383,6 +389,9 @@ class Server:
 
     def _note(self, note: Note) -> "Future[None]":
         line = self._books.line(note, time.time())
+        log.in_generation(note.generation)
+        facts = {name: value for name, value in line.items() if name not in ("wall", "kind", "generation", "attempt")}
+        _log.log(logging.WARNING if note.kind in ALARMING else logging.INFO, "%s", note.kind, extra=log.fields(facts))
         written = self._store.submit(self._books.note, note.generation, line)
         self._notifier.journal(line)
         if note.kind == "failure" and self._machine.failure is not None:
@@ -415,7 +424,7 @@ def patiently(work: Callable[[], T], patience_s: float) -> T:
         except OSError as error:
             if time.monotonic() > until:
                 raise
-            print(f"the store cannot be used: {error}", file=sys.stderr, flush=True)
+            _log.error("the store cannot be used: %s", error)
             time.sleep(RETRY_S)
 
 
@@ -492,6 +501,7 @@ def _nodes_of(start: Mapping[str, Any]) -> dict[int, int]:
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisors decide
         signal.signal(number, signal.SIG_IGN)
+    log.configure("coordinator", node=int(os.environ.get("HEADWAY_NODE", "0")))
     run_json = Path(os.environ["HEADWAY_RUN_JSON"])
     config = from_json(RunConfig, run_json.read_text())
     directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))

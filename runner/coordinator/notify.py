@@ -2,8 +2,8 @@
 
 import contextlib
 import json
+import logging
 import queue
-import sys
 import threading
 import time
 import urllib.error
@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headway.runner.contract import Exit, RunConfig, Verdict
+
+_log = logging.getLogger(__name__)
 
 TRIES = 3
 TIMEOUT_S = 5.0
@@ -211,4 +213,4 @@ class Notifier:
 
 
 def _complain(text: str) -> None:
-    print(f"notify: {text}", file=sys.stderr, flush=True)
+    _log.warning("notify: %s", text)

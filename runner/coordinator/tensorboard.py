@@ -1,12 +1,14 @@
 """Writes metrics.jsonl as TensorBoard scalars in a thread that follows the file; workers write nothing extra."""
 
-import sys
+import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.runner.lines import read_lines
+
+_log = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "HEADWAY_TENSORBOARD"
 POLL_S = 5.0
@@ -71,4 +73,4 @@ def open_follower(metrics: Path, environment: Mapping[str, str], run: str) -> Fo
 
 
 def _complain(text: str) -> None:
-    print(f"tensorboard: {text}", file=sys.stderr, flush=True)
+    _log.warning("tensorboard: %s", text)

@@ -1,6 +1,7 @@
 """A run that loses processes ends in the same state as one that does not."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step, wa
 
 pytestmark = pytest.mark.slow
 
+LOGGED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR)"
 AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.main"
 KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
@@ -33,6 +35,12 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
     assert "in 2 failures" in done.stdout
     assert (run.directory / "report.html").is_file()
     assert processes_of(run.directory) == []
+    logs = {name: (run.directory / f"attempts/0/logs/{name}-0.log").read_text() for name in ("agent", "coordinator")}
+    assert all(
+        re.match(rf"{LOGGED} {name} node=0( generation=\d+)?: ", line) for name in logs for line in logs[name].splitlines()
+    )
+    assert logs["coordinator"].count(": failure ") == 2
+    assert logs["agent"].count(": order to start") == 3
 
 
 def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier(uninterrupted: Run, tmp_path: Path) -> None:

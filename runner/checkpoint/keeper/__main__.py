@@ -1,19 +1,22 @@
 """Runs the keeper's process: `python -m headway.runner.checkpoint.keeper --socket NAME --parent-fd FD`."""
 
 import argparse
+import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from headway.runner import log
 from headway.runner.checkpoint.keeper.peer import PeerNetwork
 from headway.runner.checkpoint.keeper.service import Keeper
 from headway.runner.checkpoint.keeper.wire import Wire, address, peer_uid
+
+_log = logging.getLogger(__name__)
 
 READY = b"ready\n"
 # Training comes first; HEADWAY_KEEPER_NICE changes it.
@@ -39,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = parser.parse_args(argv)
     if arguments.standalone:
         _leave_parent()
+    else:
+        log.configure("keeper", node=int(os.environ.get("HEADWAY_NODE", "0")))
     # A scheduler signals every process; workers then save, and need this one.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -91,7 +96,7 @@ def _accept(listener: socket.socket, keeper: Keeper) -> None:
         if peer_uid(connection) == os.getuid():
             _start(keeper.attend, Wire(connection))
         else:
-            print(f"refused a connection of user {peer_uid(connection)}", file=sys.stderr, flush=True)
+            _log.warning("refused a connection of user %s", peer_uid(connection))
             connection.close()
 
 

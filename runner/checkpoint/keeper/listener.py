@@ -1,8 +1,8 @@
 """Accepts captures from other nodes' keepers, and serves them back."""
 
 import json
+import logging
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -21,6 +21,8 @@ from headway.runner.checkpoint.keeper.memory import NoMemoryError, Region
 from headway.runner.checkpoint.keeper.peer import PeerNetwork
 from headway.runner.checkpoint.keeper.transfer import Name, TransferError, receive_data, receive_part, send_data
 from headway.runner.checkpoint.posix import write_atomic
+
+_log = logging.getLogger(__name__)
 
 Lookup = Callable[[int, CheckpointId], "HeldCapture | None"]
 
@@ -79,7 +81,7 @@ class KeeperListener:
                 self._answer(channel, request)
                 request = channel.receive_if_any()
         except (KeeperChannelError, TransferError) as error:
-            print(f"refused a connection: {error}", file=sys.stderr, flush=True)
+            _log.warning("refused a connection: %s", error)
         finally:
             self._is_no_stranger(connection)
             channel.close()
@@ -149,5 +151,5 @@ def _listen(host: str) -> socket.socket:
         try:
             return socket.create_server((host, 0), backlog=128)
         except OSError as error:
-            print(f"cannot listen on `{host}`: {error}", file=sys.stderr, flush=True)
+            _log.error("cannot listen on `%s`: %s", host, error)
         time.sleep(LISTEN_RETRY_S)

@@ -1,7 +1,7 @@
 """Serves one connection to the keeper: one thread reads requests, another writes, so that no slow reader blocks others."""
 
+import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -9,6 +9,8 @@ from queue import SimpleQueue
 from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.keeper.protocol import Hello
 from headway.runner.checkpoint.keeper.wire import LostError, Message, Wire, WireError
+
+_log = logging.getLogger(__name__)
 
 Outgoing = tuple[Message, tuple[int, ...], bool]
 
@@ -32,7 +34,7 @@ class WorkerSession:
         except LostError:
             return
         except WireError as error:
-            print(f"refused a connection: {error}", file=sys.stderr, flush=True)
+            _log.warning("refused a connection: %s", error)
         finally:
             self._outgoing.put(None)
             self._wire.hang_up()
