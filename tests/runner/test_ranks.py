@@ -25,8 +25,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from headway.runner.checkpoint.chain import Chain, SupersededError
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.checkpoint.layout import State
-from headway.runner.checkpoint.location import Place
+from headway.runner.checkpoint.layout import RankState
+from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Mesh
 from tests.runner.saves import save
@@ -54,8 +54,8 @@ found["only the first, who fails"] = outcome({0: OSError("no space")}, only=0)
 
 mesh = init_device_mesh("cpu", (world,))
 sharded = distribute_tensor(torch.arange(21.0).reshape(7, 3), mesh, [Shard(0)])
-place = Place(root / "checkpoints", "run-1", 1, 0, 1, Mesh(dp_shard=world))
-found["bytes"] = save(place, Chain(PosixStore(root / "chain"), "run-1"), ranks, 5, State({"w": sharded}, {"rank": rank}), keep=2).bytes
+place = CheckpointLocation(root / "checkpoints", "run-1", 1, 0, 1, Mesh(dp_shard=world))
+found["bytes"] = save(place, Chain(PosixStore(root / "chain"), "run-1"), ranks, 5, RankState({"w": sharded}, {"rank": rank}), keep=2).bytes
 (root / f"{rank}.json").write_text(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
