@@ -15,9 +15,8 @@ from pathlib import Path
 
 from headway.runner.agent.listening import listen
 from headway.runner.agent.supervisor import Supervisor
-from headway.runner.contract import Exit, RecordError, RunConfig, from_json
+from headway.runner.contract import Exit, RecordError, RunConfig, RunDirectory, from_json, read_verdict
 from headway.runner.goodput.closing import closing_line
-from headway.runner.rundir import RunDirectory, read_verdict
 
 LOOPBACK = "127.0.0.1"
 # Kubernetes' DNS learns a pod's name when the pod has started, and may hold the address of one before it for its records' 30 s.

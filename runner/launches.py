@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.runner.alive import Process
-from headway.runner.contract import RecordError, from_json
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RecordError, RunDirectory, from_json
 
 
 @dataclass(frozen=True)

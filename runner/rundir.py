@@ -14,114 +14,14 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headway.runner.checkpoint.posix import create_exclusive
-from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, Verdict, from_json, settled, to_json
+from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, RunDirectory, from_json, read_verdict, settled, to_json
 from headway.runner.coordinator.suspects import file_of, lemons
 
 HANDLE_SCHEMA = "headway.handle/1"
-
-
-@dataclass(frozen=True)
-class RunDirectory:
-    """The layout of docs/records.md, one property a file. `attempt` picks the attempt's own folder."""
-
-    root: Path
-    attempt: int
-
-    @classmethod
-    def of(cls, run_json: Path, attempt: int) -> "RunDirectory":
-        """The run directory that holds `attempts/<k>/run.json`."""
-        return cls(run_json.resolve().parent.parent.parent, attempt)
-
-    @property
-    def attempt_directory(self) -> Path:
-        return self.root / "attempts" / str(self.attempt)
-
-    @property
-    def run_json(self) -> Path:
-        return self.attempt_directory / "run.json"
-
-    @property
-    def spec(self) -> Path:
-        return self.attempt_directory / "spec.json"
-
-    @property
-    def launch(self) -> Path:
-        """Of `headway torchrun`: what was launched, and by which process."""
-        return self.attempt_directory / "launch.json"
-
-    @property
-    def verdict(self) -> Path:
-        return self.attempt_directory / "verdict.json"
-
-    @property
-    def coordinator(self) -> Path:
-        return self.attempt_directory / "coordinator.json"
-
-    @property
-    def coordinators(self) -> Path:
-        return self.attempt_directory / "coordinators"
-
-    def term(self, number: int) -> Path:
-        return self.coordinators / f"{number:06d}.json"
-
-    def entered(self, node: int) -> Path:
-        return self.attempt_directory / "entered" / f"{node}.json"
-
-    @property
-    def evidence(self) -> Path:
-        return self.attempt_directory / "evidence"
-
-    def stacks(self, rank: int) -> Path:
-        return self.evidence / f"stacks-{rank}.txt"
-
-    def node(self, index: int) -> Path:
-        return self.attempt_directory / "nodes" / f"{index}.json"
-
-    def keeper(self, node: int) -> Path:
-        return self.attempt_directory / "keepers" / f"{node}.json"
-
-    def log(self, slot: int, rank: int) -> Path:
-        return self.attempt_directory / "logs" / str(slot) / f"{rank}.log"
-
-    def journal(self, generation: int) -> Path:
-        return self.root / "shared" / "journal" / f"{generation:06d}.jsonl"
-
-    @property
-    def chain(self) -> Path:
-        return self.root / "shared" / "chain"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "shared" / "checkpoints"
-
-    @property
-    def saved(self) -> Path:
-        """What a script has saved by other means than headway's: a file a host."""
-        return self.root / "shared" / "saved"
-
-    @property
-    def secret_file(self) -> Path:
-        return self.root / "secret"
-
-    @property
-    def handle(self) -> Path:
-        return self.root / "handle.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def ledger(self) -> Path:
-        return self.root / "ledger.jsonl"
-
-    def secret(self) -> bytes:
-        return bytes.fromhex(self.secret_file.read_text().strip())
 
 
 def create_handle(directory: RunDirectory, name: str, job: str, facts: Mapping[str, Any]) -> None:
@@ -157,17 +57,15 @@ def open_run(
     was with another configuration.
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
-    directory.attempt_directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.attempts.mkdir(parents=True, exist_ok=True)
     directory.attempt_directory.mkdir(
         exist_ok=every_node
     )  # one launcher an attempt: a second one at the same moment takes another
-    for folder in (directory.chain, directory.checkpoints, directory.journal(1).parent, directory.node(0).parent):
+    for folder in (directory.chain, directory.checkpoints, directory.journals, directory.nodes):
         folder.mkdir(parents=True, exist_ok=True)
     if launch is not None:  # before anything else: who looks at the attempt finds out whose it is
         create_exclusive(directory.launch, launch)
-    config = dataclasses.replace(
-        config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.root / "shared"))
-    )
+    config = dataclasses.replace(config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.shared)))
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
     facts |= {"world_size": config.world_size, "steps": config.steps, "trainer": config.trainer.kind}
@@ -181,20 +79,12 @@ def open_run(
     return directory
 
 
-def read_verdict(directory: RunDirectory) -> Verdict | None:
-    """The attempt's verdict; None if there is no file, or one that cannot be read as a verdict."""
-    try:
-        return from_json(Verdict, directory.verdict.read_text())
-    except (OSError, ValueError):  # RecordError and UnicodeDecodeError are ValueErrors
-        return None
-
-
 def suspects(directory: RunDirectory) -> list[str]:
     """Host names that a verdict of this or an earlier attempt suspects, or that keep failing on this cluster, whatever runs there:
     excluding nodes replaces the list that stood before."""
     hosts = set(_lemons(directory))
     for attempt in range(directory.attempt + 1):
-        earlier = RunDirectory(directory.root, attempt)
+        earlier = directory.at(attempt)
         verdict = read_verdict(earlier)
         files = [earlier.node(index) for index in (verdict.suspects if verdict else ())]
         hosts |= {json.loads(path.read_text())["host"] for path in files if path.exists()}

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.runner.contract import RunConfig, bind, from_json, slot_of
+from headway.runner.contract import RunConfig, RunDirectory, bind, from_json, slot_of
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.messages import ChannelError, Link, Message, connect
-from headway.runner.rundir import RunDirectory
 
 # Connections that are being made; real agents run on separate machines.
 AT_ONCE = 200

@@ -14,9 +14,9 @@ from queue import Empty, Queue
 from typing import Any
 
 from benchmarks.claim import MeasureError
-from headway.runner.contract import Mesh, RunConfig, Trainer
+from headway.runner.contract import Mesh, RunConfig, RunDirectory, Trainer
 from headway.runner.lines import read_lines
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.rundir import open_run
 
 PROCS = 8
 SPARES = 4

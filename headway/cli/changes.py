@@ -20,6 +20,7 @@ from headway.jobspec.spec.section import API_VERSION
 from headway.report.directory import RunError, RunRecords, find_run, read_run
 from headway.report.history import base_step, last
 from headway.report.records import Claim, Committed, Retired
+from headway.runner.contract import RunDirectory
 
 _SECRET = "HW215"
 
@@ -28,7 +29,7 @@ def run_so_far(name: str, folders: Sequence[FilePath]) -> RunSoFar:
     """The run of that name, or in that directory. Raises RunError when there is none, or when it kept no spec."""
     directory = find_run(name, folders)
     records = read_run(directory)
-    kept = {attempt: directory / "attempts" / str(attempt) / "spec.json" for attempt in reversed(records.attempts)}
+    kept = {attempt: RunDirectory(directory, attempt).spec for attempt in reversed(records.attempts)}
     attempt = next((attempt for attempt, file in kept.items() if file.is_file()), None)
     if attempt is None:
         raise RunError(f"run `{records.handle.run}` has no recorded spec to compare with: an older headway started it")

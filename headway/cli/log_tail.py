@@ -10,6 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, TextIO
 
+from headway.runner.contract import RunDirectory
+
 POLL_S = 0.1  # as torch's own tail (multiprocessing/tail_log.py)
 SELDOM_S = 1.0  # while nothing comes: looking costs the ranks' cores something
 STREAMS = {"stdout": 1, "stderr": 2}  # bits of torchrun's --tee
@@ -97,7 +99,7 @@ def following(terminal: Mapping[str, Any]) -> Iterator[None]:
         yield
         return
     ranks = {int(rank): bits for rank, bits in terminal["teed"].items()}
-    notes = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "teed"
+    notes = RunDirectory(Path(terminal["run"]), terminal["attempt"]).teed
     tail, over = LogTail(Path(terminal["logs"]), notes, ranks, terminal["role"], terminal["filters"]), threading.Event()
 
     def follow() -> None:

@@ -1,7 +1,6 @@
 """Reads a run directory into typed records, or reports which file and line a runner did not write."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from headway.report.records import JOURNAL_KINDS, Entry, Handle, LedgerLine
-from headway.runner.contract import MetricsLine, RecordError, Verdict, from_json
+from headway.runner.contract import MetricsLine, RecordError, RunDirectory, Verdict, from_json
 
-_JOURNAL_NAME = re.compile(r"[0-9]{6}\.jsonl")
 _METRICS_LINE = TypeAdapter(MetricsLine)
 
 R = TypeVar("R", bound=BaseModel)
@@ -41,7 +39,7 @@ def find_run(name: str, folders: Sequence[Path]) -> Path:
         where = ", ".join(f"`{folder}`" for folder in folders)
         raise RunError(f"no run `{name}`: neither a directory nor a name under {where}; pass a run directory or set HEADWAY_RUNS")
     # A script may keep folders of such names too: TensorBoard's lie in ./runs.
-    return next((path for path in found if (path / "handle.json").is_file()), found[0])
+    return next((path for path in found if RunDirectory(path).handle.is_file()), found[0])
 
 
 def read_run(directory: Path) -> RunRecords:
@@ -49,23 +47,24 @@ def read_run(directory: Path) -> RunRecords:
 
     A last line without its newline that cannot be read is skipped: its writer was killed, or is still writing.
     """
+    files = RunDirectory(directory)
     try:
         return RunRecords(
-            handle=_read_handle(directory),
-            metrics=tuple(_read_metrics(directory / "metrics.jsonl")),
-            ledger=tuple(_read_ledger(directory / "ledger.jsonl")),
-            journal=_read_journal(directory / "shared" / "journal"),
-            attempts=_attempts(directory / "attempts"),
-            verdicts=_read_verdicts(directory / "attempts"),
+            handle=_read_handle(files),
+            metrics=tuple(_read_metrics(files.metrics)),
+            ledger=tuple(_read_ledger(files.ledger)),
+            journal={generation: tuple(_read_entries(path)) for generation, path in files.journal_files().items()},
+            attempts=files.attempt_numbers(),
+            verdicts=_read_verdicts(files),
         )
     except OSError as error:
         raise RunError(f"`{error.filename}` cannot be read: {error.strerror}") from None
 
 
-def _read_handle(directory: Path) -> Handle:
-    path = directory / "handle.json"
+def _read_handle(files: RunDirectory) -> Handle:
+    path = files.handle
     if not path.is_file():
-        raise RunError(f"`{directory}` is not a run: it has no handle.json; expected a directory created by `headway run`")
+        raise RunError(f"`{files.root}` is not a run: it has no {path.name}; expected a directory created by `headway run`")
     return _record(Handle, _json(path.read_bytes(), str(path)), str(path), Handle.SCHEMA)
 
 
@@ -83,11 +82,6 @@ def _read_ledger(path: Path) -> Iterator[LedgerLine]:
         yield _record(LedgerLine, data, where, LedgerLine.SCHEMA)
 
 
-def _read_journal(folder: Path) -> dict[int, tuple[Entry, ...]]:
-    paths = sorted(path for path in folder.glob("*.jsonl") if _JOURNAL_NAME.fullmatch(path.name))
-    return {int(path.stem): tuple(_read_entries(path)) for path in paths}
-
-
 def _read_entries(path: Path) -> Iterator[Entry]:
     for data, where in _objects(path):
         kind = data.get("kind")
@@ -97,12 +91,8 @@ def _read_entries(path: Path) -> Iterator[Entry]:
         yield _record(JOURNAL_KINDS.get(kind, Entry), data, where, None)
 
 
-def _attempts(folder: Path) -> tuple[int, ...]:
-    return tuple(sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()))
-
-
-def _read_verdicts(folder: Path) -> dict[int, Verdict]:
-    paths = {attempt: folder / str(attempt) / "verdict.json" for attempt in _attempts(folder)}
+def _read_verdicts(files: RunDirectory) -> dict[int, Verdict]:
+    paths = {attempt: files.at(attempt).verdict for attempt in files.attempt_numbers()}
     return {attempt: _read_verdict(path) for attempt, path in paths.items() if path.is_file()}
 
 

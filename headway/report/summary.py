@@ -10,7 +10,7 @@ from headway.report.directory import RunRecords, read_run
 from headway.report.events import Event, events
 from headway.report.history import GenerationHistory, generations, last
 from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused, Retired
-from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, from_json
+from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, RunDirectory, from_json
 
 RUNNING = "running"
 NOT_STARTED = "not started"
@@ -220,8 +220,8 @@ def _span(line: LedgerLine) -> TimeSpan:
 def _planned_steps(directory: Path, records: RunRecords) -> int | None:
     """The steps of the whole run: as its newest attempt's history has lengthened it, else those that it began with."""
     try:
-        newest = directory / "attempts" / str(max(records.attempts, default=0)) / "run.json"
-        return from_json(RunConfig, newest.read_text(encoding="utf-8")).last_step
+        newest = RunDirectory(directory, max(records.attempts, default=0))
+        return from_json(RunConfig, newest.run_json.read_text(encoding="utf-8")).last_step
     except (OSError, RecordError, UnicodeDecodeError):
         return records.handle.steps
 

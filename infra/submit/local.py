@@ -15,7 +15,7 @@ from headway.jobspec.change import How, changes
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.jobspec.suggest import listed
-from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RecordError, Verdict, from_json, settled
+from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RunDirectory, read_verdict, settled
 
 LOOPBACK = "127.0.0.1"
 
@@ -34,10 +34,9 @@ class Kill:
 
 @dataclass
 class LocalRun:
-    """A run on this machine: its directory, the attempt, and one supervisor process per slot and spare."""
+    """A run on this machine: the directory of its attempt, and one supervisor process per slot and spare."""
 
-    directory: Path
-    attempt: int
+    directory: RunDirectory
     supervisors: list[subprocess.Popen[bytes]]
     procs_per_slot: int
 
@@ -48,11 +47,8 @@ class LocalRun:
     def exit_code(self) -> int:
         """Return the verdict's exit code, or without a verdict the supervisors' codes; all must have ended."""
         codes = [supervisor.wait() for supervisor in self.supervisors]
-        try:
-            verdict = self.directory / "attempts" / str(self.attempt) / "verdict.json"
-            return from_json(Verdict, verdict.read_text()).exit_code
-        except (OSError, RecordError):
-            return max(map(settled, codes))
+        verdict = read_verdict(self.directory)
+        return max(map(settled, codes)) if verdict is None else verdict.exit_code
 
     def end(self) -> None:
         """End every slot at once; its processes end with its supervisor."""
@@ -80,9 +76,8 @@ class LocalRun:
 
     def _heartbeat(self, slot: int, local_rank: int) -> dict[str, int] | None:
         """Return the rank's line of its node's page; None before the supervisor has published it or after it has gone."""
-        published = self.directory / "attempts" / str(self.attempt) / "nodes" / f"{slot}.json"
         try:
-            page = Path(json.loads(published.read_text())["heartbeat"]).read_bytes()
+            page = Path(json.loads(self.directory.node(slot).read_text())["heartbeat"]).read_bytes()
         except OSError:
             return None
         return HeartbeatPage(memoryview(page)).read(local_rank)
@@ -93,7 +88,7 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     _check_machine(plan)
     stem = f"{plan.run_stem}-"
     name = _resumed(runs, plan, resume) if resume else f"{stem}{_next_number(runs, stem)}"
-    attempt = sum(1 for _ in (runs / name / "attempts").glob("*"))
+    attempt = RunDirectory(runs / name).next_attempt()
     # Another process took it at the same moment.
     while (run_json := _open(plan, runs, name, attempt)) is None:
         if resume:
@@ -106,7 +101,7 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     # thread runs yet.
     own = {"env": environment, "start_new_session": True, "preexec_fn": ending_with_parent()}
     supervisors = [subprocess.Popen([*command, str(node)], **own) for node in range(plan.nodes)]  # type: ignore[call-overload]
-    return LocalRun(run_json.parent.parent.parent, attempt, supervisors, plan.procs_per_slot)
+    return LocalRun(RunDirectory.of(run_json, attempt), supervisors, plan.procs_per_slot)
 
 
 def _check_machine(plan: JobPlan) -> None:
@@ -125,9 +120,11 @@ def _resumed(runs: Path, plan: JobPlan, run: str) -> str:
     """Return the name of the run to resume, which may be given as its path. Raises LocalError if the job is no longer
     the run's."""
     name = Path(run).name
-    if not (runs / name / "handle.json").is_file():
+    directory = RunDirectory(runs / name)
+    if not directory.handle.is_file():
         raise LocalError(f"there is no run `{name}` below `{runs}`")
-    specs = sorted((runs / name / "attempts").glob("*/spec.json"), key=lambda path: int(path.parent.name))
+    kept = (directory.at(attempt).spec for attempt in directory.attempt_numbers())
+    specs = [spec for spec in kept if spec.is_file()]
     if not specs and not name.startswith(f"{plan.run_stem}-"):
         raise LocalError(f"run `{name}` was started from another spec and did not record it for comparison; undo the change")
     found = changes(json.loads(specs[-1].read_text()), plan.kept_spec) if specs else []

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.runner.contract import RunDirectory
 from headway.runner.health.collectives import Collective, CollectiveOperation
-from headway.runner.rundir import RunDirectory
 
 # torch takes the newer name first (torch/csrc/distributed/c10d/FlightRecorder.cpp).
 DUMPS, DUMPS_BEFORE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"

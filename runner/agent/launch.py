@@ -9,9 +9,8 @@ from string import Template
 from typing import Any
 
 from headway.runner.agent.processes import START
-from headway.runner.contract import RunConfig, node_of, partner_of
+from headway.runner.contract import RunConfig, RunDirectory, node_of, partner_of
 from headway.runner.goodput.tracking import tracker_environment
-from headway.runner.rundir import RunDirectory
 
 STDOUT, STDERR = 1, 2  # bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std
 STANDBY_MODULES = frozenset({"headway.runner.boot", "headway.runner.train.main"})

@@ -28,13 +28,12 @@ from headway.runner.agent.standby import worth_importing
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
-from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, from_json, slot_of
+from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, RunDirectory, from_json, read_verdict, slot_of
 from headway.runner.coordinator import term
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.health.collectives import Collective
 from headway.runner.health.xid import of_job
 from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message, connect
-from headway.runner.rundir import RunDirectory, read_verdict
 
 _log = logging.getLogger(__name__)
 

@@ -39,9 +39,8 @@ from headway.runner.agent.processes import (
 )
 from headway.runner.alive import Process
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig
+from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig, RunDirectory
 from headway.runner.imports import MODULES, recorded
-from headway.runner.rundir import RunDirectory
 
 MAX_RESTARTS = 20  # within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable
 MAX_TAKEOVERS = 3  # of a coordinator that was taken over and keeps dying: another node may have more luck
@@ -278,7 +277,7 @@ class Supervisor:
         self._to_keeper = ours  # its end is ours: the keeper does not outlive this process
 
     def _log(self, name: str) -> Path:
-        return self.directory.attempt_directory / "logs" / f"{name}-{self.node}.log"
+        return self.directory.logs / f"{name}-{self.node}.log"
 
     # --- the agent asks -----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from headway.runner.boot.flight import answer_requests
 from headway.runner.boot.limitations import note_limitation, suppress_errors
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 from headway.runner.worker import Worker
 
 

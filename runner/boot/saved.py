@@ -38,7 +38,7 @@ from headway.runner.boot.records import (
     Known,
     verify,
 )
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 
 # torch's name for it.
 METADATA = ".metadata"
@@ -158,7 +158,7 @@ def _moved(path: Path) -> Path:
     """Move it, and return the new path: in its own folder below `shared/refused`, or hidden next to its old name on
     another file system. Raises OSError."""
     if (worker := workers.current()) is not None:
-        folder = _own_folder(RunDirectory.of(Path(worker.run_json), worker.attempt).saved.with_name("refused"), path.name)
+        folder = _own_folder(RunDirectory.of(Path(worker.run_json), worker.attempt).refused, path.name)
         try:
             return path.rename(folder / path.name)
         except OSError as error:

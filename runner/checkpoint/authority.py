@@ -30,8 +30,8 @@ from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Checkpoint, Mesh, RunConfig, from_json
-from headway.runner.rundir import RunDirectory, create_handle_of_loop
+from headway.runner.contract import Checkpoint, Mesh, RunConfig, RunDirectory, from_json
+from headway.runner.rundir import create_handle_of_loop
 
 
 class NothingVerifiesError(Exception):

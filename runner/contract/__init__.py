@@ -1,15 +1,16 @@
 """The records that the runner shares with all other packages, and the rules that both sides apply to them.
 
 In: run.json and the other files of a run directory, as JSON text. Out: the same records as frozen
-dataclasses, and the values that follow from them: the binding of slots to nodes, the changes in force,
-the exit code, the cost of a failure.
+dataclasses, the path of every file of a run (`RunDirectory`), and the values that follow from the
+records: the binding of slots to nodes, the changes in force, the exit code, the cost of a failure.
 It imports nothing but the standard library, so that the launcher can import it before torch.
 Every record has its schema, the reader refuses an unknown one by name, and units are in the names.
 
 Import every name from here: `from headway.runner.contract import RunConfig`. The modules import each
-other in one direction only: `run_config.py` imports `history.py` and `timeouts.py`.
-Start reading: `run_config.py`, `verdict.py`, `codec.py` (how a record becomes JSON); docs/records.md has
-the files and fields.
+other in one direction only: `run_config.py` imports `history.py` and `timeouts.py`, `run_directory.py`
+imports `verdict.py` and `codec.py`.
+Start reading: `run_config.py`, `run_directory.py`, `verdict.py`, `codec.py` (how a record becomes JSON);
+docs/records.md has the files and fields.
 """
 
 from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
@@ -38,6 +39,7 @@ from headway.runner.contract.run_config import (
     Trainer,
     coordinates,
 )
+from headway.runner.contract.run_directory import RunDirectory, read_verdict
 from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
@@ -70,6 +72,7 @@ __all__ = [
     "RecordError",
     "Restart",
     "RunConfig",
+    "RunDirectory",
     "Store",
     "Tier",
     "Timeout",
@@ -82,6 +85,7 @@ __all__ = [
     "in_force",
     "node_of",
     "partner_of",
+    "read_verdict",
     "set_by",
     "settled",
     "slot_of",

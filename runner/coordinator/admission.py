@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
-from headway.runner.contract import RunConfig
+from headway.runner.contract import RunConfig, RunDirectory
 from headway.runner.launches import Launch
-from headway.runner.rundir import RunDirectory
 
 
 class Admission:

@@ -17,9 +17,8 @@ from headway.runner.checkpoint.chain import (
     newest_claim,
     newest_held_base,
 )
-from headway.runner.contract import Exit, RunConfig
+from headway.runner.contract import Exit, RunConfig, RunDirectory
 from headway.runner.coordinator.events import Claimed, ClaimRefused, MakeClaim
-from headway.runner.rundir import RunDirectory
 from headway.runner.train.history import carried_out, limit, refusal
 
 

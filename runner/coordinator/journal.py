@@ -9,13 +9,12 @@ from typing import Any
 
 from headway.runner.checkpoint.chain import Chain, ChainError, End, SupersededError
 from headway.runner.checkpoint.posix import create_exclusive
-from headway.runner.contract import Exit, RunConfig, Verdict, to_json
+from headway.runner.contract import Exit, RunConfig, RunDirectory, Verdict, read_verdict, to_json
 from headway.runner.coordinator.causes import Cause
 from headway.runner.coordinator.events import Finish, Note
 from headway.runner.coordinator.suspects import file_of, record, strike
 from headway.runner.goodput.ledger import Account, Book, StepTime
 from headway.runner.lines import append_line, cut_torn_line, read_last, read_lines
-from headway.runner.rundir import RunDirectory, read_verdict
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ class Journal:
     """Of one attempt. Only the verdict decides anything: what else a disk does not take costs that line, never the run."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory) -> None:
-        for path in (directory.ledger, *directory.journal(0).parent.iterdir()):
+        for path in (directory.ledger, *directory.journal_files().values()):
             cut_torn_line(path)
         self._config, self._directory = config, directory
         self._known: set[str] = set()  # lines of the newest generation's journal

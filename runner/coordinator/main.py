@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from headway.runner import log
 from headway.runner.checkpoint.chain import Chain, ChainError, Claim, Record, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, from_json, node_of, set_by
+from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, RunDirectory, from_json, node_of, read_verdict, set_by
 from headway.runner.coordinator.admission import Admission
 from headway.runner.coordinator.causes import passing_fault
 from headway.runner.coordinator.claiming import claim
@@ -50,7 +50,6 @@ from headway.runner.goodput.ledger import Seen
 from headway.runner.health.watch import Watch
 from headway.runner.lines import read_lines
 from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
-from headway.runner.rundir import RunDirectory, read_verdict
 
 _log = logging.getLogger(__name__)
 
@@ -465,7 +464,7 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
 
 def _journal_of(directory: RunDirectory) -> list[dict[str, Any]]:
     """All lines of this attempt, generation by generation."""
-    paths = sorted(directory.journal(0).parent.glob("*.jsonl"))
+    paths = directory.journal_files().values()
     return [line for path in paths for line, _ in read_lines(path) if line.get("attempt") == directory.attempt]
 
 
@@ -483,7 +482,7 @@ def _barred_in(lines: Iterable[Mapping[str, Any]]) -> set[int]:
 
 def _sound_step_in(directory: RunDirectory, newest: Record) -> int | None:
     """What the run had committed when the replicas of its script were last equal, of what counts still."""
-    paths = sorted(directory.journal(0).parent.glob("*.jsonl"))
+    paths = directory.journal_files().values()
     found = [line for path in paths for line, _ in read_lines(path) if line["kind"] == "compared"]
     if not found or not isinstance(newest.entry, Claim):
         return None

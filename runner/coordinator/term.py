@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 
 SCHEMA = "headway.coordinator/1"
 

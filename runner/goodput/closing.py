@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.runner.contract import cost_by_kind
+from headway.runner.contract import RunDirectory, cost_by_kind
 from headway.runner.lines import read_lines
 
 
@@ -15,8 +15,9 @@ def closing_line(root: Path) -> str:
 
     Raises OSError when ledger or journal cannot be read.
     """
-    ledger = [line for line, _ in read_lines(root / "ledger.jsonl")]
-    journal = [line for path in sorted((root / "shared" / "journal").glob("*.jsonl")) for line, _ in read_lines(path)]
+    files = RunDirectory(root)
+    ledger = [line for line, _ in read_lines(files.ledger)]
+    journal = [line for path in files.journal_files().values() for line, _ in read_lines(path)]
     failures = [(line["generation"], line.get("cause_kind") or "crash") for line in journal if line["kind"] == "failure"]
     ratio = _ratio(ledger)
     if not failures:

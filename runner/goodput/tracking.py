@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 
 
 def tracker_environment(directory: RunDirectory, rank: int, environment: Mapping[str, str]) -> dict[str, str]:

@@ -23,9 +23,9 @@ from headway.runner.agent.listening import STORE_BACKLOG, listen
 from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
 from headway.runner.checkpoint.posix import create_exclusive, write_atomic
-from headway.runner.contract import RunConfig, from_json, to_json
+from headway.runner.contract import RunConfig, RunDirectory, from_json, to_json
 from headway.runner.launches import Launch, LaunchCommand
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.rundir import open_run
 from headway.runner.torchrun.arguments import UsageError, bound_cpus, given_master, max_nodes, parse, streams, unserved
 from headway.runner.torchrun.command import command_of
 from headway.runner.torchrun.configure import RUN, configure, insisted_name, run_name, script_name
@@ -249,8 +249,8 @@ def _is_of(root: Path, handle: str) -> bool:
     try:
         root.mkdir(parents=True)
     except FileExistsError:
-        return _reads(root / "handle.json") == handle
-    return create_exclusive(root / "handle.json", handle.encode())
+        return _reads(RunDirectory(root).handle) == handle
+    return create_exclusive(RunDirectory(root).handle, handle.encode())
 
 
 # --- one or several nodes -----------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def log_folder(arguments: argparse.Namespace, directory: RunDirectory) -> Path |
     """Return a node-local folder for the workers' output, as torch creates one: None with --log-dir /dev/null."""
     if arguments.log_dir == os.devnull:
         return None
-    base = Path(arguments.log_dir) if arguments.log_dir else directory.attempt_directory / "logs"
+    base = Path(arguments.log_dir) if arguments.log_dir else directory.logs
     base.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{directory.root.name}_", dir=base)).resolve()
 

@@ -13,10 +13,9 @@ from enum import Enum
 from pathlib import Path
 
 from headway.runner.alive import Process
-from headway.runner.contract import Exit, RecordError, from_json
+from headway.runner.contract import Exit, RecordError, RunDirectory, from_json, read_verdict
 from headway.runner.launches import Launch
 from headway.runner.messages import ChannelError, connect
-from headway.runner.rundir import RunDirectory, read_verdict
 from headway.runner.torchrun.arguments import UsageError
 
 # Another node replaces a lost coordinator within 2 s if steps continued, and publishes itself a second later.
@@ -133,8 +132,9 @@ def runs_of(runs: Path, name: str) -> list[str]:
 
 def newest(run: Path) -> RunDirectory | None:
     """Return the run's newest attempt; None before the first."""
-    numbers = [int(path.name) for path in run.glob("attempts/[0-9]*")]
-    return RunDirectory(run.resolve(), max(numbers)) if numbers else None
+    directory = RunDirectory(run.resolve())
+    numbers = directory.attempt_numbers()
+    return directory.at(numbers[-1]) if numbers else None
 
 
 def look_at(run: Path, ours: Launch, environment: Mapping[str, str], *, always: bool = False) -> Candidate:
@@ -176,7 +176,7 @@ def life_of(
 def _supervisors(directory: RunDirectory) -> list[Process]:
     """Return the supervisors that have published themselves."""
     found = []
-    for path in directory.node(0).parent.glob("*.json"):
+    for path in directory.nodes.glob("*.json"):
         try:
             found.append(from_json(Process, json.dumps(json.loads(path.read_text())["process"])))
         except (OSError, RecordError, ValueError, KeyError, TypeError):

@@ -29,9 +29,8 @@ from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Exit, MetricsLine, RunConfig, from_json
+from headway.runner.contract import Exit, MetricsLine, RunConfig, RunDirectory, from_json
 from headway.runner.lines import append_line, cut_torn_line
-from headway.runner.rundir import RunDirectory
 from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus, DataError, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus

@@ -18,10 +18,10 @@ from headway.report.records import JOURNAL_KINDS, Handle, LedgerLine
 from headway.runner import contract, messages
 from headway.runner.checkpoint import chain
 from headway.runner.checkpoint import format as on_disk
+from headway.runner.contract import RunDirectory
 from headway.runner.coordinator import reading, state
 from headway.runner.goodput.ledger import Account
 from headway.runner.launches import Launch
-from headway.runner.rundir import RunDirectory
 from headway.runner.torchrun import bounds
 
 ROOT = Path(__file__).resolve().parents[2]

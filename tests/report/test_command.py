@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.verbs import report
-from headway.runner import rundir as runner
+from headway.runner import contract
 from headway.runner.rundir import create_handle_of_loop
 
 from . import run_directory as build
@@ -30,7 +30,7 @@ def test_a_run_under_headway_runs_gets_its_page_and_the_block(runs: Path, capsys
 
 def test_a_loop_that_saves_by_the_library_can_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loop").mkdir()
-    create_handle_of_loop(runner.RunDirectory(tmp_path / "loop", 0), world_size=4)
+    create_handle_of_loop(contract.RunDirectory(tmp_path / "loop", 0), world_size=4)
     assert headway_report(str(tmp_path / "loop")) == 0
     assert "4 ranks (1 slot x 4)" in capsys.readouterr().out
 

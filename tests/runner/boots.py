@@ -16,8 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from headway.runner import worker as workers
 from headway.runner.boot import files, heartbeat, records
 from headway.runner.boot.shares import verify_first
-from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, HeartbeatPage
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, HeartbeatPage, RunDirectory
 from headway.runner.worker import Worker
 
 VERIFY_S = DEFAULT_TIMEOUTS["verify"].floor_s

@@ -26,9 +26,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from headway.runner import worker as workers
 from headway.runner.boot import compare, files, heartbeat, limitations, replicas
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.contract import Every, HeartbeatPage
+from headway.runner.contract import Every, HeartbeatPage, RunDirectory
 from headway.runner.corruption import CorruptionError
-from headway.runner.rundir import RunDirectory
 from headway.runner.worker import Worker
 from tests.runner.worlds import join, leave
 

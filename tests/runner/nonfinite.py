@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from headway.runner.boot.heartbeat import report_heartbeats
-from headway.runner.contract import Batch, Checkpoint, Data, HeartbeatPage, Mesh, Model, Optimizer, RunConfig, Tier
+from headway.runner.contract import Batch, Checkpoint, Data, HeartbeatPage, Mesh, Model, Optimizer, RunConfig, RunDirectory, Tier
 from headway.runner.contract import Trainer as Kind
-from headway.runner.rundir import RunDirectory
 from headway.runner.train.gradients import Gradients, NonFiniteError
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer

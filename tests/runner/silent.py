@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from headway.runner.boot.heartbeat import report_heartbeats
-from headway.runner.contract import Corruption, Every, HeartbeatPage, Mesh, RunConfig
+from headway.runner.contract import Corruption, Every, HeartbeatPage, Mesh, RunConfig, RunDirectory
 from headway.runner.corruption import CorruptionError
-from headway.runner.rundir import RunDirectory
 from headway.runner.train.gradients import Gradients, NonFiniteError
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer

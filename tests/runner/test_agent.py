@@ -19,10 +19,20 @@ from headway.runner.agent import main, probe
 from headway.runner.agent.main import Agent
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, Exit, HeartbeatPage, Mesh, RunConfig, Timeout, Trainer
+from headway.runner.contract import (
+    DEFAULT_TIMEOUTS,
+    SECTIONS,
+    Exit,
+    HeartbeatPage,
+    Mesh,
+    RunConfig,
+    RunDirectory,
+    Timeout,
+    Trainer,
+)
 from headway.runner.health.watch import Probe
 from headway.runner.messages import Link, Listener, Message, listen
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.rundir import open_run
 
 pytestmark = pytest.mark.slow
 

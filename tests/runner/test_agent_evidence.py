@@ -13,13 +13,12 @@ from headway.runner.agent import main, ras
 from headway.runner.agent.flight import DUMPS, PIPES, newest
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
-from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
 from headway.runner.coordinator.events import Event, Exited, Recorded
 from headway.runner.coordinator.events import EvidenceEvent as SaidOf
 from headway.runner.coordinator.reading import event_of
 from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
-from headway.runner.rundir import RunDirectory
 
 CONFIG = RunConfig(slots=2, procs_per_slot=2, mesh=Mesh(dp_shard=4), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 # As torch 2.13 writes it (test_flight.py has real ones).

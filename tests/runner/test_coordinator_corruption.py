@@ -7,13 +7,12 @@ import pytest
 
 from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, Commit, Retire, lineage
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Change, Exit, RunConfig
+from headway.runner.contract import Change, Exit, RunConfig, RunDirectory
 from headway.runner.coordinator.claiming import claim
 from headway.runner.coordinator.events import Action, Beat, Claimed, ClaimRefused, Finish, Lost, MakeClaim, Tick
 from headway.runner.coordinator.main import rebuilt
 from headway.runner.coordinator.state import Phase
 from headway.runner.lines import append_line
-from headway.runner.rundir import RunDirectory
 
 from .test_coordinator import AGENT_S, BASE, Bench, config, joined
 

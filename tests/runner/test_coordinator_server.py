@@ -14,7 +14,18 @@ import pytest
 from headway.runner.checkpoint.chain import Chain, Claim
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Exit, Mesh, RunConfig, Timeout, Trainer, Verdict, from_json, to_json
+from headway.runner.contract import (
+    Exit,
+    Mesh,
+    RunConfig,
+    RunDirectory,
+    Timeout,
+    Trainer,
+    Verdict,
+    from_json,
+    read_verdict,
+    to_json,
+)
 from headway.runner.coordinator import claiming, main
 from headway.runner.coordinator.admission import Admission
 from headway.runner.coordinator.journal import Journal
@@ -23,7 +34,7 @@ from headway.runner.coordinator.state import Phase
 from headway.runner.coordinator.term import Term, newest
 from headway.runner.lines import append_line, read_lines
 from headway.runner.messages import Link, Message, connect
-from headway.runner.rundir import RunDirectory, open_run, read_verdict
+from headway.runner.rundir import open_run
 
 HOST, WAIT_S = "127.0.0.1", 60.0
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("script"), spec_hash="ab")

@@ -11,8 +11,8 @@ import pytest
 
 from headway.runner.agent import flight
 from headway.runner.agent.flight import Recorder, answers, read
+from headway.runner.contract import RunDirectory
 from headway.runner.health.collectives import Collective, at_odds, missing
-from headway.runner.rundir import RunDirectory
 
 S = 1_000_000_000
 # Two ranks of one import of torch; the second one does not come to the third collective.

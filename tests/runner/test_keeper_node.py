@@ -15,9 +15,9 @@ import pytest
 
 from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import Checkpoint as CheckpointConfig
-from headway.runner.contract import Mesh, RunConfig, Tier, Trainer
+from headway.runner.contract import Mesh, RunConfig, RunDirectory, Tier, Trainer
 from headway.runner.messages import Link, Message, listen
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.rundir import open_run
 from tests.runner.keepers import WAIT_S, gone, until
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from headway.runner.agent.launch import Torchrun, command, make_folders, partner_node, rank_note
-from headway.runner.contract import Checkpoint, Mesh, RunConfig, Tier, Trainer
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import Checkpoint, Mesh, RunConfig, RunDirectory, Tier, Trainer
 
 START = {"base": None, "slots": 2, "moved": [[1, 4]], "master_addr": "node0", "master_port": 29, "restarts": 1}
 JOB = RunConfig(

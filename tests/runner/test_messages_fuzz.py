@@ -15,11 +15,11 @@ import pytest
 from headway.runner import messages
 from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Exit, Mesh, RunConfig, Trainer
+from headway.runner.contract import Exit, Mesh, RunConfig, RunDirectory, Trainer, read_verdict
 from headway.runner.coordinator.main import Server, rebuilt
 from headway.runner.coordinator.state import Coordinator, Phase
 from headway.runner.messages import CHALLENGE_BYTES, MAX_LINE_BYTES, ChannelError, Link, Message, Side, connect
-from headway.runner.rundir import RunDirectory, open_run, read_verdict
+from headway.runner.rundir import open_run
 
 HOST, RUN, NODES = "127.0.0.1", "fuzz", 2
 AGAINST_COORDINATOR, AGAINST_AGENT, AT_ONCE = 7000, 3000, 50

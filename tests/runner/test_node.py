@@ -11,8 +11,8 @@ import pytest
 
 from headway.runner.__main__ import await_own_name, own_host
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import Exit, Mesh, RunConfig, Trainer, Verdict, to_json
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.contract import Exit, Mesh, RunConfig, RunDirectory, Trainer, Verdict, to_json
+from headway.runner.rundir import open_run
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
 # Of TEST-NET-1 (RFC 5737): an address of no machine, as the name of a pod may still be another's.

@@ -9,8 +9,7 @@ import pytest
 from headway.runner.agent import main
 from headway.runner.agent.main import Agent
 from headway.runner.agent.pauses import NOTICED_S, Pauses
-from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(dp_shard=1), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 

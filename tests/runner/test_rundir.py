@@ -14,9 +14,20 @@ import pytest
 
 from headway.runner import rundir
 from headway.runner.checkpoint.posix import write_atomic
-from headway.runner.contract import ATTEMPT_TAKEN, Exit, Mesh, RunConfig, Trainer, Verdict, from_json, to_json
+from headway.runner.contract import (
+    ATTEMPT_TAKEN,
+    Exit,
+    Mesh,
+    RunConfig,
+    RunDirectory,
+    Trainer,
+    Verdict,
+    from_json,
+    read_verdict,
+    to_json,
+)
 from headway.runner.coordinator.suspects import Strike, file_of, record
-from headway.runner.rundir import RunDirectory, open_run, read_verdict, suspects
+from headway.runner.rundir import open_run, suspects
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
 NAME = "two-nodes-0123abcd-1"
@@ -114,6 +125,21 @@ def test_an_attempt_is_opened_with_one_configuration(tmp_path: Path, every_node:
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_attempts_and_journals_are_listed_by_their_numbers(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert (directory.attempt_numbers(), directory.next_attempt(), directory.journal_files()) == ((), 0, {})
+    for attempt in (10, 0, 2):
+        directory.at(attempt).attempt_directory.mkdir(parents=True)
+    (directory.attempts / "7").write_text("a file is not an attempt")
+    (directory.attempts / ".tmp-3").mkdir()
+    directory.journals.mkdir(parents=True)
+    for name in ("000010.jsonl", "000009.jsonl", "1000000.jsonl", "9.jsonl", "notes.jsonl"):
+        (directory.journals / name).touch()
+    assert directory.attempt_numbers() == (0, 2, 10)
+    assert directory.next_attempt() == 11
+    assert list(directory.journal_files().items()) == [(number, directory.journal(number)) for number in (9, 10, 1_000_000)]
 
 
 def exit_code(directory: RunDirectory, otherwise: int, capsys: pytest.CaptureFixture[str]) -> int:

@@ -17,8 +17,7 @@ import pytest
 from headway.runner.agent import shm_cleanup, supervisor
 from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Daemon, Supervisor, WorkerProcess
 from headway.runner.agent.warm import Standby
-from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, Trainer
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 
@@ -206,7 +205,7 @@ from headway.runner.agent.processes import become_subreaper, spawn
 from headway.runner.agent.supervisor import Daemon, Supervisor, WorkerProcess
 from headway.runner.agent.warm import Standby
 from headway.runner.contract import Exit, Mesh, RunConfig, Trainer
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 from headway.runner.agent import supervisor
 
 config = RunConfig(slots=1, procs_per_slot=2, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
@@ -309,7 +308,7 @@ from headway.runner.agent.processes import become_subreaper, spawn
 from headway.runner.agent.supervisor import Daemon, Supervisor, WorkerProcess
 from headway.runner.agent.warm import Standby
 from headway.runner.contract import Mesh, RunConfig, Trainer
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 
 def named():
     found = []

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.runner.alive import Process
-from headway.runner.contract import Exit, RunConfig, Verdict, from_json, to_json
+from headway.runner.contract import Exit, RunConfig, RunDirectory, Verdict, from_json, to_json
 from headway.runner.goodput.tracking import tracker_environment
 from headway.runner.launches import Launch, LaunchCommand
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.rundir import open_run
 from headway.runner.torchrun import launcher, naming
 from headway.runner.torchrun.arguments import UsageError, parse
 from headway.runner.torchrun.command import command_of, module_file

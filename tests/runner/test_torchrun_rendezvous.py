@@ -16,11 +16,11 @@ import pytest
 from headway.runner import worker as workers
 from headway.runner.checkpoint.authority import of_job
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.contract import Checkpoint, RunConfig, from_json, to_json
+from headway.runner.contract import Checkpoint, RunConfig, RunDirectory, from_json, to_json
 from headway.runner.coordinator.admission import Admission
 from headway.runner.launches import Launch
 from headway.runner.messages import Link, Message, listen
-from headway.runner.rundir import RunDirectory, open_run
+from headway.runner.rundir import open_run
 from headway.runner.torchrun import launcher, rendezvous
 from headway.runner.torchrun.arguments import UsageError, parse
 from headway.runner.torchrun.command import command_of

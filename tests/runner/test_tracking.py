@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from headway.runner.contract import RunDirectory
 from headway.runner.goodput.tracking import tracker_environment
-from headway.runner.rundir import RunDirectory
 
 
 def directory(root: Path, submitted_at: float, attempt: int = 0) -> RunDirectory:

@@ -12,7 +12,7 @@ from headway.runner.checkpoint.chain import Base, CheckpointId, Commit, newest_c
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, part_name, record_bytes
 from headway.runner.checkpoint.interop.part import PartWriter
 from headway.runner.checkpoint.tools.inspect import InspectedRun
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 
 
 @dataclass(frozen=True)

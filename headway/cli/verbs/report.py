@@ -10,6 +10,7 @@ from headway.report.directory import RunError, find_run
 from headway.report.page import write_page
 from headway.report.summary import summarize
 from headway.report.terminal import print_summary
+from headway.runner.contract import RunDirectory
 from headway.runs import searched
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     except RunError as error:
         return fail(str(error), 1)
     print_summary(summary)
-    page: Path = args.output or directory / "report.html"
+    page: Path = args.output or RunDirectory(directory).report
     try:
         write_page(summary, page)
     except OSError as error:

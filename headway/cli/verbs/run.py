@@ -23,7 +23,7 @@ from headway.report.directory import RunError
 from headway.report.page import write_page
 from headway.report.summary import summarize
 from headway.report.terminal import print_summary
-from headway.runner.contract import Exit
+from headway.runner.contract import Exit, RunDirectory
 
 POLL_S = 0.02
 
@@ -63,20 +63,20 @@ def run(args: argparse.Namespace) -> int:
     with _saving_on_interrupt(local):
         left = follow(local, plan.run.last_step, args.kill)
     code = local.exit_code()
-    _report(local.directory)
+    _report(local.directory.root)
     for kill in left:
         print(
             f"`--kill {kill.rank}@{kill.step}` was not carried out: the worker never showed {kill.step} completed steps",
             file=sys.stderr,
         )
     if code == Exit.PREEMPTED:
-        print(f"to resume: headway run {args.job} --resume {local.directory.name}", file=sys.stderr)
+        print(f"to resume: headway run {args.job} --resume {local.directory.root.name}", file=sys.stderr)
     return code
 
 
 def _report(directory: Path) -> None:
     """The summary and the page; what is wrong with them does not change how the run has ended."""
-    page = directory / "report.html"
+    page = RunDirectory(directory).report
     try:
         summary = summarize(directory)
         print_summary(summary)
@@ -139,7 +139,8 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
     """Shows the run's progress on a terminal until it has ended, and carries out `kills` on the way. Returns those left over."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"))
-    metrics, journal = Tail(local.directory.glob, "metrics.jsonl"), Tail(local.directory.glob, "shared/journal/*.jsonl")
+    metrics = Tail(local.directory.root.glob, local.directory.metrics.name)
+    journal = Tail(local.directory.journals.glob, "*.jsonl")
     pending = list(kills)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=steps, loss="-")

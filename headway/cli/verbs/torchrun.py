@@ -13,7 +13,7 @@ from typing import Any
 from headway.cli.log_tail import following
 from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
-from headway.runner.contract import VERDICTS, Exit
+from headway.runner.contract import VERDICTS, Exit, RunDirectory
 
 # Those that --signals-to-handle names by default or in its help; what they do there is the runner's business.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -38,14 +38,14 @@ def run(words: list[str]) -> int:
     if terminal["run"] and _has_the_report(terminal):
         _say_what_it_cost(Path(terminal["run"]))
     elif terminal["run"] and code in VERDICTS and code != Exit.COMPLETED:
-        logs = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "logs"
+        logs = RunDirectory(Path(terminal["run"]), terminal["attempt"]).logs
         print(f"headway: {VERDICTS[Exit(code)]} (exit code {code}); this node's logs: {logs}", file=sys.stderr)
     return code
 
 
 def _has_the_report(terminal: Mapping[str, Any]) -> bool:
     """Of several nodes, the one that coordinated last says it; what each node keeps by itself tells nothing of the run."""
-    published = Path(terminal["run"]) / "attempts" / str(terminal["attempt"]) / "coordinator.json"
+    published = RunDirectory(Path(terminal["run"]), terminal["attempt"]).coordinator
     try:
         last = json.loads(published.read_text())["node"]
     except (OSError, ValueError, KeyError):  # it ended before there was one

@@ -12,7 +12,7 @@ from headway.runner.checkpoint.format import MANIFEST, RefusedError, parse_manif
 from headway.runner.checkpoint.posix import fsync_directory
 from headway.runner.checkpoint.stores import Store, open_store
 from headway.runner.checkpoint.tools.inspect import DIRECTORY, FileRefusal, InspectedRun, Progress, verify
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def found_again(run: InspectedRun, records: Sequence[Record], found: Sequence[Co
     new = run.chain_directory.with_name(f".tmp-chain-{time.time_ns()}")
     new.mkdir()
     Chain(open_store(str(new)), run.name).begin(
-        adoption(records, found, generation), _next_attempt(run), "headway checkpoint adopt"
+        adoption(records, found, generation), RunDirectory(run.directory).next_attempt(), "headway checkpoint adopt"
     )
     old = run.chain_directory.with_name(f"chain.replaced-{time.time_ns()}")
     run.chain_directory.rename(old)
@@ -115,12 +115,6 @@ def found_again(run: InspectedRun, records: Sequence[Record], found: Sequence[Co
 
 def newest_generation(run: InspectedRun) -> int:
     """Return the newest generation in the run's journal or checkpoint directories; 0 if there is none."""
-    journals = (
-        int(path.stem) for path in RunDirectory(run.directory, 0).journal(1).parent.glob("*.jsonl") if path.stem.isdecimal()
-    )
+    journals = RunDirectory(run.directory).journal_files()
     places = (DIRECTORY.search(path.name) for path in run.checkpoints.iterdir())
     return max([0, *journals, *(int(match[2]) for match in places if match)])
-
-
-def _next_attempt(run: InspectedRun) -> int:
-    return sum(1 for _ in (run.directory / "attempts").glob("*"))

@@ -25,8 +25,7 @@ from headway.runner.checkpoint.format import MANIFEST, Chunk, RefusedError, pars
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import RunConfig, from_json
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunConfig, RunDirectory, from_json
 
 DIRECTORY = re.compile(r"step-(\d{9})\.g(\d{6})")
 _THREADS = 8
@@ -64,8 +63,10 @@ class InspectedRun:
 
     def config(self) -> RunConfig | None:
         """Return the newest attempt's run.json; None if there is none. Raises RecordError."""
-        files = sorted((self.directory / "attempts").glob("*/run.json"), key=lambda file: int(file.parent.name))
-        return from_json(RunConfig, files[-1].read_text()) if files else None
+        directory = RunDirectory(self.directory)
+        files = [directory.at(attempt).run_json for attempt in directory.attempt_numbers()]
+        newest = next((file for file in reversed(files) if file.exists()), None)
+        return None if newest is None else from_json(RunConfig, newest.read_text())
 
     def _source(self, base: Base) -> Source:
         if base.tier == "disk":

@@ -18,8 +18,8 @@ from headway.runner.checkpoint.posix import fsync_directory, write_atomic, write
 from headway.runner.checkpoint.stateful import flatten
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.checkpoint.tools.inspect import InspectedRun, PlaceError
-from headway.runner.contract import Exit, RunConfig, Verdict, to_json
-from headway.runner.rundir import RunDirectory, create_handle_of_loop, open_run
+from headway.runner.contract import Exit, RunConfig, RunDirectory, Verdict, to_json
+from headway.runner.rundir import create_handle_of_loop, open_run
 
 HOLDER = "headway checkpoint import"
 

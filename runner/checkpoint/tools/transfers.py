@@ -22,8 +22,7 @@ from headway.runner.checkpoint.tools.rebuild import (
     settle_import,
 )
 from headway.runner.checkpoint.tools.say import FINE, FOUND, say
-from headway.runner.contract import RunConfig, from_json
-from headway.runner.rundir import RunDirectory
+from headway.runner.contract import RunConfig, RunDirectory, from_json
 
 
 def diff(args: argparse.Namespace) -> int:
