@@ -61,11 +61,11 @@ def test_the_environment_goes_before_the_job_and_nothing_is_served_unasked() -> 
     assert open_exporter(None, {}, "r-1") is None
 
 
-def test_a_port_that_cannot_be_had_costs_a_line_and_no_run(exporter: Exporter, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_cannot_be_had_costs_a_line_and_no_run(exporter: Exporter, caplog: pytest.LogCaptureFixture) -> None:
     assert open_exporter(exporter.port, {}, "r-2") is None
     assert open_exporter(None, {"HEADWAY_METRICS_PORT": "http"}, "r-2") is None
     assert open_exporter(70000, {}, "r-2") is None
-    told = capsys.readouterr().err.splitlines()
+    told = caplog.messages
     assert told[:2] == [
         "exporter: metrics cannot be served: Address already in use",
         "exporter: HEADWAY_METRICS_PORT: `http` is not a port",

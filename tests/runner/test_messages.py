@@ -231,7 +231,7 @@ def test_a_long_message_arrives_whole_and_the_next_one_after_it() -> None:
     asyncio.run(scenario())
 
 
-def test_a_message_that_the_peer_would_refuse_is_left_out_and_the_next_arrives(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_that_the_peer_would_refuse_is_left_out_and_the_next_arrives(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with listening() as coordinator, agent(coordinator.port) as link:
             link.send("join", 0, 0, {})
@@ -240,7 +240,7 @@ def test_a_message_that_the_peer_would_refuse_is_left_out_and_the_next_arrives(c
             assert [(await coordinator.next()).kind for _ in range(2)] == ["join", "beat"]
 
     asyncio.run(scenario())
-    assert capsys.readouterr().err.startswith("a message 'evidence' of 4194")
+    assert caplog.messages[0].startswith("a message 'evidence' of 4194")
 
 
 def test_a_broadcast_reaches_every_link_with_its_own_node_and_number() -> None:
@@ -512,7 +512,7 @@ def test_of_too_many_connections_that_prove_nothing_the_oldest_goes(monkeypatch:
     asyncio.run(scenario())
 
 
-def test_a_flood_of_refusals_is_one_line_a_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flood_of_refusals_is_one_line_a_second(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     refusals = Refusals()
@@ -520,7 +520,7 @@ def test_a_flood_of_refusals_is_one_line_a_second(monkeypatch: pytest.MonkeyPatc
         refusals.say("1.2.3.4:5", "no")
     clock[0] += messages.SAY_S
     refusals.say("1.2.3.4:6", "no")
-    assert capsys.readouterr().err.splitlines() == [
+    assert caplog.messages == [
         "refused a connection with 1.2.3.4:5: no",
         "refused a connection with 1.2.3.4:6: no (and 999 others since the last such line)",
     ]

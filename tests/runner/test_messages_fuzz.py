@@ -196,7 +196,7 @@ def _attack(lines: Lines, mine: bytes, replayed: bytes) -> tuple[str, bytes]:
 
 
 def test_nothing_that_strangers_say_to_a_coordinator_changes_or_stops_anything(
-    directory: RunDirectory, capfd: pytest.CaptureFixture[str]
+    directory: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = RunConfig(NODES, 1, Mesh(dp_replicate=NODES), Trainer("builtin"), "0" * 16, run=RUN)
     secret = directory.secret()
@@ -238,7 +238,7 @@ def test_nothing_that_strangers_say_to_a_coordinator_changes_or_stops_anything(
     verdict = read_verdict(directory)
     assert verdict is not None
     assert verdict.exit_code == Exit.COMPLETED
-    said = capfd.readouterr().err.splitlines()
+    said = caplog.messages
     assert 0 < sum(line.startswith("refused a connection") for line in said) < AGAINST_COORDINATOR / 10
 
 
@@ -310,7 +310,7 @@ def test_nothing_that_strangers_say_to_an_agent_is_heard_or_stops_its_link(direc
 
 
 def test_a_listener_without_a_free_file_descriptor_listens_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever uses up descriptors keeps others out only until there is one again."""
     monkeypatch.setattr(messages, "OUT_OF_FILES_S", 0.05)
@@ -325,7 +325,7 @@ def test_a_listener_without_a_free_file_descriptor_listens_again(
                 listener._accept()
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert "Too many open files" in capsys.readouterr().err
+            assert "Too many open files" in caplog.text
             challenge = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(waiting, 100), 20)
             assert len(challenge) == 2 * CHALLENGE_BYTES + 1
         listener.close()

@@ -189,7 +189,7 @@ def test_the_same_is_said_again_only_after_a_while(webhook: Webhook) -> None:
     assert [notice["cause"].split()[6].rstrip(":") for notice in webhook.received] == ["compute", "data", "compute"]
 
 
-def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(caplog: pytest.LogCaptureFixture) -> None:
     hook = Webhook(500, 404, 503)
     said = notifier(hook.address)
     said.journal(HANG)
@@ -197,9 +197,9 @@ def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(cap
     said.close()
     hook.close()
     assert [notice["kind"] for notice in hook.received] == ["hang"] * TRIES + ["stop"]
-    told = capsys.readouterr().err
-    assert told.splitlines()[0] == "notify: the webhook could not be reached (HTTP status 500), attempt 1 of 3"
-    assert told.count("\n") == TRIES
+    told = "\n".join(caplog.messages)
+    assert caplog.messages[0] == "notify: the webhook could not be reached (HTTP status 500), attempt 1 of 3"
+    assert len(caplog.messages) == TRIES
     assert "s3cr3t" not in told
     assert "127.0.0.1" not in told
 
@@ -213,20 +213,17 @@ def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(cap
         ("http://s3cr3t bad host/", "InvalidURL"),
     ],
 )
-def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(
-    address: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(address: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
     said = notifier(address)
     said.verdict(STOPPED)
     said.close()
-    told = capsys.readouterr().err
-    assert told.splitlines() == [
+    assert caplog.messages == [
         f"notify: the webhook could not be reached ({why}), attempt {n} of {TRIES}" for n in range(1, TRIES + 1)
     ]
-    assert "s3cr3t" not in told
+    assert "s3cr3t" not in caplog.text
 
 
-def test_a_run_ends_although_more_notices_wait_than_there_is_room_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_although_more_notices_wait_than_there_is_room_for(caplog: pytest.LogCaptureFixture) -> None:
     said = Notifier(config(), {"HOOK": "http://127.0.0.1:1/"}, 0, "/runs/r-1", pause_s=600.0)
     said.journal(HANG)
     while not said._queue.empty():  # the first one is being sent
@@ -234,7 +231,7 @@ def test_a_run_ends_although_more_notices_wait_than_there_is_room_for(capsys: py
     for number in range(WAITING + 1):
         said.journal({**HANG, "section": f"section {number}"})
     said.close(patience_s=0.1)
-    assert "too many notices are waiting; one was dropped" in capsys.readouterr().err
+    assert "too many notices are waiting; one was dropped" in caplog.text
     assert said._thread is not None
 
 
