@@ -49,6 +49,8 @@ class Fleet:
             "HEADWAY_HOST": "127.0.0.1",
         }
         self._said: Queue[dict[str, Any]] = Queue()
+        # Lines of other kinds than the one waited for: some agents have started before the last one is assigned its slot.
+        self._unread: list[dict[str, Any]] = []
         self.coordinate(0)
         self._wait_for(directory.coordinator.exists, "a coordinator")
         self._agents = self._process("benchmarks.control_plane.agents", cores()[1], subprocess.PIPE)
@@ -77,9 +79,11 @@ class Fleet:
         """Return the next line of this kind that the agents say. Raises MeasureError when it does not come."""
         until = time.monotonic() + WAIT_S
         with contextlib.suppress(Empty):
-            while (left_s := until - time.monotonic()) > 0:
-                if (said := self._said.get(timeout=left_s))["what"] == what:
-                    return said
+            while not any(said["what"] == what for said in self._unread):
+                self._unread.append(self._said.get(timeout=max(until - time.monotonic(), 0.0)))
+            found = next(said for said in self._unread if said["what"] == what)
+            self._unread.remove(found)
+            return found
         raise MeasureError(f"the agents have not said {what!r} within {WAIT_S:g} s")
 
     def given_up(self, generation: int) -> float:

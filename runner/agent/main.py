@@ -108,10 +108,13 @@ class Agent:
         self._greet(json.loads(await self._from_supervisor.readline()))
         works = (self._hear_supervisor(), self._meet(), self._keep_beating())
         tasks = [asyncio.create_task(work) for work in works]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         await self._to_supervisor.drain()
+        # An error ends this process with a traceback in its log, and the supervisor starts the next one.
+        for task in done:
+            task.result()
 
     def _greet(self, hello: dict[str, Any]) -> None:
         self.workers = {worker["rank"]: worker for worker in hello["workers"]}
