@@ -58,6 +58,7 @@ class Node:
 
     directory: RunDirectory
     process: "subprocess.Popen[bytes]"
+    cwd: Path
     heard: list[Message] = field(default_factory=list)
     link: Link | None = None
     listener: Listener | None = None
@@ -95,6 +96,11 @@ class Node:
     def exits(self) -> list[dict[str, Any]]:
         return [each for body in self.of("exited") for each in body["exits"]]
 
+    def began(self) -> int:
+        """How many processes have run the script's first line: a process that a heartbeat names may not have come that far."""
+        ran = self.cwd / "ran"
+        return len(ran.read_text().splitlines()) if ran.exists() else 0
+
     def running(self) -> set[str]:
         """Ranks in the newest heartbeat."""
         return set(self.of("beat")[-1]["ranks"]) if self.of("beat") else set()
@@ -121,7 +127,7 @@ async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
     argv = [sys.executable, "-m", "headway.runner", str(directory.run_json), "--attempt", "0", "--node", str(NODE)]
     environment = {**os.environ, "HEADWAY_NODES": "127.0.0.1,127.0.0.1", "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(argv, env=environment, cwd=tmp_path)
-    case = Node(directory, process)
+    case = Node(directory, process, tmp_path)
     try:
         await case.coordinate()
         await case.until(lambda: case.link is not None, "joining")
@@ -135,7 +141,7 @@ async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
 
 async def going(case: Node) -> None:
     case.start(1, moved=[[0, NODE]])
-    await case.until(lambda: case.running() == {"0", "1"}, "a beat of both ranks")
+    await case.until(lambda: case.running() == {"0", "1"} and case.began() == 2, "a beat of both ranks, which have begun")
 
 
 def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
@@ -153,7 +159,7 @@ def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
             assert first == {"rank": 0, "code": 3, "asked": False, "oom": False, "how": "exit code 3", "step": 0}
             assert (second["rank"], second["code"], second["asked"]) == (1, -signal.SIGTERM, True)
             case.start(2, moved=[[0, NODE]])
-            await case.until(lambda: len(case.exits()) == 3, "the end of rank 0 in the next generation")
+            await case.until(lambda: len(case.exits()) == 3 and case.began() == 4, "the end of rank 0 in the next generation")
             case.send("stop", 2, {"exit_code": int(Exit.STOP)})
             return await case.ended()
 
