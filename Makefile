@@ -60,9 +60,9 @@ lint: .venv/dev.stamp
 	$(BIN)/lint-imports --no-cache
 
 soak: .venv/dev.stamp
-	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/test_chain_machine.py tests/faults/test_two_writers.py
+	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/checkpoint/test_chain_machine.py tests/faults/test_two_writers.py
 	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
-	    tests/runner/test_damage.py tests/runner/test_elastic.py
+	    tests/runner/checkpoint/test_damage.py tests/runner/checkpoint/test_elastic.py
 	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 	HEADWAY_EXAMPLES=$(SOAK_MOMENTS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=1200 tests/harmless

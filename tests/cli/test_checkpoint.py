@@ -17,8 +17,8 @@ from headway.cli.views.checkpoint_text import print_adoption, print_differences,
 from headway.runner.checkpoint.interop.huggingface import export_safetensors, llama_config, llama_name
 from headway.runner.contract import Model
 from headway.runner.train.model import Transformer
-from tests.runner.test_huggingface import Tensors
-from tests.runner.written import Piece, RankState, claim, new_run, save
+from tests.runner.checkpoint.test_huggingface import Tensors
+from tests.support.checkpoints import Piece, RankState, claim, new_run, save
 
 # --- words ------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch.distributed.run import get_args_parser
 
 from headway.runner.torchrun.arguments import CARRIED, LATER, UsageError, bound_cpus, parse
 from tests.faults.runs import JOB, headway, only_run
-from tests.runner.worlds import run_world
+from tests.support.worlds import run_world
 
 CLUSTER = JOB.parent / "cluster.yaml"
 
@@ -196,4 +196,4 @@ def test_a_rank_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.variant
 def test_replicas_are_compared(tmp_path: Path) -> None:
-    run_world("tests.runner.comparing", 2, tmp_path, "pair", "sound", "alone")
+    run_world("tests.support.ranks.comparing", 2, tmp_path, "pair", "sound", "alone")

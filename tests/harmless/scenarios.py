@@ -43,7 +43,7 @@ FAILING_WAYS = (
 )
 
 
-# `make test` runs these under the launchers; tests/runner/test_boot_ending.py compares the others there, in one process each.
+# `make test` runs these under the launchers; tests/runner/boot/test_ending.py compares the others there, in one process each.
 LAUNCHERS_WAYS = {"closed descriptors", "exec", "exception", "_exit 7"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_scripts import SCRIPTS, flip, newest, parameters, plainly
-from tests.runner.test_damage import payload
+from tests.runner.checkpoint.test_damage import payload
 
 from . import record
 

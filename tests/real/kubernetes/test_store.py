@@ -10,7 +10,7 @@ import pytest
 
 from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.stores import Store, StoreError, open_store
-from tests.runner.store_contract import StoreContract
+from tests.support.store_contract import StoreContract
 
 from .control_plane import ControlPlane, KubectlError
 

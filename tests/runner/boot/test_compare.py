@@ -1,0 +1,249 @@
+"""Replicas compared while a script runs: what differs is found and blamed, and what may differ raises no alarm."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.runner.boot import compare, heartbeat, limitations
+from headway.runner.boot.compare import ComparisonSchedule
+from headway.runner.boot.replica_report import ReplicaHolding, ReplicaReport, Sum, describe, holdings, suspected
+from headway.runner.contract import Every
+from headway.runner.corruption import CorruptionError
+from tests.faults.runs import JOB as FAULTS
+from tests.faults.runs import Run, headway, only_run
+from tests.support.worker import Booted, booted
+from tests.support.worlds import run_world
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Iterator[Booted]:
+    with booted(tmp_path / "run") as found:
+        yield found
+    limitations._seen.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "stories"),
+    [
+        (2, "pair saves"),
+        (3, "parameter moment never made_again"),
+        (3, "gan evaluated teacher averaged one_optimizer"),
+        (4, "hsdp"),
+        (2, "sound sharded_optimizer alone other_alone hooked nothing frozen seconds fails in_backward"),
+        (2, "waits_in_vain"),
+    ],
+)
+def test_replicas(ranks: int, stories: str, tmp_path: Path) -> None:
+    run_world("tests.support.ranks.comparing", ranks, tmp_path, *stories.split())
+
+
+# --- who is blamed ----------------------------------------------------------------------------------------------------
+
+
+def held(kind: str, *groups: tuple[int, ...]) -> ReplicaHolding:
+    return ReplicaHolding(kind, sum(map(len, groups)), groups)
+
+
+@pytest.mark.parametrize(
+    ("differing", "ranks"),
+    [
+        ([held("parameters", (0, 2, 3), (1,))], [1]),
+        ([held("parameters", (0, 1, 2), (3,), (4,))], [3, 4]),
+        ([held("parameters", (0,), (1,))], [0, 1]),
+        ([held("parameters", (0, 3), (1, 2))], [0, 1, 2, 3]),
+        ([held("parameters", (0, 3), (1,), (2,))], [0, 1, 2, 3]),
+        ([held("parameters", (0,), (1,)), held("exp_avg", (0, 2, 4), (1,))], [1]),
+        ([held("parameters", (0,), (2,)), held("parameters", (1,), (3,))], [0, 1, 2, 3]),
+    ],
+    ids=["one", "two of five", "either of two", "half", "no more than half", "clear elsewhere", "two sets"],
+)
+def test_the_minority_is_blamed_and_where_there_is_none_all_are_suspected(
+    differing: list[ReplicaHolding], ranks: list[int]
+) -> None:
+    assert suspected(differing) == ranks
+
+
+def test_the_line_says_who_differs_in_what_and_since_when() -> None:
+    kinds = [held("parameters", (0, 2), (1,)), held("exp_avg", (0, 2), (1,))]
+    assert describe(kinds, 30, 20) == (
+        "rank 1 and ranks 0, 2 must hold the same parameters, optimizer state exp_avg but differ at step 30; ranks 0, 2 agree; "
+        "all were equal at step 20"
+    )
+    sets = [held("parameters", (0,), (2,)), held("parameters", (1,), (3,))]
+    assert describe(sets, 1, None) == (
+        "ranks 0, 2 must hold the same parameters but differ at step 1; the wrong one cannot be identified; "
+        "other sets of ranks differ too: ranks 0, 1, 2, 3 in total; none was compared before"
+    )
+    many = [held("parameters", tuple(range(1, 2048)), (0,))]
+    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2039 more agree" in describe(many, 30, 20)
+
+
+def test_only_ranks_that_speak_of_the_same_are_held_against_each_other() -> None:
+    def said(rank: int, *sums: Sum) -> ReplicaReport:
+        return ReplicaReport.from_json(ReplicaReport(rank, 5, 0.1, False, sums).to_json())
+
+    found = holdings(
+        [
+            said(0, Sum("momentum", 3, "m", "1"), Sum("parameters", 3, "p", "2")),
+            said(1, Sum("momentum", 3, "other tensors", "7"), Sum("parameters", 3, "p", "2")),
+            said(2, Sum("momentum", 3, "m", "1"), Sum("parameters", 3, "p", "3")),
+        ]
+    )
+    assert [(each.kind, each.groups) for each in found] == [
+        ("parameters", ((0, 1), (2,))),
+        ("momentum", ((0, 2),)),
+        ("momentum", ((1,),)),
+    ]
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def due(schedule: ComparisonSchedule, steps: int, clock: list[float], step_s: float) -> list[int]:
+    """The steps of so many at which a comparison is due, by a rank whose steps take so long."""
+    found = []
+    for step in range(1, steps + 1):
+        clock[0] += step_s
+        schedule.stepped()
+        if schedule.is_due():
+            found.append(step)
+            schedule.compared(schedule.step_s())
+    return found
+
+
+def test_steps_are_counted_from_the_first_which_all_others_are_compared_with() -> None:
+    clock = [0.0]
+    assert due(ComparisonSchedule(Every(steps=10), lambda: clock[0]), 35, clock, 1.0) == [1, 10, 20, 30]
+    assert due(ComparisonSchedule(Every(steps=1), lambda: clock[0]), 3, clock, 1.0) == [1, 2, 3]
+
+
+def test_seconds_become_steps_by_how_long_they_take() -> None:
+    clock = [0.0]
+    assert due(ComparisonSchedule(Every(seconds=10.0), lambda: clock[0]), 60, clock, 0.5) == [1, 2, 4, 8, 16, 32, 52]
+    assert due(ComparisonSchedule(Every(seconds=10.0), lambda: clock[0]), 6, clock, 30.0) == [1, 2, 3, 4, 5, 6]
+
+
+# --- the hook ---------------------------------------------------------------------------------------------------------
+
+
+def counting(boot: Booted, every: Every) -> tuple[heartbeat.StepCounter, torch.optim.Optimizer]:
+    current = heartbeat.current()
+    assert current is not None
+    counter, optimizer = heartbeat.StepCounter(current), torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    counter.then = compare.Comparison(boot.worker, every)
+    optimizer.register_step_post_hook(counter)
+    return counter, optimizer
+
+
+def test_one_rank_alone_says_once_that_nothing_is_compared(boot: Booted) -> None:
+    _, optimizer = counting(boot, Every(steps=1))
+    for _ in range(3):
+        optimizer.step()
+    assert list(limitations._seen) == ["compare: no two ranks hold the same parameters, so nothing is compared"]
+    assert boot.said() == []
+
+
+def test_what_fails_in_the_check_stops_no_step_and_is_not_tried_again(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def breaks(*_: Any) -> None:
+        tried.append(1)
+        raise RuntimeError("no group")
+
+    monkeypatch.setattr(compare.Comparison, "_compare", breaks)
+    _, optimizer = counting(boot, Every(steps=1))
+    for _ in range(3):
+        optimizer.step()
+    assert (boot.worker.step, tried) == (3, [1])
+    assert list(limitations._seen) == ["compare: replicas are not compared after step 1: RuntimeError: no group"]
+
+
+def test_a_compiled_step_is_ended_by_what_is_found(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    heartbeat.see_dynamo(torch._dynamo)
+    _, optimizer = counting(boot, Every(steps=2))
+    monkeypatch.setattr(compare.Comparison, "_compare", lambda self: CorruptionError("found") if boot.worker.step == 2 else None)
+    step = torch.compile(optimizer.step, backend="eager")
+    step()
+    with pytest.raises(CorruptionError, match="found"):
+        step()
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import hashlib, os, pathlib, re, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, saved = dist.get_rank(), pathlib.Path("saved")
+torch.manual_seed(0)
+ddp = DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(ddp.parameters())
+saved.mkdir(exist_ok=True)
+start = max((int(re.findall("[0-9]+", name)[0]) for name in os.listdir(saved)), default=0)
+if start:
+    state = torch.load(saved / f"step-{start}.pt")
+    ddp.load_state_dict(state["model"]), optimizer.load_state_dict(state["optimizer"])
+for step in range(start + 1, 15):
+    batch = torch.randn(2, 8, generator=torch.Generator().manual_seed(100 * step + rank))
+    ddp(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if rank == 0:
+        torch.save({"model": ddp.state_dict(), "optimizer": optimizer.state_dict()}, saved / f"step-{step}.pt")
+    if (rank, step, os.environ["HEADWAY_GENERATION"], sys.argv[1]) == (1, 10, "1", "faulty"):
+        ddp.module.bias.data[2] += 0.1
+print("from", start, hashlib.sha256(ddp.module.weight.detach().numpy().tobytes()).hexdigest())
+print("imported", "headway.runner.boot.compare" in sys.modules)
+"""
+JOB = """
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: case
+cluster: this-machine
+nodes: 3
+trainer: {kind: script, options: {argv: [train.py, %s]}}
+resilience: {spares: 1%s}
+"""
+
+
+def trained(folder: Path, which: str, more: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, str]:
+    """The script on three nodes of four, and what the first rank printed last."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "job.yaml").write_text(JOB % (which, more))
+    cluster = (FAULTS.parent / "cluster.yaml").read_text()
+    (folder / "cluster.yaml").write_text(
+        cluster.replace("count: 1", "count: 4").replace("cpus: 2", "cpus: 1").replace("procs: 2", "procs: 1")
+    )
+    done = headway("run", "job.yaml", runs=folder / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(folder / "runs")
+    return run, (run.directory / "attempts/0/logs/0/0.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_script_on_a_broken_node_goes_back_without_it_and_ends_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, sound = trained(tmp_path / "sound", "sound", "", monkeypatch)
+    run, found = trained(tmp_path / "faulty", "faulty", ", corruption: {compare: 4 steps}", monkeypatch)
+    (failure,) = run.journal("failure")
+    assert failure["cause"] == (
+        "rank 1 and ranks 0, 2 must hold the same parameters but differ at step 12; ranks 0, 2 agree; all were equal at step 8"
+    )
+    assert [start["nodes"][1]["node"] for start in run.journal("start")] == [1, 3], "the spare has its slot"
+    refused = {Path(note["path"]).name for note in run.journal("refused file")}
+    assert refused == {"step-9.pt", "step-10.pt", "step-11.pt"}
+    (before, after), (start, ending) = (re.findall("from ([0-9]+) (.*)", text)[0] for text in (sound, found))
+    assert (before, start, ending) == ("0", "8", after)
+    assert "imported False" in sound, "a run that does not ask for it pays nothing"

@@ -1,0 +1,301 @@
+"""Signs of life of an unmodified loop: what its calls show on the rank's page."""
+
+import json
+import os
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint import state_dict as dcp_state_dict
+from torch.utils.data import dataloader
+
+from headway.runner.agent import flight
+from headway.runner.boot import dcp_calls, heartbeat, limitations
+from tests.support.worker import Booted, booted
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Iterator[Booted]:
+    with booted(tmp_path / "run") as found:
+        yield found
+    limitations._seen.clear()
+    heartbeat._hidden_waits.clear()
+
+
+def of_process() -> heartbeat.HeartbeatReporter:
+    found = heartbeat.current()
+    assert found is not None
+    return found
+
+
+def sections(boot: Booted, call: Callable[..., Any]) -> tuple[str, Any]:
+    """The section that a call shows while it runs, where `call` takes a function that it calls."""
+    seen: list[str] = []
+    result = call(lambda *_: seen.append(boot.section))
+    (section,) = seen
+    return section, result
+
+
+def test_steps_of_the_first_optimizer_count_and_no_other_ones(boot: Booted) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    one, other = torch.optim.SGD([parameter], lr=0.1), torch.optim.SGD([parameter], lr=0.1)
+    count = heartbeat.StepCounter(of_process())
+    for optimizer in (one, other, one, other):
+        count(optimizer)
+    assert (boot.shown("step"), boot.section) == (2, "compute")
+
+
+def test_an_optimizer_that_was_restored_goes_on_counting_where_it_was(boot: Booted) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.grad = torch.ones(2)
+    optimizer.step()
+    optimizer.state[parameter]["step"] += 40
+    optimizer.step()
+    count = heartbeat.StepCounter(of_process())
+    count(optimizer)
+    assert boot.shown("step") == 42
+    count(optimizer)
+    assert boot.shown("step") == 43
+
+
+def test_a_step_that_only_gives_an_optimizer_its_state_is_none(boot: Booted) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([parameter])
+    module = types.SimpleNamespace(_init_optim_state=dcp_state_dict._init_optim_state)
+    dcp_calls.hook_state_dict(module)
+    count = heartbeat.StepCounter(of_process())
+    handle = optimizer.register_step_post_hook(count)
+    module._init_optim_state(optimizer)
+    assert optimizer.state[parameter]["step"] == 1, "torch made a step"
+    assert boot.shown("step") == 0
+    handle.remove()
+
+
+def test_the_modules_of_the_first_step_are_written_for_whoever_warms_up(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUP_RANK", "3")
+    heartbeat.StepCounter(of_process())(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+    names = json.loads((boot.directory.attempt_directory / "modules-3.json").read_text())
+    assert {"torch", "torch.utils.data.dataloader", "headway.runner.boot.heartbeat"} <= set(names)
+
+
+def test_a_call_shows_its_section_and_what_it_calls_does_not(boot: Booted) -> None:
+    def fetch(look: Callable[[], None]) -> None:
+        heartbeat.within("restore", look)()
+
+    assert sections(boot, heartbeat.within("data", fetch)) == ("data", None)
+    assert boot.section == "script"
+    of_process().base("compute")
+    assert sections(boot, heartbeat.within("save", fetch)) == ("save", None)
+    assert boot.section == "compute"
+
+
+def test_a_call_that_raises_leaves_its_section(boot: Booted) -> None:
+    of_process().base("compute")
+    with pytest.raises(ZeroDivisionError):
+        heartbeat.within("data", lambda: 1 // 0)()
+    assert boot.section == "compute"
+
+
+def test_another_thread_is_no_sign_of_the_one_that_steps(boot: Booted) -> None:
+    of_process().base("compute")
+    before = boot.shown("pulse")
+    seen: list[str] = []
+    thread = threading.Thread(target=heartbeat.within("save", lambda: seen.append(boot.section)))
+    thread.start()
+    thread.join()
+    assert seen == ["compute"]
+    assert boot.shown("pulse") == before
+
+
+def test_the_thread_that_steps_is_the_one_that_counts_from_then_on(boot: Booted) -> None:
+    of_process().base("compute")
+    thread = threading.Thread(target=of_process().stepped, args=(1,))
+    thread.start()
+    thread.join()
+    assert sections(boot, heartbeat.within("data", lambda look: look())) == ("compute", None)
+
+
+def test_a_batch_is_data(boot: Booted) -> None:
+    module = types.SimpleNamespace(_BaseDataLoaderIter=type("Iterator", (dataloader._SingleProcessDataLoaderIter,), {}))
+    heartbeat.see_loader(module)
+    look = types.SimpleNamespace(seen=[])
+
+    class Looking(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            look.seen.append(boot.section)
+            return index
+
+    iterator = module._BaseDataLoaderIter(torch.utils.data.DataLoader(Looking()))
+    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
+    assert look.seen == ["data", "data"]
+
+
+def test_a_backward_pass_gives_a_sign_at_both_ends(boot: Booted) -> None:
+    module = types.SimpleNamespace(backward=torch.autograd.backward)
+    heartbeat.see_backward(module)
+    before = boot.shown("pulse")
+    parameter = torch.ones(2, requires_grad=True)
+    seen: list[int] = []
+    parameter.register_hook(lambda _: seen.append(boot.shown("pulse")))  # type: ignore[no-untyped-call]
+    module.backward(parameter.sum())
+    assert (seen, boot.shown("pulse")) == ([before + 1], before + 2)
+
+
+def waiting(ns: int) -> Any:
+    """torch.distributed.distributed_c10d with a Work that waits so long."""
+
+    class Work:
+        def wait(self) -> None:
+            until = time.monotonic_ns() + ns
+            while time.monotonic_ns() < until:
+                pass
+
+    module = types.SimpleNamespace(Work=Work)
+    heartbeat.see_collectives(module)
+    return module
+
+
+def test_what_a_rank_waits_for_others_is_not_its_own_time(boot: Booted) -> None:
+    work = waiting(20_000_000).Work()
+    boot.worker.pulse()
+    own_before, at = boot.shown("own_ns"), boot.shown("monotonic_ns")
+    work.wait()
+    passed = boot.shown("monotonic_ns") - at
+    assert passed >= 20_000_000
+    assert boot.shown("own_ns") - own_before <= passed - 20_000_000
+
+
+def test_under_distributed_data_parallel_a_backward_pass_is_not_its_own_time(boot: Booted) -> None:
+    module = types.SimpleNamespace(DistributedDataParallel=type("Parallel", (), {"__init__": lambda self: None}))
+    heartbeat.see_ddp(module)
+    module.DistributedDataParallel()
+    autograd = types.SimpleNamespace(backward=lambda work: work.wait())
+    heartbeat.see_backward(autograd)
+    boot.worker.pulse()
+    own_before, at = boot.shown("own_ns"), boot.shown("monotonic_ns")
+    autograd.backward(waiting(20_000_000).Work())
+    passed = boot.shown("monotonic_ns") - at
+    assert boot.shown("own_ns") - own_before <= passed - 20_000_000
+    limitations.report_limitations()
+    assert [len(note["calls"]) for note in boot.said()] == [1]
+
+
+def test_a_compilation_is_seen(boot: Booted) -> None:
+    handler = types.SimpleNamespace(starts=[], ends=[])
+    handler.register_start_callback, handler.register_end_callback = handler.starts.append, handler.ends.append
+    heartbeat.see_compile(types.SimpleNamespace(callback_handler=handler))
+    of_process().base("compute")
+    handler.starts[0](None)
+    assert boot.section == "compile"
+    handler.ends[0](None)
+    assert boot.section == "compute"
+
+
+def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> None:
+    module = types.SimpleNamespace(Module=type("Module", (torch.nn.Module,), {}), torch=torch)
+    heartbeat.see_evaluation(module)
+    module.Module().eval()
+    assert boot.section == "start", "before the first step it is set-up"
+    of_process().stepped(1)
+    assert not module.Module().eval().training
+    assert boot.section == "evaluation"
+    of_process().stepped(2)
+    assert boot.section == "compute"
+
+
+def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    heartbeat.see_dynamo(torch._dynamo)
+    module = types.SimpleNamespace(Module=type("Module", (torch.nn.Linear,), {}), torch=torch)
+    heartbeat.see_evaluation(module)
+    layer = module.Module(2, 2)
+
+    def evaluated(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(layer.eval()(x))
+
+    whole = torch.compile(evaluated, backend="eager", fullgraph=True)
+    assert whole(torch.ones(2)).shape == (2,), "a break would be an error"
+    count, optimizer = heartbeat.StepCounter(of_process()), torch.optim.SGD(layer.parameters())
+    optimizer.register_step_post_hook(count)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        step()
+    assert boot.shown("step") == 3
+
+
+def test_a_child_process_is_no_rank(boot: Booted) -> None:
+    before = boot.shown("pulse")
+    pid = os.fork()
+    if pid == 0:
+        heartbeat.within("data", lambda: None)()
+        os._exit(0 if heartbeat.current() is None else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert boot.shown("pulse") == before
+
+
+def test_what_a_forked_process_raises_is_not_the_ranks(boot: Booted) -> None:
+    if (pid := os.fork()) == 0:
+        boot.worker.raised(ValueError("mine"))
+        os._exit(int(not boot.worker.forked()))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (boot.said(), boot.worker.forked()) == ([], False)
+
+
+def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Booted) -> None:
+    """A write is about a microsecond; a step of one batch makes nine."""
+    before = boot.shown("pulse")
+    heartbeat.within("data", lambda: None)()
+    autograd = types.SimpleNamespace(backward=lambda: None)
+    heartbeat.see_backward(autograd)
+    autograd.backward()
+    waiting(0).Work().wait()
+    of_process().stepped(1)
+    of_process().stepped(2)
+    assert boot.shown("pulse") - before == 2 + 2 + 3 + 2 + 1
+
+
+def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no_thread_waits_before(
+    boot: Booted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flight.PIPES, f"{tmp_path}/rank-")
+    monkeypatch.setenv(flight.DUMPS, f"{tmp_path}/dump-")
+    module = types.SimpleNamespace(init_process_group=lambda backend: f"{backend} is made")
+    heartbeat.see_groups(module)
+
+    def threads() -> tuple[int, int]:
+        """Those of the process, and those that a script can list."""
+        return len(list(Path("/proc/self/task").iterdir())), threading.active_count()
+
+    all_before, listed = threads()
+    assert not (tmp_path / "rank-0.pipe").exists()
+    assert [module.init_process_group("gloo") for _ in range(2)] == ["gloo is made"] * 2
+    assert threads() == (all_before + 1, listed), "one thread, however many groups"
+    assert (tmp_path / "rank-0.pipe").is_fifo()
+
+
+def test_a_script_that_has_closed_our_socket_is_heard_no_more_and_its_own_file_stays_as_it_is(
+    boot: Booted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boot.worker.say("note", kind="before")
+    number = boot.worker._events.fileno()
+    kept = os.dup(number)
+    with (tmp_path / "mine").open("wb") as mine:
+        os.dup2(mine.fileno(), number)  # the script's file has our number now
+        boot.worker.say("note", kind="after")
+    assert (tmp_path / "mine").read_bytes() == b""
+    os.close(number)
+    boot.worker.say("note", kind="closed")
+    os.dup2(kept, number)
+    os.close(kept)
+    assert [event["kind"] for event in boot.said()] == ["before"]
+    assert capsys.readouterr().err == ""

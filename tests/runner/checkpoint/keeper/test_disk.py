@@ -1,0 +1,110 @@
+"""Captures of a node on disk: what lies there is what was sealed, in few files, and a disk that is full keeps nothing half."""
+
+import mmap
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.checkpoint.format import MANIFEST
+from headway.runner.checkpoint.keeper.capture import ALIGN
+from headway.runner.checkpoint.keeper.disk import WRITE_BYTES, DiskStorage, write_regions
+from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.sources import DirectorySource
+from tests.support.captures import RUN, captured, content, manifest
+
+TEMPORARY = f".tmp-{CheckpointId(3, 1).directory}"
+# A rank with nothing of its own, one of less than a block, one of a block, one of more than is written at once.
+LENGTHS = [0, 100, ALIGN, WRITE_BYTES + 5]
+
+
+def test_what_was_stored_is_read_back_verified(tmp_path: Path) -> None:
+    with captured(3, LENGTHS) as node:
+        raw, base = manifest(node, DiskStorage(tmp_path).store(node))
+    (tmp_path / TEMPORARY / MANIFEST).write_bytes(raw)
+    reader = Reader(DirectorySource(tmp_path / TEMPORARY), RUN, base)
+    for rank, length in enumerate(LENGTHS):
+        (chunk,) = reader.tensors()[f"w.{rank}"].chunks
+        assert bytes(reader.chunk(f"w.{rank}", chunk)) == content(rank, length)
+        assert reader.objects(rank) == {"step": 3}
+
+
+def test_a_node_writes_one_data_file_and_a_part_for_each_rank(tmp_path: Path) -> None:
+    with captured(3, LENGTHS, slot=7) as node:
+        stored = DiskStorage(tmp_path).store(node)
+    assert [one.rank for one in stored] == [0, 1, 2, 3]
+    assert {(one.file, one.file_bytes) for one in stored} == {
+        ("data-7-0.bin", (tmp_path / TEMPORARY / "data-7-0.bin").stat().st_size)
+    }
+    names = {path.name for path in (tmp_path / TEMPORARY).iterdir()}
+    assert names == {"data-7-0.bin", "part-0.json", "part-1.json", "part-2.json", "part-3.json"}
+
+
+def test_what_a_rank_only_holds_is_named_and_not_written(tmp_path: Path) -> None:
+    with captured(3, [10]) as node:
+        raw, base = manifest(node, DiskStorage(tmp_path).store(node))
+    (tmp_path / TEMPORARY / MANIFEST).write_bytes(raw)
+    entry = Reader(DirectorySource(tmp_path / TEMPORARY), RUN, base).part(0).tensors["shared"]
+    assert (entry.held.shape, entry.chunks) == ((16,), ())
+
+
+def test_a_second_try_replaces_the_first(tmp_path: Path) -> None:
+    for lengths in ([5 * ALIGN], [10]):
+        with captured(3, lengths) as node:
+            stored = DiskStorage(tmp_path).store(node)
+    assert stored[0].file_bytes == ALIGN == (tmp_path / TEMPORARY / "data-0-0.bin").stat().st_size
+
+
+def test_bytes_that_cannot_go_past_the_page_cache_go_by_it(tmp_path: Path) -> None:
+    """The address of the second region is no multiple of a block: EINVAL under O_DIRECT (open(2))."""
+    memory = mmap.mmap(-1, 3 * ALIGN)
+    memory[:] = os.urandom(len(memory))
+    with memoryview(memory) as view:
+        regions = [view[:ALIGN], view[100 : 100 + ALIGN], view[2 * ALIGN :]]
+        assert write_regions(tmp_path / "file", regions) == 3 * ALIGN
+        assert (tmp_path / "file").read_bytes() == b"".join(regions)
+        for region in regions:
+            region.release()
+    memory.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
+    mounting = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if mounting.returncode != 0:
+        pytest.skip(f"mounting a small file system needs root: {mounting.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("length", [1 << 20, 2 << 20, (1 << 20) - 2 * ALIGN], ids=["as large", "larger", "but for the part"])
+def test_a_full_disk_is_named_and_nothing_is_left_on_it(small_disk: Path, length: int) -> None:
+    storage = DiskStorage(small_disk)
+    with captured(2, [ALIGN]) as node:
+        storage.store(node)
+    with captured(3, [length]) as node, pytest.raises(OSError, match="No space left on device"):
+        storage.store(node)
+    assert [path.name for path in small_disk.iterdir()] == [f".tmp-{CheckpointId(2, 1).directory}"]
+    with captured(3, [ALIGN]) as node:
+        storage.store(node)
+
+
+def test_what_other_nodes_have_written_stays_when_this_one_fails(small_disk: Path) -> None:
+    with captured(3, [ALIGN]) as node:
+        DiskStorage(small_disk).store(node)
+    before = {path.name for path in (small_disk / TEMPORARY).iterdir()}
+    with captured(3, [ALIGN, 2 << 20], slot=1) as node:
+        other = replace(node, ranks=tuple(replace(capture, rank=capture.rank + 1) for capture in node.ranks))
+        with pytest.raises(OSError, match="No space left on device"):
+            DiskStorage(small_disk).store(other)
+    assert {path.name for path in (small_disk / TEMPORARY).iterdir()} == before

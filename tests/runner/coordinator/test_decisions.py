@@ -1,0 +1,1487 @@
+"""The coordinator's decisions, one at a time: what it does when nodes join and are lost, when ranks end, and when it comes back."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from headway.runner.checkpoint.chain import Base, CheckpointId
+from headway.runner.checkpoint.commit import memory_manifest
+from headway.runner.contract import (
+    DEFAULT_TIMEOUTS,
+    Checkpoint,
+    Domain,
+    Exit,
+    Mesh,
+    Ports,
+    Restart,
+    RunConfig,
+    Tier,
+    Timeout,
+    Trainer,
+    set_by,
+)
+from headway.runner.coordinator.causes import CauseKind, Ended
+from headway.runner.coordinator.events import (
+    Action,
+    Beat,
+    Broadcast,
+    Claimed,
+    ClaimRefused,
+    DropConnection,
+    Event,
+    EvidenceEvent,
+    Exited,
+    Finish,
+    Joined,
+    Lost,
+    MakeClaim,
+    Note,
+    Probed,
+    Send,
+    Tick,
+)
+from headway.runner.coordinator.state import (
+    ENDED_S,
+    GRACE_SHARE,
+    LAST_SHARE,
+    QUIET_S,
+    REJOIN_S,
+    STALL_S,
+    SURVEY_S,
+    Coordinator,
+    Phase,
+)
+from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
+
+JOIN_S, AGENT_S = 60.0, 5.0
+LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, TERMINATE_S, KILL_S, STORE_S = (
+    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "terminate", "kill", "store")
+)
+BASE = Base(20, 1, "ab")
+
+
+def config(kind: str = "builtin", slots: int = 2, procs: int = 2, **restart: int) -> RunConfig:
+    return RunConfig(
+        slots=slots,
+        procs_per_slot=procs,
+        mesh=Mesh(dp_shard=slots * procs),
+        trainer=Trainer(kind),
+        spec_hash="",
+        checkpoint=Checkpoint((Tier("disk", 10),)),
+        restart=Restart(**restart),
+        timeouts={"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(0.0)},
+    )
+
+
+class Bench:
+    """A coordinator with its clock. `do` handles events and returns what the last one led to."""
+
+    def __init__(
+        self,
+        settings: RunConfig | None = None,
+        newest: int = 0,
+        slots: Mapping[int, int] | None = None,
+        watch: type[Watch] = Watch,
+    ) -> None:
+        """With `newest` a coordinator before this one had started that generation, bound as `slots` says, else slot i to node i."""
+        self.config = settings or config()
+        bound = slots or {i: i for i in range(self.config.slots)}
+        self.machine = Coordinator(
+            self.config, newest, now_s=0.0, slots=bound if newest else None, started=bool(newest), watch=watch
+        )
+        self.now_s = 0.0
+        self.actions: list[Action] = []
+
+    def do(self, *events: Event) -> list[Action]:
+        found: list[Action] = []
+        for event in events:
+            found = self.machine.handle(event, self.now_s)
+            self.actions += found
+        return found
+
+    def pass_time(self, seconds: float, *hearing: int, step_s: float = 0.5, step: int | None = None) -> list[Action]:
+        """Time passes in ticks, with a beat of each of the nodes `hearing` before each; ranks show `step`, at work until now, or, where
+        there is none, no sign of life since the last one that they have shown."""
+        found: list[Action] = []
+        until = self.now_s + seconds
+        while self.now_s < until - 1e-9:
+            self.now_s = min(until, self.now_s + step_s)
+            for node in hearing:
+                found += self.do(self.beat(node, step))
+            found += self.do(Tick())
+        return found
+
+    def beat(self, node: int, step: int | None = None, section: str = "compute") -> Beat:
+        """Of all ranks of the node."""
+        if step is not None:
+            self._sign = self.now_s, step
+        signed_at, at_step = self._sign
+        seen = RankBeat(at_step, section, at_step, self.now_s - signed_at)
+        return Beat(node, self.generation, 4100 + node, dict.fromkeys(self.machine.roster.ranks(node), seen))
+
+    _sign = (0.0, 0)  # when the last sign of life was, and at which step
+
+    @property
+    def generation(self) -> int:
+        return self.machine.generation.number
+
+    def join_all(self, generation: int = 0, running: bool = False) -> list[Action]:
+        return self.do(*(joined(node, generation, self.ranks(node) if running else ()) for node in range(self.config.slots)))
+
+    def ranks(self, node: int) -> tuple[int, ...]:
+        return tuple(range(node * self.config.procs_per_slot, (node + 1) * self.config.procs_per_slot))
+
+    def started(self, base: Base | None = None) -> "Bench":
+        """Claims the next generation and starts it."""
+        if self.machine.phase is Phase.GATHERING:
+            self.join_all()
+        self.do(Claimed(self.generation + 1, base, 1))
+        if not self.machine.generation.started:
+            first = self.machine.roster.slots[0]
+            self.do(Beat(first, self.generation - 1, 5000 + self.generation, {}))
+        assert self.machine.generation.started
+        return self
+
+    def loaded(self) -> "Bench":
+        """All ranks have loaded: they train."""
+        for rank in range(self.machine.generation.world_size):
+            self.do(
+                EvidenceEvent(self.machine.roster.node_of(rank), self.generation, {"what": "loaded", "rank": rank, "step": 0})
+            )
+        return self
+
+    def end(self, rank: int, code: int, step: int = 0, asked: bool = False, generation: int | None = None) -> list[Action]:
+        node, how = self.machine.roster.node_of(rank), f"killed by {-code}" if code < 0 else f"exit code {code}"
+        return self.do(Exited(node, generation or self.generation, (Ended(rank, node, code, how, asked, step),)))
+
+    def end_all(self, codes: Sequence[int], step: int = 0) -> list[Action]:
+        found: list[Action] = []
+        for rank, code in enumerate(codes):
+            found = self.end(rank, code, step)
+        return found
+
+    def say(self, what: str, rank: int = 0, **facts: Any) -> list[Action]:
+        return self.do(EvidenceEvent(rank // self.config.procs_per_slot, self.generation, {"what": what, "rank": rank, **facts}))
+
+    def finish(self) -> Finish:
+        (found,) = [action for action in self.actions if isinstance(action, Finish)]
+        return found
+
+    def notes(self) -> list[str]:
+        return [action.kind for action in self.actions if isinstance(action, Note)]
+
+    def note(self, kind: str) -> Mapping[str, Any]:
+        (found,) = [action for action in self.actions if isinstance(action, Note) and action.kind == kind]
+        return found.body
+
+
+def joined(node: int, generation: int = 0, running: Sequence[int] = (), domain: str | None = None) -> Joined:
+    return Joined(node, f"host-{node}", generation, tuple(running), domain, 4000 + node)
+
+
+def told(actions: Sequence[Action], kind: str) -> list[Mapping[str, Any]]:
+    """What all agents were told of `kind`."""
+    return [action.body for action in actions if isinstance(action, Broadcast) and action.kind == kind]
+
+
+def sent(actions: Sequence[Action], kind: str) -> list[int]:
+    """The nodes that were told `kind` by themselves."""
+    return [action.node for action in actions if isinstance(action, Send) and action.kind == kind]
+
+
+def claims(actions: Sequence[Action]) -> int:
+    return sum(isinstance(action, MakeClaim) for action in actions)
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_claimed_before_all_nodes_have_joined() -> None:
+    bench = Bench()
+    assert bench.do(joined(1), Tick(), Beat(1, 0, None, {})) == []
+    assigned = [Send(node, "assign", 0, {"slot": slot}) for slot, node in ((1, 1), (0, 0))]
+    assert bench.do(joined(0)) == [*assigned, MakeClaim(frozenset())]
+
+
+def test_the_start_is_one_message_with_base_binding_and_rendezvous() -> None:
+    bench = Bench()
+    bench.join_all()
+    actions = bench.do(Claimed(3, BASE, 1))
+    where = {"master_addr": "host-0", "master_port": 4000}
+    body = {"base": vars(BASE), "slots": 2, "moved": [], **where, "restarts": 0}
+    assert actions[-1] == Broadcast("start", 3, body)
+    assert bench.note("start") == {
+        "nodes": [{"slot": 0, "node": 0, "host": "host-0"}, {"slot": 1, "node": 1, "host": "host-1"}],
+        "slots": 2,
+        "moved": [],
+        "world_size": 4,
+        "restarts": 0,
+    }
+    assert bench.do(Beat(0, 3, 4001, {})) == []
+
+
+def test_the_start_waits_for_a_port_that_no_rendezvous_has_used() -> None:
+    bench = Bench().started()
+    bench.end_all([-9, 1, 1, 1])
+    assert told(bench.do(Claimed(2, None, 1)), "start") == []
+    assert told(bench.do(Beat(0, 1, 4000, {})), "start") == [], "sent before the agent had opened another"
+    assert told(bench.do(Beat(1, 1, 4001, {})), "start") == [], "of another node"
+    (body,) = told(bench.do(Beat(0, 1, 4002, {})), "start")
+    assert (body["master_port"], body["restarts"]) == (4002, 1)
+
+
+def test_a_port_that_was_given_is_every_rendezvous() -> None:
+    bench = Bench(replace(config(), ports=Ports(store=4000))).started()
+    bench.end_all([-9, 1, 1, 1])
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["master_port"], body["restarts"]) == (4000, 1)
+
+
+def test_a_generation_starts_only_while_all_nodes_are_connected() -> None:
+    bench = Bench()
+    bench.join_all()
+    assert told(bench.do(Lost(1), Claimed(1, None, 1)), "start") == []
+    assert told(bench.do(Beat(0, 0, 4000, {})), "start") == []
+    assert len(told(bench.do(joined(1)), "start")) == 1
+
+
+def test_a_node_that_the_start_has_not_reached_is_told_again() -> None:
+    bench = Bench().started()
+    order = told(bench.actions, "start")[0]
+    assert bench.do(Lost(0), joined(0)) == [
+        Send(0, "assign", 1, {"slot": 0}),
+        Send(0, "start", 1, order),
+    ]
+    bench.do(Beat(0, 1, 4100, {}))
+    assert sent(bench.do(Lost(0), joined(0)), "start") == [], "it had begun, and came back without its workers"
+    assert bench.machine.phase is Phase.STOPPING
+
+
+def test_a_refused_claim_ends_the_attempt() -> None:
+    for code in (Exit.SUPERSEDED, Exit.UNVERIFIED):
+        bench = Bench()
+        bench.join_all()
+        bench.do(ClaimRefused(code, "because"))
+        assert (bench.finish().exit_code, bench.finish().cause) == (code, "because")
+
+
+# --- slots and their nodes --------------------------------------------------------------------------------------------
+
+
+def with_spare(**more: Any) -> Bench:
+    """Two slots on three nodes, the first generation started, and its steps seen."""
+    bench = Bench(replace(config(), spares=1, **more))
+    bench.do(joined(2))
+    bench.started()
+    bench.pass_time(1.0, 0, 1, 2, step=5)
+    return bench
+
+
+def test_a_spare_is_assigned_no_slot_and_starts_nothing() -> None:
+    bench = with_spare()
+    assert Send(2, "assign", 0, {"slot": None}) in bench.actions
+    assert bench.machine.generation.world_size == 4
+
+
+def test_a_lost_nodes_slot_goes_to_the_spare_and_costs_no_restart() -> None:
+    bench = with_spare(restart=Restart(budget=0))
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, -9, asked=True)
+    actions = bench.pass_time(ENDED_S + 0.5, 0, 2)
+    assert claims(actions) == 1
+    assert bench.note("lost") == {"node": 1, "host": "host-1", "why": "its connection ended, and ranks elsewhere have ended"}
+    assert bench.note("rebound") == {"slot": 1, "from": 1, "to": 2, "outside": False, "host": "host-2"}
+    assert (bench.note("failure")["cause_kind"], bench.note("failure")["node"]) == ("node lost", 1)
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert body["moved"] == [[1, 2]]
+    assert bench.machine.roster.ranks(2) == range(2, 4)
+
+
+def test_the_node_of_slot_0_can_be_replaced_too() -> None:
+    bench = with_spare()
+    bench.do(Lost(0))
+    for rank in (2, 3):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2)
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["moved"], body["master_addr"], body["master_port"]) == ([[0, 2]], "host-2", 4102)
+
+
+def test_a_spare_of_the_same_domain_comes_first_and_another_is_said_to_be_outside() -> None:
+    domains = (Domain("a", ("host-0", "host-1", "host-3")), Domain("b", ("host-2",)))
+    for spares, expected in (((2, 3), (3, False)), ((2,), (2, True))):
+        bench = Bench(replace(config(), spares=len(spares), domains=domains, partner_segment=2))
+        bench.do(*(joined(node) for node in spares))
+        bench.started()
+        bench.do(Lost(1))
+        bench.end(0, 1)
+        bench.end(1, 1)
+        bench.pass_time(ENDED_S + 0.5, 0, *spares)
+        assert (bench.note("rebound")["to"], bench.note("rebound")["outside"]) == expected
+
+
+def test_with_fewer_slots_allowed_the_run_goes_on_with_those_that_are_left() -> None:
+    bench = Bench(replace(config("script", slots=3), min_slots=1)).started()
+    bench.do(Lost(0))
+    for rank in (2, 3, 4, 5):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2)
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert (body["slots"], body["moved"]) == (2, [[0, 2]])
+    assert sorted(bench.machine.roster.slots.values()) == [1, 2]
+    assert (bench.machine.generation.world_size, bench.machine.generation.alive) == (4, {0, 1, 2, 3})
+
+
+def test_a_node_that_joins_a_smaller_run_makes_it_larger_at_no_cost() -> None:
+    bench = Bench(replace(config("script", slots=2, budget=0), min_slots=1))
+    bench.do(joined(0))
+    bench.pass_time(LAST_CALL_S, 0)
+    bench.do(Claimed(1, None, 1))
+    assert (bench.machine.generation.started, bench.machine.generation.world_size) == (True, 2)
+    assert len(told(bench.do(joined(1)), "stop")) == 1
+    bench.end(0, -15, asked=True)
+    assert claims(bench.end(1, -15, asked=True)) == 1
+    (body,) = told(bench.do(Claimed(2, None, 1), Beat(0, 1, 4500, {})), "start")
+    assert (body["slots"], body["restarts"]) == (2, 0)
+
+
+def test_what_can_be_bound_is_bound_after_the_last_call() -> None:
+    bench = Bench(replace(config(), spares=1))
+    bench.do(joined(0), joined(2))
+    assert claims(bench.pass_time(LAST_CALL_S - 1, 0, 2)) == 0
+    assert claims(bench.pass_time(1, 0, 2)) == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 2}
+
+
+def test_without_a_spare_a_node_is_waited_for_and_the_run_goes_on_with_it() -> None:
+    timeouts = {"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(100.0)}
+    bench = Bench(replace(config(), timeouts=timeouts)).started()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(50.0, 0)
+    assert bench.machine.phase is Phase.REPLACING
+    assert claims(bench.do(joined(7))) == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 7}
+
+
+def test_without_a_spare_and_nobody_to_wait_for_the_attempt_ends_with_the_node_as_suspect() -> None:
+    bench = Bench().started()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(ENDED_S + 0.5, 0)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert bench.notes().count("failure") == 1
+
+
+def test_a_node_that_comes_back_after_it_was_replaced_ends_its_workers_and_is_a_spare() -> None:
+    bench = with_spare()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(ENDED_S + 0.5, 0, 2)
+    bench.do(Claimed(2, None, 1), Beat(0, 1, 4200, {}))
+    actions = bench.do(joined(1, 1, (2, 3)))
+    assert actions == [Send(1, "stop", 1, {}), Send(1, "assign", 2, {"slot": None})]
+    assert bench.do(Exited(1, 1, (Ended(2, 1, -9, "killed", True, 9),))) == []
+    assert (bench.machine.phase, len(bench.machine.generation.alive)) == (Phase.RUNNING, 4)
+    assert bench.machine.roster.spares() == 1
+
+
+def test_a_suspect_is_left_out_where_a_spare_is_there() -> None:
+    bench = with_spare(restart=Restart(budget=9, no_progress=9))
+    for step, spare_port in ((10, 4300), (30, 4301)):
+        bench.end(2, -9, step=step)
+        for rank in (0, 1, 3):
+            bench.end(rank, -9, step=step, asked=True)
+        if step == 10:
+            bench.do(Claimed(2, None, 1), Beat(0, 1, spare_port, {}))
+            bench.pass_time(1.0, 0, 1, 2, step=20)
+    assert bench.note("excluded")["node"] == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 2}
+
+
+# --- nodes that are lost, and those that are not ----------------------------------------------------------------------
+
+
+def trains(settings: RunConfig | None = None) -> Bench:
+    """Two nodes that have completed steps, a second apart."""
+    bench = Bench(settings).started()
+    for step in (1, 2):
+        bench.pass_time(1.0, 0, 1, step=step)
+    return bench
+
+
+def test_while_steps_go_on_an_unreachable_node_is_never_lost() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    for step in range(3, 300):
+        bench.pass_time(1.0, 0, step=step)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+    bench.do(joined(1, 1, (2, 3)))
+    bench.pass_time(2.0, 0, 1, step=300)
+    assert (bench.machine.phase, sent(bench.actions, "stop"), told(bench.actions, "stop")) == (Phase.RUNNING, [], [])
+
+
+def test_a_node_whose_connection_ended_is_lost_once_the_others_stand_still_for_longer_than_usual() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    assert not told(bench.pass_time(ENDED_S, 0), "stop")
+    bench.pass_time(3.0, 0)
+    assert bench.note("lost")["why"] == "its connection ended, and no rank anywhere makes progress"
+    for rank in (0, 1):
+        bench.end(rank, -9, asked=True)
+    failure = bench.note("failure")
+    assert (failure["cause_kind"], failure["node"], failure["host"]) == ("node lost", 1, "host-1")
+
+
+def test_slow_steps_are_no_sign_of_a_nodes_death() -> None:
+    bench = Bench().started()
+    for step in (1, 2, 3):
+        bench.pass_time(0.5, 0, 1, step=step)
+        bench.pass_time(9.5, 0, 1)
+    bench.do(Lost(1))
+    bench.pass_time(AGENT_S, 0)
+    assert bench.machine.phase is Phase.RUNNING
+    bench.do(joined(1, 1, (2, 3)))
+    bench.pass_time(30.0, 0, 1)
+    assert bench.notes().count("lost") == 0
+
+
+def patient() -> RunConfig:
+    """With the default for a node that does not come back."""
+    return replace(config(), timeouts={"join": Timeout(JOIN_S), "agent": DEFAULT_TIMEOUTS["agent"]})
+
+
+@pytest.mark.parametrize(("spare", "silent_s"), [(False, SILENT_S), (True, SILENT_SPARE_S)])
+def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended(spare: bool, silent_s: float) -> None:
+    bench = with_spare() if spare else trains(patient())
+    hearing = (0, 2) if spare else (0,)
+    assert DropConnection(1) not in bench.pass_time(silent_s, *hearing)
+    bench.pass_time(QUIET_S, *hearing)
+    assert DropConnection(1) in bench.actions
+    assert bench.note("lost")["why"] == "it stopped sending heartbeats, and no rank anywhere makes progress"
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_how_long_a_node_may_pause_can_be_set(spare: bool) -> None:
+    timeouts = {**config().timeouts, "node": Timeout(60.0), "node_spare": Timeout(20.0), "agent": Timeout(100.0)}
+    bench = with_spare(timeouts=timeouts) if spare else trains(replace(config(), timeouts=timeouts))
+    hearing, silent_s = ((0, 2), 20.0) if spare else ((0,), 60.0)
+    bench.pass_time(silent_s, *hearing)
+    assert "lost" not in bench.notes()
+    bench.pass_time(1.0, *hearing)
+    assert "lost" in bench.notes()
+
+
+@pytest.mark.parametrize("way", ["its connection stays", "we end its connection", "a rank elsewhere fails"])
+def test_a_node_that_pauses_for_seconds_is_not_lost_where_no_spare_waits(way: str) -> None:
+    """A virtual machine that moves, or a host that swaps; what it is sent may find no answer in time."""
+    bench = trains(patient())
+    bench.pass_time(4.0, 0)
+    if way == "we end its connection":
+        bench.do(Lost(1, unanswered=True))
+    if way == "a rank elsewhere fails":
+        bench.end(0, 1)
+    bench.pass_time(4.5, 0)
+    assert "lost" not in bench.notes()
+    if way == "we end its connection":
+        bench.do(joined(1, 1, (2, 3)))
+    bench.pass_time(2.0, 0, 1, step=3)
+    assert bench.notes().count("lost") == 0
+    assert bench.machine.phase is (Phase.STOPPING if way == "a rank elsewhere fails" else Phase.RUNNING)
+
+
+def test_a_node_whose_processes_are_dead_is_lost_at_once_where_no_spare_waits_either() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.pass_time(ENDED_S + 0.1, 0, step_s=0.1)
+    assert bench.note("lost")["why"] == "its connection ended, and ranks elsewhere have ended"
+
+
+def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
+    bench = Bench().started()
+    for _ in range(8):
+        bench.now_s += 0.5
+        bench.do(bench.beat(0, section="restore"), bench.beat(1, section="restore"), Tick())
+    bench.do(Lost(1))
+    for _ in range(int(2 * AGENT_S)):
+        bench.now_s += 0.5
+        bench.do(bench.beat(0, section="restore"), Tick())
+    assert bench.notes().count("lost") == 0
+    bench.now_s += 0.5
+    bench.do(bench.beat(0, section="restore"), Tick())
+    assert bench.note("lost")["why"] == "its connection ended, and it has not reconnected for 5 s"
+
+
+def test_a_coordinator_that_hears_nobody_gives_up_nobody() -> None:
+    bench = trains()
+    bench.do(Lost(0), Lost(1))
+    bench.pass_time(1000.0, step_s=5.0)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+
+
+def test_a_coordinator_that_was_stopped_itself_has_lost_nobody() -> None:
+    bench = trains()
+    bench.now_s += 100 * STALL_S
+    bench.do(Tick())
+    bench.pass_time(QUIET_S - 0.5, 0, 1)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+
+
+def test_a_node_that_vanishes_while_nothing_runs_is_replaced_by_a_spare() -> None:
+    bench = with_spare()
+    bench.end_all([-9, 1, 1, 1])
+    bench.do(Lost(1))
+    bench.pass_time(QUIET_S + 0.5, 0, 2)
+    assert bench.machine.phase is Phase.CLAIMING
+    assert told(bench.do(Claimed(2, None, 1)), "start")[0]["moved"] == [[1, 2]]
+
+
+def test_a_node_that_is_lost_after_the_claim_does_not_cost_the_claim() -> None:
+    bench = with_spare()
+    bench.end_all([-9, 1, 1, 1])
+    bench.do(Lost(1), Claimed(2, None, 1))
+    actions = bench.pass_time(QUIET_S + 0.5, 0, 2)
+    assert (claims(actions), told(actions, "start")[0]["moved"], bench.generation) == (0, [[1, 2]], 2)
+
+
+# --- hangs and stragglers ---------------------------------------------------------------------------------------------
+
+
+class Script(Watch):
+    """A watch whose findings are given, one a tick."""
+
+    findings: list[Findings]
+    probes: list[Mapping[int, Probe]]
+
+    def __init__(self, ranks: int, timeouts: Mapping[str, Timeout], now_s: float, stages: int = 1) -> None:
+        super().__init__(ranks, timeouts, now_s, stages)
+        self.probes = []
+
+    def tick(self, now_s: float) -> Findings:
+        return self.findings.pop(0) if self.findings else Findings()
+
+    def probed(self, ranks: Mapping[int, Probe], now_s: float) -> None:
+        self.probes.append(ranks)
+
+
+def watched(*findings: Findings, **more: Any) -> Bench:
+    class Watching(Script):
+        pass
+
+    Watching.findings = list(findings)
+    return Bench(replace(config(**more), grace_s=10.0), watch=Watching).started()
+
+
+def test_suspected_ranks_are_probed_where_they_run() -> None:
+    bench = watched(Findings(probe=frozenset({1, 2, 3})))
+    actions = bench.do(Tick())
+    assert actions == [Send(0, "probe", 1, {"ranks": [1]}), Send(1, "probe", 1, {"ranks": [2, 3]})]
+    seen = {2: Probe("T", 1.0, 0)}
+    bench.do(Probed(1, 1, seen), Probed(1, 0, {3: Probe("T", 1.0, 0)}))
+    assert isinstance(bench.machine.watch, Script)
+    assert bench.machine.watch.probes == [seen]
+
+
+def test_a_hang_ends_the_generation_and_names_the_culprits_node() -> None:
+    hang = Hang((3,), "compute", 4.0, "its process is stopped")
+    bench = watched(Findings(hang=hang), budget=0)
+    assert told(bench.do(Tick()), "stop") == [{"grace_s": 0.0}]
+    assert bench.note("hang") == {**vars(hang), "ranks": [3]}
+    for rank in range(4):
+        bench.end(rank, -9, asked=True)
+    failure = bench.finish().failure
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.node) == (CauseKind.HANG, 3, 1)
+    assert bench.finish().cause.endswith("no heartbeat for 4.0 s in compute: its process is stopped")
+
+
+def test_a_straggler_is_noted_and_nothing_else() -> None:
+    bench = watched(Findings(stragglers=(Straggler(2, 1.5, 0.3),)))
+    bench.do(Tick())
+    assert bench.note("straggler") == {"rank": 2, "ratio": 1.5, "own_step_s": 0.3, "node": 1, "host": "host-1"}
+    assert bench.machine.phase is Phase.RUNNING
+
+
+# --- how a generation ends --------------------------------------------------------------------------------------------
+
+
+def test_all_ranks_that_finish_complete_the_run_and_all_agents_are_told_once() -> None:
+    bench = Bench().started()
+    for rank in range(3):
+        assert bench.end(rank, 0, step=50) == []
+    actions = bench.end(3, 0, step=50)
+    assert (bench.finish().exit_code, bench.finish().step, bench.finish().failure) == (Exit.COMPLETED, 50, None)
+    assert told(actions, "stop") == [{"exit_code": 0}]
+    assert bench.end(3, 0) == bench.join_all() == bench.do(Tick()) == []
+
+
+def test_the_first_failure_stops_all_and_the_next_generation_waits_for_all_to_end() -> None:
+    bench = Bench().started()
+    assert told(bench.end(1, 1), "stop") == [{}]
+    assert bench.end(0, -15, asked=True) == bench.end(2, -15, asked=True) == []
+    assert claims(bench.end(3, -9, asked=True)) == 1
+
+
+def test_ends_that_are_reported_together_are_one_event() -> None:
+    bench = Bench().started()
+    ends = tuple(Ended(rank, 0, -9, "killed by 9", False, 7) for rank in (0, 1))
+    assert len(told(bench.do(Exited(0, 1, ends)), "stop")) == 1
+    assert bench.machine.generation.alive == {2, 3}
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 1, 2, 3), (3, 2, 0, 1)])
+def test_the_killed_rank_is_named_even_when_a_peers_error_arrives_first(order: tuple[int, ...]) -> None:
+    bench = Bench(config(budget=0)).started()
+    for rank in order:
+        bench.end(rank, -9 if rank == 1 else 1, step=7)
+    failure = bench.finish().failure
+    assert failure is not None
+    assert (failure.rank, failure.node, failure.host, failure.text, failure.step) == (1, 0, "host-0", "killed by 9", 7)
+
+
+def test_a_rank_that_we_ended_is_not_the_cause() -> None:
+    bench = Bench(config(budget=0)).started()
+    bench.end(2, -9, asked=True)
+    bench.end_all([1, -15, 0, -15])
+    failure = bench.finish().failure
+    assert failure is not None
+    assert (failure.rank, failure.text) == (1, "killed by 15")
+
+
+def test_whoever_disagreed_is_the_cause_and_not_who_noticed_it() -> None:
+    """A rank whose data has changed fails by itself; its peers leave by the code that they reach together."""
+    bench = Bench(config(budget=0)).started(BASE)
+    bench.end(0, Exit.UNVERIFIED)
+    bench.say("exception", rank=1, text="ValueError: the data has changed", type="ValueError")
+    bench.end(1, 1)
+    bench.end(2, Exit.UNVERIFIED)
+    bench.end(3, Exit.UNVERIFIED)
+    assert bench.finish().cause.endswith("exit code 1: ValueError: the data has changed")
+
+
+def test_codes_that_ranks_reach_together_stop_nobody() -> None:
+    for code in (Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED):
+        assert told(Bench().started().end(0, code), "stop") == []
+
+
+def test_a_superseded_generation_ends_the_attempt_with_85() -> None:
+    bench = Bench().started()
+    bench.end_all([Exit.SUPERSEDED, 1, Exit.SUPERSEDED, 1])
+    assert bench.finish().exit_code is Exit.SUPERSEDED
+
+
+def test_an_exit_of_another_generation_or_told_twice_does_not_count() -> None:
+    bench = Bench().started()
+    bench.end_all([1, 1, 1, 1])
+    bench.started()
+    assert bench.generation == 2
+    assert bench.end(0, 1, generation=1) == []
+    bench.end(0, 0)
+    assert bench.end(0, 1) == []
+    assert bench.machine.phase is Phase.RUNNING
+
+
+def test_evidence_of_an_earlier_generation_does_not_count() -> None:
+    bench = Bench().started()
+    bench.end_all([1, 1, 1, 1])
+    bench.started()
+    bench.do(EvidenceEvent(0, 1, {"what": "committed", "rank": 0, "step": 99}))
+    assert bench.machine.committed_step is None
+
+
+def test_what_an_agent_notes_is_in_the_journal() -> None:
+    bench = Bench().started()
+    bench.do(EvidenceEvent(1, 1, {"what": "note", "kind": "refused file", "path": "last.ckpt"}))
+    assert bench.note("refused file") == {"node": 1, "what": "note", "kind": "refused file", "path": "last.ckpt"}
+
+
+# --- refused bases ----------------------------------------------------------------------------------------------------
+
+
+def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged() -> None:
+    bench = Bench(config(budget=1)).started(BASE)
+    facts = {"step": 20, "generation": 1, "tier": "disk", "name": "data-0-0.bin", "reason": "changed"}
+    bench.say("refused", rank=3, **facts)
+    bench.say("refused", rank=3, **facts)
+    actions = bench.end_all([Exit.UNVERIFIED] * 4)
+    assert actions == [MakeClaim(frozenset({(CheckpointId(20, 1), "disk")}))]
+    assert (bench.machine.policy.budget, bench.machine.policy.restarts) == (1, 0)
+    assert bench.notes().count("refused") == 1
+    older = Base(10, 1, "cd")
+    bench.started(older)
+    bench.say("refused", rank=0, **{**facts, "step": 10})
+    both = frozenset({(CheckpointId(20, 1), "disk"), (CheckpointId(10, 1), "disk")})
+    assert bench.end_all([Exit.UNVERIFIED] * 4) == [MakeClaim(both)]
+
+
+UNREAD = {"step": 20, "generation": 1, "tier": "disk", "name": "manifest.json", "reason": "Stale file handle"}
+
+
+def test_a_base_that_a_node_cannot_read_is_no_reason_for_a_claim_and_names_the_node() -> None:
+    bench = Bench().started(BASE)
+    bench.say("unread", rank=3, **UNREAD)
+    bench.say("unread", rank=2, **UNREAD)
+    actions = bench.end_all([Exit.UNVERIFIED] * 4)
+    assert (claims(actions), bench.machine.refused) == (0, set())
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert finish.cause.startswith("host-1 could not read step 20 of generation 1 on disk: manifest.json: Stale file handle")
+    assert bench.note("unread")["node"] == 1
+
+
+def test_a_base_that_one_node_refuses_and_another_cannot_read_is_left_to_the_next_attempt() -> None:
+    bench = Bench().started(BASE)
+    bench.say("refused", rank=0, **{**UNREAD, "reason": "changed"})
+    bench.say("unread", rank=3, **UNREAD)
+    assert claims(bench.end_all([Exit.UNVERIFIED] * 4)) == 0
+    assert bench.finish().suspects == (1,)
+
+
+def test_where_no_node_can_read_none_is_the_suspect() -> None:
+    bench = Bench().started(BASE)
+    for rank in range(4):
+        bench.say("unread", rank=rank, **UNREAD)
+    assert claims(bench.end_all([1] * 4)) == 0
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, ())
+
+
+def test_a_failure_long_after_a_read_that_was_given_up_is_judged_by_itself() -> None:
+    bench = Bench().started(BASE)
+    bench.say("unread", rank=3, **UNREAD)
+    bench.loaded()
+    assert claims(bench.end_all([-9, 1, 1, 1], step=40)) == 1
+
+
+def test_a_beat_about_ranks_of_another_node_counts_for_nothing() -> None:
+    bench = Bench().started()
+    before = bench.machine.vitals.step
+    for ranks in ({2: 9}, {0: 9, 4: 9}, {-1: 9}):
+        bench.do(Beat(0, 1, None, {rank: RankBeat(step, "compute", step, 0.0) for rank, step in ranks.items()}))
+    assert (bench.machine.vitals.step, bench.machine.best_step) == (before, before)
+
+
+# --- what the nodes hold in memory ------------------------------------------------------------------------------------
+
+TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("disk", 10)))
+WHOLE = CheckpointId(24, 1)
+
+
+def holding(rank: int, step: int = 24, generation: int = 1) -> dict[str, Any]:
+    return {"rank": rank, "step": step, "generation": generation, "part_xxh3_128": f"{rank:032x}", "bytes": 10}
+
+
+def failed(**more: Any) -> Bench:
+    """A run whose ranks have all ended after its first generation, and which keeps captures in memory."""
+    bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", **more)).started()
+    bench.end_all([-9, 1, 1, 1], step=25)
+    return bench
+
+
+def held(node: int, *holdings: dict[str, Any], generation: int = 1) -> EvidenceEvent:
+    return EvidenceEvent(node, generation, {"what": "held", "holdings": list(holdings)})
+
+
+def claimed(actions: Sequence[Action]) -> MakeClaim:
+    (found,) = [action for action in actions if isinstance(action, MakeClaim)]
+    return found
+
+
+def test_nothing_is_asked_before_the_first_generation_or_where_no_tier_is_in_memory() -> None:
+    first = Bench(replace(config(), checkpoint=TWO_TIERS))
+    assert claims(first.join_all()) == 1
+    assert claims(Bench().started().end_all([-9, 1, 1, 1])) == 1
+
+
+def test_the_claim_knows_what_every_rank_has_in_memory_wherever_it_lies() -> None:
+    bench = failed()
+    assert told(bench.actions, "survey") == [{}]
+    assert bench.do(held(0, holding(0), holding(1), holding(2), holding(2, step=26))) == []
+    claim = claimed(bench.do(held(1, holding(3), holding(0))))
+    assert list(claim.held) == [WHOLE]
+    manifest = memory_manifest("run-1", WHOLE, bench.config.mesh, [f"{rank:032x}" for rank in range(4)])
+    assert claim.held[WHOLE] == xxhash.xxh3_128_hexdigest(manifest)
+
+
+def test_a_capture_that_lacks_a_rank_does_not_count() -> None:
+    bench = failed()
+    bench.do(held(0, holding(0), holding(1)))
+    assert claimed(bench.do(held(1, holding(3)))).held == {}
+
+
+def test_a_node_that_does_not_answer_holds_nothing() -> None:
+    bench = failed()
+    bench.do(held(0, holding(0), holding(1)))
+    assert bench.pass_time(SURVEY_S, 0, 1) == []
+    assert claimed(bench.pass_time(0.1, 0, 1)).held == {}
+    assert bench.do(held(1, holding(2), holding(3))) == []
+
+
+def test_a_node_that_is_lost_is_not_waited_for_and_its_partners_copies_count() -> None:
+    bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", spares=1))
+    bench.do(joined(2))
+    bench.started()
+    bench.do(Lost(1))
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.pass_time(ENDED_S + 0.5, 0, 2)
+    assert bench.machine.phase is Phase.SURVEYING
+    assert bench.do(held(0, *(holding(rank) for rank in range(4)))) == [], "the spare may hold some too"
+    assert list(claimed(bench.do(held(2))).held) == [WHOLE]
+
+
+def test_a_node_that_comes_back_is_asked_again() -> None:
+    bench = failed()
+    assert sent(bench.do(held(0), joined(1, 1)), "survey") == [1]
+    assert claims(bench.do(held(1))) == 1
+
+
+def test_a_node_whose_slot_a_spare_takes_while_it_comes_back_is_not_waited_for() -> None:
+    bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", spares=1))
+    bench.do(joined(2))
+    bench.started()
+    bench.say("corrupted", ranks=[2], found="a gradient differs", sound_step=0)
+    bench.end(0, 1)
+    bench.end(1, 1)
+    bench.do(joined(1))  # anew and without its ranks, which ends the generation
+    assert (bench.machine.phase, sorted(bench.machine.roster.slot_of)) == (Phase.SURVEYING, [0, 2])
+    assert claims(bench.do(held(0), held(2))) == 1
+
+
+def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() -> None:
+    bench = failed()
+    everything = [holding(rank) for rank in range(4)]
+    bench.do(held(0, *everything), held(1))
+    bench.started(Base(24, 1, "ab", "memory"))
+    bench.say("refused", step=24, generation=1, tier="memory", name="memory-0", reason="changed")
+    bench.end_all([Exit.UNVERIFIED] * 4)
+    claim = claimed(bench.do(held(0, *everything, generation=2), held(1, generation=2)))
+    assert (claim.refused, claim.held) == (frozenset({(WHOLE, "memory")}), {})
+
+
+# --- preemption -------------------------------------------------------------------------------------------------------
+
+
+def preempted(node: int = 1, generation: int = 0, **facts: Any) -> EvidenceEvent:
+    return EvidenceEvent(node, generation, {"what": "preempted", **facts})
+
+
+def test_the_builtin_trainer_saves_and_the_attempt_ends_with_82() -> None:
+    bench = Bench().started().loaded()
+    assert told(bench.do(preempted()), "save") == [{}]
+    assert bench.do(preempted(0)) == []
+    bench.end_all([Exit.PREEMPTED] * 4, step=30)
+    assert (bench.finish().exit_code, bench.finish().step) == (Exit.PREEMPTED, 30)
+
+
+def test_ranks_that_have_not_loaded_yet_have_nothing_to_save_and_are_ended() -> None:
+    bench = Bench().started()
+    assert (told(bench.do(preempted()), "stop"), told(bench.actions, "save")) == ([{}], [])
+    bench.end_all([-9] * 4)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_script_is_stopped_and_the_attempt_ends_with_82() -> None:
+    bench = Bench(config("script")).started()
+    assert len(told(bench.do(preempted()), "stop")) == 1
+    bench.end_all([-15] * 4)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_crash_while_saving_still_ends_with_82() -> None:
+    bench = Bench().started().loaded()
+    bench.do(preempted())
+    bench.end_all([-9, 1, 1, 1])
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_base_refused_during_preemption_starts_nothing_more() -> None:
+    bench = Bench().started(BASE)
+    bench.do(preempted())
+    bench.say("refused", step=20, generation=1, tier="disk", name="x", reason="changed")
+    bench.end_all([Exit.UNVERIFIED] * 4)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_run_that_finishes_while_preempted_is_complete() -> None:
+    bench = Bench().started().loaded()
+    bench.do(preempted())
+    bench.end_all([0] * 4)
+    assert bench.finish().exit_code is Exit.COMPLETED
+
+
+def test_preemption_while_nothing_runs_ends_the_attempt_at_once() -> None:
+    gathering, claiming, waiting, surveying = Bench(), Bench(), Bench(), failed()
+    gathering.do(joined(0))
+    claiming.join_all()
+    waiting.join_all()
+    waiting.do(Lost(0), Claimed(1, None, 1))
+    for bench in (gathering, claiming, waiting, surveying):
+        bench.do(preempted())
+        assert bench.finish().exit_code is Exit.PREEMPTED
+        assert bench.do(Claimed(bench.generation + 1, None, 1), Beat(0, 0, 4000, {})) == []
+
+
+def test_a_spare_that_is_asked_to_stop_stops_the_run() -> None:
+    bench = with_spare()
+    bench.loaded()
+    assert told(bench.do(preempted(2)), "save") == [{}]
+
+
+def test_preemption_while_stopping_starts_no_other_generation() -> None:
+    bench = Bench().started()
+    bench.end(0, 1)
+    bench.do(preempted())
+    bench.end_all([1, 1, 1, 1])
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_save_that_cannot_happen_ends_within_the_grace() -> None:
+    bench = Bench().started().loaded()
+    bench.do(preempted(0))
+    grace_s = bench.config.grace_s
+    assert told(bench.pass_time(GRACE_SHARE * grace_s, 0, 1, step=1), "stop") == []
+    assert told(bench.pass_time(0.5, 0, 1, step=1), "stop") == [{}]
+    for rank in range(4):
+        bench.end(rank, -9, asked=True)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_ranks_that_nothing_ends_do_not_outlast_the_grace() -> None:
+    bench = Bench(config("script")).started()
+    bench.do(preempted(0))
+    bench.pass_time(LAST_SHARE * bench.config.grace_s + 0.5, 0, 1)
+    assert (bench.finish().exit_code, told(bench.actions, "stop")[-1]) == (Exit.PREEMPTED, {"exit_code": 82})
+
+
+def test_the_grace_counts_from_the_signal_and_not_from_when_it_was_heard() -> None:
+    bench = Bench(replace(config("script"), grace_s=100.0)).started()
+    (body,) = told(bench.do(preempted(0, age_s=30.0)), "stop")
+    assert body == {"grace_s": pytest.approx(GRACE_SHARE * 100.0 - 30.0)}
+
+
+def test_a_script_that_ends_with_0_when_told_to_stop_was_preempted_all_the_same() -> None:
+    bench = Bench(replace(config(), trainer=Trainer("script", {"argv": ["x.py"]}), checkpoint=Checkpoint())).started()
+    bench.do(preempted(0))
+    bench.end_all([0, 0, 0, 0])
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop() -> None:
+    settings = replace(config(kind="script"), grace_s=100.0)
+    asked, failing = Bench(settings).started(), Bench(settings).started()
+    asked.do(preempted(0, 1))
+    failing.end(0, 1)
+    grace_s = GRACE_SHARE * 100.0
+    assert (told(asked.actions, "stop"), told(failing.actions, "stop")) == ([{"grace_s": grace_s}], [{}])
+    assert Send(1, "stop", 1, {"grace_s": grace_s}) in asked.do(Lost(1), joined(1, 1, (2, 3))), "the same to one that comes back"
+
+
+# --- budget and progress ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "code"), [("builtin", Exit.RETRY_ELSEWHERE), ("script", Exit.STOP)])
+def test_restarts_end_with_the_budget(kind: str, code: Exit) -> None:
+    bench = Bench(config(kind, budget=2, refill_steps=1000))
+    for step in (10, 20, 30):
+        bench.started()
+        bench.end_all([-9, 1, 1, 1], step=step)
+    assert (bench.finish().exit_code, bench.machine.policy.restarts, bench.generation) == (code, 2, 3)
+    assert "no restart left in the budget of 2" in bench.finish().cause
+
+
+def test_new_steps_give_restarts_back_and_none_beyond_the_budget() -> None:
+    bench = Bench(config(budget=1, refill_steps=100))
+    for step in (60, 120, 180, 240):  # a restart is earned by the second and the fourth
+        bench.started()
+        bench.end_all([-9, 1, 1, 1], step=step)
+    assert (bench.finish().exit_code, bench.generation) == (Exit.RETRY_ELSEWHERE, 3)
+    rich = Bench(config(budget=2, refill_steps=10)).started()
+    rich.end_all([-9, 1, 1, 1], step=1000)
+    assert rich.machine.policy.budget == 1
+
+
+def test_steps_done_again_give_nothing_back() -> None:
+    bench = Bench(config(budget=2, refill_steps=100, no_progress=9))
+    for _ in range(3):
+        bench.started()
+        bench.end_all([-9, 1, 1, 1], step=99)
+    assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
+
+
+def test_steps_up_to_the_base_are_no_progress() -> None:
+    bench = Bench(config(budget=9, refill_steps=10, no_progress=1)).started(BASE)
+    bench.end_all([-9, 1, 1, 1], step=BASE.step)
+    assert (bench.finish().exit_code, bench.machine.policy.budget) == (Exit.STOP, 9)
+
+
+def test_failures_in_a_row_without_a_new_step_stop_the_run() -> None:
+    bench = Bench(config(budget=99, no_progress=2))
+    for step in (5, 5, 6, 6, 3):
+        bench.started()
+        bench.end_all([-9, 1, 1, 1], step=step)
+    assert (bench.finish().exit_code, bench.generation) == (Exit.STOP, 5)
+    assert "2 failures in a row without a new step" in bench.finish().cause
+
+
+def test_a_scripts_steps_begin_anew_with_each_start() -> None:
+    bench = Bench(config("script", budget=9, no_progress=2))
+    for step in (5, 3, 0, 2, 0):
+        bench.started()
+        bench.end_all([-9, 1, 1, 1], step=step)
+    assert bench.machine.phase is Phase.CLAIMING
+    bench.started()
+    bench.end_all([-9, 1, 1, 1], step=0)
+    assert bench.finish().exit_code is Exit.STOP
+
+
+def test_generations_that_save_nothing_end_the_run_across_attempts() -> None:
+    bench = Bench(config(budget=2, no_progress=3))
+    bench.join_all()
+    assert claims(bench.do(Claimed(5, None, 5))) == 0
+    assert bench.machine.phase is Phase.RUNNING
+    other = Bench(config(budget=2, no_progress=3))
+    other.join_all()
+    other.do(Claimed(6, None, 6))
+    assert (other.finish().exit_code, other.finish().cause) == (Exit.STOP, "5 generations in a row have saved nothing")
+
+
+def test_a_script_is_not_expected_to_commit() -> None:
+    for kind, verdict in (("builtin", Exit.STOP), ("script", None)):
+        bench = Bench(config(kind=kind))
+        bench.join_all()
+        bench.do(Claimed(9, None, idle=9))
+        assert bench.machine.verdict is verdict
+
+
+def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None:
+    bench = Bench().started()
+    bench.end(2, 1)
+    assert told(bench.end(0, Exit.STOP), "stop") == []
+    bench.end(1, -9, asked=True)
+    bench.end(3, -9, asked=True)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.failure and finish.failure.rank) == (Exit.STOP, 0)
+
+
+# --- connections that break -------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_never_joins_is_named() -> None:
+    bench = Bench(config(slots=3))
+    bench.do(joined(0), joined(2))
+    assert bench.pass_time(JOIN_S, 0, 2) == []
+    bench.pass_time(1.0, 0, 2)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert finish.failure is not None
+    assert (finish.failure.node, finish.cause) == (1, "2 of 3 nodes joined; silent: [1]")
+
+
+def test_there_is_one_verdict_when_a_node_is_lost_and_another_never_joins() -> None:
+    bench = Bench()
+    bench.do(joined(0), Lost(0))
+    bench.pass_time(JOIN_S + 1)
+    assert "silent: [0, 1]" in bench.finish().cause
+
+
+def test_a_connection_that_breaks_and_comes_back_stops_nothing() -> None:
+    bench = Bench().started()
+    bench.do(Beat(0, 1, None, {}), Beat(1, 1, None, {}))
+    actions = bench.do(Lost(0), Lost(1), joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
+    assert actions == [Send(1, "assign", 1, {"slot": 1})]
+
+
+def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> None:
+    bench = Bench().started()
+    bench.do(Beat(1, 1, None, {}))
+    assert len(told(bench.do(joined(1)), "stop")) == 1
+    actions = [*bench.end(0, -15, asked=True), *bench.end(1, -15, asked=True)]
+    assert claims(actions) == 1
+    assert (bench.note("failure")["node"], bench.note("failure")["cause"]) == (1, "its node restarted")
+
+
+def test_workers_of_another_generation_are_stopped() -> None:
+    bench = Bench()
+    bench.join_all()
+    bench.do(Lost(1), Claimed(4, None, 1))
+    assert Send(1, "stop", 3, {}) in bench.do(joined(1, 3, (2, 3)))
+
+
+def test_workers_of_a_newer_generation_are_somebody_elses() -> None:
+    bench = Bench().started()
+    assert bench.do(Lost(1), joined(1, 2, (2, 3))) == []
+
+
+def test_a_stop_or_a_save_that_was_missed_is_said_again() -> None:
+    stopping = Bench().started()
+    stopping.end(0, 1)
+    assert sent(stopping.do(Lost(1), joined(1, 1, (2, 3))), "stop") == [1]
+    saving = Bench().started().loaded()
+    saving.do(preempted(0))
+    assert sent(saving.do(Lost(1), joined(1, 1, (2, 3))), "save") == [1]
+
+
+# --- a coordinator that comes back ------------------------------------------------------------------------------------
+
+
+def test_it_adopts_a_generation_that_runs_everywhere() -> None:
+    bench = Bench(newest=3)
+    bench.join_all(generation=3, running=True)
+    assert (sent(bench.actions, "stop"), told(bench.actions, "start")) == ([], [])
+    assert claims(bench.actions) == 0
+    assert (bench.notes(), bench.machine.phase) == (["adopted"], Phase.RUNNING)
+    bench.pass_time(1.0, 0, 1, step=8)
+    assert told(bench.actions, "start") == []
+    bench.end_all([0] * 4, step=9)
+    assert (bench.finish().exit_code, bench.finish().step) == (Exit.COMPLETED, 9)
+
+
+def test_it_adopts_a_binding_that_has_moved() -> None:
+    bench = Bench(replace(config(), spares=1), newest=3, slots={0: 0, 1: 2})
+    bench.do(joined(0, 3, (0, 1)), joined(2, 3, (2, 3)), joined(1))
+    assert bench.notes() == ["adopted"]
+    assert Send(1, "assign", 3, {"slot": None}) in bench.actions
+
+
+def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:
+    """The first node took its coordinator with it; the spare's supervisor has started this one."""
+    bench = Bench(replace(config(), spares=1), newest=3)
+    bench.do(joined(2), joined(1, 3, (2, 3)))
+    for rank in (2, 3):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2)
+    assert bench.note("lost")["node"] == 0
+    assert told(bench.do(Claimed(4, None, 1)), "start")[0]["moved"] == [[0, 2]]
+
+
+def test_nodes_have_time_to_come_to_a_new_coordinator_unless_ranks_have_ended() -> None:
+    bench = Bench(replace(config(), spares=1), newest=3)
+    bench.do(joined(2), joined(1, 3, (2, 3)))
+    bench.pass_time(REJOIN_S - 0.5, 2)
+    assert bench.notes() == []
+    bench.do(joined(0, 3, (0, 1)))
+    assert bench.notes() == ["adopted"]
+
+
+def test_a_node_that_does_not_come_to_a_new_coordinator_is_lost_where_nobody_goes_on() -> None:
+    """The node of all slots took its coordinator with it."""
+    bench = Bench(replace(config(slots=1), spares=1), newest=3, slots={0: 0})
+    bench.do(joined(1))
+    bench.pass_time(REJOIN_S + 1.0, 1)
+    assert bench.note("lost")["node"] == 0
+    assert claims(bench.actions) == 1
+
+
+def test_what_was_reported_before_all_had_joined_counts() -> None:
+    """Rank 1 was killed while the coordinator was away; its node is the first to come back."""
+    bench = Bench(config(budget=0), newest=3)
+    bench.do(joined(0, 3, (0,)))
+    assert len(told(bench.end(1, -9), "stop")) == 1
+    assert sent(bench.do(joined(1, 3, (2, 3))), "stop") == [1]
+    bench.end(0, 1)
+    bench.end_all([1, 1, 1, 1])
+    failure = bench.finish().failure
+    assert failure is not None
+    assert (failure.rank, failure.text) == (1, "killed by 9")
+
+
+def test_a_run_that_finished_meanwhile_is_complete_and_starts_nothing() -> None:
+    bench = Bench(newest=3)
+    bench.do(joined(0, 3))
+    bench.end(0, 0)
+    bench.end(1, 0)
+    bench.do(joined(1, 3))
+    bench.end(2, 0)
+    bench.end(3, 0)
+    assert bench.finish().exit_code is Exit.COMPLETED
+    assert claims(bench.actions) == 0
+    assert "adopted" not in bench.notes()
+
+
+def test_a_generation_that_one_node_does_not_know_is_ended_everywhere() -> None:
+    for other in (0, 2):
+        bench = Bench(newest=3)
+        bench.do(joined(0, 3, (0, 1)))
+        assert len(told(bench.do(joined(1, other)), "stop")) == 1
+        assert claims(bench.actions) == 0
+        bench.end(0, -15, asked=True)
+        assert claims(bench.end(1, -15, asked=True)) == 1
+
+
+def test_a_start_that_reached_nobody_is_followed_by_the_next_and_costs_nothing() -> None:
+    bench = Bench(config(budget=0), newest=3)
+    assert claims(bench.join_all(generation=2)) == 1
+
+
+def test_a_claim_that_was_never_started_is_followed_by_the_next_on_the_same_nodes() -> None:
+    machine = Coordinator(replace(config(), spares=1), 3, 0.0, slots={0: 0, 1: 2}, started=False)
+    actions = machine.handle(joined(0, 2), 0.0)
+    assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
+
+
+def test_preemption_reaches_the_nodes_that_come_back_later() -> None:
+    bench = Bench(newest=3)
+    bench.do(joined(0, 3, (0, 1)))
+    assert told(bench.do(preempted(0, 3)), "save") == [{}]
+    assert sent(bench.do(joined(1, 3, (2, 3))), "save") == [1]
+    bench.end_all([Exit.PREEMPTED] * 4)
+    assert bench.finish().exit_code is Exit.PREEMPTED
+
+
+def test_what_is_said_again_is_noted_once() -> None:
+    bench = Bench().started().loaded().loaded()
+    for _ in range(2):
+        bench.say("committed", step=10, bytes=1, save_s=0.1)
+    assert bench.notes().count("loaded") == bench.notes().count("committed") == 1
+    assert bench.machine.committed_step == 10
+
+
+# --- what waits is bounded --------------------------------------------------------------------------------------------
+
+
+def stopping(settings: RunConfig | None = None, *, spare: bool = False, grace_s: float = 0.0) -> Bench:
+    """Rank 0 has failed, and all but rank 3 have ended since: SIGKILL does not end it."""
+    bench = with_spare() if spare else trains(settings)
+    bench.end(0, 1, step=5)
+    for rank in (1, 2):
+        bench.end(rank, -9, step=5, asked=True)
+    return bench
+
+
+def undead(rank: int = 3, state: str = "D") -> EvidenceEvent:
+    return EvidenceEvent(1, 1, {"what": "undead", "workers": [{"rank": rank, "state": state}]})
+
+
+def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) -> list[Action]:
+    """So long passes that rank 3 is not waited for any more."""
+    bench.pass_time(KILL_S / 2, *hearing)
+    if said:
+        bench.do(undead(), undead())
+    assert bench.machine.phase is Phase.STOPPING
+    return bench.pass_time(KILL_S / 2 + 1.0, *hearing)
+
+
+def test_a_rank_that_sigkill_does_not_end_costs_its_node_and_a_spare_takes_the_slot() -> None:
+    bench = stopping(spare=True)
+    undying(bench, (0, 1, 2))
+    assert claims(bench.actions) == 2
+    lost = bench.note("lost")
+    assert (lost["node"], lost["undying"]) == (1, [3])
+    assert lost["why"].startswith(f"rank 3 (state D) does not exit on SIGKILL, for {KILL_S:.0f} s")
+    assert "HEADWAY_TIMEOUT_KILL" in lost["why"]
+    assert bench.notes().count("undead") == 1
+    assert (bench.note("failure")["rank"], bench.note("failure")["node"]) == (0, 0), "what began it is the cause"
+    (body,) = told(bench.do(Claimed(2, None, 1)), "start")
+    assert body["moved"] == [[1, 2]]
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["its supervisor has said so", "nobody has said so"])
+def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(said: bool) -> None:
+    bench = stopping()
+    undying(bench, said=said)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert finish.cause.startswith(f"exit code 1; host-1: rank 3{' (state D)' if said else ''} does not exit on SIGKILL")
+
+
+def test_a_rank_of_the_only_node_that_sigkill_does_not_end_ends_the_attempt() -> None:
+    bench = Bench(config("script", slots=1)).started()
+    bench.end(0, 1)
+    bench.pass_time(KILL_S + TERMINATE_S + 0.5, 0)
+    assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0,))
+
+
+def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bounds_can_be_set() -> None:
+    bench = Bench(replace(config("script"), timeouts={"terminate": Timeout(100.0), "kill": Timeout(200.0)})).started()
+    bench.end(0, 1)
+    bench.pass_time(300.0, 0, 1)
+    assert bench.notes() == ["claim", "start"]
+    bench.pass_time(1.0, 0, 1)
+    assert "lost" in bench.notes()
+
+
+def test_a_node_with_an_undying_rank_computes_nothing_until_that_has_ended() -> None:
+    timeouts = {"replace": Timeout(600.0)}
+    bench = stopping(replace(config(), timeouts=timeouts))
+    undying(bench)
+    bench.do(joined(1, 1, (3,)))
+    bench.pass_time(10.0, 0, 1)
+    assert (bench.machine.phase, claims(bench.actions)) == (Phase.REPLACING, 1)
+    assert claims(bench.do(Exited(1, 1, (Ended(3, 1, -9, "killed by SIGKILL", True, 5),)))) == 1
+    assert bench.machine.roster.slots == {0: 0, 1: 1}
+
+
+def test_a_node_with_an_undying_rank_that_started_anew_computes_again() -> None:
+    bench = stopping(replace(config(), timeouts={"replace": Timeout(600.0)}))
+    undying(bench)
+    assert claims(bench.do(joined(1))) == 1
+
+
+def test_a_coordinator_that_follows_knows_of_undying_ranks() -> None:
+    machine = Coordinator(replace(config(), spares=1), 2, 0.0, slots={0: 0, 1: 1}, started=False, undying={1: [3]})
+    for node, running in ((0, ()), (1, (3,)), (2, ())):
+        actions = machine.handle(joined(node, 1, running), 0.0)
+    assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
+
+
+def test_a_coordinator_that_follows_ends_what_the_one_before_has_told_to_end() -> None:
+    """The stop was sent, and every rank that is left ignores it: nothing else would say that this generation is over."""
+    bench = Bench(newest=1)
+    bench.do(joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
+    assert bench.machine.phase is Phase.RUNNING
+    assert told(bench.do(undead()), "stop")
+    for rank in (0, 1, 2):
+        bench.end(rank, -9, step=5, asked=True)
+    undying(bench)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
+    assert "rank 3 (state D) does not exit on SIGKILL" in finish.cause
+
+
+def test_what_a_supervisor_says_of_ranks_that_it_never_had_changes_nothing() -> None:
+    bench = stopping()
+    bench.do(undead(rank=7), EvidenceEvent(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
+    assert "undead" not in bench.notes()
+
+
+def test_a_hang_whose_culprit_cannot_be_ended_is_still_the_cause() -> None:
+    hang = Hang((3,), "restore", 1800.0, "it stands still")
+    bench = watched(Findings(hang=hang))
+    bench.do(Tick())
+    for rank in range(3):
+        bench.end(rank, -9, asked=True)
+    bench.pass_time(KILL_S + 0.5, 0, 1)
+    assert (bench.note("failure")["cause_kind"], bench.note("failure")["rank"]) == ("hang", 3)
+    assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
+
+
+def deaf(node: int, heard: Sequence[int], bench: Bench, seconds: float) -> list[Action]:
+    """So long passes in which `heard` beat, and `node` has no open socket."""
+    found: list[Action] = []
+    until_s = bench.now_s + seconds
+    while bench.now_s < until_s:
+        bench.now_s += 0.5
+        for each in heard:
+            found += bench.do(Beat(each, bench.generation - 1, None if each == node else 5000 + each, {}))
+        found += bench.do(Tick())
+    return found
+
+
+def test_a_node_that_cannot_listen_gives_slot_0_to_another_one() -> None:
+    bench = with_spare()
+    bench.do(joined(3))
+    bench.do(Lost(0))
+    for rank in (2, 3):
+        bench.end(rank, 1)
+    bench.pass_time(ENDED_S + 0.5, 1, 2, 3)
+    bench.do(Joined(2, "host-2", 1, (), None, None), Claimed(2, None, 1))
+    assert told(deaf(2, (1, 2, 3), bench, LISTEN_S), "start") == []
+    (body,) = told(deaf(2, (1, 2, 3), bench, 1.0), "start")
+    assert (body["moved"], body["master_addr"]) == ([[0, 3]], "host-3")
+    why = [action.body["why"] for action in bench.actions if isinstance(action, Note) and action.kind == "lost"][-1]
+    assert why.startswith(f"it could not listen on its own name, host-2, for {LISTEN_S:.0f} s")
+    assert "HEADWAY_TIMEOUT_LISTEN" in why
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_where_no_other_node_can_take_slot_0_the_attempt_ends_and_says_why(generation: int) -> None:
+    bench = Bench()
+    if generation == 1:
+        bench.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
+    else:
+        bench.started()
+        bench.end_all([-9, 1, 1, 1])
+        bench.do(Claimed(2, None, 1))
+    deaf(0, (0, 1), bench, LISTEN_S + 1.0)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (0,))
+    assert "host-0: it could not listen on its own name" in finish.cause
+
+
+def test_a_node_that_could_not_listen_is_waited_for_and_taken_when_it_can() -> None:
+    bench = Bench(replace(config(), timeouts={"replace": Timeout(600.0)}))
+    bench.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
+    deaf(0, (0, 1), bench, LISTEN_S + 1.0)
+    bench.do(Joined(0, "host-0", 0, (), None, None))
+    deaf(0, (0, 1), bench, 300.0)
+    assert bench.machine.phase is Phase.REPLACING
+    (body,) = told(bench.do(Beat(0, 0, 6000, {})), "start")
+    assert (body["moved"], body["master_port"]) == ([], 6000)
+
+
+def test_a_store_that_does_not_answer_ends_the_attempt() -> None:
+    bench = Bench()
+    bench.join_all()
+    bench.pass_time(STORE_S, 0, 1)
+    assert bench.machine.phase is Phase.CLAIMING
+    bench.pass_time(0.5, 0, 1)
+    assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
+    assert "HEADWAY_TIMEOUT_STORE" in bench.finish().cause
+
+
+# --- all is stopped for a while ---------------------------------------------------------------------------------------
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize("ticks_first", [True, False])
+def test_a_run_that_was_suspended_whole_goes_on(ticks_first: bool) -> None:
+    """Beats come from agents that do not count the pause; the coordinator looks before or after they come."""
+    bench = trains()
+    bench.now_s += HOUR_S
+    bench._sign = bench.now_s - 0.1, 2
+    beats = [bench.beat(0), bench.beat(1)]
+    events: list[Event] = [Tick(), *beats] if ticks_first else [*beats, Tick()]
+    bench.do(*events)
+    bench.pass_time(3.0, 0, 1)
+    assert bench.machine.vitals.quiet_s(bench.now_s) > 2.0, "a node that dies now is found as soon as before"
+    bench.pass_time(5.0, 0, 1, step=3)
+    assert (bench.machine.phase, bench.notes()) == (Phase.RUNNING, ["claim", "start"])
+
+
+def test_a_pause_of_the_coordinator_bounds_nothing() -> None:
+    """Neither ranks that are being ended, nor the store, nor nodes that are waited for."""
+    ending = stopping()
+    claiming, waiting, deaf_ = Bench(), Bench(), Bench()
+    claiming.join_all()
+    waiting.do(joined(0))
+    deaf_.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
+    for bench in (ending, claiming, waiting, deaf_):
+        phase = bench.machine.phase
+        bench.now_s += HOUR_S
+        bench.do(Tick())
+        bench.pass_time(5.0, 0, 1)
+        assert (bench.machine.phase, bench.notes().count("lost"), bench.machine.verdict) == (phase, 0, None)
+
+
+def test_a_node_that_is_away_when_all_is_stopped_may_come_back_after() -> None:
+    bench = trains()
+    bench.do(Lost(1))
+    bench.now_s += HOUR_S
+    bench.do(Tick(), joined(1, 1, (2, 3)))
+    bench.pass_time(2.0, 0, 1, step=4)
+    assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
+
+
+# --- every bound is listed --------------------------------------------------------------------------------------------
+
+
+def test_what_waits_and_for_how_long_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "resilience.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| ([\d,]+) s", text, re.MULTILINE)
+    assert {name: float(seconds.replace(",", "")) for name, seconds in listed} == {
+        name: timeout.floor_s for name, timeout in DEFAULT_TIMEOUTS.items()
+    }
+    for name in DEFAULT_TIMEOUTS:
+        assert f"HEADWAY_TIMEOUT_{name.upper()}" in set_by(name)
