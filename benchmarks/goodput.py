@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
-from headway.jobspec.estimate.goodput.defaults import defaults
-from headway.jobspec.estimate.goodput.interval import (
+from headway.planner.goodput.defaults import defaults
+from headway.planner.goodput.interval import (
     availability_period,
     best_interval,
     daly,
@@ -18,9 +18,9 @@ from headway.jobspec.estimate.goodput.interval import (
     with_interval,
     young,
 )
-from headway.jobspec.estimate.goodput.run import FailureCause, FailureModel, Recovery, Replicas, SimulatedRun, SimulatedTier
-from headway.jobspec.estimate.goodput.simulate import Outcome, simulate, simulate_each
-from headway.jobspec.estimate.goodput.spares import best_spares
+from headway.planner.goodput.run import FailureCause, FailureModel, Recovery, Replicas, SimulatedRun, SimulatedTier
+from headway.planner.goodput.simulate import Outcome, simulate, simulate_each
+from headway.planner.goodput.spares import best_spares
 
 DAY_S, HOUR_S = 86400.0, 3600.0
 RSC1_MTBF_S = 1000 * DAY_S / 6.5

@@ -18,10 +18,10 @@ from benchmarks.planner import unseen
 from benchmarks.planner.least_squares import OWN_LINE, Fit, training_of
 from benchmarks.planner.rows import Row, read
 from benchmarks.planner.spread import mean_of_groups
-from headway.jobspec.estimate.speed import speed
-from headway.jobspec.estimate.speed.calibrate import distance
-from headway.jobspec.estimate.speed.step import step_time
-from headway.jobspec.estimate.training import Training
+from headway.planner.speed import speed
+from headway.planner.speed.calibrate import distance
+from headway.planner.speed.step import step_time
+from headway.planner.training import Training
 
 _OWN_STRIDE = 24
 # A framework with fewer rows has the interval of all; no interval is narrower than what repeated runs differ by.

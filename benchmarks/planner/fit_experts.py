@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.planner import unseen
 from benchmarks.planner.rows import Row, read
-from headway.jobspec.estimate.speed import speed
-from headway.jobspec.estimate.speed.experts import speed as experts_speed
-from headway.jobspec.estimate.speed.step import step_time
+from headway.planner.speed import speed
+from headway.planner.speed.experts import speed as experts_speed
+from headway.planner.speed.step import step_time
 
 _FAR = 0.4
 _PULL = 0.004

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from benchmarks.planner.memories import comparable
 from benchmarks.planner.rows import Row, read
-from headway.jobspec.estimate.memory.ledger import peak
-from headway.jobspec.estimate.memory.profiles import constants, profile
+from headway.planner.memory.ledger import peak
+from headway.planner.memory.profiles import constants, profile
 
 
 @dataclass(frozen=True)

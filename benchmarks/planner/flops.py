@@ -1,6 +1,6 @@
 """Counts the operations of a training step independently of the planner: 6 per token and parameter, and those of attention."""
 
-from headway.jobspec.estimate.training import Training
+from headway.planner.training import Training
 
 
 def model_flops(training: Training) -> float:

@@ -10,7 +10,7 @@ import yaml
 from benchmarks.planner.columns import LeftOutError, whole
 from benchmarks.planner.texts import adapter_gbit_s, adapters, transport
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.estimate.training import Network
+from headway.planner.training import Network
 
 _FILE = Path(__file__).with_name("accelerators.yaml")
 

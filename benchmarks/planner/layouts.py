@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.spread import rank_correlation
-from headway.jobspec.estimate.training import Verdict
+from headway.planner.training import Verdict
 
 Seconds = Callable[[Predicted], float]
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.planner.rows import Row
-from headway.jobspec.estimate.speed import speed
-from headway.jobspec.estimate.speed.step import step_time
-from headway.jobspec.estimate.training import Training
+from headway.planner.speed import speed
+from headway.planner.speed.step import step_time
+from headway.planner.training import Training
 
 # A source that measured eight small models on one node, in a line of its own in the score: it has a sixth of a weight.
 OWN_LINE, _OWN_WEIGHT = "vtrain-single", 0.15

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.spread import Errors, Pair, errors
-from headway.jobspec.estimate.memory.ledger import GIB, MemoryUse
+from headway.planner.memory.ledger import GIB, MemoryUse
 
 
 @dataclass(frozen=True)

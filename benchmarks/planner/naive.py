@@ -15,7 +15,7 @@ import yaml
 from benchmarks.planner.flops import hardware_flops
 from benchmarks.planner.rows import OWN_LINE, PUBLISHED, Row, read
 from headway.jobspec.catalog.gpus import Gpu
-from headway.jobspec.estimate.training import Training
+from headway.planner.training import Training
 
 _FILE = Path(__file__).with_name("naive.yaml")
 _EIGHT_BITS = {"fp8", "mxfp8"}

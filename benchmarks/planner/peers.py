@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claim import MeasureError
-from headway.jobspec.estimate.training import Training
+from headway.planner.training import Training
 
 PYTHON = Path(__file__).parents[2] / ".venv-peers" / "planner" / "bin" / "python"
 NAME = "llm-analysis 0.2.2 at its recommended efficiency of 0.5"

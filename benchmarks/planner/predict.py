@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from benchmarks.planner.rows import Row
-from headway.jobspec.estimate.memory.ledger import MemoryUse, peak
-from headway.jobspec.estimate.speed.step import EstimatedStep, step_time
-from headway.jobspec.estimate.training import Training
+from headway.planner.memory.ledger import MemoryUse, peak
+from headway.planner.speed.step import EstimatedStep, step_time
+from headway.planner.training import Training
 
 Answer = TypeVar("Answer")
 

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import yaml
 
 from benchmarks.planner.columns import LeftOutError
-from headway.jobspec.estimate.framework import Framework
-from headway.jobspec.estimate.training import Formats, Sharding
+from headway.planner.framework import Framework
+from headway.planner.training import Formats, Sharding
 
 _FILE = Path(__file__).with_name("sources.yaml")
 

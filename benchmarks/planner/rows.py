@@ -16,7 +16,7 @@ from benchmarks.planner.profiles import Profile, profile_of
 from benchmarks.planner.shape import Shape, shape
 from benchmarks.planner.texts import DataParallel, Extras, Recomputing, data_parallel, extras, formats, memory_kind, recomputing
 from headway.jobspec.catalog.gpus import Gpu
-from headway.jobspec.estimate.training import Degrees, Formats, Training
+from headway.planner.training import Degrees, Formats, Training
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published-runs.csv"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.spread import Errors, Pair, errors, mean_of_groups
-from headway.jobspec.estimate.speed.calibrate import calibrate
+from headway.planner.speed.calibrate import calibrate
 
 
 @dataclass(frozen=True)

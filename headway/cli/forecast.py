@@ -10,16 +10,16 @@ from headway.cli.documents import load_job_plan
 from headway.cli.terminal import progress
 from headway.cli.views.estimates import step_seconds
 from headway.compile import PlannedJob
-from headway.jobspec.estimate.decide import on_any_nodes, request_of
-from headway.jobspec.estimate.estimate import Estimate, estimate
-from headway.jobspec.estimate.from_plan import EstimateError, network_of, training_of
-from headway.jobspec.estimate.goodput.of_plan import run_of
-from headway.jobspec.estimate.goodput.run import SimulatedRun
-from headway.jobspec.estimate.scaling import Growth, Scaling, gpu_counts, scaling
-from headway.jobspec.estimate.search.search import Request, SearchResult, in_order, search, with_every_sharding
-from headway.jobspec.estimate.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
-from headway.jobspec.estimate.training import Training
 from headway.jobspec.units import parse_seconds
+from headway.planner.decide import on_any_nodes, request_of
+from headway.planner.estimate import Estimate, estimate
+from headway.planner.from_plan import EstimateError, network_of, training_of
+from headway.planner.goodput.of_plan import run_of
+from headway.planner.goodput.run import SimulatedRun
+from headway.planner.scaling import Growth, Scaling, gpu_counts, scaling
+from headway.planner.search.search import Request, SearchResult, in_order, search, with_every_sharding
+from headway.planner.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
+from headway.planner.training import Training
 from headway.report import units
 from headway.templates.trainers import TRAINERS
 

@@ -7,17 +7,17 @@ from typing import TypeVar
 
 from headway.cli.terminal import progress
 from headway.compile import PlannedJob
-from headway.jobspec.estimate.estimate import estimate
-from headway.jobspec.estimate.from_plan import EstimateError, training_of
-from headway.jobspec.estimate.goodput.defaults import defaults
-from headway.jobspec.estimate.goodput.interval import best_interval
-from headway.jobspec.estimate.goodput.of_plan import run_of, transfer_of, with_latent_corruption, with_replicas
-from headway.jobspec.estimate.goodput.run import SimulatedRun, SimulatedTier
-from headway.jobspec.estimate.goodput.simulate import simulate_each
-from headway.jobspec.estimate.goodput.spares import best_spares
-from headway.jobspec.estimate.goodput.summary import IntervalRow, Summary, over_interval, summarize
-from headway.jobspec.estimate.goodput.tiers import Transfer, tier_of
 from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.planner.estimate import estimate
+from headway.planner.from_plan import EstimateError, training_of
+from headway.planner.goodput.defaults import defaults
+from headway.planner.goodput.interval import best_interval
+from headway.planner.goodput.of_plan import run_of, transfer_of, with_latent_corruption, with_replicas
+from headway.planner.goodput.run import SimulatedRun, SimulatedTier
+from headway.planner.goodput.simulate import simulate_each
+from headway.planner.goodput.spares import best_spares
+from headway.planner.goodput.summary import IntervalRow, Summary, over_interval, summarize
+from headway.planner.goodput.tiers import Transfer, tier_of
 from headway.report import units
 from headway.runner import contract
 

@@ -80,7 +80,7 @@ def decide_auto(
         return job, {}
     if any(problem.is_error for problem in check_spec(job)):
         raise NoPlanError
-    from headway.jobspec.estimate.decide import decide  # noqa: PLC0415 (most jobs leave nothing open)
+    from headway.planner.decide import decide  # noqa: PLC0415 (most jobs leave nothing open)
 
     kind = TRAINERS[job.spec.trainer.kind]
     limits = {path: values for path, (values, _) in {**kind.only, **kind.limits(trainer)}.items()}
@@ -108,10 +108,10 @@ def check_plan(
 def _check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Memory of GPUs for the training, memory of hosts for captures. The ledger is only imported for a job that has one."""
     if plan.model is not None and plan.gpus_per_slot:
-        from headway.jobspec.check.memory import check_memory  # noqa: PLC0415
+        from headway.planner.check.memory import check_memory  # noqa: PLC0415
 
         yield from check_memory(plan, cluster)
     if plan.run.checkpoint.tiers:
-        from headway.jobspec.check.captures import check_captures  # noqa: PLC0415
+        from headway.planner.check.captures import check_captures  # noqa: PLC0415
 
         yield from check_captures(plan, cluster)

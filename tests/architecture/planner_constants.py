@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from headway.jobspec.estimate.memory import profiles as memory_profiles
-from headway.jobspec.estimate.speed import speed
-from headway.jobspec.estimate.speed.experts import speed as experts_speed
 from headway.jobspec.markdown import code, table
+from headway.planner.memory import profiles as memory_profiles
+from headway.planner.speed import speed
+from headway.planner.speed.experts import speed as experts_speed
 
 MEMORY = Path(memory_profiles.__file__).with_name("memory.yaml")
 

@@ -20,10 +20,10 @@ OTHERS = {
     "headway.infra.host",
     "headway.infra.providers.onprem.hosts",
     "headway.infra.ssh",
-    "headway.jobspec.estimate.decide",
-    "headway.jobspec.estimate.estimate",
-    "headway.jobspec.estimate.goodput",
-    "headway.jobspec.estimate.search.search",
+    "headway.planner.decide",
+    "headway.planner.estimate",
+    "headway.planner.goodput",
+    "headway.planner.search.search",
     "headway.jobspec.schema",
     "headway.report",
     "headway.runner.boot",
@@ -95,7 +95,7 @@ def test_a_check_of_everything_imports_no_large_library() -> None:
 def test_a_check_of_a_job_that_leaves_values_open_imports_what_decides_them_and_no_large_library() -> None:
     found = checked("tests/errors/auto-spares.yaml")
     assert found["code"] == 1
-    assert {"headway.jobspec.estimate.decide", "headway.jobspec.estimate.goodput"} <= set(found["modules"])
+    assert {"headway.planner.decide", "headway.planner.goodput"} <= set(found["modules"])
     assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
 
 

@@ -10,12 +10,12 @@ import pytest
 from benchmarks.planner.peers import PYTHON
 from benchmarks.planner.rows import PUBLISHED
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate.speed.calibrate import calibrate
-from headway.jobspec.estimate.speed.step import step_time
-from headway.jobspec.estimate.training import Degrees, Network, Training
 from headway.jobspec.markdown import table
 from headway.jobspec.resolve.model import resolve_model
 from headway.jobspec.spec.model import Model
+from headway.planner.speed.calibrate import calibrate
+from headway.planner.speed.step import step_time
+from headway.planner.training import Degrees, Network, Training
 
 from .planner_constants import constants_markdown
 from .planner_scores import headline, peers_markdown, scores_markdown, sources_markdown, transfer_markdown

@@ -11,10 +11,10 @@ import pytest
 from benchmarks.planner import fit
 from benchmarks.planner.least_squares import Fit
 from benchmarks.planner.rows import Row
-from headway.jobspec.estimate.speed import speed
-from headway.jobspec.estimate.speed.step import step_time
-from headway.jobspec.estimate.training import Degrees
-from tests.jobspec.estimate.test_compute import BASE
+from headway.planner.speed import speed
+from headway.planner.speed.step import step_time
+from headway.planner.training import Degrees
+from tests.planner.test_compute import BASE
 
 MATMUL = ("chips", "Hopper", "matmul")
 

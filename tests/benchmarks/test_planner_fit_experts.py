@@ -11,11 +11,11 @@ from benchmarks.planner import fit_experts, unseen
 from benchmarks.planner.rows import Row
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
-from headway.jobspec.estimate.speed import speed
-from headway.jobspec.estimate.speed.experts import speed as experts_speed
-from headway.jobspec.estimate.speed.step import step_time
-from headway.jobspec.estimate.training import Degrees, Kernels, Network, Training
 from headway.jobspec.resolve.model import resolve_model
+from headway.planner.speed import speed
+from headway.planner.speed.experts import speed as experts_speed
+from headway.planner.speed.step import step_time
+from headway.planner.training import Degrees, Kernels, Network, Training
 
 NODES = Network(8, 8, 450e9, 50e9, 8, "efa")
 USUAL = {name: start.value for name, start in fit_experts.START.items()}

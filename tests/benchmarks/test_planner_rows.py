@@ -20,8 +20,8 @@ from benchmarks.planner.texts import (
     recomputing,
     transport,
 )
-from headway.jobspec.estimate.training import Formats, Kernels, Overlaps, Training
 from headway.jobspec.resolve.model import ExpertSizes, LatentAttentionSizes
+from headway.planner.training import Formats, Kernels, Overlaps, Training
 
 LLAMA = {
     "id": "dgxc-0007",

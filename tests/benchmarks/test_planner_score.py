@@ -18,8 +18,8 @@ from benchmarks.planner.predict import Predicted, predict
 from benchmarks.planner.rows import Peak, Row, as_row
 from benchmarks.planner.spread import errors, mean_of_groups, rank_correlation
 from benchmarks.planner.times import Timed, kind, timed, transfer
-from headway.jobspec.estimate.memory.ledger import GIB
-from headway.jobspec.estimate.training import Training, Verdict
+from headway.planner.memory.ledger import GIB
+from headway.planner.training import Training, Verdict
 
 from .test_planner_rows import LLAMA
 

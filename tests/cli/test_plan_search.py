@@ -12,12 +12,12 @@ from headway.cli.views.estimates import layout_words
 from headway.cli.views.plan_scaling import print_scaling, scaling_json
 from headway.cli.views.plan_search import print_search, search_json
 from headway.jobspec.catalog.gpus import gpus
-from headway.jobspec.estimate.scaling import scaling
-from headway.jobspec.estimate.search.search import Allowed, Request, SearchResult, search
-from headway.jobspec.estimate.training import Network
 from headway.jobspec.json_text import json_text
 from headway.jobspec.resolve.model import resolve_model
 from headway.jobspec.spec.model import Model
+from headway.planner.scaling import scaling
+from headway.planner.search.search import Allowed, Request, SearchResult, search
+from headway.planner.training import Network
 
 MODEL = Model(preset="llama-3.1-8b")
 NODE = Network(8, 8, 450e9, 50e9, 8, "infiniband")

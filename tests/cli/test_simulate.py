@@ -254,7 +254,7 @@ def test_a_job_with_mistakes_is_not_simulated(folder: Path, capsys: Capture) -> 
 
 
 def test_the_page_names_the_source_of_every_default_and_options_that_exist() -> None:
-    defaults = (ROOT / "jobspec" / "estimate" / "goodput" / "failures.yaml").read_text()
+    defaults = (ROOT / "headway" / "planner" / "goodput" / "failures.yaml").read_text()
     sources = {url.rstrip(".:,") for url in re.findall(r"https://[^\s\"),]+", defaults)}
     assert len(sources) > 5
     assert {source for source in sources if source not in DOC} == set()

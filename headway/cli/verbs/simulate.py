@@ -11,8 +11,8 @@ from headway.cli.documents import load_job_plan
 from headway.cli.simulation import Simulation, SimulationError, simulate_job
 from headway.cli.terminal import fail
 from headway.cli.views.simulate_json import simulation_json
-from headway.jobspec.estimate.goodput.tiers import KINDS
 from headway.jobspec.units import parse_bytes, parse_seconds
+from headway.planner.goodput.tiers import KINDS
 
 # Beyond these an option is a slip: GPUs, nodes that stand by, seeds, days, and a Weibull shape, for which all nodes fail at one age.
 _MOST, _MOST_STANDBY, _MOST_SEEDS, _MOST_DAYS, _MOST_SHAPE = 100_000_000, 1_000_000, 100_000, 100_000, 100

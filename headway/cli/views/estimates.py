@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.terminal import bar
-from headway.jobspec.estimate.estimate import Estimate
-from headway.jobspec.estimate.memory.captures import host_load
-from headway.jobspec.estimate.memory.host import host_bytes_per_node
-from headway.jobspec.estimate.memory.ledger import GIB
 from headway.jobspec.plan import GroupPlan, JobPlan
+from headway.planner.estimate import Estimate
+from headway.planner.memory.captures import host_load
+from headway.planner.memory.host import host_bytes_per_node
+from headway.planner.memory.ledger import GIB
 from headway.report import units
 
 if TYPE_CHECKING:

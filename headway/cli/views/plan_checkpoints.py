@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.estimate.memory.captures import CaptureMemory, captures_of
 from headway.jobspec.notation import write_interval
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.units import Interval, format_bytes
+from headway.planner.memory.captures import CaptureMemory, captures_of
 from headway.report import units
 from headway.runner.contract import Tier
 

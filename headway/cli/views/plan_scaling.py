@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.cli.terminal import bar, print_table
 from headway.cli.views.estimates import layout_words
-from headway.jobspec.estimate.scaling import Scaling, ScalingPoint
+from headway.planner.scaling import Scaling, ScalingPoint
 
 if TYPE_CHECKING:
     from rich.console import Console

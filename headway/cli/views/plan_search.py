@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from headway.cli.terminal import print_table
 from headway.cli.views.estimates import estimate_json, step_seconds
-from headway.jobspec.estimate.estimate import Estimate
-from headway.jobspec.estimate.memory.ledger import GIB
-from headway.jobspec.estimate.search.placement import Placement, placements
-from headway.jobspec.estimate.search.search import SearchResult, headroom
+from headway.planner.estimate import Estimate
+from headway.planner.memory.ledger import GIB
+from headway.planner.search.placement import Placement, placements
+from headway.planner.search.search import SearchResult, headroom
 from headway.report import units
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from headway.jobspec.estimate.goodput.run import SimulatedRun
-from headway.jobspec.estimate.goodput.summary import IntervalRow
+from headway.planner.goodput.run import SimulatedRun
+from headway.planner.goodput.summary import IntervalRow
 from headway.report import units
 from headway.report.markup import Markup, element
 

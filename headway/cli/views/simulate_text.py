@@ -9,9 +9,9 @@ from rich.table import Table
 
 from headway.cli.simulation import Simulation
 from headway.cli.terminal import bar, stdout_console
-from headway.jobspec.estimate.goodput.run import SimulatedRun
-from headway.jobspec.estimate.goodput.simulate import TimeBucket
-from headway.jobspec.estimate.goodput.summary import IntervalRow, SampleSpread, Summary
+from headway.planner.goodput.run import SimulatedRun
+from headway.planner.goodput.simulate import TimeBucket
+from headway.planner.goodput.summary import IntervalRow, SampleSpread, Summary
 from headway.report import units
 
 _SAME = 1e-9

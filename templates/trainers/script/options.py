@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from headway.jobspec.estimate.framework import Framework
 from headway.jobspec.spec.section import Section
+from headway.planner.framework import Framework
 
 # execve(2) ends an argument at its first NUL.
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]

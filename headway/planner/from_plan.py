@@ -1,0 +1,142 @@
+"""Turns a job's plan into the training step to be estimated."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.nics import nics
+from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
+from headway.planner.framework import Framework
+from headway.planner.search.frameworks import abilities
+from headway.planner.training import Degrees, Formats, Kernels, Network, Overlaps, Sharding, Training
+
+# The state that the ranks of `dp_shard` split: Megatron's distributed optimizer only the optimizer's, the others all,
+# as FSDP2 does.
+_SHARDING: Mapping[Framework, Sharding] = {
+    "megatron": "optimizer",
+    "megatron-deepspeed": "optimizer",
+    "megatron-2021": "none",
+    "internevo": "optimizer",
+    "nanotron": "optimizer",
+    "aleph": "optimizer",
+}
+
+# What `recompute: selective` computes again (jobspec/spec/job.py).
+_SELECTED = ("attention",)
+# A Gbit/s in bytes a second.
+_GBPS = 1e9 / 8
+_DEFAULT_FRAMEWORK: Framework = "torchtitan"
+
+
+class EstimateError(Exception):
+    """A plan has too little information for an estimate; the text is the reason, `hint` the remedy."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+def framework_of(plan: JobPlan) -> Framework:
+    """Return the profile by which the job's trainer is estimated: its own, or that of a script's options (torchtitan's
+    by default)."""
+    trainer = plan.spec["trainer"]
+    if trainer["kind"] == "builtin":
+        return "headway"
+    framework: Framework = trainer["options"].get("framework") or _DEFAULT_FRAMEWORK
+    return framework
+
+
+def states_framework(plan: JobPlan) -> bool:
+    """Return whether the framework of the job's steps is known, and not assumed."""
+    trainer = plan.spec["trainer"]
+    return trainer["kind"] == "builtin" or "framework" in trainer["options"]
+
+
+def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
+    """Return the job's step. Raises EstimateError."""
+    group = cluster.group(plan.group)
+    if group.gpu is None:
+        reason = f"the nodes of group `{group.name}` have no GPU, and the planner only models GPUs"
+        raise EstimateError(reason, "set `gpu` of the cluster's group to a model of docs/models.md")
+    if group.gpu not in gpus():
+        raise EstimateError(f"the catalogue does not have the GPU `{group.gpu}`", "use a model of docs/models.md")
+    if plan.model is None:
+        raise EstimateError("the job has no `model`", "set `model: {preset: llama-3.1-8b}`, a config.json, or its sizes")
+    if plan.run.batch is None:
+        raise EstimateError("the job has no `batch`", "set `batch: {global: 1024 sequences, micro: 1, sequence: 8192}`")
+    framework, batch = framework_of(plan), plan.run.batch
+    degrees = _degrees(plan, framework)
+    return Training(
+        model=plan.model,
+        gpu=gpus()[group.gpu],
+        network=network_of(cluster, group, plan.slots),
+        degrees=degrees,
+        micro=batch.micro_sequences,
+        accumulation=batch.global_sequences // (batch.micro_sequences * degrees.dp),
+        sequence=batch.sequence_length,
+        framework=framework,
+        supposed=not states_framework(plan),
+        formats=_formats(plan.spec["precision"], framework),
+        recompute=plan.spec["recompute"] or "none",
+        recomputed_parts=_SELECTED if plan.spec["recompute"] == "selective" else (),
+        kernels=Kernels(compiled=plan.spec["compile"]),
+        overlaps=Overlaps(**plan.spec["overlap"]),
+    )
+
+
+def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
+    """Return the network of the GPUs of `nodes` nodes of the group. Raises EstimateError."""
+    gpu = gpus()[str(group.gpu)]
+    fabric = cluster.scale_out
+    transport = "tcp" if fabric is None else fabric.transport
+    adapter_bytes_s = _adapter_gbps(group, transport) * _GBPS
+    if nodes > 1 and not adapter_bytes_s and group.nvlink_domain < nodes * group.gpus:
+        reason = f"the speed of the adapters of group `{group.name}` is unknown"
+        raise EstimateError(reason, "set `nic: ConnectX-7` (docs/models.md) or `nic_speed: 400Gb/s` in the cluster's group")
+    adapters = max(1, len(group.nics))
+    return Network(
+        gpus_per_node=group.gpus,
+        scale_up_domain=group.nvlink_domain,
+        scale_up_bytes_s=gpu.scale_up_gb_s * 1e9 / 2,
+        scale_out_bytes_s=adapters * adapter_bytes_s / group.gpus,
+        adapters_per_node=adapters,
+        transport=transport,
+        oversubscription=1.0 if fabric is None else fabric.leaf_oversubscription,
+    )
+
+
+def _adapter_gbps(group: GroupPlan, transport: str) -> float:
+    """Return the speed of one adapter on the transport, 0 if neither the group nor the catalogue has it."""
+    if group.nic_gbps is not None:
+        return group.nic_gbps
+    known = nics().get(group.nic or "")
+    return 0.0 if known is None else known.gbps.get(transport, 0)
+
+
+def _degrees(plan: JobPlan, framework: Framework) -> Degrees:
+    layout, mesh = plan.spec["layout"], plan.mesh
+    chunks = layout["virtual_stages"]
+    return Degrees(
+        pp=mesh.pp,
+        chunks=chunks,
+        schedule=layout["schedule"] or ("Interleaved1F1B" if chunks > 1 else "1F1B"),
+        dp_replicate=mesh.dp_replicate,
+        dp_shard=mesh.dp_shard,
+        cp=mesh.cp,
+        tp=mesh.tp,
+        sequence_parallel=mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
+        ep=layout["ep"],
+        sharding=sharding_of(framework, mesh.pp),
+    )
+
+
+def sharding_of(framework: Framework, pp: int) -> Sharding:
+    """Return what the ranks of `dp_shard` split, with and without a pipeline."""
+    split = _SHARDING.get(framework, "parameters")
+    return abilities(framework).pipelined if split == "parameters" and pp > 1 else split
+
+
+def _formats(precision: Mapping[str, Any], framework: Framework) -> Formats:
+    """Return the formats. The builtin trainer computes in fp32; all others in bf16 by default."""
+    compute = precision["compute"] or ("fp32" if framework == "headway" else "bf16")
+    return Formats(compute, precision["parameters"], precision["reduce"])

@@ -1,0 +1,55 @@
+"""Describes checkpoint tiers by kind: the cost of a save, when it can be loaded, and which failures it survives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headway.planner.goodput.defaults import defaults
+from headway.planner.goodput.run import Scope, SimulatedTier
+
+# `memory` is host memory of the node itself, `peer` that of another node in the same rack or not: a rack may take both copies.
+_SURVIVES: Mapping[str, frozenset[Scope]] = {
+    "memory": frozenset({Scope.PROCESS}),
+    "peer": frozenset({Scope.PROCESS, Scope.NODE}),
+    "disk": frozenset(Scope),
+    "remote": frozenset(Scope),
+}
+KINDS = tuple(_SURVIVES)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The volume and bandwidth of a checkpoint: bytes, and bytes a second of a node or, for storage, of all nodes
+    together.
+
+    `stored_bytes` is one checkpoint on storage; `node_bytes` a node's part of the state, in each data-parallel replica
+    again. A save blocks training for the copy into host memory only.
+    """
+
+    stored_bytes: float
+    node_bytes: float
+    copy_bytes_s: float
+    adapters_bytes_s: float
+    write_bytes_s: float
+    read_bytes_s: float
+
+    @property
+    def copy_s(self) -> float:
+        """A node's state into its host memory, or back."""
+        return self.node_bytes / self.copy_bytes_s
+
+    @property
+    def send_s(self) -> float:
+        """Return the seconds to send a node's state to another node in parallel with training, or back."""
+        return self.node_bytes / (self.adapters_bytes_s * float(defaults().checkpoints["peer_share"]))
+
+
+def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> SimulatedTier:
+    """Return the tier of this kind (`memory`, `peer`, `disk`, `remote`; KeyError else) with a checkpoint after each
+    `interval_s` of training."""
+    survives = _SURVIVES[kind]
+    if kind == "memory":
+        return SimulatedTier(kind, interval_s, transfer.copy_s, 0.0, transfer.copy_s, keep, survives)
+    if kind == "peer":
+        return SimulatedTier(kind, interval_s, transfer.copy_s, transfer.send_s, transfer.send_s, keep, survives)
+    write_s, load_s = transfer.stored_bytes / transfer.write_bytes_s, transfer.stored_bytes / transfer.read_bytes_s
+    return SimulatedTier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, survives)

@@ -1,0 +1,88 @@
+"""Describes what each framework can run of a layout: axes, pipeline schedules, and how layers are assigned to stages.
+
+A search excludes layouts that a framework refuses. Settings that this table does not have are allowed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from headway.jobspec.spec.layout import Schedule
+from headway.planner.framework import Framework
+from headway.planner.training import Sharding
+
+Split = Literal["any", "ends", "even"]
+
+_ALL = frozenset({"pp", "dp_replicate", "cp", "tp", "ep"})
+_BOTH = (True, False)
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """The layouts that a framework supports.
+
+    `axes` may be larger than 1 in addition to `dp_shard`. `split` is the numbers of stages that the layers can be put
+    on: `any`; those that divide the layers (`even`); or those that divide them when embedding and output layer may
+    count as a layer each (`ends`). With `rounds`, an interleaved schedule requires a microbatch for each pipeline rank.
+    `expert_sequence_parallel`: a model with experts splits the sequence over `tp`. `pipelined` is what ranks split of a
+    model's state where they split parameters too, and there is a pipeline. `shardings` can be had by a switch.
+    """
+
+    axes: frozenset[str] = _ALL
+    schedules: tuple[Schedule, ...] = get_args(Schedule)
+    sequence_parallel: tuple[bool, ...] = _BOTH
+    split: Split = "any"
+    rounds: bool = False
+    expert_sequence_parallel: bool = False
+    pipelined: Sharding = "parameters"
+    shardings: tuple[Sharding, ...] = ()
+
+
+# Layers, sequence parallelism of experts: NVIDIA/Megatron-LM: megatron/training/arguments.py (`account_for_embedding_in_pipeline_split`);
+# rounds: megatron/core/pipeline_parallel/schedules.py, "should range in [PP, M]"; what is split: docs of Megatron-FSDP,
+# `--data-parallel-sharding-strategy`. Llama 3 was trained with gradients split too (arXiv 2407.21783, section 3.3.2).
+_MEGATRON = Abilities(
+    schedules=("1F1B", "Interleaved1F1B"),
+    split="ends",
+    rounds=True,
+    expert_sequence_parallel=True,
+    shardings=("optimizer", "gradients"),
+)
+# With a pipeline, FSDP2 keeps parameters from the first forward to the last backward, and gradients whole until then:
+# pytorch/torchtitan: torchtitan/distributed/fsdp.py (reshard_after_forward_policy), pytorch/pytorch: torch/distributed/pipelining/stage.py
+# (set_requires_gradient_sync).
+_FSDP2 = Abilities(pipelined="optimizer")
+# Only data parallelism, sharded over all ranks or over groups of them.
+_SHARDED = Abilities(axes=frozenset({"dp_replicate"}))
+_OF: Mapping[Framework, Abilities] = {
+    "headway": _FSDP2,
+    "kempner-forge": _FSDP2,
+    "automodel": _FSDP2,
+    # pytorch/torchtitan: torchtitan/models/llama3/infra/parallelize.py, apply_tp: its plan splits the sequence.
+    "torchtitan": replace(_FSDP2, sequence_parallel=(True,)),
+    "megatron": _MEGATRON,
+    "megatron-fsdp": replace(_MEGATRON, shardings=("optimizer", "gradients", "parameters")),
+    # NVIDIA/Megatron-LM v2.5 and v3.0: megatron/arguments.py, neither context parallelism nor experts.
+    "megatron-2021": replace(_MEGATRON, axes=frozenset({"pp", "tp"}), split="even", shardings=()),
+    # bigscience-workshop/Megatron-DeepSpeed: PipelineModule, layers split by type with the embedding (`type:transformer|embedding`).
+    "megatron-deepspeed": Abilities(axes=frozenset({"pp", "tp"}), schedules=("1F1B",), sequence_parallel=(False,), split="ends"),
+    # deepspeedai/DeepSpeed: deepspeed/runtime/pipe/engine.py, "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
+    "deepspeed": replace(_SHARDED, axes=frozenset()),
+    "composer": _SHARDED,
+    "fms-fsdp": _SHARDED,
+    # huggingface/nanotron: src/nanotron/parallel/pipeline_parallel/engine.py, all forward all backward, and 1F1B.
+    "nanotron": Abilities(axes=frozenset({"pp", "tp", "ep"}), schedules=("1F1B", "GPipe")),
+    "internevo": Abilities(schedules=("1F1B", "Interleaved1F1B"), split="ends"),
+    # arXiv 2311.05610, section 3.
+    "aleph": Abilities(axes=frozenset({"pp", "tp"}), schedules=("1F1B",), split="even"),
+}
+
+
+def abilities(framework: Framework) -> Abilities:
+    """Return what the framework can run; all that torch can where nothing is known of it."""
+    return _OF.get(framework, Abilities())
+
+
+def sharding_of(framework: Framework, sharding: Sharding, pp: int) -> Sharding:
+    """Return what data-parallel ranks split for the length of a step, for the setting `sharding`."""
+    return abilities(framework).pipelined if pp > 1 and sharding == "parameters" else sharding

@@ -1,0 +1,88 @@
+"""A plan as the training that is estimated: degrees, microbatches, links, and whose code runs the steps."""
+
+from pathlib import Path
+
+import pytest
+
+from headway.cli.documents import load_job_plan
+from headway.planner.estimate import estimate
+from headway.planner.from_plan import EstimateError, training_of
+from headway.planner.training import Training
+from tests.cli.test_plan_estimate import CLUSTER, JOB
+
+
+def training(folder: Path, job: str = JOB, cluster: str = CLUSTER) -> Training:
+    (folder / "lab.yaml").write_text(cluster)
+    (folder / "train.py").touch()
+    (folder / "job.yaml").write_text(job)
+    planned = load_job_plan(folder / "job.yaml")
+    assert planned is not None
+    return training_of(planned.plan, planned.cluster)
+
+
+def test_sequences_and_gpus_are_those_of_the_spec(tmp_path: Path) -> None:
+    found = training(tmp_path)
+    assert (found.gpus, found.sequences, found.accumulation, found.tokens) == (16, 128, 16, 128 * 8192)
+    assert (found.recompute, found.framework, found.degrees.sequence_parallel) == ("full", "megatron", True)
+
+
+def test_a_script_that_names_no_framework_has_a_supposed_one(tmp_path: Path) -> None:
+    unnamed = training(tmp_path, JOB.replace(", framework: megatron", ""))
+    assert (unnamed.framework, unnamed.supposed) == ("torchtitan", True)
+    assert not training(tmp_path).supposed
+
+
+def test_the_network_is_the_clusters(tmp_path: Path) -> None:
+    network = training(tmp_path).network
+    assert (network.gpus_per_node, network.scale_up_domain, network.adapters_per_node) == (8, 8, 8)
+    assert (network.scale_up_bytes_s, network.scale_out_bytes_s) == (450e9, 50e9)
+    half = training(tmp_path, cluster=CLUSTER.replace("[a, b, c, d, e, f, g, h]", "[a, b, c, d]")).network
+    assert half.scale_out_bytes_s == 25e9
+
+
+@pytest.mark.parametrize(
+    ("framework", "pp", "sharding"),
+    [
+        ("megatron", 1, "optimizer"),
+        ("torchtitan", 1, "parameters"),
+        ("torchtitan", 2, "optimizer"),
+        ("deepspeed", 1, "parameters"),
+    ],
+)
+def test_what_ranks_split_is_the_frameworks_habit(framework: str, pp: int, sharding: str, tmp_path: Path) -> None:
+    job = JOB.replace("framework: megatron", f"framework: {framework}").replace(
+        "tp: 2, dp_shard: 8", f"pp: {pp}, dp_shard: {16 // pp}"
+    )
+    assert training(tmp_path, job).degrees.sharding == sharding
+
+
+def test_a_pipeline_without_a_schedule_is_the_usual_one(tmp_path: Path) -> None:
+    def schedule(layout: str) -> str:
+        return training(tmp_path, JOB.replace("tp: 2, dp_shard: 8", layout)).degrees.schedule
+
+    assert schedule("pp: 4") == "1F1B"
+    assert schedule("pp: 4, virtual_stages: 2") == "Interleaved1F1B"
+    assert schedule("pp: 4, schedule: GPipe") == "GPipe"
+
+
+def test_adapters_do_not_matter_inside_an_nvlink_domain(tmp_path: Path) -> None:
+    silent = CLUSTER.replace(", nic: ConnectX-7", "")
+    with pytest.raises(EstimateError, match="the speed of the adapters"):
+        training(tmp_path, cluster=silent)
+    one = JOB.replace("nodes: 2", "nodes: 1").replace("dp_shard: 8", "dp_shard: 4")
+    assert training(tmp_path, one, silent).gpus == 8
+
+
+def test_a_budget_of_tokens_is_whole_steps(tmp_path: Path) -> None:
+    found = estimate(training(tmp_path))
+    budget = found.budget(found.training.tokens * 3 + 1)
+    assert budget.steps == 4
+    assert budget.gpu_hours == pytest.approx(budget.days * 24 * 16)
+    assert budget.days == pytest.approx(4 * found.step.seconds / 86400)
+
+
+def test_the_largest_costs_come_first(tmp_path: Path) -> None:
+    costs = estimate(training(tmp_path)).costs
+    assert len(costs) == 3
+    assert [share for _, share in costs] == sorted((share for _, share in costs), reverse=True)
+    assert costs[0][0] == "matmul"

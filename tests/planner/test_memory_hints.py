@@ -1,0 +1,84 @@
+"""What is proposed to a job that does not fit: true of the ledger, possible for the framework, the same work in all."""
+
+from dataclasses import replace
+
+import pytest
+
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.models import preset
+from headway.jobspec.resolve.model import ModelSizes, resolve_model
+from headway.planner.memory.hints import hints
+from headway.planner.memory.ledger import peak
+from headway.planner.training import Degrees, Network, Training
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> ModelSizes:
+    return resolve_model(preset("llama-3.1-8b").model, tmp_path_factory.mktemp("models"))
+
+
+def eight(model: ModelSizes, **changes: object) -> Training:
+    """Eight H100 of one node under torchtitan."""
+    whole = Training(
+        model=model,
+        gpu=gpus()["H100-SXM-80"],
+        network=Network(8, 8, 450e9, 50e9, 8, "infiniband"),
+        degrees=Degrees(dp_shard=8),
+        micro=2,
+        accumulation=2,
+        sequence=8192,
+        framework="torchtitan",
+    )
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def freed(before: Training, after: Training) -> str:
+    return f"{(peak(before).needed - peak(after).needed) / (1 << 30):.0f} GiB"
+
+
+def test_a_job_that_fits_gets_no_hints(llama: ModelSizes) -> None:
+    step = eight(llama, micro=1, recompute="full")
+    assert peak(step).verdict == "fits"
+    assert hints(step, peak(step)) == ()
+
+
+def test_changes_that_are_enough_by_themselves_are_told_with_what_they_free(llama: ModelSizes) -> None:
+    step = eight(llama, sequence=2048, micro=6)
+    assert peak(step).verdict == "does not fit"
+    narrow = replace(step, micro=3, accumulation=4)
+    again = replace(step, recompute="full")
+    split = replace(step, degrees=Degrees(dp_shard=4, tp=2, sequence_parallel=True), accumulation=4)
+    assert [peak(changed).verdict for changed in (narrow, again, split)] == ["fits", "fits", "fits"]
+    assert hints(step, peak(step)) == (
+        f"`batch.micro: 3` frees {freed(step, narrow)}: fits",
+        f"`recompute: full` frees {freed(step, again)}: fits",
+        f"`layout.tp: 2` with `dp_shard: 4` frees {freed(step, split)}: fits",
+    )
+
+
+def test_two_changes_are_told_together_where_none_is_enough(llama: ModelSizes) -> None:
+    step = eight(llama, micro=4)
+    said = hints(step, peak(step))
+    assert said
+    assert all(" and " in hint and hint.endswith(": fits") for hint in said)
+
+
+def test_a_framework_without_tensor_parallelism_is_told_no_layout(llama: ModelSizes) -> None:
+    step = eight(llama, framework="composer", micro=8)
+    said = hints(step, peak(step))
+    assert said
+    assert not any("layout." in hint for hint in said)
+
+
+def test_nothing_is_proposed_that_the_caller_refuses(llama: ModelSizes) -> None:
+    step = eight(llama, sequence=2048, micro=6)
+    narrow = replace(step, micro=3, accumulation=4)
+    said = hints(step, peak(step), lambda changed: changed.recompute == "none" and changed.degrees == step.degrees)
+    assert said == (f"`batch.micro: 3` frees {freed(step, narrow)}: fits",)
+
+
+def test_where_nothing_is_enough_the_most_that_can_be_freed_is_told(llama: ModelSizes) -> None:
+    step = eight(llama, degrees=Degrees(sharding="none"), framework="composer")
+    said = hints(step, peak(step))
+    assert [hint.split(" free ")[0] for hint in said[:1]] == ["`batch.micro: 1` and `recompute: full`"]
+    assert all(hint.endswith(": still does not fit") for hint in said)
