@@ -6,7 +6,7 @@ from pathlib import Path
 from headway.jobspec.codes import CODES
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("jobspec", "templates", "headway/compile", "headway/cli")
+FOLDERS = ("jobspec", "templates", "headway/planner", "headway/compile", "headway/cli")
 SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 
