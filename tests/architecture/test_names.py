@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("headway/cli", "headway/compile", "headway/report", "infra", "jobspec", "runner", "templates")
+FOLDERS = ("headway/cli", "headway/compile", "headway/planner", "headway/report", "infra", "jobspec", "runner", "templates")
 # One concept in several forms: what a user writes, what the runner gets of it, and what a report reads of what the runner has written.
 FORMS = ("jobspec/spec/", "jobspec/catalog/", "runner/contract/", "headway/report/records.py")
 # A class and its form in one of FORMS.
