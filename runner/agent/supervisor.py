@@ -126,6 +126,7 @@ class Supervisor:
     _shared_memory: set[shm_cleanup.Inode] = field(default_factory=set)  # that ended workers had open
     _shared_before: set[shm_cleanup.Inode] = field(default_factory=set)  # that was there before the generation
     _out_of_memory: int = 0  # kills by the kernel before this generation
+    _agent_status: int | None = None  # of an agent that has been reaped, until the main loop deals with its end
     _exit_code: int | None = None
 
     def serve(self) -> int:
@@ -171,6 +172,9 @@ class Supervisor:
             # An event handled before it may have closed this one: a standby exits while the supervisor replaces the standbys by workers.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
+        if self._agent_status is not None:
+            status, self._agent_status = self._agent_status, None
+            self._agent_ended(status)
 
     def _look(self) -> float | None:
         """Ends what does not end by itself; seconds until it is to be looked at again, null: there is nothing of that kind."""
@@ -605,7 +609,8 @@ class Supervisor:
             if pid == 0:
                 return
             if pid == self._agent.pid:
-                self._agent_ended(status)
+                # Orders reap too, and an agent's last order may follow the one that is being executed.
+                self._agent_status = status
             elif self._coordinator is not None and pid == self._coordinator.pid:
                 self._coordinator_ended(status)
             elif self._keeper is not None and pid == self._keeper.pid:

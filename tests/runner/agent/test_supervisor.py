@@ -31,7 +31,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
     found._events, found._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     found._to_agent, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    found._agent, found._coordinator, found._keeper = Daemon("agent"), None, None
+    found._agent, found._coordinator, found._keeper, found._from_agent = Daemon("agent"), None, None, b""
     yield found, agent
     for end in (found._events, found._worker_end, found._to_agent, agent):
         end.close()
@@ -56,6 +56,24 @@ def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside:
         node._hear(0)
         assert node._standbys == {}
         node._hear(0)
+
+
+def test_the_last_order_of_an_agent_counts_though_it_is_reaped_during_the_one_before(
+    beside: Beside, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node, agent = beside
+    node._selector = selectors.DefaultSelector()
+    node._selector.register(node._to_agent, selectors.EVENT_READ, lambda: node._read_agent(node._to_agent))
+    for order in ({"what": "kill", "generation": 1, "signal": 9}, {"what": "exit", "code": 0}):
+        agent.send(json.dumps(order).encode() + b"\n")
+    agent.close()
+    # It has ended before its orders are read, and nobody has reaped it.
+    node._agent.pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, node._agent.pid, os.WEXITED | os.WNOWAIT)
+    with node._selector:
+        node._hear(0)
+    assert node._exit_code == 0
+    assert (node._agent.restarts, capfd.readouterr().err) == (0, "")
 
 
 def said(*events: dict[str, Any]) -> bytes:
