@@ -19,8 +19,8 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
 from headway.report.directory import RunError, RunRecords, find_run, read_run
 from headway.report.history import base_step, last
-from headway.report.records import Claim, Committed, Retired
 from headway.runner.contract import RunDirectory
+from headway.runner.contract.journal import Claim, Committed, Retired
 
 _SECRET = "HW215"
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.report.history import GenerationHistory
-from headway.report.records import Failure, LedgerLine
+from headway.report.records import LedgerLine
 from headway.runner.contract import cost_by_kind
+from headway.runner.contract.journal import Failure
 
 UNSAID = "crash"  # a runner that did not tell kinds apart
 

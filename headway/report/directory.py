@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from headway.report.records import JOURNAL_KINDS, Entry, Handle, LedgerLine
+from headway.report.records import Handle, LedgerLine
 from headway.runner.contract import MetricsLine, RecordError, RunDirectory, Verdict, from_json
+from headway.runner.contract.journal import Entry, read_entry
 
 _METRICS_LINE = TypeAdapter(MetricsLine)
 
@@ -84,11 +85,10 @@ def _read_ledger(path: Path) -> Iterator[LedgerLine]:
 
 def _read_entries(path: Path) -> Iterator[Entry]:
     for data, where in _objects(path):
-        kind = data.get("kind")
-        if not isinstance(kind, str):
-            raise RunError(f"{where}: expected a journal entry with a `kind`, found {kind!r}")
-        # The journal is for people and grows: a kind that this version does not know changes none of its sums.
-        yield _record(JOURNAL_KINDS.get(kind, Entry), data, where, None)
+        try:
+            yield read_entry(data)
+        except RecordError as error:
+            raise RunError(f"{where}: {error}") from None
 
 
 def _read_verdicts(files: RunDirectory) -> dict[int, Verdict]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headway.report import units
 from headway.report.history import GenerationHistory
-from headway.report.records import (
+from headway.runner.contract.journal import (
     Corruption,
     Entry,
     Excluded,

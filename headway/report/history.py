@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headway.report.directory import RunRecords
-from headway.report.records import Claim, Entry, Failure, Loaded, Start
 from headway.runner.contract import MetricsLine
+from headway.runner.contract.journal import Claim, Entry, Failure, Loaded, Start
 
 E = TypeVar("E", bound=Entry)
 

@@ -9,8 +9,9 @@ from headway.report.costs import FailureCost, costs, kind_of
 from headway.report.directory import RunRecords, read_run
 from headway.report.events import Event, events
 from headway.report.history import GenerationHistory, generations, last
-from headway.report.records import Claim, Committed, End, Failure, Finished, LedgerLine, Refused, Retired
+from headway.report.records import LedgerLine
 from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, RunDirectory, from_json
+from headway.runner.contract.journal import Claim, Committed, End, Failure, Finished, Refused, Retired
 
 RUNNING = "running"
 NOT_STARTED = "not started"
@@ -272,7 +273,11 @@ def _summed_buckets(ledger: Sequence[LedgerLine]) -> dict[str, float]:
 def _hosts(history: Sequence[GenerationHistory]) -> tuple[str, ...]:
     """The hosts of the newest gang, in slot order."""
     starts = [generation.start for generation in history if generation.start]
-    return tuple(node.host for node in sorted(starts[-1].nodes, key=lambda node: node.slot)) if starts else ()
+    return (
+        tuple(placed.host or f"node {placed.node}" for placed in sorted(starts[-1].nodes, key=lambda each: each.slot))
+        if starts
+        else ()
+    )
 
 
 def _standing_lines(history: Sequence[GenerationHistory]) -> list[MetricsLine]:

@@ -126,7 +126,8 @@ class Supervisor:
     _shared_memory: set[shm_cleanup.Inode] = field(default_factory=set)  # that ended workers had open
     _shared_before: set[shm_cleanup.Inode] = field(default_factory=set)  # that was there before the generation
     _out_of_memory: int = 0  # kills by the kernel before this generation
-    _agent_status: int | None = None  # of an agent that has been reaped, until the main loop deals with its end
+    # Of an agent that has been reaped, until the main loop deals with its end.
+    _agent_status: int | None = None
     _exit_code: int | None = None
 
     def serve(self) -> int:

@@ -6,15 +6,18 @@ records: the binding of slots to nodes, the changes in force, the exit code, the
 It imports nothing but the standard library, so that the launcher can import it before torch.
 Every record has its schema, the reader refuses an unknown one by name, and units are in the names.
 
-Import every name from here: `from headway.runner.contract import RunConfig`. The modules import each
-other in one direction only: `run_config.py` imports `history.py` and `timeouts.py`, `run_directory.py`
-imports `verdict.py` and `codec.py`.
+Import names from here: `from headway.runner.contract import RunConfig`. Two modules are imported themselves,
+since their names are short: `journal` (`journal.Failure`: the lines of the journal) and `orders`
+(`orders.Stop`: what the coordinator orders agents to do). The modules import each other in one direction only:
+`run_config.py` imports `history.py` and `timeouts.py`, `run_directory.py` imports `verdict.py` and
+`codec.py`, `journal.py` and `orders.py` import `codec.py`.
 Start reading: `run_config.py`, `run_directory.py`, `verdict.py`, `codec.py` (how a record becomes JSON);
 docs/records.md has the files and fields.
 """
 
+from headway.runner.contract import journal, orders
 from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
-from headway.runner.contract.codec import RecordError, from_json, to_json
+from headway.runner.contract.codec import RecordError, decode, from_json, to_json
 from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
 from headway.runner.contract.history import Change, in_force
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
@@ -81,9 +84,12 @@ __all__ = [
     "bind",
     "coordinates",
     "cost_by_kind",
+    "decode",
     "from_json",
     "in_force",
+    "journal",
     "node_of",
+    "orders",
     "partner_of",
     "read_verdict",
     "set_by",

@@ -29,39 +29,49 @@ def from_json(kind: type[T], text: str) -> T:
     return typing.cast("T", _decode(kind, data, kind.__name__))
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
+def decode(kind: type[T], data: Any) -> T:
+    """Return the record that `data` (parsed JSON) is, without the fields that this version does not know. Raises RecordError, by name."""
+    return typing.cast("T", _decode(kind, data, kind.__name__, strict=False))
+
+
+def _decode(kind: Any, value: Any, where: str, *, strict: bool = True) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if origin in (typing.Union, types.UnionType):
-        return _decode_optional(arguments, value, where)
+        return _decode_optional(arguments, value, where, strict=strict)
     if dataclasses.is_dataclass(kind):
-        return _decode_record(kind, value, where)
+        return _decode_record(kind, value, where, strict=strict)
     if origin is tuple:
-        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(_expect(list, value, where)))
+        if Ellipsis not in arguments and len(_expect(list, value, where)) != len(arguments):
+            raise RecordError(f"{where}: expected {len(arguments)} items, found {len(value)}")
+        items = enumerate(_expect(list, value, where))
+        return tuple(_decode(arguments[0], item, f"{where}[{i}]", strict=strict) for i, item in items)
     if origin is not None and issubclass(origin, Mapping):
-        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in _expect(dict, value, where).items()}
+        items = _expect(dict, value, where).items()
+        return {key: _decode(arguments[1], item, f"{where}.{key}", strict=strict) for key, item in items}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return _expect(kind, value, where)
 
 
-def _decode_optional(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+def _decode_optional(arguments: tuple[Any, ...], value: Any, where: str, *, strict: bool) -> Any:
     if value is None and type(None) in arguments:
         return None
     (kind,) = (a for a in arguments if a is not type(None))
-    return _decode(kind, value, where)
+    return _decode(kind, value, where, strict=strict)
 
 
-def _decode_record(kind: Any, value: Any, where: str) -> Any:
+def _decode_record(kind: Any, value: Any, where: str, *, strict: bool) -> Any:
     data = _expect(dict, value, where)
     hints, fields = _fields(kind)
     expected = fields["schema"].default if "schema" in fields else None
     if expected is not None and data.get("schema") != expected:
         raise RecordError(f"{where}: unknown schema {data.get('schema')!r}; expected {expected!r}")
+    data = data if strict else {name: item for name, item in data.items() if name in fields}
     for problem in _shape_problems(data, fields):
         raise RecordError(f"{where}: {problem}")
-    return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})
+    return kind(**{name: _decode(hints[name], item, f"{where}.{name}", strict=strict) for name, item in data.items()})
 
 
 @functools.cache

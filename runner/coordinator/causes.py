@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.runner.contract import Exit
 from headway.runner.health.watch import Hang
@@ -171,16 +171,16 @@ def corruption_cause(found: str, ranks: Sequence[int], nodes: Mapping[int, int],
     return Cause(CauseKind.CORRUPTION, str(CauseKind.CORRUPTION), found, rank, node, host, step, outside=True)
 
 
-def passing_fault(host: str | None, note: Mapping[str, Any]) -> Cause:
-    """A rank on this host was wrong once, and right when it computed the same again: nothing ended by it."""
+def passing_fault(host: str | None, found: str, step: int) -> Cause:
+    """Return the cause of a step that a rank on this host computed wrongly once, and correctly again: nothing ended by it."""
     return Cause(
         CauseKind.CORRUPTION,
         str(CauseKind.CORRUPTION),
-        str(note.get("found")),
+        found,
         None,
         None,
         host,
-        int(note.get("step") or 0),
+        step,
         outside=True,
     )
 

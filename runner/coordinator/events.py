@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.runner.checkpoint.chain import Base, CheckpointId
+from headway.runner.checkpoint.keeper.protocol import Holding
 from headway.runner.contract import Exit
-from headway.runner.coordinator.causes import Cause, Ended
+from headway.runner.contract.journal import Entry
+from headway.runner.contract.orders import Order
+from headway.runner.coordinator.causes import Cause, Ended, Raised
 from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Probe, RankBeat
 
@@ -70,12 +72,80 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class EvidenceEvent:
-    """Evidence from a worker or an agent."""
+class StopRequested:
+    """A scheduler or a person has asked the node to stop, `age_s` seconds ago."""
 
     node: int
     generation: int
-    body: Mapping[str, Any]
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """The captures that the node's keeper holds."""
+
+    node: int
+    generation: int
+    holdings: tuple[Holding, ...]
+
+
+@dataclass(frozen=True)
+class RankLoaded:
+    """A rank has verified its state."""
+
+    node: int
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RankRaised:
+    """An exception has ended a rank."""
+
+    node: int
+    generation: int
+    rank: int
+    raised: Raised
+
+
+@dataclass(frozen=True)
+class RanksUndead:
+    """SIGKILL does not end these ranks; the states of their processes, by rank."""
+
+    node: int
+    generation: int
+    states: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class CorruptionFound:
+    """These ranks compute or hold wrong numbers. `sound_step`: up to there all was right; None: up to the last comparison."""
+
+    node: int
+    generation: int
+    ranks: tuple[int, ...]
+    found: str
+    sound_step: int | None
+
+
+@dataclass(frozen=True)
+class ReplicasEqual:
+    """The replicas of a script are equal after `step`."""
+
+    node: int
+    generation: int
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A line for the journal from a worker or an agent. `of_generation`: it only counts if its generation still runs."""
+
+    node: int
+    generation: int
+    entry: Entry
+    of_generation: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,7 +170,8 @@ class Tick:
     """Time passes."""
 
 
-Event = Joined | Lost | Beat | Exited | Probed | Recorded | EvidenceEvent | Claimed | ClaimRefused | Tick
+Evidence = StopRequested | Surveyed | RankLoaded | RankRaised | RanksUndead | CorruptionFound | ReplicasEqual | Reported
+Event = Joined | Lost | Beat | Exited | Probed | Recorded | Evidence | Claimed | ClaimRefused | Tick
 
 # --- actions: what to do ----------------------------------------------------------------------------------------------
 
@@ -108,18 +179,16 @@ Event = Joined | Lost | Beat | Exited | Probed | Recorded | EvidenceEvent | Clai
 @dataclass(frozen=True)
 class Send:
     node: int
-    kind: str
     generation: int
-    body: Mapping[str, Any]
+    order: Order
 
 
 @dataclass(frozen=True)
 class Broadcast:
     """The same to every agent that is connected, spares included."""
 
-    kind: str
     generation: int
-    body: Mapping[str, Any]
+    order: Order
 
 
 @dataclass(frozen=True)
@@ -143,9 +212,8 @@ class MakeClaim:
 class Note:
     """A line for the journal of generation `generation`."""
 
-    kind: str
     generation: int
-    body: Mapping[str, Any]
+    entry: Entry
 
 
 @dataclass(frozen=True)

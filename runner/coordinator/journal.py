@@ -3,13 +3,14 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from headway.runner.checkpoint.chain import Chain, ChainError, End, SupersededError
 from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.contract import Exit, RunConfig, RunDirectory, Verdict, read_verdict, to_json
+from headway.runner.contract.journal import Hang, line_of
 from headway.runner.coordinator.causes import Cause
 from headway.runner.coordinator.events import Finish, Note
 from headway.runner.coordinator.suspects import file_of, record, strike
@@ -41,11 +42,14 @@ class Journal:
     # --- the journal --------------------------------------------------------------------------------------------------
 
     def line(self, note: Note, wall: float) -> dict[str, Any]:
-        """The journal's line for `note`. A fact of its own called `generation` stays: a `refused` has that of who saved the checkpoint."""
-        facts = {key: value for key, value in note.body.items() if key != "what"}
-        where = {"kind": note.kind, "generation": note.generation, "attempt": self._directory.attempt}
-        named = {"evidence": self.evidence(note.body["ranks"])} if note.kind == "hang" else {}
-        return {"wall": wall, **where, **facts, **named}
+        """Return the journal's line for `note`; that of a hang names its evidence."""
+        entry = note.entry
+        if isinstance(entry, Hang):
+            entry = replace(entry, evidence=tuple(self.evidence(entry.ranks)))
+        line: dict[str, Any] = json.loads(
+            json.dumps(line_of(entry, wall, note.generation, self._directory.attempt), default=vars)
+        )
+        return line
 
     def note(self, generation: int, line: Mapping[str, Any]) -> None:
         """Appends the line, unless it stands there: an agent says again, after each connection, what may not have arrived."""

@@ -8,16 +8,28 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.runner import log
-from headway.runner.checkpoint.chain import Chain, ChainError, Claim, Record, newest_base, newest_claim
+from headway.runner.checkpoint.chain import Base, Chain, ChainError, Claim, Record, newest_base, newest_claim
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, RunDirectory, from_json, node_of, read_verdict, set_by
+from headway.runner.contract import (
+    DEFAULT_TIMEOUTS,
+    Exit,
+    RecordError,
+    RunConfig,
+    RunDirectory,
+    from_json,
+    journal,
+    node_of,
+    orders,
+    read_verdict,
+    set_by,
+)
 from headway.runner.coordinator.admission import Admission
 from headway.runner.coordinator.causes import passing_fault
 from headway.runner.coordinator.claiming import claim
@@ -39,11 +51,12 @@ from headway.runner.coordinator.events import (
 )
 from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
 from headway.runner.coordinator.journal import Journal
+from headway.runner.coordinator.machine import Coordinator
 from headway.runner.coordinator.notify import Notifier
 from headway.runner.coordinator.pace import Pace
 from headway.runner.coordinator.policy import FAULTY
 from headway.runner.coordinator.reading import event_of
-from headway.runner.coordinator.state import Coordinator
+from headway.runner.coordinator.state import Inherited
 from headway.runner.coordinator.tensorboard import open_follower
 from headway.runner.coordinator.term import Term
 from headway.runner.goodput.ledger import Seen
@@ -53,9 +66,6 @@ from headway.runner.messages import ChannelError, Link, Listener, Message, broad
 
 _log = logging.getLogger(__name__)
 
-# Kinds of the journal that the log shows as warnings.
-ALARMING = frozenset({"failure", "hang", "straggler", "lost", "undead", "corruption", "refused", "refused file", "unread"})
-
 RETRY_S = 1.0
 TIMER_EARLY_S = 0.25  # by which a tick's timer may be early: with many nodes there are many beats, and each puts it off
 WATCH_TERM_S = 2.0
@@ -63,6 +73,7 @@ GARBAGE = 100_000  # objects, before Python looks for cycles: of 12,500 links it
 EXPORT_S = 1.0
 
 T = TypeVar("T")
+E = TypeVar("E", bound=journal.Entry)
 
 
 class Server:
@@ -148,8 +159,7 @@ class Server:
             return await listen(self._host, 0, secret, self._run, self._heard, self._lost)
 
     def _take_over(self) -> None:
-        facts = {"term": self._term.number, "node": self._node, "host": self._host}
-        self._note(Note("takeover", self._machine.generation.number, facts))
+        self._note(Note(self._machine.generation.number, journal.Takeover(self._term.number, self._node, self._host)))
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -279,19 +289,20 @@ class Server:
             self._held.append(action)
             return
         match action:
-            case Send(node, kind, generation, body):
+            case Send(node, generation, order):
                 if (link := self._links.get(node)) is not None:
-                    link.send(kind, generation, node, body)
-            case Broadcast(kind, generation, body):
-                broadcast([(link, node) for node, link in self._links.items()], kind, generation, body)
+                    link.send(order.KIND, generation, node, orders.body_of(order))
+            case Broadcast(generation, order):
+                links = [(link, node) for node, link in self._links.items()]
+                broadcast(links, order.KIND, generation, orders.body_of(order))
             case DropConnection(node):
                 if (link := self._links.pop(node, None)) is not None:
                     link.close()
-            case Note("start"):  # a coordinator after us must know of it before any agent does
+            case Note(entry=journal.Start()):  # a coordinator after us must know of it before any agent does
                 self._held = []
                 self._spawn(self._go_on_after(self._note(action)))
-            case Note("adopted", generation):  # each coordinator that follows says so for itself
-                self._note(Note("adopted", generation, {"term": self._term.number}))
+            case Note(generation, journal.Adopted()):  # each coordinator that follows says so for itself
+                self._note(Note(generation, journal.Adopted(self._term.number)))
             case Note():
                 self._note(action)
             case MakeClaim():
@@ -352,14 +363,14 @@ class Server:
             return
         self._notifier.verdict(verdict)
         self._held = None
-        self._do(Broadcast("stop", generation, {"exit_code": verdict.exit_code}))
+        self._do(Broadcast(generation, orders.Stop(exit_code=verdict.exit_code)))
         self._over.set()
 
     def _leave_the_store(self, exit_code: Exit) -> None:
         """The store takes nothing and refuses nothing: the nodes end without a verdict in it, which none of them could read either."""
         _log.error("the store has not answered for %.0f s (%s)", self._store_s, set_by("store"))
         self.store_hangs, self._held = True, None
-        self._do(Broadcast("stop", self._machine.generation.number, {"exit_code": int(exit_code)}))
+        self._do(Broadcast(self._machine.generation.number, orders.Stop(exit_code=int(exit_code))))
         self._over.set()
 
     # --- the other thread ---------------------------------------------------------------------------------------------
@@ -387,17 +398,17 @@ class Server:
         self._over.set()
 
     def _note(self, note: Note) -> "Future[None]":
-        line = self._books.line(note, time.time())
+        entry, line = note.entry, self._books.line(note, time.time())
         log.in_generation(note.generation)
         facts = {name: value for name, value in line.items() if name not in ("wall", "kind", "generation", "attempt")}
-        _log.log(logging.WARNING if note.kind in ALARMING else logging.INFO, "%s", note.kind, extra=log.fields(facts))
+        _log.log(logging.WARNING if entry.ALARMS else logging.INFO, "%s", entry.KIND, extra=log.fields(facts))
         written = self._store.submit(self._books.note, note.generation, line)
         self._notifier.journal(line)
-        if note.kind == "failure" and self._machine.failure is not None:
+        if isinstance(entry, journal.Failure) and self._machine.failure is not None:
             self._store.submit(self._books.strike, self._machine.failure, line["wall"])
-        if note.kind == "transient":
-            for host in line.get("hosts", ()):
-                self._store.submit(self._books.strike, passing_fault(host, line), line["wall"])
+        if isinstance(entry, journal.Transient):
+            for host in entry.hosts:
+                self._store.submit(self._books.strike, passing_fault(host, entry.found, entry.step), line["wall"])
         return written
 
     def _account(self) -> None:
@@ -437,64 +448,66 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         records = chain.read()
     except ChainError:
         records = []  # the first claim meets the same error and ends the attempt with it
-    newest, committed = newest_claim(records), newest_base(records)
-    corrupted = None if newest is None else _corruption_in(directory, newest.generation)
-    sound_step = None if newest is None else _sound_step_in(directory, newest)
-    if newest is None or newest.attempt != directory.attempt or not isinstance(newest.entry, Claim):
-        return Coordinator(config, 0, time.monotonic(), corrupted=corrupted, sound_step=sound_step, watch=watch)
-    lines = _journal_of(directory)
-    starts = [line for line in lines if line["kind"] == "start" and "moved" in line]
-    return Coordinator(
-        config,
-        newest.generation,
-        time.monotonic(),
-        newest.entry.base,
-        committed.step if committed else None,
-        sum(line["kind"] == "failure" for line in lines),
-        _nodes_of(starts[-1]) if starts else None,
-        hosts={entry["node"]: entry["host"] for start in starts for entry in start["nodes"]},
-        started=bool(starts) and starts[-1]["generation"] == newest.generation,
+    newest = newest_claim(records)
+    inherited = Inherited() if newest is None else _inherited(directory, newest, newest_base(records))
+    return Coordinator(config, inherited, time.monotonic(), watch)
+
+
+def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) -> Inherited:
+    """Return what chain and journal have of this attempt, whose newest claim in the chain is `newest`."""
+    lines = {number: list(_journal_of(directory, number)) for number in directory.journal_files()}
+    corrupted = next(_entries(journal.Corruption, lines.get(newest.generation, ())), None)
+    proven_step = _proven_step(newest, lines)
+    if newest.attempt != directory.attempt or not isinstance(newest.entry, Claim):
+        return Inherited(corrupted=corrupted, proven_step=proven_step)
+    own = [(number, entry) for number, entries in lines.items() for entry in entries if entry.attempt == directory.attempt]
+    starts = [(number, entry) for number, entry in own if isinstance(entry, journal.Start) and entry.moved is not None]
+    failures = [entry for _, entry in own if isinstance(entry, journal.Failure)]
+    lost = [entry for _, entry in own if isinstance(entry, journal.LostNode)]
+    return Inherited(
+        generation=newest.generation,
+        base=newest.entry.base,
+        committed_step=committed.step if committed else None,
+        restarts=len(failures),
+        slots=_nodes_of(starts[-1][1]) if starts else {},
+        hosts={placed.node: placed.host or "" for _, start in starts for placed in start.nodes},
+        started=bool(starts) and starts[-1][0] == newest.generation,
         corrupted=corrupted,
-        barred=_barred_in(lines),
-        undying={line["node"]: line["undying"] for line in lines if line["kind"] == "lost" and "undying" in line},
-        sound_step=sound_step,
-        watch=watch,
+        # A device there must not compute any more.
+        barred=frozenset(each.node for each in failures if each.cause_kind in FAULTY and each.node is not None),
+        undying={each.node: frozenset(each.undying) for each in lost if each.undying is not None and each.node is not None},
+        proven_step=proven_step,
     )
 
 
-def _journal_of(directory: RunDirectory) -> list[dict[str, Any]]:
-    """All lines of this attempt, generation by generation."""
-    paths = directory.journal_files().values()
-    return [line for path in paths for line, _ in read_lines(path) if line.get("attempt") == directory.attempt]
+def _journal_of(directory: RunDirectory, generation: int) -> Iterator[journal.Entry]:
+    """Read the journal of a generation. A line that cannot be read decides nothing."""
+    path = directory.journal(generation)
+    for data, _ in read_lines(path):
+        try:
+            yield journal.read_entry(data)
+        except RecordError as error:
+            _log.error("%s: a line of the journal is ignored: %s", path, error)
 
 
-def _corruption_in(directory: RunDirectory, generation: int) -> dict[str, Any] | None:
-    """What the newest generation was found to have computed wrongly, where no claim since has undone it."""
-    lines = (line for line, _ in read_lines(directory.journal(generation)) if line["kind"] == "corruption")
-    return next(lines, None)
+def _entries(kind: type[E], entries: Iterable[journal.Entry]) -> Iterator[E]:
+    return (entry for entry in entries if isinstance(entry, kind))
 
 
-def _barred_in(lines: Iterable[Mapping[str, Any]]) -> set[int]:
-    """Nodes of which this attempt knows that a device must not compute any more."""
-    failures = (line for line in lines if line["kind"] == "failure" and line.get("cause_kind") in FAULTY)
-    return {line["node"] for line in failures if line.get("node") is not None}
-
-
-def _sound_step_in(directory: RunDirectory, newest: Record) -> int | None:
-    """What the run had committed when the replicas of its script were last equal, of what counts still."""
-    paths = directory.journal_files().values()
-    found = [line for path in paths for line, _ in read_lines(path) if line["kind"] == "compared"]
+def _proven_step(newest: Record, lines: Mapping[int, Iterable[journal.Entry]]) -> int | None:
+    """Return what the run had committed when the replicas of its script were last equal, of what still counts."""
+    found = [(number, entry.sound_step) for number, entries in lines.items() for entry in _entries(journal.Compared, entries)]
     if not found or not isinstance(newest.entry, Claim):
         return None
     begins_at = newest.entry.base.step if newest.entry.base else 0
-    known = int(found[-1]["sound_step"])
-    return known if found[-1]["generation"] == newest.generation else min(known, begins_at)
+    generation, known = found[-1]
+    return known if generation == newest.generation else min(known, begins_at)
 
 
-def _nodes_of(start: Mapping[str, Any]) -> dict[int, int]:
+def _nodes_of(start: journal.Start) -> dict[int, int]:
     """The binding of a start, slot -> node."""
-    moved = dict(start["moved"])
-    return {slot: node_of(slot, moved) for slot in range(start["slots"])}
+    moved = dict(start.moved or ())
+    return {slot: node_of(slot, moved) for slot in range(start.slots or 0)}
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ Waking up is what it costs: ten looks a second took 3.5 ms of CPU a second from 
 well a look goes along with a message that has woken the process anyway, and a timer wakes it only where none comes.
 """
 
-from headway.runner.coordinator.state import Coordinator, Phase
+from headway.runner.coordinator.machine import Coordinator
+from headway.runner.coordinator.state import Phase
 
 TICK_S = 0.1
 CALM_S = 0.5

@@ -5,9 +5,26 @@ from typing import Any
 
 import msgspec
 
-from headway.runner.contract import SECTIONS
-from headway.runner.coordinator.causes import Ended
-from headway.runner.coordinator.events import Beat, Event, EvidenceEvent, Exited, Joined, Probed, Recorded
+from headway.runner.checkpoint.keeper.protocol import Holding
+from headway.runner.contract import SECTIONS, decode
+from headway.runner.contract.journal import JOURNAL_KINDS, Entry, read_facts
+from headway.runner.coordinator.causes import Ended, Raised
+from headway.runner.coordinator.events import (
+    Beat,
+    CorruptionFound,
+    Event,
+    Exited,
+    Joined,
+    Probed,
+    RankLoaded,
+    RankRaised,
+    RanksUndead,
+    Recorded,
+    ReplicasEqual,
+    Reported,
+    StopRequested,
+    Surveyed,
+)
 from headway.runner.health.collectives import Collective, CollectiveOperation
 from headway.runner.health.watch import Probe, RankBeat
 from headway.runner.health.xid import Xid
@@ -16,18 +33,6 @@ from headway.runner.messages import ChannelError, Message
 _SECTIONS = frozenset(SECTIONS)
 # A heartbeat page has signed 64-bit words, and times in nanoseconds.
 _MOST, _LONGEST_S = 1 << 63, 1e10
-# What the coordinator's decisions read of each kind of evidence.
-_FACTS: Mapping[str, tuple[str, ...]] = {
-    "loaded": ("rank", "step"),
-    "committed": ("step",),
-    "refused": ("step", "generation", "tier"),
-    "unread": ("rank", "step", "generation", "tier", "name", "reason"),
-    "exception": ("rank", "text"),
-    "held": ("holdings",),
-    "undead": ("workers",),
-    "corrupted": ("ranks", "found"),
-    "note": ("kind",),
-}
 
 
 def event_of(message: Message) -> Event:
@@ -82,49 +87,102 @@ def _ended(node: int, facts: Mapping[str, Any]) -> Ended:
     return Ended(rank, node, code, str(facts["how"]), bool(facts["asked"]), step, bool(facts.get("oom")), xids)
 
 
-_DOUBTS = frozenset({"transient", "spike"})
-# What a node may put into the journal: lines that a coordinator is rebuilt from are none of them.
-NOTES = frozenset({"standby", "warm", "refused file", "unseen"}) | _DOUBTS
+# Lines of the journal that a worker or an agent may report. Those a coordinator is rebuilt from are none of them.
+_OF_GENERATION = frozenset({"refused", "section", "finished", "retired", "waited"})
+NOTES = frozenset(kind for kind, entry in JOURNAL_KINDS.items() if entry.FROM_NODES) - _OF_GENERATION - {"committed"}
 
 
-def _evidence(message: Message) -> EvidenceEvent | Probed | Recorded:
+def _evidence(message: Message) -> Event:
+    what = str(message.body["what"])
+    if what in _OF_GENERATION:
+        return Reported(message.node, message.generation, _entry(what, message.body))
+    return _EVIDENCE[what](message)
+
+
+def _entry(kind: str, body: Mapping[str, Any]) -> Entry:
+    """The facts of a journal line. Ranks, steps and samples below 0 are refused: strikes and rollbacks follow from these."""
+    entry = read_facts(kind, {name: value for name, value in body.items() if name not in ("wall", "attempt")})
+    for name in ("rank", "step", "sample"):
+        if (value := getattr(entry, name, None)) is not None:
+            _natural(value)
+    return entry
+
+
+def _committed(message: Message) -> Reported:
+    return Reported(message.node, message.generation, _entry("committed", message.body))
+
+
+def _note(message: Message) -> Reported:
+    kind = str(message.body["kind"])
+    if kind not in NOTES:
+        raise ValueError(f"a node may not report {kind!r}")
+    # The coordinator knows where the ranks are.
+    body = {name: value for name, value in message.body.items() if name not in ("hosts", "nodes")}
+    entry = _entry(kind, {**body, "node": message.node})
+    return Reported(message.node, message.generation, entry, of_generation=False)
+
+
+def _unread(message: Message) -> Reported:
+    return Reported(message.node, message.generation, _entry("unread", message.body))
+
+
+def _stop_requested(message: Message) -> StopRequested:
+    return StopRequested(message.node, message.generation, float(message.body.get("age_s") or 0.0))
+
+
+def _surveyed(message: Message) -> Surveyed:
+    holdings = tuple(decode(Holding, each) for each in message.body["holdings"])
+    return Surveyed(message.node, message.generation, holdings)
+
+
+def _loaded(message: Message) -> RankLoaded:
+    return RankLoaded(message.node, message.generation, int(message.body["rank"]), int(message.body["step"]))
+
+
+def _raised(message: Message) -> RankRaised:
     body = message.body
-    what = str(body["what"])
-    if what == "probe":
-        return Probed(message.node, message.generation, {int(rank): _probe(facts) for rank, facts in body["ranks"].items()})
-    if what == "recorded":
-        said = body.get("said")
-        ranks = {int(rank): tuple(map(_collective, entered)) for rank, entered in body["ranks"].items()}
-        return Recorded(message.node, message.generation, ranks, None if said is None else str(said))
-    if what == "note" and body.get("kind") not in NOTES:
-        raise KeyError("kind")
-    if missing := [name for name in _FACTS.get(what, ()) if name not in body]:
-        raise KeyError(*missing)
-    if what == "undead":
-        workers = [{"rank": int(each["rank"]), "state": str(each.get("state") or "")} for each in body["workers"]]
-        body = {**body, "workers": workers}
-    return EvidenceEvent(message.node, message.generation, _of_numbers(body) if _is_of_numbers(body) else body)
+    at, step, sample = body.get("at"), body.get("step"), body.get("sample")
+    raised = Raised(
+        str(body.get("type", "")),
+        str(body["text"]),
+        None if at is None else str(at),
+        None if step is None else int(step),
+        None if sample is None else int(sample),
+    )
+    return RankRaised(message.node, message.generation, int(body["rank"]), raised)
 
 
-def _is_of_numbers(body: Mapping[str, Any]) -> bool:
-    """Whether it tells of wrong numbers, or of a doubt about some: strikes and rollbacks follow from these."""
-    return body["what"] == "corrupted" or (body["what"] == "note" and body["kind"] in _DOUBTS)
+def _undead(message: Message) -> RanksUndead:
+    states = {int(each["rank"]): str(each.get("state") or "") for each in message.body["workers"]}
+    return RanksUndead(message.node, message.generation, states)
 
 
-def _of_numbers(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the ranks are the coordinator knows better."""
-    own = {name: value for name, value in body.items() if name not in ("hosts", "nodes")}
-    own |= {"ranks": [int(rank) for rank in body.get("ranks", ())], "found": str(body["found"])}
-    for name in ("step", "sound_step"):
-        if body.get(name) is not None:
-            own[name] = _natural(body[name])
-    return own
+def _corrupted(message: Message) -> CorruptionFound:
+    body = message.body
+    ranks = tuple(int(rank) for rank in body["ranks"])
+    sound_step = None if body.get("sound_step") is None else _natural(body["sound_step"])
+    return CorruptionFound(message.node, message.generation, ranks, str(body["found"]), sound_step)
+
+
+def _compared(message: Message) -> ReplicasEqual:
+    step = message.body.get("step")
+    return ReplicasEqual(message.node, message.generation, None if step is None else _natural(step))
 
 
 def _natural(value: Any) -> int:
     if (number := int(value)) < 0:
         raise ValueError(f"{number} is below 0")
     return number
+
+
+def _probed(message: Message) -> Probed:
+    return Probed(message.node, message.generation, {int(rank): _probe(facts) for rank, facts in message.body["ranks"].items()})
+
+
+def _recorded(message: Message) -> Recorded:
+    said = message.body.get("said")
+    ranks = {int(rank): tuple(map(_collective, entered)) for rank, entered in message.body["ranks"].items()}
+    return Recorded(message.node, message.generation, ranks, None if said is None else str(said))
 
 
 def _probe(facts: Mapping[str, Any]) -> Probe:
@@ -139,12 +197,20 @@ def _collective(facts: Mapping[str, Any]) -> Collective:
     return Collective(*named, int(facts["number"]), str(facts["what"]), bool(facts["done"]), int(facts["waits"]), recent)
 
 
-def _committed(message: Message) -> EvidenceEvent:
-    return EvidenceEvent(
-        message.node, message.generation, {**message.body, "what": "committed", "step": int(message.body["step"])}
-    )
-
-
+_EVIDENCE: Mapping[str, Callable[[Message], Event]] = {
+    "note": _note,
+    "committed": _committed,
+    "unread": _unread,
+    "preempted": _stop_requested,
+    "held": _surveyed,
+    "loaded": _loaded,
+    "exception": _raised,
+    "undead": _undead,
+    "corrupted": _corrupted,
+    "compared": _compared,
+    "probe": _probed,
+    "recorded": _recorded,
+}
 _READERS: Mapping[str, Callable[[Message], Event]] = {
     "join": _join,
     "beat": _beat,

@@ -52,7 +52,7 @@ class Roster:
     members: dict[int, Member] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)  # slot -> node
     slot_of: dict[int, int] = field(default_factory=dict)  # node -> slot
-    moved: list[list[int]] = field(default_factory=list)  # where the binding differs from slot i on node i
+    moved: list[tuple[int, int]] = field(default_factory=list)  # where the binding differs from slot i on node i
     away: set[int] = field(default_factory=set)  # nodes with a slot and without a connection
     barred: set[int] = field(default_factory=set)  # nodes with a device that must not compute any more
     unfit: set[int] = field(default_factory=set)  # nodes that cannot compute now: no socket opens, or a killed rank does not end
@@ -170,5 +170,5 @@ class Roster:
     def _set(self, slots: Mapping[int, int]) -> None:
         self.slots = dict(slots)
         self.slot_of = {node: slot for slot, node in self.slots.items()}
-        self.moved = [[slot, node] for slot, node in self.slots.items() if slot != node]
+        self.moved = [(slot, node) for slot, node in self.slots.items() if slot != node]
         self.away = {node for node in self.slot_of if not self.members[node].connected}

@@ -10,7 +10,6 @@ FOLDERS = ("headway/cli", "headway/compile", "headway/planner", "headway/report"
 FORMS = ("jobspec/spec/", "jobspec/catalog/", "runner/contract/", "headway/report/records.py")
 # A class and its form in one of FORMS.
 WRITERS = {
-    "Base": "runner/checkpoint/chain.py",
     "Claim": "runner/checkpoint/chain.py",
     "Committed": "runner/checkpoint/chain.py",
     "End": "runner/checkpoint/chain.py",

@@ -14,12 +14,12 @@ from typing import Any, get_args
 import pytest
 
 from headway.cli import main as command
-from headway.report.records import JOURNAL_KINDS, Handle, LedgerLine
+from headway.report.records import Handle, LedgerLine
 from headway.runner import contract, messages
 from headway.runner.checkpoint import chain
 from headway.runner.checkpoint import format as on_disk
 from headway.runner.contract import RunDirectory
-from headway.runner.coordinator import reading, state
+from headway.runner.contract.journal import JOURNAL_KINDS, Entry
 from headway.runner.goodput.ledger import Account
 from headway.runner.launches import Launch
 from headway.runner.torchrun import bounds
@@ -200,45 +200,30 @@ def _module_tree(module: ModuleType) -> ast.Module:
     return TREES[_named(Path(inspect.getfile(module)).resolve())]
 
 
-def _kinds_noted() -> Iterator[str]:
-    """The kinds of journal lines that the coordinator writes: first arguments of `_note` in its decisions, and of `Note` around them."""
-    yield from reading.NOTES
-    for node in ast.walk(_module_tree(state)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_note":
-            first = node.args[0]
-            if isinstance(first, ast.Constant):
-                yield str(first.value)
-            else:
-                assert ast.unparse(first) in {"what", "event.body['kind']"}, f"a kind that cannot be read: {ast.unparse(first)}"
-        elif isinstance(node, ast.match_case) and "self._note(what" in ast.unparse(node.body[0]):
-            yield from _constants(node.pattern)
-    for name, tree in TREES.items():
-        if name.startswith("runner/coordinator/"):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note" and isinstance(node.args[0], ast.Constant):
-                    yield str(node.args[0].value)
+def test_journal_lists_every_kind_with_its_facts(update_golden: bool) -> None:
+    rows = [
+        f"| `{kind}` | `{entry.__name__}` | {_sentence(entry)} | {', '.join(_facts(entry)) or 'none'} |"
+        for kind, entry in JOURNAL_KINDS.items()
+    ]
+    table = "\n".join(["| kind | type | when | facts |", "| --- | --- | --- | --- |", *rows]) + "\n"
+    found = re.search(r"(?:^\|.*\n)+", section("Journal"), re.MULTILINE)
+    assert found is not None
+    if update_golden:
+        (ROOT / "docs" / "records.md").write_text(PAGE.replace(found[0], table))
+    else:
+        assert found[0] == table
 
 
-def test_journal_lists_the_kinds_that_the_coordinator_writes() -> None:
-    listed = names("Journal")
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(_kinds_noted())
+def _sentence(entry: type[Entry]) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return re.sub(r"\s+", " ", (entry.__doc__ or "").partition("\n\n")[0]).strip().removesuffix(".")
 
 
-def test_journal_says_which_kinds_a_report_has_a_type_for() -> None:
-    (rows,) = tables("Journal")
-    listed = {row[0].strip("`"): row[1].strip("`") for row in rows if row[1] != "-"}
-    assert listed == {kind: entry.__name__ for kind, entry in JOURNAL_KINDS.items()}
-
-
-def test_journal_facts_are_those_of_the_reports_types() -> None:
-    """A field that the report reads is among the facts of its kind."""
-    (rows,) = tables("Journal")
-    for row in rows:
-        if (entry := JOURNAL_KINDS.get(row[0].strip("`"))) is None:
-            continue
-        fields = {info.alias or name for name, info in entry.model_fields.items()} - {"wall", "attempt"}
-        assert fields <= set(code(row[3])), row[0]
+def _facts(entry: type[Entry]) -> list[str]:
+    """The names that a line gives to the fields of its kind."""
+    common = {field.name for field in dataclasses.fields(Entry)}
+    own = (field.name for field in dataclasses.fields(entry) if field.name not in common)
+    return [f"`{'from' if name == 'before' else name}`" for name in own]
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -66,13 +66,13 @@ def test_a_metrics_line_with_a_wrong_type_names_the_field(runs: Path) -> None:
 def test_a_journal_entry_without_a_field_names_it(runs: Path) -> None:
     run = build.clean_run(runs / "run")
     run.journal("committed", step=50)
-    assert "`save_s`: Field required" in error_of(runs / "run")
+    assert "field 'save_s' is missing" in error_of(runs / "run")
 
 
 def test_a_journal_line_without_a_kind_is_refused(runs: Path) -> None:
     run = build.clean_run(runs / "run")
     run.append("shared/journal/000001.jsonl", [{"wall": 1.0}])
-    assert "expected a journal entry with a `kind`, found None" in error_of(runs / "run")
+    assert "`kind`: expected a string, found None" in error_of(runs / "run")
 
 
 def test_a_journal_entry_of_a_kind_unknown_here_is_left_aside(runs: Path) -> None:

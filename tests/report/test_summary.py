@@ -305,5 +305,5 @@ def test_wrong_numbers_are_told_with_their_hosts_and_what_they_cost(runs: Path) 
 def test_a_journal_line_of_a_known_kind_without_what_it_needs_is_named(runs: Path) -> None:
     run = build.one_failure(runs / "run")
     run.journal("hang", section="compute")
-    with pytest.raises(RunError, match=r"000002.jsonl:\d+: `ranks`: Field required"):
+    with pytest.raises(RunError, match=r"000002.jsonl:\d+: Hang: field 'ranks' is missing"):
         summarize(runs / "run")

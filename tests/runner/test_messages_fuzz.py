@@ -16,8 +16,9 @@ from headway.runner import messages
 from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Exit, Mesh, RunConfig, RunDirectory, Trainer, read_verdict
+from headway.runner.coordinator.machine import Coordinator
 from headway.runner.coordinator.main import Server, rebuilt
-from headway.runner.coordinator.state import Coordinator, Phase
+from headway.runner.coordinator.state import Phase
 from headway.runner.messages import CHALLENGE_BYTES, MAX_LINE_BYTES, ChannelError, Link, Message, Side, connect
 from headway.runner.rundir import open_run
 

@@ -14,8 +14,7 @@ from headway.runner.agent.flight import DUMPS, PIPES, newest
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
-from headway.runner.coordinator.events import Event, Exited, Recorded
-from headway.runner.coordinator.events import EvidenceEvent as SaidOf
+from headway.runner.coordinator.events import Event, Exited, RanksUndead, Recorded
 from headway.runner.coordinator.reading import event_of
 from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
@@ -39,7 +38,7 @@ DUMP = {
 WAITS = newest(DUMP)
 
 
-class EvidenceEvent:
+class CoordinatorLink:
     """The link to a coordinator: what it gets is read as a coordinator reads it."""
 
     def __init__(self) -> None:
@@ -49,12 +48,12 @@ class EvidenceEvent:
         self.events.append(event_of(Message("r", generation, node, 0, len(self.events), kind, dict(body))))
 
 
-def agent(tmp_path: Path) -> tuple[Agent, EvidenceEvent]:
+def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
     """Of the second node, with ranks 2 and 3 in generation 5."""
     directory = RunDirectory(tmp_path, 0)
     directory.evidence.mkdir(parents=True)
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))
-    found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), EvidenceEvent()
+    found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), CoordinatorLink()
     found._link = said  # type: ignore[assignment]
     place = {"pid": 1, "generation": 5, "ended": None, "code": None, "asked": False, "oom": False}
     found.workers = {rank: {**place, "rank": rank, "local_rank": rank - 2} for rank in (2, 3)}
@@ -100,7 +99,7 @@ def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinat
         await found._hear_supervisor()
 
     asyncio.run(scenario())
-    assert said.events == [SaidOf(1, 5, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]})]
+    assert said.events == [RanksUndead(1, 5, {3: "D"})]
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["while it stands still", "and not once it has moved"])

@@ -13,7 +13,7 @@ from headway.runner.coordinator.events import Action, Beat, Claimed, ClaimRefuse
 from headway.runner.coordinator.main import rebuilt
 from headway.runner.coordinator.state import Phase
 from headway.runner.lines import append_line
-from tests.runner.coordinator.test_decisions import AGENT_S, BASE, Bench, config, joined
+from tests.support.coordinator import AGENT_S, BASE, Bench, config, joined
 
 FOUND = "rank 3 computes what no other rank does, again and again: step 40 was not applied; steps up to 20 are verified"
 
@@ -227,22 +227,23 @@ def test_a_coordinator_that_comes_after_goes_by_what_the_journal_says(
     body = {"ranks": [3], "found": FOUND, "sound_step": 20, "nodes": [1], "hosts": ["host-1"]}
     append_line(directory.journal(1), {"wall": 1.0, "kind": "corruption", "generation": 1, "attempt": 0, **body})
     machine = rebuilt(settings, chain, RunDirectory(directory.root, attempt))
-    assert machine._sound() == 20
+    assert machine.generation.corrupted is not None
+    assert machine.generation.corrupted.sound_step == 20
     chain.claim(Base(20, 1, "ab"), attempt, "test", rolled_back=True)
-    assert rebuilt(settings, chain, RunDirectory(directory.root, attempt))._sound() is None
+    assert rebuilt(settings, chain, RunDirectory(directory.root, attempt)).generation.corrupted is None
 
 
 def test_a_coordinator_that_takes_over_knows_who_is_barred_and_what_was_sound(
     chain: Chain, settings: RunConfig, directory: RunDirectory
 ) -> None:
     def noted(generation: int, kind: str, **facts: object) -> None:
-        append_line(directory.journal(generation), {"kind": kind, "generation": generation, "attempt": 0, **facts})
+        append_line(directory.journal(generation), {"wall": 1.0, "kind": kind, "generation": generation, "attempt": 0, **facts})
 
     noted(1, "compared", step=20, sound_step=20)
-    assert rebuilt(settings, chain, directory)._sound_step == 20
-    noted(1, "failure", cause_kind="corruption", node=1)
-    noted(1, "failure", cause_kind="crash", node=0)
+    assert rebuilt(settings, chain, directory).proven_step == 20
+    noted(1, "failure", cause="corruption", cause_kind="corruption", node=1)
+    noted(1, "failure", cause="crash", cause_kind="crash", node=0)
     chain.claim(Base(10, 1, "ab"), 0, "test", rolled_back=True)
     machine = rebuilt(settings, chain, directory)
-    assert (machine.roster.barred, machine._sound_step) == ({1}, 10), "step 20 does not count any more"
+    assert (machine.roster.barred, machine.proven_step) == ({1}, 10), "step 20 does not count any more"
     assert rebuilt(settings, chain, RunDirectory(directory.root, 1)).roster.barred == set(), "another attempt has other nodes"

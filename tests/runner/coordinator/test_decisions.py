@@ -16,13 +16,14 @@ from headway.runner.contract import (
     Checkpoint,
     Domain,
     Exit,
-    Mesh,
     Ports,
     Restart,
     RunConfig,
     Tier,
     Timeout,
     Trainer,
+    journal,
+    orders,
     set_by,
 )
 from headway.runner.coordinator.causes import CauseKind, Ended
@@ -34,9 +35,7 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     DropConnection,
     Event,
-    EvidenceEvent,
     Exited,
-    Finish,
     Joined,
     Lost,
     MakeClaim,
@@ -45,158 +44,37 @@ from headway.runner.coordinator.events import (
     Send,
     Tick,
 )
+from headway.runner.coordinator.machine import STALL_S, Coordinator
 from headway.runner.coordinator.state import (
     ENDED_S,
     GRACE_SHARE,
     LAST_SHARE,
     QUIET_S,
     REJOIN_S,
-    STALL_S,
     SURVEY_S,
-    Coordinator,
+    Inherited,
     Phase,
 )
 from headway.runner.health.watch import Findings, Hang, Probe, RankBeat, Straggler, Watch
-
-JOIN_S, AGENT_S = 60.0, 5.0
-LAST_CALL_S, SILENT_S, SILENT_SPARE_S, LISTEN_S, TERMINATE_S, KILL_S, STORE_S = (
-    DEFAULT_TIMEOUTS[name].floor_s for name in ("last_call", "node", "node_spare", "listen", "terminate", "kill", "store")
+from tests.support.coordinator import (
+    AGENT_S,
+    BASE,
+    JOIN_S,
+    KILL_S,
+    LAST_CALL_S,
+    LISTEN_S,
+    SILENT_S,
+    SILENT_SPARE_S,
+    STORE_S,
+    TERMINATE_S,
+    Bench,
+    claims,
+    config,
+    evidence,
+    joined,
+    sent,
+    told,
 )
-BASE = Base(20, 1, "ab")
-
-
-def config(kind: str = "builtin", slots: int = 2, procs: int = 2, **restart: int) -> RunConfig:
-    return RunConfig(
-        slots=slots,
-        procs_per_slot=procs,
-        mesh=Mesh(dp_shard=slots * procs),
-        trainer=Trainer(kind),
-        spec_hash="",
-        checkpoint=Checkpoint((Tier("disk", 10),)),
-        restart=Restart(**restart),
-        timeouts={"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(0.0)},
-    )
-
-
-class Bench:
-    """A coordinator with its clock. `do` handles events and returns what the last one led to."""
-
-    def __init__(
-        self,
-        settings: RunConfig | None = None,
-        newest: int = 0,
-        slots: Mapping[int, int] | None = None,
-        watch: type[Watch] = Watch,
-    ) -> None:
-        """With `newest` a coordinator before this one had started that generation, bound as `slots` says, else slot i to node i."""
-        self.config = settings or config()
-        bound = slots or {i: i for i in range(self.config.slots)}
-        self.machine = Coordinator(
-            self.config, newest, now_s=0.0, slots=bound if newest else None, started=bool(newest), watch=watch
-        )
-        self.now_s = 0.0
-        self.actions: list[Action] = []
-
-    def do(self, *events: Event) -> list[Action]:
-        found: list[Action] = []
-        for event in events:
-            found = self.machine.handle(event, self.now_s)
-            self.actions += found
-        return found
-
-    def pass_time(self, seconds: float, *hearing: int, step_s: float = 0.5, step: int | None = None) -> list[Action]:
-        """Time passes in ticks, with a beat of each of the nodes `hearing` before each; ranks show `step`, at work until now, or, where
-        there is none, no sign of life since the last one that they have shown."""
-        found: list[Action] = []
-        until = self.now_s + seconds
-        while self.now_s < until - 1e-9:
-            self.now_s = min(until, self.now_s + step_s)
-            for node in hearing:
-                found += self.do(self.beat(node, step))
-            found += self.do(Tick())
-        return found
-
-    def beat(self, node: int, step: int | None = None, section: str = "compute") -> Beat:
-        """Of all ranks of the node."""
-        if step is not None:
-            self._sign = self.now_s, step
-        signed_at, at_step = self._sign
-        seen = RankBeat(at_step, section, at_step, self.now_s - signed_at)
-        return Beat(node, self.generation, 4100 + node, dict.fromkeys(self.machine.roster.ranks(node), seen))
-
-    _sign = (0.0, 0)  # when the last sign of life was, and at which step
-
-    @property
-    def generation(self) -> int:
-        return self.machine.generation.number
-
-    def join_all(self, generation: int = 0, running: bool = False) -> list[Action]:
-        return self.do(*(joined(node, generation, self.ranks(node) if running else ()) for node in range(self.config.slots)))
-
-    def ranks(self, node: int) -> tuple[int, ...]:
-        return tuple(range(node * self.config.procs_per_slot, (node + 1) * self.config.procs_per_slot))
-
-    def started(self, base: Base | None = None) -> "Bench":
-        """Claims the next generation and starts it."""
-        if self.machine.phase is Phase.GATHERING:
-            self.join_all()
-        self.do(Claimed(self.generation + 1, base, 1))
-        if not self.machine.generation.started:
-            first = self.machine.roster.slots[0]
-            self.do(Beat(first, self.generation - 1, 5000 + self.generation, {}))
-        assert self.machine.generation.started
-        return self
-
-    def loaded(self) -> "Bench":
-        """All ranks have loaded: they train."""
-        for rank in range(self.machine.generation.world_size):
-            self.do(
-                EvidenceEvent(self.machine.roster.node_of(rank), self.generation, {"what": "loaded", "rank": rank, "step": 0})
-            )
-        return self
-
-    def end(self, rank: int, code: int, step: int = 0, asked: bool = False, generation: int | None = None) -> list[Action]:
-        node, how = self.machine.roster.node_of(rank), f"killed by {-code}" if code < 0 else f"exit code {code}"
-        return self.do(Exited(node, generation or self.generation, (Ended(rank, node, code, how, asked, step),)))
-
-    def end_all(self, codes: Sequence[int], step: int = 0) -> list[Action]:
-        found: list[Action] = []
-        for rank, code in enumerate(codes):
-            found = self.end(rank, code, step)
-        return found
-
-    def say(self, what: str, rank: int = 0, **facts: Any) -> list[Action]:
-        return self.do(EvidenceEvent(rank // self.config.procs_per_slot, self.generation, {"what": what, "rank": rank, **facts}))
-
-    def finish(self) -> Finish:
-        (found,) = [action for action in self.actions if isinstance(action, Finish)]
-        return found
-
-    def notes(self) -> list[str]:
-        return [action.kind for action in self.actions if isinstance(action, Note)]
-
-    def note(self, kind: str) -> Mapping[str, Any]:
-        (found,) = [action for action in self.actions if isinstance(action, Note) and action.kind == kind]
-        return found.body
-
-
-def joined(node: int, generation: int = 0, running: Sequence[int] = (), domain: str | None = None) -> Joined:
-    return Joined(node, f"host-{node}", generation, tuple(running), domain, 4000 + node)
-
-
-def told(actions: Sequence[Action], kind: str) -> list[Mapping[str, Any]]:
-    """What all agents were told of `kind`."""
-    return [action.body for action in actions if isinstance(action, Broadcast) and action.kind == kind]
-
-
-def sent(actions: Sequence[Action], kind: str) -> list[int]:
-    """The nodes that were told `kind` by themselves."""
-    return [action.node for action in actions if isinstance(action, Send) and action.kind == kind]
-
-
-def claims(actions: Sequence[Action]) -> int:
-    return sum(isinstance(action, MakeClaim) for action in actions)
-
 
 # --- starting ---------------------------------------------------------------------------------------------------------
 
@@ -204,7 +82,7 @@ def claims(actions: Sequence[Action]) -> int:
 def test_nothing_is_claimed_before_all_nodes_have_joined() -> None:
     bench = Bench()
     assert bench.do(joined(1), Tick(), Beat(1, 0, None, {})) == []
-    assigned = [Send(node, "assign", 0, {"slot": slot}) for slot, node in ((1, 1), (0, 0))]
+    assigned = [Send(node, 0, orders.Assign(slot)) for slot, node in ((1, 1), (0, 0))]
     assert bench.do(joined(0)) == [*assigned, MakeClaim(frozenset())]
 
 
@@ -214,7 +92,8 @@ def test_the_start_is_one_message_with_base_binding_and_rendezvous() -> None:
     actions = bench.do(Claimed(3, BASE, 1))
     where = {"master_addr": "host-0", "master_port": 4000}
     body = {"base": vars(BASE), "slots": 2, "moved": [], **where, "restarts": 0}
-    assert actions[-1] == Broadcast("start", 3, body)
+    assert isinstance(actions[-1], Broadcast)
+    assert (told(actions[-1:], "start"), actions[-1].generation) == ([body], 3)
     assert bench.note("start") == {
         "nodes": [{"slot": 0, "node": 0, "host": "host-0"}, {"slot": 1, "node": 1, "host": "host-1"}],
         "slots": 2,
@@ -252,10 +131,10 @@ def test_a_generation_starts_only_while_all_nodes_are_connected() -> None:
 
 def test_a_node_that_the_start_has_not_reached_is_told_again() -> None:
     bench = Bench().started()
-    order = told(bench.actions, "start")[0]
+    (order,) = [each.order for each in bench.actions if isinstance(each, Broadcast)]
     assert bench.do(Lost(0), joined(0)) == [
-        Send(0, "assign", 1, {"slot": 0}),
-        Send(0, "start", 1, order),
+        Send(0, 1, orders.Assign(0)),
+        Send(0, 1, order),
     ]
     bench.do(Beat(0, 1, 4100, {}))
     assert sent(bench.do(Lost(0), joined(0)), "start") == [], "it had begun, and came back without its workers"
@@ -284,7 +163,7 @@ def with_spare(**more: Any) -> Bench:
 
 def test_a_spare_is_assigned_no_slot_and_starts_nothing() -> None:
     bench = with_spare()
-    assert Send(2, "assign", 0, {"slot": None}) in bench.actions
+    assert Send(2, 0, orders.Assign(None)) in bench.actions
     assert bench.machine.generation.world_size == 4
 
 
@@ -296,7 +175,7 @@ def test_a_lost_nodes_slot_goes_to_the_spare_and_costs_no_restart() -> None:
     actions = bench.pass_time(ENDED_S + 0.5, 0, 2)
     assert claims(actions) == 1
     assert bench.note("lost") == {"node": 1, "host": "host-1", "why": "its connection ended, and ranks elsewhere have ended"}
-    assert bench.note("rebound") == {"slot": 1, "from": 1, "to": 2, "outside": False, "host": "host-2"}
+    assert bench.note("rebound") == {"slot": 1, "from": 1, "to": 2, "host": "host-2"}
     assert (bench.note("failure")["cause_kind"], bench.note("failure")["node"]) == ("node lost", 1)
     (body,) = told(bench.do(Claimed(2, None, 1)), "start")
     assert body["moved"] == [[1, 2]]
@@ -323,7 +202,7 @@ def test_a_spare_of_the_same_domain_comes_first_and_another_is_said_to_be_outsid
         bench.end(0, 1)
         bench.end(1, 1)
         bench.pass_time(ENDED_S + 0.5, 0, *spares)
-        assert (bench.note("rebound")["to"], bench.note("rebound")["outside"]) == expected
+        assert (bench.note("rebound")["to"], bench.note("rebound").get("outside", False)) == expected
 
 
 def test_with_fewer_slots_allowed_the_run_goes_on_with_those_that_are_left() -> None:
@@ -390,7 +269,7 @@ def test_a_node_that_comes_back_after_it_was_replaced_ends_its_workers_and_is_a_
     bench.pass_time(ENDED_S + 0.5, 0, 2)
     bench.do(Claimed(2, None, 1), Beat(0, 1, 4200, {}))
     actions = bench.do(joined(1, 1, (2, 3)))
-    assert actions == [Send(1, "stop", 1, {}), Send(1, "assign", 2, {"slot": None})]
+    assert actions == [Send(1, 1, orders.Stop()), Send(1, 2, orders.Assign(None))]
     assert bench.do(Exited(1, 1, (Ended(2, 1, -9, "killed", True, 9),))) == []
     assert (bench.machine.phase, len(bench.machine.generation.alive)) == (Phase.RUNNING, 4)
     assert bench.machine.roster.spares() == 1
@@ -586,7 +465,7 @@ def watched(*findings: Findings, **more: Any) -> Bench:
 def test_suspected_ranks_are_probed_where_they_run() -> None:
     bench = watched(Findings(probe=frozenset({1, 2, 3})))
     actions = bench.do(Tick())
-    assert actions == [Send(0, "probe", 1, {"ranks": [1]}), Send(1, "probe", 1, {"ranks": [2, 3]})]
+    assert actions == [Send(0, 1, orders.ProbeRanks((1,))), Send(1, 1, orders.ProbeRanks((2, 3)))]
     seen = {2: Probe("T", 1.0, 0)}
     bench.do(Probed(1, 1, seen), Probed(1, 0, {3: Probe("T", 1.0, 0)}))
     assert isinstance(bench.machine.watch, Script)
@@ -696,14 +575,15 @@ def test_evidence_of_an_earlier_generation_does_not_count() -> None:
     bench = Bench().started()
     bench.end_all([1, 1, 1, 1])
     bench.started()
-    bench.do(EvidenceEvent(0, 1, {"what": "committed", "rank": 0, "step": 99}))
+    bench.do(evidence(0, 1, {"what": "committed", "rank": 0, "step": 99, "save_s": 1.0, "bytes": 1}))
     assert bench.machine.committed_step is None
 
 
 def test_what_an_agent_notes_is_in_the_journal() -> None:
     bench = Bench().started()
-    bench.do(EvidenceEvent(1, 1, {"what": "note", "kind": "refused file", "path": "last.ckpt"}))
-    assert bench.note("refused file") == {"node": 1, "what": "note", "kind": "refused file", "path": "last.ckpt"}
+    moved = {"path": "last.ckpt", "now": "last.ckpt.refused", "why": "its bytes changed"}
+    bench.do(evidence(1, 1, {"what": "note", "kind": "refused file", **moved}))
+    assert bench.note("refused file") == {**moved, "node": 1}
 
 
 # --- refused bases ----------------------------------------------------------------------------------------------------
@@ -788,8 +668,8 @@ def failed(**more: Any) -> Bench:
     return bench
 
 
-def held(node: int, *holdings: dict[str, Any], generation: int = 1) -> EvidenceEvent:
-    return EvidenceEvent(node, generation, {"what": "held", "holdings": list(holdings)})
+def held(node: int, *holdings: dict[str, Any], generation: int = 1) -> Event:
+    return evidence(node, generation, {"what": "held", "holdings": list(holdings)})
 
 
 def claimed(actions: Sequence[Action]) -> MakeClaim:
@@ -872,8 +752,8 @@ def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() 
 # --- preemption -------------------------------------------------------------------------------------------------------
 
 
-def preempted(node: int = 1, generation: int = 0, **facts: Any) -> EvidenceEvent:
-    return EvidenceEvent(node, generation, {"what": "preempted", **facts})
+def preempted(node: int = 1, generation: int = 0, **facts: Any) -> Event:
+    return evidence(node, generation, {"what": "preempted", **facts})
 
 
 def test_the_builtin_trainer_saves_and_the_attempt_ends_with_82() -> None:
@@ -984,7 +864,7 @@ def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop(
     failing.end(0, 1)
     grace_s = GRACE_SHARE * 100.0
     assert (told(asked.actions, "stop"), told(failing.actions, "stop")) == ([{"grace_s": grace_s}], [{}])
-    assert Send(1, "stop", 1, {"grace_s": grace_s}) in asked.do(Lost(1), joined(1, 1, (2, 3))), "the same to one that comes back"
+    assert Send(1, 1, orders.Stop(grace_s)) in asked.do(Lost(1), joined(1, 1, (2, 3))), "the same to one that comes back"
 
 
 # --- budget and progress ----------------------------------------------------------------------------------------------
@@ -1099,7 +979,7 @@ def test_a_connection_that_breaks_and_comes_back_stops_nothing() -> None:
     bench = Bench().started()
     bench.do(Beat(0, 1, None, {}), Beat(1, 1, None, {}))
     actions = bench.do(Lost(0), Lost(1), joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
-    assert actions == [Send(1, "assign", 1, {"slot": 1})]
+    assert actions == [Send(1, 1, orders.Assign(1))]
 
 
 def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> None:
@@ -1115,7 +995,7 @@ def test_workers_of_another_generation_are_stopped() -> None:
     bench = Bench()
     bench.join_all()
     bench.do(Lost(1), Claimed(4, None, 1))
-    assert Send(1, "stop", 3, {}) in bench.do(joined(1, 3, (2, 3)))
+    assert Send(1, 3, orders.Stop()) in bench.do(joined(1, 3, (2, 3)))
 
 
 def test_workers_of_a_newer_generation_are_somebody_elses() -> None:
@@ -1151,7 +1031,7 @@ def test_it_adopts_a_binding_that_has_moved() -> None:
     bench = Bench(replace(config(), spares=1), newest=3, slots={0: 0, 1: 2})
     bench.do(joined(0, 3, (0, 1)), joined(2, 3, (2, 3)), joined(1))
     assert bench.notes() == ["adopted"]
-    assert Send(1, "assign", 3, {"slot": None}) in bench.actions
+    assert Send(1, 3, orders.Assign(None)) in bench.actions
 
 
 def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:
@@ -1225,7 +1105,7 @@ def test_a_start_that_reached_nobody_is_followed_by_the_next_and_costs_nothing()
 
 
 def test_a_claim_that_was_never_started_is_followed_by_the_next_on_the_same_nodes() -> None:
-    machine = Coordinator(replace(config(), spares=1), 3, 0.0, slots={0: 0, 1: 2}, started=False)
+    machine = Coordinator(replace(config(), spares=1), Inherited(3, slots={0: 0, 1: 2}), 0.0)
     actions = machine.handle(joined(0, 2), 0.0)
     assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
 
@@ -1259,8 +1139,8 @@ def stopping(settings: RunConfig | None = None, *, spare: bool = False, grace_s:
     return bench
 
 
-def undead(rank: int = 3, state: str = "D") -> EvidenceEvent:
-    return EvidenceEvent(1, 1, {"what": "undead", "workers": [{"rank": rank, "state": state}]})
+def undead(rank: int = 3, state: str = "D") -> Event:
+    return evidence(1, 1, {"what": "undead", "workers": [{"rank": rank, "state": state}]})
 
 
 def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) -> list[Action]:
@@ -1329,7 +1209,7 @@ def test_a_node_with_an_undying_rank_that_started_anew_computes_again() -> None:
 
 
 def test_a_coordinator_that_follows_knows_of_undying_ranks() -> None:
-    machine = Coordinator(replace(config(), spares=1), 2, 0.0, slots={0: 0, 1: 1}, started=False, undying={1: [3]})
+    machine = Coordinator(replace(config(), spares=1), Inherited(2, slots={0: 0, 1: 1}, undying={1: frozenset({3})}), 0.0)
     for node, running in ((0, ()), (1, (3,)), (2, ())):
         actions = machine.handle(joined(node, 1, running), 0.0)
     assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
@@ -1351,7 +1231,7 @@ def test_a_coordinator_that_follows_ends_what_the_one_before_has_told_to_end() -
 
 def test_what_a_supervisor_says_of_ranks_that_it_never_had_changes_nothing() -> None:
     bench = stopping()
-    bench.do(undead(rank=7), EvidenceEvent(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
+    bench.do(undead(rank=7), evidence(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
     assert "undead" not in bench.notes()
 
 
@@ -1389,7 +1269,9 @@ def test_a_node_that_cannot_listen_gives_slot_0_to_another_one() -> None:
     assert told(deaf(2, (1, 2, 3), bench, LISTEN_S), "start") == []
     (body,) = told(deaf(2, (1, 2, 3), bench, 1.0), "start")
     assert (body["moved"], body["master_addr"]) == ([[0, 3]], "host-3")
-    why = [action.body["why"] for action in bench.actions if isinstance(action, Note) and action.kind == "lost"][-1]
+    why = [
+        action.entry.why for action in bench.actions if isinstance(action, Note) and isinstance(action.entry, journal.LostNode)
+    ][-1]
     assert why.startswith(f"it could not listen on its own name, host-2, for {LISTEN_S:.0f} s")
     assert "HEADWAY_TIMEOUT_LISTEN" in why
 

@@ -2,9 +2,7 @@
 nothing overlaps, nothing but computing lasts, and every run ends."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,6 +20,8 @@ from headway.runner.contract import (
     Tier,
     Timeout,
     Trainer,
+    journal,
+    orders,
 )
 from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import (
@@ -32,7 +32,6 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     DropConnection,
     Event,
-    EvidenceEvent,
     Exited,
     Finish,
     Joined,
@@ -42,8 +41,10 @@ from headway.runner.coordinator.events import (
     Send,
     Tick,
 )
-from headway.runner.coordinator.state import ENDED_S, SURVEY_S, Coordinator, Phase
+from headway.runner.coordinator.machine import Coordinator
+from headway.runner.coordinator.state import ENDED_S, SURVEY_S, Inherited, Phase
 from headway.runner.health.watch import Findings, Hang, RankBeat, Watch
+from tests.support.coordinator import evidence
 
 pytestmark = pytest.mark.slow
 
@@ -203,7 +204,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.failures = 0  # of the journal
         self.started = 0  # the newest generation that any agent was told to start
         self.worlds: dict[int, int] = {}  # generation -> ranks
-        self.undying: dict[int, list[int]] = {}  # of the journal: ranks that nodes were given up for
+        self.undying: dict[int, tuple[int, ...]] = {}  # of the journal: ranks that nodes were given up for
         self.let_go: set[int] = set()  # nodes that were given up or told to end what they run
         self.preempted_s: float | None = None
         self.superseded = False
@@ -220,20 +221,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """A coordinator starts: it takes the next term and reads chain and journal."""
         self.terms += 1
         if self.claimed == 0:
-            machine = Coordinator(self.config, 0, self.now_s, watch=Watching)
+            machine = Coordinator(self.config, Inherited(), self.now_s, Watching)
         else:
             generation, slots = self.starts[-1] if self.starts else (0, None)
-            machine = Coordinator(
-                self.config,
+            inherited = Inherited(
                 self.claimed,
-                self.now_s,
                 self.bases[self.claimed],
                 restarts=self.failures,
-                slots=slots,
+                slots=slots or {},
                 started=generation == self.claimed,
-                undying=self.undying,
-                watch=Watching,
+                undying={node: frozenset(ranks) for node, ranks in self.undying.items()},
             )
+            machine = Coordinator(self.config, inherited, self.now_s, Watching)
         self.seats.append(Seat(self.terms, machine))
         return self.seats[-1]
 
@@ -266,7 +265,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         actions = seat.machine.handle(event, self.now_s)
         if isinstance(event, Tick):
             self.check_bound(seat.machine)
-        notes = {action.kind for action in actions if isinstance(action, Note)}
+        notes = {action.entry.KIND for action in actions if isinstance(action, Note)}
         for action in actions:
             self.act(seat, action, notes)
 
@@ -287,16 +286,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 bound_s = max(LISTEN_S, SILENT_S) + AGENT_S
             case Phase.STOPPING if hears:
                 bound_s = max(TERMINATE_S, GRACE_S) + KILL_S + max(AGENT_S, SILENT_S)
-        assert self.now_s - machine._phase_s <= bound_s, f"{machine.phase} lasts"
+        assert self.now_s - machine.phase_since_s <= bound_s, f"{machine.phase} lasts"
 
     def act(self, seat: Seat, action: Action, notes: set[str]) -> None:
         match action:
-            case Send(node, kind, generation, body):
-                self.send(seat, node, kind, generation, body)
-            case Broadcast(kind, generation, body):
+            case Send(node, generation, order):
+                self.send(seat, node, generation, order)
+            case Broadcast(generation, order):
                 self.check_order(seat, action, notes)
                 for node in list(seat.links):
-                    self.send(seat, node, kind, generation, body)
+                    self.send(seat, node, generation, order)
             case DropConnection(node):
                 self.end_wire(seat.links.pop(node, None))
             case Note():
@@ -308,39 +307,40 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 if self.is_in_charge(seat) and self.verdict is None:
                     self.verdict = action
 
-    def send(self, seat: Seat, node: int, kind: str, generation: int, body: Mapping[str, Any]) -> None:
-        if kind == "stop":
+    def send(self, seat: Seat, node: int, generation: int, order: orders.Order) -> None:
+        if isinstance(order, orders.Stop):
             self.let_go.add(node)
         if (wire := seat.links.get(node)) is not None and not wire.ended:
-            wire.inbox.append(Send(node, kind, generation, body))
+            wire.inbox.append(Send(node, generation, order))
 
     def note(self, seat: Seat, note: Note) -> None:
-        match note.kind:
-            case "start":
+        match note.entry:
+            case journal.Start(slots=count, moved=moved):
                 slots = dict(seat.machine.roster.slots)
-                assert slots == {slot: slot for slot in range(note.body["slots"])} | dict(note.body["moved"])
+                assert slots == {slot: slot for slot in range(count or 0)} | dict(moved or ())
                 self.starts.append((note.generation, slots))
-            case "failure":
+            case journal.Failure():
                 self.failures += 1
-            case "lost":
-                self.let_go.add(note.body["node"])
-                if "undying" in note.body:
-                    self.undying[note.body["node"]] = note.body["undying"]
+            case journal.LostNode(node=int(node), undying=undying):
+                self.let_go.add(node)
+                if undying is not None:
+                    self.undying[node] = undying
                 if seat.machine.phase is Phase.RUNNING and seat.machine.generation.number == self.started and self.whole():
                     assert self.now_s - seat.heard_steps_s >= ENDED_S, "a node is lost while steps go on"
 
-    def check_order(self, seat: Seat, order: Broadcast, notes: set[str]) -> None:
-        if order.kind == "start":
-            assert 0 < order.generation <= self.claimed, "a generation is started before its claim"
+    def check_order(self, seat: Seat, told: Broadcast, notes: set[str]) -> None:
+        order = told.order
+        if isinstance(order, orders.StartRanks):
+            assert 0 < told.generation <= self.claimed, "a generation is started before its claim"
             roster = seat.machine.roster
             assert not roster.unfit.intersection(roster.slot_of), "a node computes that cannot"
             running = {
-                agent.node for agent in self.agents for w in agent.workers.values() if w.runs and w.generation < order.generation
+                agent.node for agent in self.agents for w in agent.workers.values() if w.runs and w.generation < told.generation
             }
             if seat is self.seat:
                 assert running <= self.let_go, "an earlier generation still runs on a node that was not let go"
-            self.worlds[order.generation] = order.body["slots"] * self.config.procs_per_slot
-        if order.kind == "stop" and "exit_code" not in order.body and order.generation == self.started and seat is self.seat:
+            self.worlds[told.generation] = order.slots * self.config.procs_per_slot
+        if isinstance(order, orders.Stop) and order.exit_code is None and told.generation == self.started and seat is self.seat:
             why = notes & {"lost", "hang", "regroup", "preempted"} or self.preempted_s is not None
             assert why or not self.whole(), "a generation that runs everywhere is stopped for no reason"
 
@@ -381,7 +381,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if ended := [rank for rank, worker in agent.workers.items() if not worker.runs]:
             agent.say(agent.exited(*ended))
         if agent.stopping:
-            agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "preempted"}))
+            agent.say(evidence(agent.node, agent.generation, {"what": "preempted"}))
 
     def end_wire(self, wire: Wire | None) -> None:
         """What is under way on it is lost."""
@@ -409,31 +409,31 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def obey(self, agent: Agent) -> None:
         assert agent.wire is not None
-        order = agent.wire.inbox.popleft()
-        match order.kind:
-            case "start" if order.generation > agent.generation:
-                self.start(agent, order)
-            case "save":
+        sent = agent.wire.inbox.popleft()
+        match sent.order:
+            case orders.StartRanks() as order if sent.generation > agent.generation:
+                self.start(agent, sent.generation, order)
+            case orders.Save():
                 for worker in agent.workers.values():
                     worker.saves = True
-            case "survey":
-                agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "held", "holdings": list(agent.captures)}))
-            case "stop":
+            case orders.Survey():
+                agent.say(evidence(agent.node, agent.generation, {"what": "held", "holdings": list(agent.captures)}))
+            case orders.Stop(exit_code=code):
                 for worker in agent.workers.values():
-                    worker.killed |= worker.runs and worker.generation <= order.generation
-                agent.over |= "exit_code" in order.body
+                    worker.killed |= worker.runs and worker.generation <= sent.generation
+                agent.over |= code is not None
 
-    def start(self, agent: Agent, order: Send) -> None:
+    def start(self, agent: Agent, generation: int, order: orders.StartRanks) -> None:
         """Ends what still runs and, with a slot, starts its ranks."""
-        slot_of = {slot: slot for slot in range(order.body["slots"])} | dict(order.body["moved"])
+        slot_of = {slot: slot for slot in range(order.slots)} | dict(order.moved)
         slots = [slot for slot, node in slot_of.items() if node == agent.node]
-        base, procs = self.bases[order.generation], self.config.procs_per_slot
+        base, procs = self.bases[generation], self.config.procs_per_slot
         step = base.step if base else 0
-        agent.generation, agent.workers = order.generation, {}
-        self.started = max(self.started, order.generation)
+        agent.generation, agent.workers = generation, {}
+        self.started = max(self.started, generation)
         self.let_go.discard(agent.node)
         for slot in slots:
-            agent.workers = {slot * procs + i: Worker(order.generation, step, self.now_s) for i in range(procs)}
+            agent.workers = {slot * procs + i: Worker(generation, step, self.now_s) for i in range(procs)}
         if 0 in slots:
             self.ports += 1
             agent.port = self.ports
@@ -443,7 +443,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         seen = {rank: RankBeat(w.step, "compute", w.step, self.now_s - w.moved_s) for rank, w in agent.workers.items() if w.runs}
         agent.say(Beat(agent.node, agent.generation, agent.open_port, seen))
         if stay := [{"rank": rank, "state": "D"} for rank, w in agent.workers.items() if w.runs and w.killed and w.undying]:
-            agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "undead", "workers": stay}))
+            agent.say(evidence(agent.node, agent.generation, {"what": "undead", "workers": stay}))
 
     # --- the workers --------------------------------------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def say_of(self, rank: int, what: str, **facts: object) -> None:
         for agent in self.agents:
             if rank in agent.workers and agent.generation == self.started:
-                agent.say(EvidenceEvent(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
+                agent.say(evidence(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
 
     def workers_go_on(self, to_the_end: bool) -> None:
         """Each does what it would do by itself: dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
@@ -499,7 +499,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def is_on_its_way(self, agent: Agent) -> bool:
         """Whether the order to start is still to be obeyed there."""
-        return agent.wire is not None and any(o.kind == "start" and o.generation == self.started for o in agent.wire.inbox)
+        return agent.wire is not None and any(
+            isinstance(o.order, orders.StartRanks) and o.generation == self.started for o in agent.wire.inbox
+        )
 
     def train(self, steps: int) -> None:
         for rank, worker in self.gang().items():
@@ -688,7 +690,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return
         self.preempted_s = self.now_s if self.preempted_s is None else self.preempted_s
         agent.stopping = True
-        agent.say(EvidenceEvent(agent.node, agent.generation, {"what": "preempted"}))
+        agent.say(evidence(agent.node, agent.generation, {"what": "preempted"}))
 
     @precondition(lambda self: self.whole())
     @rule(really=rarely)

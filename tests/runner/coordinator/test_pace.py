@@ -2,11 +2,13 @@
 
 import pytest
 
-from headway.runner.contract import Mesh, RunConfig, Trainer
-from headway.runner.coordinator.events import Beat, Claimed, EvidenceEvent, Joined, Lost, Note, Send, Tick
+from headway.runner.contract import Mesh, RunConfig, Trainer, orders
+from headway.runner.coordinator.events import Beat, Claimed, Event, Joined, Lost, Note, Send, Tick
+from headway.runner.coordinator.machine import Coordinator
 from headway.runner.coordinator.pace import CALM_S, QUIET_S, TICK_S, Pace
-from headway.runner.coordinator.state import Coordinator
+from headway.runner.coordinator.state import Inherited
 from headway.runner.health.watch import Probe, RankBeat
+from tests.support.coordinator import evidence
 
 BEAT_S, STEP_S = 0.5, 0.1
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("script"), spec_hash="ab")
@@ -18,7 +20,7 @@ class Job:
 
     def __init__(self, *, paced: bool = True) -> None:
         self.now_s, self.ticks, self.lines = 0.0, 0, list[tuple[float, str]]()
-        self.machine = Coordinator(CONFIG, 0, 0.0)
+        self.machine = Coordinator(CONFIG, Inherited(), 0.0)
         self.pace = Pace(self.machine, 2, 0.0) if paced else None
         self.stands_since: float | None = None
         self._next_beat_s, self._next_tick_s = BEAT_S, TICK_S
@@ -26,20 +28,21 @@ class Job:
             self.do(Joined(node, f"host-{node}", 0, (), port=4000 + node))
         self.do(Claimed(1, None, 1))
 
-    def do(self, event: Beat | Claimed | Joined | Lost | EvidenceEvent | Tick) -> None:
+    def do(self, event: Event) -> None:
         self._handle(event)
         if self.pace is not None and self.pace.goes_along(self.now_s):
             self._handle(Tick())
 
-    def _handle(self, event: Beat | Claimed | Joined | Lost | EvidenceEvent | Tick) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, Tick):
             self.ticks += 1
             if self.pace is not None:
                 self.pace.ticked(self.now_s)
             self._next_tick_s = self.now_s + TICK_S
         actions = self.machine.handle(event, self.now_s)
-        self.lines += [(self.now_s, action.kind) for action in actions if isinstance(action, Note)]
-        if self.machine.watch is not None and any(isinstance(action, Send) and action.kind == "probe" for action in actions):
+        self.lines += [(self.now_s, action.entry.KIND) for action in actions if isinstance(action, Note)]
+        probes = (action for action in actions if isinstance(action, Send) and isinstance(action.order, orders.ProbeRanks))
+        if self.machine.watch is not None and any(probes):
             self.machine.watch.probed(SEEN, self.now_s)
 
     def passes(self, seconds: float, *, beats: bool = True) -> None:
@@ -88,7 +91,7 @@ def test_a_hang_is_named_no_later_than_by_looking_every_tenth_of_a_second(stands
 
 
 def test_a_lost_connection_and_a_request_to_stop_bring_the_ticks_back_at_once() -> None:
-    for event in (Lost(1), EvidenceEvent(1, 1, {"what": "preempted", "age_s": 0.0})):
+    for event in (Lost(1), evidence(1, 1, {"what": "preempted", "age_s": 0.0})):
         job = Job()
         job.passes(10.0)
         assert job.pace is not None

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from headway.runner.coordinator.causes import Ended
-from headway.runner.coordinator.events import EvidenceEvent, Exited, Probed, Recorded
+from headway.runner.coordinator.events import Exited, Probed, RanksUndead, Recorded
 from headway.runner.coordinator.reading import event_of
 from headway.runner.health.collectives import Collective, CollectiveOperation
 from headway.runner.health.watch import Probe
@@ -23,8 +23,7 @@ def test_a_look_at_a_process_arrives_with_all_that_was_seen() -> None:
 
 def test_what_a_supervisor_says_of_undying_ranks_is_read_with_care() -> None:
     body = {"what": "undead", "workers": [{"rank": "3", "state": "D"}, {"rank": 4, "state": None}]}
-    workers = [{"rank": 3, "state": "D"}, {"rank": 4, "state": ""}]
-    assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == EvidenceEvent(1, 2, {"what": "undead", "workers": workers})
+    assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == RanksUndead(1, 2, {3: "D", 4: ""})
     for broken in ({}, {"workers": 3}, {"workers": [{"state": "D"}]}):
         with pytest.raises(ChannelError):
             event_of(Message("r", 2, 1, 0, 5, "evidence", {"what": "undead", **broken}))

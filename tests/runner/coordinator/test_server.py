@@ -346,10 +346,10 @@ def test_a_restarted_coordinator_knows_binding_restarts_and_what_runs(tmp_path: 
     chain = Chain(PosixStore(directory.chain), "job-0123abcd-1")
     chain.read()
     first: list[dict[str, Any]] = [
-        {"kind": "start", "slots": 2, "moved": [], "nodes": [{"slot": 0, "node": 0, "host": "a"}]},
-        {"kind": "failure"},
+        {"kind": "start", "slots": 2, "moved": [], "world_size": 2, "nodes": [{"slot": 0, "node": 0, "host": "a"}]},
+        {"kind": "failure", "cause": "exit code 1"},
     ]
-    second: list[dict[str, Any]] = [{"kind": "start", "slots": 2, "moved": [[1, 2]], "nodes": []}]
+    second: list[dict[str, Any]] = [{"kind": "start", "slots": 2, "moved": [[1, 2]], "world_size": 2, "nodes": []}]
     for generation, lines in ((1, first), (2, second)):
         chain.claim(None, 0, "test")
         texts = [json.dumps({"wall": 0.0, "generation": generation, "attempt": 0, **line}) for line in lines]
