@@ -17,6 +17,7 @@ from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.objects import ObjectError
 from headway.runner.checkpoint.ranks import AbsentError
+from headway.runner.checkpoint.rng import RandomState
 from headway.runner.checkpoint.session import (
     NothingVerifiesError,
     Session,
@@ -25,7 +26,6 @@ from headway.runner.checkpoint.session import (
 )
 from headway.runner.checkpoint.stateful import StateError
 from headway.runner.train.loader import PerRank, Samples, Seeded
-from headway.runner.train.rng import RandomState
 from headway.runner.train.state import Consumed
 
 __all__ = [

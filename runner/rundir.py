@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, RunDirectory, from_json, read_verdict, settled, to_json
-from headway.runner.coordinator.suspects import file_of, lemons
+from headway.runner.posix import create_exclusive
+from headway.runner.suspects import file_of, lemons
 
 HANDLE_SCHEMA = "headway.handle/1"
 

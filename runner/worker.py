@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headway.runner.checkpoint.chain import Base
-from headway.runner.contract import HEARTBEAT, SECTIONS, STACKS_SIGNAL, HeartbeatPage
+from headway.runner.contract import HEARTBEAT, SECTIONS, STACKS_SIGNAL, Base, HeartbeatPage
 
 TEXT_CHARACTERS = 500
 _STEP, _SECTION, _PULSE = HEARTBEAT["step"], HEARTBEAT["section"], HEARTBEAT["pulse"]

@@ -14,7 +14,6 @@ from headway import checkpoint
 from headway.runner.boot.dcp import ScriptWriter
 from headway.runner.boot.records import Identity, record_of
 from headway.runner.checkpoint.authority import of_directory
-from headway.runner.checkpoint.chain import Base
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.checkpoint.keeper.link import KeeperLink
 from headway.runner.checkpoint.layout import RankState as Saved
@@ -23,7 +22,7 @@ from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stateful import flatten
-from headway.runner.contract import Checkpoint, Tier
+from headway.runner.contract import Base, Checkpoint, Tier
 
 TIERS = {"memory": 1, "disk": 1}
 

@@ -13,11 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.checkpoint.layout import Planner
 from headway.runner.checkpoint.ranks import Ranks
-from headway.runner.contract import Mesh
+from headway.runner.contract import CheckpointId, Mesh
 
 RANKS, TENSORS = 1024, 1024
 _COLUMNS, _CACHED_ROUNDS = 4, 5

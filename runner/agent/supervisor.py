@@ -38,9 +38,9 @@ from headway.runner.agent.processes import (
     state_of,
 )
 from headway.runner.alive import Process
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig, RunDirectory
 from headway.runner.imports import MODULES, recorded
+from headway.runner.posix import write_atomic
 
 MAX_RESTARTS = 20  # within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable
 MAX_TAKEOVERS = 3  # of a coordinator that was taken over and keeps dying: another node may have more luck

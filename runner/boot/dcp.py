@@ -36,9 +36,9 @@ from headway.runner.boot.saved import METADATA, DamagedFileError
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.interop.root import RootedReader, is_rooted, read_root
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.tools.inspect import FileRefusal, verify
+from headway.runner.posix import write_atomic
 
 # Used where torch expects the names of its data files, so that a load without headway names it in its error.
 MARK = "written by headway - load it with headway.checkpoint.StorageReader"

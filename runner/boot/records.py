@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import xxhash
 
 from headway.runner.boot.limitations import note_limitation
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import RunDirectory
 from headway.runner.lines import read_last
+from headway.runner.posix import write_atomic
 from headway.runner.worker import Worker
 
 # Kinds of lines. A part is a file of a dcp checkpoint, which gets its own line when it is committed.

@@ -17,9 +17,7 @@ from headway.runner import worker as workers
 from headway.runner.checkpoint.chain import (
     STALE_WAITS_S,
     TIERS,
-    Base,
     Chain,
-    CheckpointId,
     Commit,
     MovedError,
     newest_base,
@@ -30,7 +28,7 @@ from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Checkpoint, Mesh, RunConfig, RunDirectory, from_json
+from headway.runner.contract import Base, Checkpoint, CheckpointId, Mesh, RunConfig, RunDirectory, from_json
 from headway.runner.rundir import create_handle_of_loop
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import xxhash
 
 from headway.runner.checkpoint.stores import Store
+from headway.runner.contract import Base, CheckpointId
 
 SCHEMA = "headway.chain/2"
 # Where a committed checkpoint can be read, in the order that a restore prefers.
@@ -45,32 +46,6 @@ class MovedError(Exception):
 
 class CommittedError(Exception):
     """The step was already committed in this generation, as another checkpoint, and that one counts."""
-
-
-@dataclass(frozen=True, order=True)
-class CheckpointId:
-    """Identifies one checkpoint of a run: its number of optimizer steps, and the generation that wrote it."""
-
-    step: int
-    generation: int
-
-    @property
-    def directory(self) -> str:
-        return f"step-{self.step:09d}.g{self.generation:06d}"
-
-
-@dataclass(frozen=True)
-class Base:
-    """The start of a generation: a checkpoint with the hash of its manifest, read from `tier`."""
-
-    step: int
-    generation: int
-    manifest_xxh3_128: str
-    tier: str = "disk"
-
-    @property
-    def checkpoint(self) -> CheckpointId:
-        return CheckpointId(self.step, self.generation)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Chain, ChainError, CheckpointId, Commit, SupersededError, lineage
+from headway.runner.checkpoint.chain import Chain, ChainError, Commit, SupersededError, lineage
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, record_bytes
 from headway.runner.checkpoint.location import CheckpointLocation
-from headway.runner.checkpoint.posix import fsync_directory, write_durable
-from headway.runner.contract import Mesh
+from headway.runner.contract import CheckpointId, Mesh
+from headway.runner.posix import fsync_directory, write_durable
 
 TEMPORARY = ".tmp-"
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from headway.runner.checkpoint.chain import TIERS, ChainError, CheckpointId, SupersededError
+from headway.runner.checkpoint.chain import TIERS, ChainError, SupersededError
 from headway.runner.checkpoint.commit import Committer, Written
 from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink, SharedBuffer
@@ -25,7 +25,7 @@ from headway.runner.checkpoint.objects import encode
 from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.staging import Staging
 from headway.runner.checkpoint.tensors import local_tensor
-from headway.runner.contract import Checkpoint
+from headway.runner.contract import Checkpoint, CheckpointId
 
 _PACKED = 1 + 16 + 8
 # Ranks wait for the slowest upload.

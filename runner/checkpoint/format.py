@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.contract import RecordError, from_json, to_json
+from headway.runner.contract import CheckpointId, RecordError, from_json, to_json
 
 FORMAT = "headway.checkpoint/2"
 MANIFEST = "manifest.json"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.contract import Mesh
+from headway.runner.contract import CheckpointId, Mesh
 
 
 @dataclass(frozen=True)

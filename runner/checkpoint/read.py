@@ -7,7 +7,6 @@ from typing import Any
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.format import (
     MANIFEST,
     Box,
@@ -24,6 +23,7 @@ from headway.runner.checkpoint.format import (
 )
 from headway.runner.checkpoint.objects import decode
 from headway.runner.checkpoint.sources import Source
+from headway.runner.contract import Base, CheckpointId
 
 
 @dataclass(frozen=True)

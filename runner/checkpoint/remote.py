@@ -3,10 +3,10 @@
 import xxhash
 
 from headway.runner.checkpoint.bucket import RETRIES, ObjectBucket
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import MANIFEST, data_name, part_name, record_bytes
 from headway.runner.checkpoint.keeper.capture import NodeCapture, Stored
 from headway.runner.checkpoint.keeper.parts import stored_part
+from headway.runner.contract import CheckpointId
 
 
 class RemoteStorage:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Base
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.checkpoint.format import MANIFEST, RefusedError, part_name, record_bytes
 from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink
@@ -15,6 +14,7 @@ from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, PatientSource, Source, patience_s, read_fully
+from headway.runner.contract import Base
 
 
 class MemorySource:

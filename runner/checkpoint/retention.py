@@ -16,7 +16,6 @@ import xxhash
 
 from headway.runner.checkpoint.chain import (
     Chain,
-    CheckpointId,
     Claim,
     Commit,
     Committed,
@@ -27,6 +26,7 @@ from headway.runner.checkpoint.chain import (
     retired,
 )
 from headway.runner.checkpoint.format import MANIFEST
+from headway.runner.contract import CheckpointId
 
 _NAME = re.compile(r"^(\.tmp-(?:stale-)?)?step-(\d{9,})\.g(\d{6,})(?:-\d+)?$")
 

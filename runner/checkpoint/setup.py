@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from headway.runner.checkpoint.chain import Chain, CheckpointId
+from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.commit import Committer
 from headway.runner.checkpoint.engine import Saver
 from headway.runner.checkpoint.keeper.link import KeeperLink, start_keeper
@@ -14,7 +14,7 @@ from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.remote import RemoteRoot, write_manifest
 from headway.runner.checkpoint.retention import DirectoryRoot, Retention, RetentionRoot, retire
-from headway.runner.contract import Checkpoint
+from headway.runner.contract import Checkpoint, CheckpointId
 
 # The name that the node's keeper listens on.
 KEEPER = "HEADWAY_KEEPER"

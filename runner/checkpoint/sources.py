@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headway.runner.checkpoint.bucket import READ_BYTES, ObjectBucket
-from headway.runner.checkpoint.chain import CheckpointId
+from headway.runner.contract import CheckpointId
 
 PATIENCE_S = 20.0
 FIRST_WAIT_S = 0.25

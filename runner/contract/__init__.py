@@ -16,7 +16,9 @@ docs/records.md has the files and fields.
 """
 
 from headway.runner.contract import journal, orders
+from headway.runner.contract.base import Base, CheckpointId
 from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
+from headway.runner.contract.cause_kind import CauseKind
 from headway.runner.contract.codec import RecordError, decode, from_json, to_json
 from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
 from headway.runner.contract.history import Change, in_force
@@ -56,10 +58,13 @@ __all__ = [
     "SECTIONS",
     "STACKS_SIGNAL",
     "VERDICTS",
+    "Base",
     "Batch",
     "Binding",
+    "CauseKind",
     "Change",
     "Checkpoint",
+    "CheckpointId",
     "Corruption",
     "Data",
     "Domain",

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from headway.runner.contract.base import CheckpointId
 from headway.runner.contract.codec import RecordError, decode
 
 
@@ -126,17 +127,11 @@ class Committed(Entry):
 
 
 @dataclass(frozen=True)
-class CheckpointName:
-    step: int
-    generation: int
-
-
-@dataclass(frozen=True)
 class Retired(Entry):
     """Checkpoints were deleted because enough newer ones are kept."""
 
     KIND, FROM_NODES = "retired", True
-    checkpoints: tuple[CheckpointName, ...]
+    checkpoints: tuple[CheckpointId, ...]
     rank: int | None = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from headway.runner.contract.base import Base
 from headway.runner.contract.codec import decode
 
 
@@ -23,16 +24,6 @@ class Assign(Order):
 
 
 @dataclass(frozen=True)
-class StartBase:
-    """The checkpoint to begin with; `manifest_xxh3_128` is the hash of its manifest, `tier` where it is read from."""
-
-    step: int
-    generation: int
-    manifest_xxh3_128: str
-    tier: str = "disk"
-
-
-@dataclass(frozen=True)
 class StartRanks(Order):
     """Start the message's generation. `moved` has [slot, node] wherever slot i is not on node i; the address is the rendezvous store's."""
 
@@ -42,7 +33,7 @@ class StartRanks(Order):
     master_addr: str
     master_port: int
     restarts: int
-    base: StartBase | None
+    base: Base | None
 
 
 @dataclass(frozen=True)
@@ -90,4 +81,4 @@ def order_of(kind: str, body: Mapping[str, Any]) -> Order:
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, StartBase) else value
+    return asdict(value) if isinstance(value, Base) else value

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunConfig, RunDirectory
 from headway.runner.launches import Launch
+from headway.runner.posix import create_exclusive, write_atomic
 
 
 class Admission:

@@ -5,25 +5,12 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
 
-from headway.runner.contract import Exit
+from headway.runner.contract import CauseKind, Exit
 from headway.runner.health.watch import Hang
 from headway.runner.health.xid import Xid, describe, first_grave
-
-
-class CauseKind(StrEnum):
-    CRASH = "crash"
-    OUT_OF_MEMORY = "out of memory"
-    HANG = "hang"
-    USER_ERROR = "user error"
-    NAN = "nan"
-    PREEMPTION = "preemption"
-    NODE_LOST = "node lost"
-    STORAGE = "storage"
-    HARDWARE = "hardware"
-    CORRUPTION = "corruption"
 
 
 class Ended(NamedTuple):

@@ -4,7 +4,6 @@ import socket
 from pathlib import Path
 
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
     ChainError,
     MovedError,
@@ -17,9 +16,9 @@ from headway.runner.checkpoint.chain import (
     newest_claim,
     newest_held_base,
 )
-from headway.runner.contract import Exit, RunConfig, RunDirectory
+from headway.runner.contract import Base, Exit, RunConfig, RunDirectory
 from headway.runner.coordinator.events import Claimed, ClaimRefused, MakeClaim
-from headway.runner.train.history import carried_out, limit, refusal
+from headway.runner.history import carried_out, limit, refusal
 
 
 def claim(chain: Chain, config: RunConfig, directory: RunDirectory, wanted: MakeClaim) -> Claimed | ClaimRefused:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from headway.runner.contract import Exit, journal, orders
-from headway.runner.coordinator.causes import Cause, CauseKind
+from headway.runner.contract import CauseKind, Exit, journal, orders
+from headway.runner.coordinator.causes import Cause
 from headway.runner.coordinator.events import Finish
 from headway.runner.coordinator.state import Phase, State
 

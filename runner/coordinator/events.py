@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.keeper.protocol import Holding
-from headway.runner.contract import Exit
+from headway.runner.contract import Base, CheckpointId, Exit
 from headway.runner.contract.journal import Entry
 from headway.runner.contract.orders import Order
 from headway.runner.coordinator.causes import Cause, Ended, Raised

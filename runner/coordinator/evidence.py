@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from headway.runner.checkpoint.chain import CheckpointId
-from headway.runner.contract import journal
+from headway.runner.contract import CheckpointId, journal
 from headway.runner.coordinator import generations, losses, preemption
 from headway.runner.coordinator.events import (
     CorruptionFound,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from headway.runner.contract import Exit, journal, orders
+from headway.runner.contract import CauseKind, Exit, journal, orders
 from headway.runner.coordinator import ending, fitness, generations
-from headway.runner.coordinator.causes import Cause, CauseKind, Ended, cause_of, corruption_cause, hang_cause
+from headway.runner.coordinator.causes import Cause, Ended, cause_of, corruption_cause, hang_cause
 from headway.runner.coordinator.events import Exited
 from headway.runner.coordinator.policy import FAULTY, RestartDecision
 from headway.runner.coordinator.state import GRACE_SHARE, PendingEnd, Phase, State

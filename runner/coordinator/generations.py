@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.checkpoint.keeper.protocol import Holding
-from headway.runner.contract import Exit, RunConfig, journal, orders, set_by
+from headway.runner.contract import CheckpointId, Exit, RunConfig, journal, orders, set_by
 from headway.runner.coordinator import ending
 from headway.runner.coordinator.events import Claimed, MakeClaim
 from headway.runner.coordinator.roster import Member
@@ -180,7 +179,7 @@ def start(state: State) -> None:
         master_addr=first.host,
         master_port=first.port,
         restarts=state.policy.restarts,
-        base=orders.StartBase(base.step, base.generation, base.manifest_xxh3_128, base.tier) if base else None,
+        base=base,
     )
     lend_port(state, first)
     state.generation.started, state.generation.known, state.generation.order = True, True, order

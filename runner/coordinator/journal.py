@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.checkpoint.chain import Chain, ChainError, End, SupersededError
-from headway.runner.checkpoint.posix import create_exclusive
 from headway.runner.contract import Exit, RunConfig, RunDirectory, Verdict, read_verdict, to_json
 from headway.runner.contract.journal import Hang, line_of
 from headway.runner.coordinator.causes import Cause
 from headway.runner.coordinator.events import Finish, Note
-from headway.runner.coordinator.suspects import file_of, record, strike
+from headway.runner.coordinator.strikes import strike
 from headway.runner.goodput.ledger import Account, Book, StepTime
 from headway.runner.lines import append_line, cut_torn_line, read_last, read_lines
+from headway.runner.posix import create_exclusive
+from headway.runner.suspects import file_of, record
 
 _log = logging.getLogger(__name__)
 

@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.runner import log
-from headway.runner.checkpoint.chain import Base, Chain, ChainError, Claim, Record, newest_base, newest_claim
+from headway.runner.checkpoint.chain import (
+    Chain,
+    ChainError,
+    Claim,
+    Record,
+    newest_base,
+    newest_claim,
+)
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
+    Base,
     Exit,
     RecordError,
     RunConfig,

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.runner.contract import Exit, Restart
-from headway.runner.coordinator.causes import Cause, CauseKind
+from headway.runner.contract import CauseKind, Exit, Restart
+from headway.runner.coordinator.causes import Cause
 
 FAULTY: Mapping[CauseKind, str] = {CauseKind.HARDWARE: "must be reset", CauseKind.CORRUPTION: "computes wrong values"}
 NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.keeper.protocol import Holding
-from headway.runner.contract import DEFAULT_TIMEOUTS, Exit, RunConfig, Timeout, journal
+from headway.runner.contract import DEFAULT_TIMEOUTS, Base, CheckpointId, Exit, RunConfig, Timeout, journal
 from headway.runner.contract.journal import Entry
 from headway.runner.contract.orders import Order, StartRanks
 from headway.runner.coordinator.causes import Cause, Ended, Raised

@@ -4,8 +4,8 @@ import json
 import os
 from dataclasses import dataclass
 
-from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunDirectory
+from headway.runner.posix import create_exclusive, write_atomic
 
 SCHEMA = "headway.coordinator/1"
 

@@ -22,9 +22,9 @@ from headway.runner.agent.launch import Torchrun
 from headway.runner.agent.listening import STORE_BACKLOG, listen
 from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
-from headway.runner.checkpoint.posix import create_exclusive, write_atomic
 from headway.runner.contract import RunConfig, RunDirectory, from_json, to_json
 from headway.runner.launches import Launch, LaunchCommand
+from headway.runner.posix import create_exclusive, write_atomic
 from headway.runner.rundir import open_run
 from headway.runner.torchrun.arguments import UsageError, bound_cpus, given_master, max_nodes, parse, streams, unserved
 from headway.runner.torchrun.command import command_of

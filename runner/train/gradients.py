@@ -17,13 +17,13 @@ from torch.nn import functional
 
 from headway.runner.boot.heartbeat import in_section
 from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.rng import drawn_from, restore_rng, rng_state
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_corrupted
 from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus
 from headway.runner.train.job import Job
 from headway.runner.train.replay_vote import Judgement, ReplayVote, shifts
-from headway.runner.train.rng import drawn_from, restore_rng, rng_state
 from headway.runner.train.sampler import sample_at
 from headway.runner.train.state import TrainState
 from headway.runner.train.trace import Trace

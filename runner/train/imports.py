@@ -15,13 +15,13 @@ from headway.runner.checkpoint.interop.huggingface import (
     read_config,
 )
 from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.rng import seed_all
 from headway.runner.checkpoint.tools.inspect import PlaceError
 from headway.runner.checkpoint.tools.rebuild import Contents
 from headway.runner.contract import Model, RunConfig
 from headway.runner.train.data import open_corpus
 from headway.runner.train.model import Transformer
 from headway.runner.train.optimizer import make_optimizer
-from headway.runner.train.rng import seed_all
 from headway.runner.train.state import Consumed, TrainState
 
 # Older Llama checkpoints hold the frequencies, which follow from rope_theta.

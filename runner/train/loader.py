@@ -8,8 +8,8 @@ import torch.distributed as dist
 import xxhash
 from torch.utils.data import Dataset, Sampler
 
+from headway.runner.checkpoint.rng import kept_generators, seed_all
 from headway.runner.checkpoint.tensors import dtype_name, dtype_named, from_bytes, to_bytes
-from headway.runner.train.rng import kept_generators, seed_all
 from headway.runner.train.sampler import sample_at
 
 T = TypeVar("T")

@@ -26,19 +26,19 @@ from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
+from headway.runner.checkpoint.rng import seed_all
 from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Exit, MetricsLine, RunConfig, RunDirectory, from_json
+from headway.runner.history import at, position
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus, DataError, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus
-from headway.runner.train.history import at, position
 from headway.runner.train.job import Job
 from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
-from headway.runner.train.rng import seed_all
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker
 

@@ -12,9 +12,9 @@ from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.objects import encode
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.rng import restore_rng, rng_state, seed_all
 from headway.runner.checkpoint.tensors import local_tensor, to_bytes
 from headway.runner.train.corruption_state import CorruptionState
-from headway.runner.train.rng import restore_rng, rng_state, seed_all
 
 _MASK = (1 << 64) - 1
 

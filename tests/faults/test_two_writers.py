@@ -18,8 +18,9 @@ from typing import IO, Any
 
 import pytest
 
-from headway.runner.checkpoint.chain import Chain, CheckpointId, Claim, Commit, Record, lineage
+from headway.runner.checkpoint.chain import Chain, Claim, Commit, Record, lineage
 from headway.runner.checkpoint.stores import open_store
+from headway.runner.contract import CheckpointId
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from headway.jobspec.resolve.domains import partner_segment
 from headway.jobspec.resolve.qos import resolve_qos
 from headway.jobspec.spec.fabric import TrafficClass
 from headway.runner.contract import DEFAULT_TIMEOUTS, Change, Checkpoint, Domain, Notify, RunConfig, Tier, Timeout
-from headway.runner.train.history import at
+from headway.runner.history import at
 
 CLUSTER = """\
 apiVersion: headway/v1alpha1

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from headway.runner import rundir
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import (
     ATTEMPT_TAKEN,
     Exit,
@@ -26,8 +25,9 @@ from headway.runner.contract import (
     read_verdict,
     to_json,
 )
-from headway.runner.coordinator.suspects import Strike, file_of, record
+from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run, suspects
+from headway.runner.suspects import Strike, file_of, record
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
 NAME = "two-nodes-0123abcd-1"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.format import Box, Manifest, record_bytes
 from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Capture, Held, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.parts import hash_pieces
+from headway.runner.contract import Base, CheckpointId
 
 RUN = "run-1"
 

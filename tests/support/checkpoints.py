@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, CheckpointId, Commit, newest_claim
+from headway.runner.checkpoint.chain import Commit, newest_claim
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, part_name, record_bytes
 from headway.runner.checkpoint.interop.part import PartWriter
 from headway.runner.checkpoint.tools.inspect import InspectedRun
-from headway.runner.contract import RunDirectory
+from headway.runner.contract import Base, CheckpointId, RunDirectory
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.runner.checkpoint.chain import Base
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
+    Base,
     Checkpoint,
     Mesh,
     Restart,

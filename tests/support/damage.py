@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from headway.runner.checkpoint.chain import Base, Chain, Commit
+from headway.runner.checkpoint.chain import Chain, Commit
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
 from headway.runner.checkpoint.stores import open_store
+from headway.runner.contract import Base
 
 Contents = Mapping[Path, bytes | None]
 

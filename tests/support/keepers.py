@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Box, Part, chunk_hash, chunk_seed
 from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Held
 from headway.runner.checkpoint.keeper.link import KeeperLink, SharedBuffer
 from headway.runner.checkpoint.keeper.protocol import Done, Event, Failed, Hello, Sealed
+from headway.runner.contract import CheckpointId
 
 RUN = "run-1"
 WAIT_S = 60.0

@@ -4,7 +4,7 @@ import mmap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from headway.runner.checkpoint.chain import Chain, CheckpointId
+from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.commit import Committer, Written
 from headway.runner.checkpoint.keeper.capture import Capture, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.disk import DiskStorage
@@ -17,7 +17,7 @@ from headway.runner.checkpoint.retention import DirectoryRoot
 from headway.runner.checkpoint.setup import retirement
 from headway.runner.checkpoint.staging import Staging
 from headway.runner.checkpoint.tensors import local_tensor
-from headway.runner.contract import Checkpoint, Tier
+from headway.runner.contract import Checkpoint, CheckpointId, Tier
 
 
 @dataclass(frozen=True)

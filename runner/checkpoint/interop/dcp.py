@@ -43,7 +43,6 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import MANIFEST, Box, Manifest, RefusedError, part_name
 from headway.runner.checkpoint.interop.part import PartWriter
 from headway.runner.checkpoint.interop.root import (
@@ -60,8 +59,9 @@ from headway.runner.checkpoint.interop.root import (
 )
 from headway.runner.checkpoint.keeper.capture import Stored
 from headway.runner.checkpoint.objects import ObjectError, decode, encode
-from headway.runner.checkpoint.posix import fsync_directory, write_atomic
 from headway.runner.checkpoint.tensors import dtype_name, dtype_named
+from headway.runner.contract import CheckpointId
+from headway.runner.posix import fsync_directory, write_atomic
 
 _OWN = re.compile(r"(data-\d+-[0-9a-f]{16}\.bin|part-\d+-[0-9a-f]{16}\.json)")
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from headway.runner.checkpoint.interop.archive import Archive, Described
-from headway.runner.checkpoint.posix import appearing, write_durable
 from headway.runner.checkpoint.tensors import dtype_named, local_tensor, to_bytes
 from headway.runner.checkpoint.tools.inspect import ForeignError
 from headway.runner.contract import Model
+from headway.runner.posix import appearing, write_durable
 
 SHARD_BYTES = 5_000_000_000
 """The limit of transformers' save_pretrained for years (its docs: max_shard_size "5GB")."""

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Box, Chunk, Part, TensorEntry, chunk_hash, chunk_seed, record_bytes
 from headway.runner.checkpoint.keeper.capture import Stored
 from headway.runner.checkpoint.objects import ObjectError, encode
-from headway.runner.checkpoint.posix import write_durable
 from headway.runner.checkpoint.tensors import dtype_name, to_bytes
+from headway.runner.contract import CheckpointId
+from headway.runner.posix import write_durable
 
 CHUNK_BYTES = 64 << 20
 """The bytes that one hash covers, so that a reader of a few rows verifies little more than these."""

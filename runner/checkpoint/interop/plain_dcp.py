@@ -19,9 +19,9 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from headway.runner.checkpoint.interop.archive import Archive, Described
-from headway.runner.checkpoint.posix import appearing
 from headway.runner.checkpoint.tensors import dtype_name, dtype_named
 from headway.runner.checkpoint.tools.inspect import ForeignError
+from headway.runner.posix import appearing
 
 METADATA = ".metadata"
 _OBJECTS = "objects"

@@ -7,11 +7,10 @@ from typing import Any
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.format import MANIFEST, Box, Manifest, RefusedError, record_bytes
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
-from headway.runner.contract import RecordError, from_json, to_json
+from headway.runner.contract import Base, CheckpointId, RecordError, from_json, to_json
 
 # No other program gives this name to a file of a checkpoint.
 ROOT = ".headway.json"

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import Capture
 from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError, Region, pages
 from headway.runner.checkpoint.keeper.protocol import Holding
+from headway.runner.contract import CheckpointId
 
 
 class BufferTakenError(Exception):

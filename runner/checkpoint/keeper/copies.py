@@ -3,9 +3,9 @@
 import threading
 from dataclasses import dataclass
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError, Region
 from headway.runner.checkpoint.keeper.protocol import Holding
+from headway.runner.contract import CheckpointId
 
 # Copies of each rank: some nodes may not have copied the newest yet.
 KEPT = 2

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.commit import TEMPORARY
 from headway.runner.checkpoint.format import data_name, part_name, record_bytes
 from headway.runner.checkpoint.keeper.capture import ALIGN, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.parts import stored_part
-from headway.runner.checkpoint.posix import fsync_directory, write_durable
+from headway.runner.contract import CheckpointId
+from headway.runner.posix import fsync_directory, write_durable
 
 WRITE_BYTES = 16 << 20
 WRITERS = 4

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.captures import CaptureBuffer
+from headway.runner.contract import CheckpointId
 
 
 class TiersDifferError(Exception):

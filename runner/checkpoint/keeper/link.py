@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Part, RefusedError, parse_part
 from headway.runner.checkpoint.keeper.capture import BufferLayout
 from headway.runner.checkpoint.keeper.protocol import (
@@ -37,6 +36,7 @@ from headway.runner.checkpoint.keeper.protocol import (
     Sealed,
 )
 from headway.runner.checkpoint.keeper.wire import Received, Wire, WireError, connect
+from headway.runner.contract import CheckpointId
 
 # A keeper that was restarted listens in 0.2 s; on a busy node, later.
 CONNECT_S = 10.0

@@ -14,13 +14,13 @@ from typing import Any
 
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.channel import Channel, KeeperChannelError
 from headway.runner.checkpoint.keeper.copies import Copies, Copy
 from headway.runner.checkpoint.keeper.memory import NoMemoryError, Region
 from headway.runner.checkpoint.keeper.peer import PeerNetwork
 from headway.runner.checkpoint.keeper.transfer import Name, TransferError, receive_data, receive_part, send_data
-from headway.runner.checkpoint.posix import write_atomic
+from headway.runner.contract import CheckpointId
+from headway.runner.posix import write_atomic
 
 _log = logging.getLogger(__name__)
 

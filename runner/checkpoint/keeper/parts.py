@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Chunk, Part, TensorEntry, chunk_hash, chunk_seed
 from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, BufferPiece, Capture
+from headway.runner.contract import CheckpointId
 
 
 class LayoutError(ValueError):

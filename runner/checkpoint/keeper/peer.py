@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import record_bytes
 from headway.runner.checkpoint.keeper.capture import Capture, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.channel import HANDSHAKE_S, Channel, KeeperChannelError
 from headway.runner.checkpoint.keeper.memory import KeeperMemory, Region
 from headway.runner.checkpoint.keeper.parts import memory_part
 from headway.runner.checkpoint.keeper.transfer import Name, TransferError, receive_data, receive_part, send_data
+from headway.runner.contract import CheckpointId
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import record_bytes
 from headway.runner.checkpoint.keeper.capture import BufferLayout, Capture, CaptureStorage
 from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, SealedCapture
@@ -39,6 +38,7 @@ from headway.runner.checkpoint.keeper.protocol import (
 from headway.runner.checkpoint.keeper.session import WorkerSession
 from headway.runner.checkpoint.keeper.transfer import Name, TransferError
 from headway.runner.checkpoint.keeper.wire import Message, Wire, WireError
+from headway.runner.contract import CheckpointId
 
 # The tier of every sealed capture.
 MEMORY = "memory"

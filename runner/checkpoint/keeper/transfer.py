@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import Part, RefusedError, chunk_hash, chunk_seed, parse_part
 from headway.runner.checkpoint.keeper.channel import Channel
+from headway.runner.contract import CheckpointId
 
 FRAME_BYTES = 4 << 20
 # 100,000 pieces are 30 MB.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headway.runner.checkpoint.posix import TEMPORARY, create_exclusive
+from headway.runner.posix import TEMPORARY, create_exclusive
 
 
 class PosixStore:

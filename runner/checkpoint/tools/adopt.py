@@ -7,12 +7,19 @@ from pathlib import Path
 
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, Chain, ChainError, CheckpointId, Commit, Committed, Record, adoption
+from headway.runner.checkpoint.chain import (
+    Chain,
+    ChainError,
+    Commit,
+    Committed,
+    Record,
+    adoption,
+)
 from headway.runner.checkpoint.format import MANIFEST, RefusedError, parse_manifest
-from headway.runner.checkpoint.posix import fsync_directory
 from headway.runner.checkpoint.stores import Store, open_store
 from headway.runner.checkpoint.tools.inspect import DIRECTORY, FileRefusal, InspectedRun, Progress, verify
-from headway.runner.contract import RunDirectory
+from headway.runner.contract import Base, CheckpointId, RunDirectory
+from headway.runner.posix import fsync_directory
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from math import prod
 from pathlib import Path
 
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
-    CheckpointId,
     Claim,
     Commit,
     Committed,
@@ -25,7 +23,7 @@ from headway.runner.checkpoint.format import MANIFEST, Chunk, RefusedError, pars
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import RunConfig, RunDirectory, from_json
+from headway.runner.contract import Base, CheckpointId, RunConfig, RunDirectory, from_json
 
 DIRECTORY = re.compile(r"step-(\d{9})\.g(\d{6})")
 _THREADS = 8

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headway.runner.checkpoint.chain import Base, Record, lineage
+from headway.runner.checkpoint.chain import Record, lineage
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.interop.root import is_rooted, open_reader
 from headway.runner.checkpoint.read import Reader
@@ -30,6 +30,7 @@ from headway.runner.checkpoint.tools.inspect import (
     verify,
 )
 from headway.runner.checkpoint.tools.say import FINE, FOUND, USAGE, say, say_error
+from headway.runner.contract import Base
 
 
 def ls(args: argparse.Namespace) -> int:

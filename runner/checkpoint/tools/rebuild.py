@@ -9,16 +9,16 @@ from typing import Any
 import torch
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, Commit
+from headway.runner.checkpoint.chain import Chain, Commit
 from headway.runner.checkpoint.format import MANIFEST, Manifest, data_name, part_name, record_bytes
 from headway.runner.checkpoint.interop.archive import Archive
 from headway.runner.checkpoint.interop.part import PartWriter
 from headway.runner.checkpoint.interop.plain_dcp import PlainDcp
-from headway.runner.checkpoint.posix import fsync_directory, write_atomic, write_durable
 from headway.runner.checkpoint.stateful import flatten
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.checkpoint.tools.inspect import InspectedRun, PlaceError
-from headway.runner.contract import Exit, RunConfig, RunDirectory, Verdict, to_json
+from headway.runner.contract import Base, CheckpointId, Exit, RunConfig, RunDirectory, Verdict, to_json
+from headway.runner.posix import fsync_directory, write_atomic, write_durable
 from headway.runner.rundir import create_handle_of_loop, open_run
 
 HOLDER = "headway checkpoint import"

@@ -38,7 +38,7 @@ _ONLY: Limited = {
     ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
     ("resilience", "corruption", "compare"): ((), "holds each parameter once, so there is no replica to compare"),
 }
-# Fields that `history` may change from a step on (runner/train/history.py).
+# Fields that `history` may change from a step on (runner/history.py).
 _CHANGED = ("steps", "batch.global", *(f"optimizer.{field.name}" for field in fields(contract.Optimizer)))
 ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}
 

@@ -18,7 +18,6 @@ import pytest
 from headway.runner.agent import main, probe
 from headway.runner.agent.main import Agent
 from headway.runner.agent.supervisor import EVENTS_KEPT
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
     SECTIONS,
@@ -32,6 +31,7 @@ from headway.runner.contract import (
 )
 from headway.runner.health.watch import Probe
 from headway.runner.messages import Link, Listener, Message, listen
+from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from headway.runner.agent import devices
-from headway.runner.coordinator.causes import CauseKind, Ended, cause_of
+from headway.runner.contract import CauseKind
+from headway.runner.coordinator.causes import Ended, cause_of
 from headway.runner.health.xid import of_job, parse
 
 BUSES = ("0000:3b:00", "0000:5e:00", "0000:86:00", "0000:af:00")

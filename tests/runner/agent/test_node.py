@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.runner.__main__ import await_own_name, own_host
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import Exit, Mesh, RunConfig, RunDirectory, Trainer, Verdict, to_json
+from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("builtin"), spec_hash="ab", steps=10)

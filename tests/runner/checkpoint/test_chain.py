@@ -12,10 +12,8 @@ import pytest
 import xxhash
 
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
     ChainError,
-    CheckpointId,
     Claim,
     Commit,
     Committed,
@@ -30,6 +28,7 @@ from headway.runner.checkpoint.chain import (
     newest_claim,
 )
 from headway.runner.checkpoint.stores.posix import PosixStore
+from headway.runner.contract import Base, CheckpointId
 
 RUN = "run-1"
 

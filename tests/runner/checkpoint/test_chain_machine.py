@@ -19,9 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headway.runner.checkpoint.authority import UnreadError, refuse_unread
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
-    CheckpointId,
     Claim,
     Commit,
     CommittedError,
@@ -41,7 +39,7 @@ from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.stores import Store
 from headway.runner.checkpoint.stores.object_store import ObjectStore
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Mesh
+from headway.runner.contract import Base, CheckpointId, Mesh
 from tests.support.lockstep import FAULTS, Crash, Memory, Writer
 
 RUN = "run-1"

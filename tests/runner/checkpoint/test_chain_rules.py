@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
     ChainError,
-    CheckpointId,
     Claim,
     Commit,
     Committed,
@@ -28,6 +26,7 @@ from headway.runner.checkpoint.chain import (
 )
 from headway.runner.checkpoint.stores import Store
 from headway.runner.checkpoint.stores.posix import PosixStore
+from headway.runner.contract import Base, CheckpointId
 from tests.support.lockstep import Memory
 
 RUN = "run-1"

@@ -9,7 +9,7 @@ import pytest
 import torch
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, SupersededError, lineage, newest_base
+from headway.runner.checkpoint.chain import Chain, SupersededError, lineage, newest_base
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.checkpoint.engine import SaveOutcome, Saver
 from headway.runner.checkpoint.format import RefusedError
@@ -21,7 +21,7 @@ from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Checkpoint, Mesh, Tier
+from headway.runner.contract import Base, Checkpoint, CheckpointId, Mesh, Tier
 
 pytestmark = pytest.mark.slow
 

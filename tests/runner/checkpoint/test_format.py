@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
-    CheckpointId,
     Commit,
     Retire,
     SupersededError,
@@ -37,7 +35,7 @@ from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Mesh
+from headway.runner.contract import Base, CheckpointId, Mesh
 from tests.support.layouts import on_all_ranks, views
 from tests.support.saves import Saved, save
 

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from headway.runner.checkpoint import chain as chain_module
 from headway.runner.checkpoint.__main__ import main
 from headway.runner.checkpoint.bucket import ObjectBucket
-from headway.runner.checkpoint.chain import Base, CheckpointId, Commit, Committed, Retire, lineage, newest_base
+from headway.runner.checkpoint.chain import Commit, Committed, Retire, lineage, newest_base
 from headway.runner.checkpoint.format import MANIFEST, RefusedError
 from headway.runner.checkpoint.interop.archive import Verified
 from headway.runner.checkpoint.interop.dcp import StorageWriter
@@ -42,7 +42,7 @@ from headway.runner.checkpoint.tools.inspect import (
     verify,
 )
 from headway.runner.checkpoint.tools.rebuild import Contents, commit_first, contents_of_dcp, contents_of_safetensors, found_run
-from headway.runner.contract import Checkpoint, Tier, to_json
+from headway.runner.contract import Base, Checkpoint, CheckpointId, Tier, to_json
 from tests.runner.checkpoint.test_huggingface import Tensors
 from tests.runner.train.test_imports import CONFIG_OF_JOB
 from tests.support.checkpoints import Piece, RankState, claim, new_run, save, write

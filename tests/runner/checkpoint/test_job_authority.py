@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from headway.runner.checkpoint.authority import NothingVerifiesError, OfJob, UnreadError
-from headway.runner.checkpoint.chain import Base, Chain
+from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import HeartbeatPage, Mesh
+from headway.runner.contract import Base, HeartbeatPage, Mesh
 from headway.runner.worker import Worker
 
 BASE = Base(20, 1, "ab", "disk")

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.runner.checkpoint.bucket import ObjectBucket
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import NodeCapture, Stored
 from headway.runner.checkpoint.keeper.tiers import KeeperTier, Upload
 from headway.runner.checkpoint.remote import RemoteRoot, RemoteStorage, write_manifest
+from headway.runner.contract import CheckpointId
 from tests.real.s3 import S3Server
 from tests.support.captures import RUN, captured, content
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from headway.runner.checkpoint.bucket import ObjectBucket
 from headway.runner.checkpoint.chain import (
-    Base,
     Chain,
-    CheckpointId,
     Claim,
     Commit,
     Committed,
@@ -29,6 +27,7 @@ from headway.runner.checkpoint.chain import (
 from headway.runner.checkpoint.remote import RemoteRoot
 from headway.runner.checkpoint.retention import DirectoryRoot, Retention, RetentionRoot, expired, retire
 from headway.runner.checkpoint.stores.posix import PosixStore
+from headway.runner.contract import Base, CheckpointId
 
 RUN = "run-1"
 TIERS = st.sampled_from([("disk",), ("remote",), ("disk", "remote"), ("disk",)])

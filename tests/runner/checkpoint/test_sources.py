@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from headway.runner.checkpoint.bucket import READ_BYTES, ObjectBucket
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.keeper.disk import DiskStorage
-from headway.runner.checkpoint.posix import TEMPORARY
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.remote import RemoteStorage, write_manifest
 from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
+from headway.runner.contract import CheckpointId
+from headway.runner.posix import TEMPORARY
 from tests.real.s3 import S3Server
 from tests.support.captures import RUN, captured, content, manifest
 

@@ -11,13 +11,13 @@ import torch
 
 from headway import checkpoint
 from headway.runner.checkpoint.authority import UnreadError, of_directory, refuse_unread
-from headway.runner.checkpoint.chain import Base, Chain, Claim, lineage
+from headway.runner.checkpoint.chain import Chain, Claim, lineage
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.sources import DirectorySource, PatientSource
 from headway.runner.checkpoint.stores.posix import PosixStore
-from headway.runner.contract import Mesh
+from headway.runner.contract import Base, Mesh
 from tests.support.layouts import on_all_ranks
 
 ERRORS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOTCONN, errno.ELOOP)

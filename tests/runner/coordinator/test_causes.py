@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.runner.contract import Exit
+from headway.runner.contract import CauseKind, Exit
 from headway.runner.coordinator.causes import (
     Cause,
-    CauseKind,
     Ended,
     Raised,
     cause_of,

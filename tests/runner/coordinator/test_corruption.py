@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.checkpoint.chain import Base, Chain, CheckpointId, Commit, Retire, lineage
+from headway.runner.checkpoint.chain import Chain, Commit, Retire, lineage
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Change, Exit, RunConfig, RunDirectory
+from headway.runner.contract import Base, Change, CheckpointId, Exit, RunConfig, RunDirectory
 from headway.runner.coordinator.claiming import claim
 from headway.runner.coordinator.events import Action, Beat, Claimed, ClaimRefused, Finish, Lost, MakeClaim, Tick
 from headway.runner.coordinator.main import rebuilt

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import xxhash
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.checkpoint.commit import memory_manifest
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
+    Base,
+    CauseKind,
     Checkpoint,
+    CheckpointId,
     Domain,
     Exit,
     Ports,
@@ -26,7 +28,7 @@ from headway.runner.contract import (
     orders,
     set_by,
 )
-from headway.runner.coordinator.causes import CauseKind, Ended
+from headway.runner.coordinator.causes import Ended
 from headway.runner.coordinator.events import (
     Action,
     Beat,

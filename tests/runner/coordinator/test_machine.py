@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headway.runner.checkpoint.chain import Base, CheckpointId
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
+    Base,
     Checkpoint,
+    CheckpointId,
     Exit,
     Mesh,
     Restart,

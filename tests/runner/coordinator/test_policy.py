@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.runner.contract import Exit, Restart
-from headway.runner.coordinator.causes import Cause, CauseKind
+from headway.runner.contract import CauseKind, Exit, Restart
+from headway.runner.coordinator.causes import Cause
 from headway.runner.coordinator.policy import Policy, RestartDecision
 
 KILLED = Cause(CauseKind.CRASH, "crash: killed by SIGKILL", "killed by SIGKILL", 1, 0, "n0", 10, outside=True)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from headway.runner.checkpoint.chain import Chain, Claim
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import (
     Exit,
@@ -34,6 +33,7 @@ from headway.runner.coordinator.state import Phase
 from headway.runner.coordinator.term import Term, newest
 from headway.runner.lines import append_line, read_lines
 from headway.runner.messages import Link, Message, connect
+from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run
 
 HOST, WAIT_S = "127.0.0.1", 60.0

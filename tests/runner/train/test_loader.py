@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from headway.runner.checkpoint.objects import decode, encode
+from headway.runner.checkpoint.rng import RandomState, kept_generators, seed_all
 from headway.runner.train.loader import PerRank, Sample, Samples, Seeded
-from headway.runner.train.rng import RandomState, kept_generators, seed_all
 from headway.runner.train.state import Consumed
 
 SIZE, WIDTH, BATCH = 24, 6, 4

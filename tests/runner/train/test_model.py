@@ -20,6 +20,7 @@ from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.objects import decode, encode
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
+from headway.runner.checkpoint.rng import restore_rng, rng_state, seed_all
 from headway.runner.checkpoint.sources import DirectorySource
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.checkpoint.tensors import local_tensor
@@ -27,7 +28,6 @@ from headway.runner.contract import Data, Mesh, Model, Optimizer
 from headway.runner.train.data import DataError, open_corpus
 from headway.runner.train.model import Transformer, initialize, rotary_tables, rotate
 from headway.runner.train.optimizer import learning_rate, make_optimizer
-from headway.runner.train.rng import restore_rng, rng_state, seed_all
 from headway.runner.train.state import Consumed, TrainState
 from tests.support.layouts import mesh_of, shard
 from tests.support.saves import save

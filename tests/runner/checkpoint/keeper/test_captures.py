@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import ALIGN, BufferLayout, Capture
 from headway.runner.checkpoint.keeper.captures import BufferTakenError, CaptureBuffer, Captures, SealedCapture
 from headway.runner.checkpoint.keeper.memory import KeeperMemory, NoMemoryError
+from headway.runner.contract import CheckpointId
 
 SIZE = 3 * ALIGN
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import MANIFEST
 from headway.runner.checkpoint.keeper.capture import ALIGN
 from headway.runner.checkpoint.keeper.disk import WRITE_BYTES, DiskStorage, write_regions
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
+from headway.runner.contract import CheckpointId
 from tests.support.captures import RUN, captured, content, manifest
 
 TEMPORARY = f".tmp-{CheckpointId(3, 1).directory}"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from headway.runner.checkpoint.posix import write_atomic
 from headway.runner.contract import Checkpoint as CheckpointConfig
 from headway.runner.contract import Mesh, RunConfig, RunDirectory, Tier, Trainer
 from headway.runner.messages import Link, Message, listen
+from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run
 from tests.support.keepers import WAIT_S, gone, until
 

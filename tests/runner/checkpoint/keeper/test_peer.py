@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import ALIGN
 from headway.runner.checkpoint.keeper.channel import CHALLENGE_BYTES, Channel, KeeperChannelError
 from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink
@@ -22,7 +21,7 @@ from headway.runner.checkpoint.keeper.memory import KeeperMemory
 from headway.runner.checkpoint.keeper.peer import Partner, PeerNetwork
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
 from headway.runner.checkpoint.keeper.transfer import Name, TransferError
-from headway.runner.contract import partner_of
+from headway.runner.contract import CheckpointId, partner_of
 from tests.support.captures import RUN, captured, content
 from tests.support.keepers import WAIT_S, Node, Rank, layout, running, until, verify
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.format import parse_part
 from headway.runner.checkpoint.keeper.capture import ALIGN
 from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink, held_by, start_keeper
 from headway.runner.checkpoint.keeper.protocol import Done, Failed, Freed, Sealed
 from headway.runner.checkpoint.keeper.wire import MAX_LINE_BYTES, address
 from headway.runner.checkpoint.sources import ObjectSource
+from headway.runner.contract import CheckpointId
 from tests.support.keepers import RUN, WAIT_S, Node, Rank, gone, layout, running, state, until, verify, worker
 
 pytestmark = pytest.mark.slow

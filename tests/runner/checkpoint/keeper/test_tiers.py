@@ -6,13 +6,13 @@ from queue import SimpleQueue
 
 import pytest
 
-from headway.runner.checkpoint.chain import CheckpointId
 from headway.runner.checkpoint.keeper.capture import ALIGN, NodeCapture, Stored
 from headway.runner.checkpoint.keeper.captures import CaptureBuffer, Captures
 from headway.runner.checkpoint.keeper.delivery import Delivery
 from headway.runner.checkpoint.keeper.gathering import Gathered, Gathering, TiersDifferError
 from headway.runner.checkpoint.keeper.memory import KeeperMemory
 from headway.runner.checkpoint.keeper.protocol import Done, Failed
+from headway.runner.contract import CheckpointId
 from tests.runner.checkpoint.keeper.test_captures import sealed
 
 WAIT_S = 30.0

@@ -2,12 +2,12 @@
 
 import fcntl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from headway.runner.coordinator.causes import Cause, CauseKind
+from headway.runner.contract import CauseKind
 from headway.runner.lines import append_line, read_lines
 
 STRIKES = 3.0
@@ -15,19 +15,7 @@ WINDOW_S = 14 * 24 * 3600.0
 _PATIENCE_S = 1.0  # for the lock; one write of a line is whole without it on a local file system
 _POLL_S = 0.02
 
-# What a failure says about the host that it was on. A crash may be the program's own.
-_WEIGHTS: Mapping[CauseKind, float] = {
-    CauseKind.NODE_LOST: 1.0,
-    CauseKind.HARDWARE: 1.0,
-    CauseKind.CORRUPTION: 1.0,
-    CauseKind.HANG: 1.0,
-    CauseKind.CRASH: 0.5,
-}
-_OF_THE_HOST = frozenset(
-    {CauseKind.NODE_LOST, CauseKind.HARDWARE, CauseKind.CORRUPTION}
-)  # from outside of the job's own code, and still the host's
 _ALWAYS_OF_THE_HOST = (str(CauseKind.NODE_LOST), f"{CauseKind.HARDWARE}:", str(CauseKind.CORRUPTION))  # fingerprints
-_NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True)
@@ -42,22 +30,13 @@ class Strike:
     weight: float
 
 
-def strike(cause: Cause, run: str, wall: float) -> Strike | None:
-    """What the failure says against its host; None where it says nothing: the user's errors, memory, values, stores and whoever kills a
-    process from outside never do, and a loopback address names no host."""
-    weight = _WEIGHTS.get(cause.kind, 0.0)
-    if cause.host is None or not weight or cause.host in _NOBODY or (cause.outside and cause.kind not in _OF_THE_HOST):
-        return None
-    return Strike(wall, run, cause.host, str(cause.kind), cause.fingerprint, weight)
-
-
 def file_of(runs: Path, cluster: str) -> Path:
-    """Where the strikes against a cluster's hosts lie."""
+    """Return the file of the strikes against a cluster's hosts."""
     return runs / "suspects" / f"{cluster.replace('/', '_')}.jsonl"
 
 
 def record(path: Path, against: Strike) -> None:
-    """Appends the strike. Raises OSError when the file cannot be written."""
+    """Append the strike. Raises OSError if the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         append_line(path, asdict(against))
@@ -92,13 +71,13 @@ def _strikes(path: Path, now: float) -> Iterator[Strike]:
             found = Strike(**line)
             if now - WINDOW_S <= found.wall <= now:
                 yield found
-        except TypeError:  # a later version says more
+        except TypeError:  # a later version has more fields
             continue
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the file's lock; goes on without it after a second, since a lock server that is away must not hold up a run."""
+    """Hold the file's lock; without it after a second, since a lock server that does not answer must not hold up a run."""
     with path.open("ab") as file:
         until = time.monotonic() + _PATIENCE_S
         while True:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.runner.contract import Batch, Change, Mesh, Optimizer, RunConfig, Trainer, from_json, in_force, to_json
-from headway.runner.train.history import at, carried_out, limit, position, refusal
+from headway.runner.history import at, carried_out, limit, position, refusal
 
 CONFIG = RunConfig(
     slots=1,

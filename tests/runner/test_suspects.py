@@ -5,8 +5,10 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from headway.runner.coordinator.causes import Cause, CauseKind
-from headway.runner.coordinator.suspects import STRIKES, WINDOW_S, Strike, file_of, lemons, record, strike
+from headway.runner.contract import CauseKind
+from headway.runner.coordinator.causes import Cause
+from headway.runner.coordinator.strikes import strike
+from headway.runner.suspects import STRIKES, WINDOW_S, Strike, file_of, lemons, record
 
 NOW = 2_000_000_000.0
 LOST = Strike(NOW - 60.0, "r-1", "n1", "node lost", "node lost", 1.0)
