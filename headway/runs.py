@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-BESIDE = Path("runs")  # where `headway run` puts runs of a job that says nothing else
+# Where `headway run` puts runs of a job that says nothing else.
+BESIDE = Path("runs")
 
 
 def runs_folder(environment: Mapping[str, str]) -> tuple[Path, str | None]:

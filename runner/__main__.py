@@ -47,7 +47,8 @@ def await_own_name(host: str, patience_s: float) -> str:
     while True:
         try:
             listen(host).close()
-        except OSError as error:  # no such name yet, or an address of another machine
+        except OSError as error:
+            # No such name yet, or an address of another machine.
             if time.monotonic() > until:
                 return f"after {patience_s:.0f} s `{host}` does not resolve to this machine: {error}"
         else:
@@ -65,8 +66,10 @@ def keep_what_was_passed_on() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(Exit.PREEMPTED)
-    )  # until the supervisor takes it; in a pod it has no default
+        signal.SIGTERM,
+        lambda *_: sys.exit(Exit.PREEMPTED),
+        # Until the supervisor takes it; in a pod it has no default.
+    )
     parser = argparse.ArgumentParser(prog="python -m headway.runner", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("run_json", type=Path, metavar="RUN_JSON")
     parser.add_argument("--attempt", type=int, required=True)
@@ -85,17 +88,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     keep_what_was_passed_on()
     directory = RunDirectory.of(arguments.run_json, arguments.attempt)
-    if ended := read_verdict(directory):  # a pod that comes again when the others are done
+    if ended := read_verdict(directory):
+        # A pod that comes again when the others are done.
         return ended.exit_code
     hosts_coordinator = node == 0
     if hosts_coordinator and (wrong := await_own_name(host, OWN_NAME_S)):
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return Exit.RETRY_ELSEWHERE
     code = Supervisor(config, directory, node, host, hosts_coordinator=hosts_coordinator).serve()
-    if hosts_coordinator and is_scheduled:  # who starts a run by hand has a parent that says it
+    if hosts_coordinator and is_scheduled:
+        # Who starts a run by hand has a parent that says it.
         with contextlib.suppress(OSError):
             print(f"headway: {closing_line(directory.root)}", file=sys.stderr)
-    verdict = read_verdict(directory)  # the file wins over the code; a pod has no script around it to look
+    # The file wins over the code; a pod has no script around it to look.
+    verdict = read_verdict(directory)
     return verdict.exit_code if verdict else code
 
 

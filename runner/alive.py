@@ -5,7 +5,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-_ENDED = frozenset("ZX")  # states of a process that only its parent has not looked at yet (proc(5))
+# States of a process that only its parent has not looked at yet (proc(5))
+_ENDED = frozenset("ZX")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 from headway.runner.worker import Worker
 
-SUSPECTS = 256  # are named; more than that is no device's fault
+# Are named; more than that is no device's fault.
+SUSPECTS = 256
 
 
 class CorruptionError(Exception):

@@ -37,14 +37,19 @@ CHALLENGE_BYTES = 16
 HANDSHAKE_S = 10.0
 FIRST_LINE_BYTES = 4096
 MAX_LINE_BYTES = 4 << 20
-SEND_S = 5.0  # for a peer that does not read: it is as good as gone, and nobody waits for it
+# For a peer that does not read: it is as good as gone, and nobody waits for it.
+SEND_S = 5.0
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
-HALF_OPEN = 4096  # connections that have proven nothing yet; the oldest goes first
-BACKLOG = 4096  # what Linux takes unless told otherwise (net.core.somaxconn)
-ACCEPT_AT_ONCE = 64  # the others are served in between, so that whoever answers at once is never the oldest
+# Connections that have proven nothing yet; the oldest goes first.
+HALF_OPEN = 4096
+# What Linux takes unless told otherwise (net.core.somaxconn)
+BACKLOG = 4096
+# The others are served in between, so that whoever answers at once is never the oldest.
+ACCEPT_AT_ONCE = 64
 OUT_OF_FILES_S = 1.0  # before the next try to accept
 READ_BYTES = 1 << 16
-SAY_S = 1.0  # between two lines about refused connections
+# Between two lines about refused connections.
+SAY_S = 1.0
 _MAC_CHARACTERS = 2 * hashlib.sha256().digest_size
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -107,7 +112,8 @@ class Link:
     ) -> None:
         self.data: Any = None
         self.closed = False
-        self.unanswered = False  # ended because the peer has taken nothing for SEND_S: it may be away for a moment only
+        # Ended because the peer has taken nothing for SEND_S: it may be away for a moment only.
+        self.unanswered = False
         self.proven = False  # the peer has sent an authentic line
         self._socket, self._secret, self._side, self._incarnation = sock, secret, side, incarnation
         self._fd = sock.fileno()
@@ -115,7 +121,8 @@ class Link:
         self._heard, self._lost, self._refusals = heard, lost, refusals
         self._peer: Side = "coordinator" if side == "agent" else "agent"
         self._mine = secrets.token_bytes(CHALLENGE_BYTES)
-        self._outward = self._inward = b""  # what a mac covers beside the JSON bytes
+        # What a mac covers beside the JSON bytes.
+        self._outward = self._inward = b""
         self._sent = self._received = 0
         self._partial, self._unsent = bytearray(), bytearray()
         self._limit = 2 * CHALLENGE_BYTES
@@ -170,7 +177,8 @@ class Link:
             f'{{"run":{self._run_json},"generation":{generation},"node":{node},"incarnation":{self._incarnation},'
             f'"seq":{self._sent},"kind":"{kind}","body":{body}}}'
         ).encode()
-        if len(raw) > MAX_LINE_BYTES - _MAC_CHARACTERS - 1:  # the peer would end the link at it, each time it is said again
+        if len(raw) > MAX_LINE_BYTES - _MAC_CHARACTERS - 1:
+            # The peer would end the link at it, each time it is said again.
             _log.error("a message %r of %s bytes is not sent: the limit is %s", kind, len(raw), MAX_LINE_BYTES)
             return
         self._sent += 1
@@ -222,7 +230,8 @@ class Link:
             self._take_bytes(data)
         except ChannelError as error:
             self.refuse(str(error))
-        except BaseException:  # the owner's mistake: the event loop shows it, and the peer says again what it had to say
+        except BaseException:
+            # The owner's mistake: the event loop shows it, and the peer says again what it had to say.
             self._abort("the message could not be handled")
             raise
 
@@ -246,7 +255,8 @@ class Link:
             theirs = bytes.fromhex(line.decode())
         except ValueError:
             theirs = b""
-        if len(theirs) != CHALLENGE_BYTES:  # else the border between the two challenges could be moved
+        if len(theirs) != CHALLENGE_BYTES:
+            # Else the border between the two challenges could be moved.
             raise ChannelError(f"no handshake: {line!r} is not a challenge of {CHALLENGE_BYTES} bytes")
         challenges = self._mine + theirs if self._side == "agent" else theirs + self._mine
         self._outward, self._inward = (side.encode() + b"\0" + challenges for side in (self._side, self._peer))
@@ -273,7 +283,8 @@ class Link:
             message = _read(raw)
         except (ValueError, RecursionError) as error:
             raise ChannelError(f"not a message: {error}") from None
-        if self._run is None:  # as the peer calls it, which has the secret
+        if self._run is None:
+            # As the peer calls it, which has the secret.
             self._run, self._run_json = message.run, json.dumps(message.run)
         if message.kind not in KINDS[self._peer] or (message.run, message.seq) != (self._run, self._received):
             raise ChannelError(f"unexpected message {message.kind!r} number {message.seq} of run {message.run!r}")
@@ -467,7 +478,8 @@ class Listener:
                 sock, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no file descriptor is left, and the socket stays readable
+            except OSError as error:
+                # No file descriptor is left, and the socket stays readable.
                 self.refusals.say("somebody", str(error))
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(OUT_OF_FILES_S, self._again)

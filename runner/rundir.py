@@ -60,10 +60,12 @@ def open_run(
     directory.attempts.mkdir(parents=True, exist_ok=True)
     directory.attempt_directory.mkdir(
         exist_ok=every_node
-    )  # one launcher an attempt: a second one at the same moment takes another
+        # One launcher an attempt: a second one at the same moment takes another.
+    )
     for folder in (directory.chain, directory.checkpoints, directory.journals, directory.nodes):
         folder.mkdir(parents=True, exist_ok=True)
-    if launch is not None:  # before anything else: who looks at the attempt finds out whose it is
+    if launch is not None:
+        # Before anything else: who looks at the attempt finds out whose it is.
         create_exclusive(directory.launch, launch)
     config = dataclasses.replace(config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.shared)))
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)

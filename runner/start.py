@@ -11,5 +11,6 @@ if __name__ == "__main__":
     import runpy
 
     module = sys.argv[1]
-    sys.argv[:2] = ["-m"]  # runpy sets it to the file of the module
+    # Runpy sets it to the file of the module.
+    sys.argv[:2] = ["-m"]
     runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what python calls

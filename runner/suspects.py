@@ -12,7 +12,8 @@ from headway.runner.lines import append_line, read_lines
 
 STRIKES = 3.0
 WINDOW_S = 14 * 24 * 3600.0
-_PATIENCE_S = 1.0  # for the lock; one write of a line is whole without it on a local file system
+# For the lock; one write of a line is whole without it on a local file system.
+_PATIENCE_S = 1.0
 _POLL_S = 0.02
 
 _ALWAYS_OF_THE_HOST = (str(CauseKind.NODE_LOST), f"{CauseKind.HARDWARE}:", str(CauseKind.CORRUPTION))  # fingerprints

@@ -47,12 +47,14 @@ class Worker:
     _page: HeartbeatPage
     _events: socket.socket
     step: int = 0
-    sample: int | None = None  # the first position of the batch that is computed, where the trainer knows it
+    # The first position of the batch that is computed, where the trainer knows it.
+    sample: int | None = None
     _pid: int = field(default_factory=os.getpid)
     _pulses: int = 0
     _not_own_ns: int = field(
         default_factory=time.monotonic_ns
-    )  # when this process began, and what it has waited for others since
+        # When this process began, and what it has waited for others since.
+    )
     _line: memoryview = field(init=False)
     _socket: tuple[int, int] = field(init=False)  # device and number
 
@@ -181,7 +183,8 @@ def show_stacks_when_asked() -> None:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         stacks = Path(path).open("a")  # noqa: SIM115  open for as long as the process lives
-    except OSError as error:  # a full disk costs the evidence, not the run
+    except OSError as error:
+        # A full disk costs the evidence, not the run.
         print(f"stacks of rank {os.environ.get('RANK')} cannot be shown: {error}", file=sys.stderr)
         return
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=False)

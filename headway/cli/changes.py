@@ -91,7 +91,8 @@ def _standing(records: RunRecords) -> tuple[int, ...]:
     while number in journal:
         found |= {step for (step, of), left in saved.items() if of == number and step <= until and left > 0}
         claim = last(Claim, journal[number])
-        if claim is None:  # lost: what it went on from is not known, and so nothing is
+        if claim is None:
+            # Lost: what it went on from is not known, and so nothing is.
             return ()
         if claim.base is None or claim.base.generation >= number:
             break

@@ -12,10 +12,13 @@ from typing import Any, TextIO
 
 from headway.runner.contract import RunDirectory
 
-POLL_S = 0.1  # as torch's own tail (multiprocessing/tail_log.py)
-SELDOM_S = 1.0  # while nothing comes: looking costs the ranks' cores something
+# As torch's own tail (multiprocessing/tail_log.py)
+POLL_S = 0.1
+# While nothing comes: looking costs the ranks' cores something.
+SELDOM_S = 1.0
 STREAMS = {"stdout": 1, "stderr": 2}  # bits of torchrun's --tee
-NEWEST = 2  # folders of restarts that are read: the one before may still be written to while the next begins
+# Folders of restarts that are read: the one before may still be written to while the next begins.
+NEWEST = 2
 
 
 @dataclass

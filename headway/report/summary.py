@@ -332,7 +332,8 @@ def _failure(failure: Failure, generation: GenerationHistory, later: Sequence[Ge
 def _at_step(failure: Failure, generation: GenerationHistory) -> int | None:
     if generation.metrics:
         return max(line.step for line in generation.metrics)
-    if generation.is_script or generation.resume_step is None:  # a script's steps are counted from its start, as its optimizer's
+    if generation.is_script or generation.resume_step is None:
+        # A script's steps are counted from its start, as its optimizer's.
         return None
     return max(generation.resume_step, failure.step or 0)
 

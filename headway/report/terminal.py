@@ -43,7 +43,8 @@ def _named_rows(summary: RunSummary, bars: bool) -> Iterator[tuple[str, Renderab
         yield "cause", _text(summary.cause)
     yield "loss", _text(_loss(summary))
     yield "run", _text(_run(summary))
-    if summary.trainer == SCRIPT and summary.spec_hash:  # one that was typed as torchrun has printed right here
+    if summary.trainer == SCRIPT and summary.spec_hash:
+        # One that was typed as torchrun has printed right here.
         yield "output", _text(f"attempts/{summary.attempts - 1}/logs/SLOT/RANK.log")
     yield from _titled("failures", summary.failures, _failure)
     yield from _titled("events", summary.events, lambda event: _text(event.text))

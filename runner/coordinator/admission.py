@@ -20,7 +20,8 @@ class Admission:
     def admit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to `enter`: the index that was asked for, else the lowest that was never used. Raises OSError when the store cannot be
         used."""
-        if self._directory.verdict.exists():  # its port is free in a moment, for whoever comes next
+        if self._directory.verdict.exists():
+            # Its port is free in a moment, for whoever comes next.
             return {"ended": True}
         launch = Launch.of(self._directory)
         if (why := self._refusal(body, launch)) is not None:

@@ -59,8 +59,10 @@ class Cause:
     final: bool = False
 
 
-NODE_LOST = "node lost"  # how the ranks of a node ended that was given up
-STARTED_ANEW = "its node restarted"  # how those ended whose node came back without them
+# How the ranks of a node ended that was given up.
+NODE_LOST = "node lost"
+# How those ended whose node came back without them.
+STARTED_ANEW = "its node restarted"
 
 
 class Precedence(IntEnum):
@@ -71,11 +73,13 @@ class Precedence(IntEnum):
     SIGNAL = 2
     SAID_FINAL = 3
     OWN_EXCEPTION = 4
-    ABORTED = 5  # NCCL's watchdog aborts a process that has lost its peer, as a failed assertion does
+    # NCCL's watchdog aborts a process that has lost its peer, as a failed assertion does.
+    ABORTED = 5
     EXIT_CODE = 6
     OWN_EXCEPTION_WHILE_STOPPING = 7
     PEER_GONE = 8
-    AGREED = 9  # codes that ranks reach together: who disagreed is the cause
+    # Codes that ranks reach together: who disagreed is the cause.
+    AGREED = 9
     ASKED = 10
 
 
@@ -93,7 +97,8 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
         return _of_a_device(first, hosts, step, text)
     kind = _kind(first, error, script=script)
     outside = _is_from_outside(first, kind)
-    is_of_all = kind is CauseKind.CORRUPTION  # whoever was wrong, all ranks raise that
+    # Whoever was wrong, all ranks raise that.
+    is_of_all = kind is CauseKind.CORRUPTION
     return Cause(
         kind,
         _fingerprint(kind, first, error),
@@ -252,9 +257,12 @@ _DEVICE = re.compile(
 )
 _CHILD = re.compile(
     r"DataLoader worker \(pid.*\) (?:is killed by|exited unexpectedly)"
-)  # torch/utils/data/dataloader.py, torch/csrc/DataLoader.cpp
-_CORRUPTION = "headway.runner.corruption.CorruptionError"  # a rank that was wrong raises it like all others
-_NAN = re.compile(r"returned nan values in its \d+th output")  # torch's anomaly mode (torch/csrc/autograd/engine.cpp)
+    # torch/utils/data/dataloader.py, torch/csrc/DataLoader.cpp.
+)
+# A rank that was wrong raises it like all others.
+_CORRUPTION = "headway.runner.corruption.CorruptionError"
+# Torch's anomaly mode (torch/csrc/autograd/engine.cpp)
+_NAN = re.compile(r"returned nan values in its \d+th output")
 
 
 def says_a_peer_is_gone(error: Raised) -> bool:

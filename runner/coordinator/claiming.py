@@ -28,7 +28,8 @@ def claim(chain: Chain, config: RunConfig, directory: RunDirectory, wanted: Make
             records = chain.read()
             try:
                 return _claim_after(records, chain, config, directory, wanted)
-            except MovedError:  # the generation before was still writing
+            except MovedError:
+                # The generation before was still writing.
                 continue
     except ChainError as error:
         return ClaimRefused(Exit.UNVERIFIED, str(error))

@@ -11,7 +11,8 @@ _log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 PORT_VARIABLE = "HEADWAY_METRICS_PORT"
-_TAIL_BYTES = 4096  # of metrics.jsonl, whose lines are shorter
+# Of metrics.jsonl, whose lines are shorter.
+_TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Snapshot:
     step: int | None = None
     loss: float | None = None
     committed_step: int | None = None
-    beat_age_s: float | None = None  # since the quietest node's last heartbeat
+    # Since the quietest node's last heartbeat.
+    beat_age_s: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)  # by bucket of the ledger
     nodes: Mapping[str, int] = field(default_factory=dict)
 

@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 
 LEDGER_SCHEMA = "headway.ledger/1"
 EVIDENCE_NAMED = 64  # files
-SAVED_BYTES = 1 << 20  # of what a host's script has saved: some 5,000 saves
+# Of what a host's script has saved: some 5,000 saves.
+SAVED_BYTES = 1 << 20
 
 
 class Journal:
@@ -32,9 +33,11 @@ class Journal:
         for path in (directory.ledger, *directory.journal_files().values()):
             cut_torn_line(path)
         self._config, self._directory = config, directory
-        self._known: set[str] = set()  # lines of the newest generation's journal
+        # Lines of the newest generation's journal.
+        self._known: set[str] = set()
         self._journal = -1
-        self._accounted = 0  # the newest generation whose ledger is closed
+        # The newest generation whose ledger is closed.
+        self._accounted = 0
         self._metrics_read = 0
         self.seconds: dict[str, float] = {}  # by bucket, of this attempt
         self._book = Book(0.0, script=config.trainer.kind == "script")
@@ -132,7 +135,8 @@ class Journal:
         try:
             steps = list(self._new_steps(generation))
             journal = [line for line, _ in read_lines(self._directory.journal(generation))]
-        except OSError as error:  # its seconds then stand in the next generation's account
+        except OSError as error:
+            # Its seconds then stand in the next generation's account.
             _log.error("generation %s is missing in the ledger: %s", generation, error)
             return
         closed = self._book.close(end, journal, steps, seen, saves=self._saves(), slots=slots, spares=spares)

@@ -75,9 +75,11 @@ from headway.runner.messages import ChannelError, Link, Listener, Message, broad
 _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-TIMER_EARLY_S = 0.25  # by which a tick's timer may be early: with many nodes there are many beats, and each puts it off
+# By which a tick's timer may be early: with many nodes there are many beats, and each puts it off.
+TIMER_EARLY_S = 0.25
 WATCH_TERM_S = 2.0
-GARBAGE = 100_000  # objects, before Python looks for cycles: of 12,500 links it would look at all again and again while they join
+# Objects, before Python looks for cycles: of 12,500 links it would look at all again and again while they join.
+GARBAGE = 100_000
 EXPORT_S = 1.0
 
 T = TypeVar("T")
@@ -106,7 +108,8 @@ class Server:
         self._busy = False
         self._pace = Pace(machine, config.slots + config.spares, time.monotonic())
         self._timer: asyncio.TimerHandle | None = None
-        self._held: list[Action] | None = None  # what is to be done once a line or the verdict is written
+        # What is to be done once a line or the verdict is written.
+        self._held: list[Action] | None = None
         self._seen = Seen()
         self._error: BaseException | None = None
         self.store_hangs = False  # the other thread will never end
@@ -194,7 +197,8 @@ class Server:
         """Ends this coordinator when another has followed it; then it tells nobody anything."""
         while True:
             await asyncio.sleep(WATCH_TERM_S)
-            with contextlib.suppress(OSError):  # a store that is away says nothing; its next answer will
+            with contextlib.suppress(OSError):
+                # A store that is away says nothing; its next answer will.
                 if not await self._in_store(self._stands):
                     self._replaced()
                     return
@@ -280,7 +284,8 @@ class Server:
             self._fail(error)
         finally:
             self._busy = False
-        if not isinstance(event, Beat) or self._is_timer_near():  # a beat brings the next tick nearer only by a tick of its own
+        if not isinstance(event, Beat) or self._is_timer_near():
+            # A beat brings the next tick nearer only by a tick of its own.
             self._tick_in_time()
         if self._machine.generation.best_step > (self._seen.steps[-1][0] if self._seen.steps else 0):
             self._seen.add(self._machine.generation.best_step, time.time())
@@ -306,10 +311,12 @@ class Server:
             case DropConnection(node):
                 if (link := self._links.pop(node, None)) is not None:
                     link.close()
-            case Note(entry=journal.Start()):  # a coordinator after us must know of it before any agent does
+            case Note(entry=journal.Start()):
+                # A coordinator after us must know of it before any agent does.
                 self._held = []
                 self._spawn(self._go_on_after(self._note(action)))
-            case Note(generation, journal.Adopted()):  # each coordinator that follows says so for itself
+            case Note(generation, journal.Adopted()):
+                # Each coordinator that follows says so for itself.
                 self._note(Note(generation, journal.Adopted(self._term.number)))
             case Note():
                 self._note(action)
@@ -455,7 +462,8 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
     try:
         records = chain.read()
     except ChainError:
-        records = []  # the first claim meets the same error and ends the attempt with it
+        # The first claim meets the same error and ends the attempt with it.
+        records = []
     newest = newest_claim(records)
     inherited = Inherited() if newest is None else _inherited(directory, newest, newest_base(records))
     return Coordinator(config, inherited, time.monotonic(), watch)
@@ -519,7 +527,8 @@ def _nodes_of(start: journal.Start) -> dict[int, int]:
 
 
 def main() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisors decide
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A scheduler signals every process of a step; the supervisors decide.
         signal.signal(number, signal.SIG_IGN)
     log.configure("coordinator", node=int(os.environ.get("HEADWAY_NODE", "0")))
     run_json = Path(os.environ["HEADWAY_RUN_JSON"])
@@ -527,14 +536,16 @@ def main() -> None:
     directory = RunDirectory.of(run_json, int(os.environ["HEADWAY_ATTEMPT"]))
     assert config.run is not None  # noqa: S101
     chain = Chain(PosixStore(directory.chain), config.run)
-    if read_verdict(directory) is not None:  # an earlier coordinator has decided; agents find the verdict themselves
+    if read_verdict(directory) is not None:
+        # An earlier coordinator has decided; agents find the verdict themselves.
         return
     patience_s, place = store_patience_s(config), (os.environ["HEADWAY_HOST"], int(os.environ.get("HEADWAY_NODE", "0")))
     machine = patiently(partial(rebuilt, config, chain, directory), patience_s)
     server = patiently(partial(Server, config, directory, *place, chain, machine), patience_s)
     gc.set_threshold(GARBAGE)
     asyncio.run(server.serve())
-    if server.store_hangs:  # nobody can end the thread that waits for it
+    if server.store_hangs:
+        # Nobody can end the thread that waits for it.
         os._exit(0)
 
 

@@ -79,7 +79,8 @@ class Notifier:
         self._address = environment.get(config.notify.webhook_env, "") if config.notify else ""
         self._now_s, self._pause_s = now_s, pause_s
         self._said: dict[str, float] = {}  # what was said when
-        self._lost: dict[int, Mapping[str, Any]] = {}  # nodes that were lost or are left out, and not spoken of yet
+        # Nodes that were lost or are left out, and not spoken of yet.
+        self._lost: dict[int, Mapping[str, Any]] = {}
         self._failure: Mapping[str, Any] = {}
         self._queue: queue.Queue[Notice | None] = queue.Queue(WAITING)
         self._thread: threading.Thread | None = None
@@ -208,7 +209,8 @@ class Notifier:
                 return None
         except urllib.error.HTTPError as error:
             return f"HTTP status {error.code}"
-        except Exception as error:  # an address that is none, a name that is not known, a server that hangs up
+        except Exception as error:
+            # An address that is none, a name that is not known, a server that hangs up.
             return type(error).__name__
 
 

@@ -11,7 +11,8 @@ TICK_S = 0.1
 CALM_S = 0.5
 # Without a sign of life for so long nothing is suspected yet (health/watch.py: _SUSPECT of BOUND_S).
 QUIET_S = 0.75
-NODES_A_TICK = 50_000  # nodes looked through in a second of ticks at most: with many, the ticks are fewer
+# Nodes looked through in a second of ticks at most: with many, the ticks are fewer.
+NODES_A_TICK = 50_000
 
 
 class Pace:

@@ -8,7 +8,8 @@ from headway.runner.contract import CauseKind, Exit, Restart
 from headway.runner.coordinator.causes import Cause
 
 FAULTY: Mapping[CauseKind, str] = {CauseKind.HARDWARE: "must be reset", CauseKind.CORRUPTION: "computes wrong values"}
-NEVER_REFILLED = sys.maxsize  # as `refill_steps`: a budget that counts every failure, torchrun's --max-restarts
+# As `refill_steps`: a budget that counts every failure, torchrun's --max-restarts.
+NEVER_REFILLED = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,11 @@ class Policy:
         self._judges = restart.refill_steps < NEVER_REFILLED
         self._budget = max(0, restart.budget - restarts)
         self._restarts = restarts
-        self._toward_refill = 0  # new steps that have not given a restart back yet
+        # New steps that have not given a restart back yet.
+        self._toward_refill = 0
         self._fruitless = 0  # failures in a row without a new step
-        self._is_further = False  # whether there were new steps since the last failure
+        # Whether there were new steps since the last failure.
+        self._is_further = False
         self._failures: list[Cause] = []
 
     @property

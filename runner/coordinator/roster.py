@@ -13,15 +13,21 @@ class Member:
 
     host: str
     domain: str | None
-    generation: int  # the newest that its agent has spoken of
-    heard_at: float  # when its agent last said anything: a node may vanish without ending its connection
-    gone_at: float | None = None  # when its connection ended, or it was last heard before it was given up
+    # The newest that its agent has spoken of.
+    generation: int
+    # When its agent last said anything: a node may vanish without ending its connection.
+    heard_at: float
+    # When its connection ended, or it was last heard before it was given up.
+    gone_at: float | None = None
     port: int | None = None
-    used_port: int | None = None  # of its last rendezvous: a beat that was under way may still name it
+    # Of its last rendezvous: a beat that was under way may still name it.
+    used_port: int | None = None
     lost: bool = False  # given up; it may come back
     excluded: bool = False  # a suspect: others come first
-    presumed: bool = False  # a coordinator before us knew it, and it has not joined this one
-    unanswered: bool = False  # we have ended its connection, since what it was sent has not arrived
+    # A coordinator before us knew it, and it has not joined this one.
+    presumed: bool = False
+    # We have ended its connection, since what it was sent has not arrived.
+    unanswered: bool = False
 
     @property
     def connected(self) -> bool:
@@ -52,10 +58,14 @@ class Roster:
     members: dict[int, Member] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)  # slot -> node
     slot_of: dict[int, int] = field(default_factory=dict)  # node -> slot
-    moved: list[tuple[int, int]] = field(default_factory=list)  # where the binding differs from slot i on node i
-    away: set[int] = field(default_factory=set)  # nodes with a slot and without a connection
-    barred: set[int] = field(default_factory=set)  # nodes with a device that must not compute any more
-    unfit: set[int] = field(default_factory=set)  # nodes that cannot compute now: no socket opens, or a killed rank does not end
+    # Where the binding differs from slot i on node i.
+    moved: list[tuple[int, int]] = field(default_factory=list)
+    # Nodes with a slot and without a connection.
+    away: set[int] = field(default_factory=set)
+    # Nodes with a device that must not compute any more.
+    barred: set[int] = field(default_factory=set)
+    # Nodes that cannot compute now: no socket opens, or a killed rank does not end.
+    unfit: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._domain_of = {host: domain.name for domain in self.config.domains for host in domain.hosts}

@@ -16,7 +16,8 @@ _WEIGHTS: Mapping[CauseKind, float] = {
 }
 _OF_THE_HOST = frozenset(
     {CauseKind.NODE_LOST, CauseKind.HARDWARE, CauseKind.CORRUPTION}
-)  # from outside of the job's own code, and still the host's
+    # From outside of the job's own code, and still the host's.
+)
 _NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 
 

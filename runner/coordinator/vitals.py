@@ -8,10 +8,13 @@ from headway.runner.health.watch import RankBeat
 # Where all ranks take part in each step, so that they stand still together when one is gone. Elsewhere (a restore, a long evaluation) a
 # rank may be without a sign of life for as long as it likes.
 _TRAINING = frozenset({"data", "compute", "collective", "script"})
-_USUAL = 2.5  # times the longest pause of late: so long without any sign of life is not usual
-ADOPTED_S = 2.0  # taken for the longest pause where nothing was seen yet
+# Times the longest pause of late: so long without any sign of life is not usual.
+_USUAL = 2.5
+# Taken for the longest pause where nothing was seen yet.
+ADOPTED_S = 2.0
 _HALF_FORGOTTEN_S = (
-    30.0  # after so long a pause counts for half: by time, since thousands of ranks give thousands of signs a second
+    # After so long a pause counts for half: by time, since thousands of ranks give thousands of signs a second.
+    30.0
 )
 
 
@@ -34,8 +37,10 @@ class Vitals:
         """A generation starts from `base_step`, or was `adopted`: how long its pauses are was not seen then."""
         self.step = self._base_step = base_step
         self._moved_at = now_s  # the newest sign of life of any rank
-        self._pause_s = ADOPTED_S if adopted else 0.0  # the longest pause between two, the older ones half forgotten
-        self._elsewhere_at = now_s  # when a rank was last seen in a section that is none of _TRAINING
+        # The longest pause between two, the older ones half forgotten.
+        self._pause_s = ADOPTED_S if adopted else 0.0
+        # When a rank was last seen in a section that is none of _TRAINING.
+        self._elsewhere_at = now_s
 
     def beat(self, ranks: Mapping[int, RankBeat], now_s: float) -> None:
         for step, section, _, age_s, _ in ranks.values():

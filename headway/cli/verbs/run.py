@@ -185,5 +185,6 @@ class Tail:
                     if not raw.endswith(b"\n"):  # its writer is not done with it
                         break
                     self._read[path] = self._read.get(path, 0) + len(raw)
-                    with suppress(ValueError):  # half a line of a writer that was killed
+                    with suppress(ValueError):
+                        # Half a line of a writer that was killed.
                         yield json.loads(raw)
