@@ -5,10 +5,10 @@
     start = run.load(state)           # 0, or the step of the newest checkpoint that verifies
     for step in range(start, steps):
         train(...)
-        run.save(step + 1, state)     # when a tier is due: copies, and the rest happens beside training
+        run.save(step + 1, state)     # when a tier is due: copies; the rest runs in parallel with training
     run.close()
 
-`state` is a dict of modules, optimizers, whatever has state_dict(), tensors and plain values. docs/checkpoints.md says more.
+`state` is a dict of modules, optimizers, whatever has state_dict(), tensors and plain values. Details: docs/checkpoints.md.
 """
 
 from headway.runner.checkpoint.chain import SupersededError

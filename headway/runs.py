@@ -1,6 +1,6 @@
 """Finds the folder that holds the runs of `headway torchrun`, and the folders in which a run's name is looked up.
 
-A script's folders belong to the script: none of our files lies in them unless HEADWAY_RUNS says so.
+A script's folders belong to the script: headway puts no file there unless HEADWAY_RUNS names such a folder.
 """
 
 import os
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-# Where `headway run` puts runs of a job that says nothing else.
+# Where `headway run` puts the runs of a job that names no other folder.
 BESIDE = Path("runs")
 
 
@@ -61,7 +61,7 @@ def _in_temporary() -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is a folder that only this user can enter: anybody can make one of that name in a temporary directory."""
+    """Return whether only this user can enter the folder: any user can make one of that name in a temporary directory."""
     try:
         status = folder.lstat()
     except OSError:

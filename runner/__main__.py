@@ -30,7 +30,7 @@ def _node_from_scheduler() -> int:
 
 
 def own_host(node: int, needed: int, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The host name of this node, and what is wrong with what the scheduler has told us."""
+    """Return this node's host name, and the problem with the scheduler's variables."""
     if "HEADWAY_HOST" in environment:
         return environment["HEADWAY_HOST"], ""
     hosts = environment.get("HEADWAY_NODES", LOOPBACK).split(",")
@@ -57,7 +57,7 @@ def await_own_name(host: str, patience_s: float) -> str:
 
 
 def keep_what_was_passed_on() -> None:
-    """What came through exec (the endpoint's name, standbys) is this process's own: no worker gets it, nor what a script leaves behind."""
+    """Remove the variables that came through exec (the endpoint's name, standbys): no worker may inherit them."""
     for descriptor in Path("/proc/self/fd").iterdir():
         if int(descriptor.name) > 2:
             with contextlib.suppress(OSError):  # the listing's own
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.RETRY_ELSEWHERE
     code = Supervisor(config, directory, node, host, hosts_coordinator=hosts_coordinator).serve()
     if hosts_coordinator and is_scheduled:
-        # Who starts a run by hand has a parent that says it.
+        # If a person started the run, the parent process reports it.
         with contextlib.suppress(OSError):
             print(f"headway: {closing_line(directory.root)}", file=sys.stderr)
     # The file wins over the code; a pod has no script around it to look.

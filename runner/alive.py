@@ -1,4 +1,4 @@
-"""Identifies a process on disk for later readers, and tells whether it is still alive."""
+"""Identifies a process on disk for later readers, and checks whether it is still alive."""
 
 import os
 import socket
@@ -38,7 +38,7 @@ class Process:
         """Whether it does; None where that cannot be seen from here: another machine, or a container that this one does not see into."""
         here = Process.own()
         if not self.boot or self.boot != here.boot:
-            # A machine that was started anew since. A host's name alone is no proof: containers' may be equal.
+            # The machine was rebooted since. A host name alone proves nothing: containers may share one.
             again = (self.host, self.machine) == (here.host, here.machine) and self.machine and self.boot
             return False if again else None
         if not self.pids or self.pids != here.pids:

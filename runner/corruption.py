@@ -13,10 +13,10 @@ class CorruptionError(Exception):
 
 
 def say_corrupted(worker: Worker, ranks: Collection[int], found: str, sound_step: int | None) -> None:
-    """To the coordinator, before CorruptionError ends this rank: by all ranks, of which some may not come to it.
+    """Report corruption to the coordinator before CorruptionError ends this rank. All ranks call this; some may end before they do.
 
-    `ranks` are suspected, of which one is to blame where it cannot be told which. Checkpoints after `sound_step` are not used again; None:
-    those since the last `say_compared`.
+    `ranks` are the suspects, of which one may be to blame. Checkpoints after `sound_step` are not used again; None: those since the last
+    `say_compared`.
     """
     worker.say("corrupted", ranks=sorted(ranks)[:SUSPECTS], found=found, sound_step=sound_step)
 

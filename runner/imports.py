@@ -14,8 +14,8 @@ Changes = dict[str, str | None]  # of the environment; null: taken out
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Python's collector of cycles looks at what is imported again and again, which takes an eighth of an import of torch._dynamo and
-    finds next to nothing. What was made meanwhile counts as old afterwards."""
+    """Pause Python's garbage collector during an import. It scans the imported objects again and again, which takes an eighth of an
+    import of torch._dynamo and finds next to nothing; afterwards they count as old."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -28,7 +28,8 @@ def uncollected() -> Iterator[None]:
 
 
 def changes_file(modules: Path, local_rank: int) -> Path:
-    """What a local rank had changed in its environment by its first import of each library; beside the list of modules."""
+    """Return the file, next to the list of modules, of the changes that a local rank had made to its environment before its first
+    import of each library."""
     return modules.with_name(f"imports-{modules.stem.removeprefix('modules-')}-{local_rank}.json")
 
 

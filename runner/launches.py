@@ -48,8 +48,10 @@ class LaunchCommand:
         )
 
     def entry(self) -> dict[str, str]:
-        """What a node says of its command when it asks to enter a run: all that must be equal, in few bytes. Where the script lies and
-        which variables are set may well be each node's own, and an edited script is no reason to keep a lost node's successor out."""
+        """Return the part of a node's command that must be equal on all nodes of a run, in few bytes.
+
+        The script's path and the variables may differ by node, and an edited script is no reason to keep a lost node's successor out.
+        """
         return {"script": _hash(self.kind, self.name), "arguments": _hash(*self.words[1:])}
 
 

@@ -5,9 +5,8 @@
 The mac is HMAC-SHA256 with the run's secret over the direction, both sides' challenges and the JSON bytes, so a line can be neither
 forged, nor sent back, nor replayed on another connection; `seq` counts from 0 on each connection, so none can be left out.
 
-The coordinator proves that it knows the secret with a `welcome`, the agent with whatever it says first; both have HANDSHAKE_S for it, and
-who connects a line of FIRST_LINE_BYTES. What cannot be proven ends the connection that it came by, with a line on stderr, and does
-nothing else.
+The coordinator proves that it knows the secret with a `welcome`, the agent with its first message; both have HANDSHAKE_S for it, and the
+agent one line of FIRST_LINE_BYTES. A message without proof ends its connection, with a line on stderr, and does nothing else.
 """
 
 import asyncio
@@ -37,14 +36,14 @@ CHALLENGE_BYTES = 16
 HANDSHAKE_S = 10.0
 FIRST_LINE_BYTES = 4096
 MAX_LINE_BYTES = 4 << 20
-# For a peer that does not read: it is as good as gone, and nobody waits for it.
+# For a peer that does not read: it counts as gone.
 SEND_S = 5.0
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
 # Connections that have proven nothing yet; the oldest goes first.
 HALF_OPEN = 4096
-# What Linux takes unless told otherwise (net.core.somaxconn)
+# The default of Linux (net.core.somaxconn).
 BACKLOG = 4096
-# The others are served in between, so that whoever answers at once is never the oldest.
+# The others are served in between, so that a peer that answers at once is never the oldest.
 ACCEPT_AT_ONCE = 64
 OUT_OF_FILES_S = 1.0  # before the next try to accept
 READ_BYTES = 1 << 16
@@ -55,7 +54,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ChannelError(Exception):
-    """The peer is not who it should be, says what nobody understands, or the connection is gone."""
+    """The peer cannot prove its identity, has sent an invalid message, or the connection is gone."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +71,7 @@ _message_of = msgspec.json.Decoder(Message).decode
 
 
 class Refusals:
-    """What is said about refused connections: a line each SAY_S at most, however many there are."""
+    """Logs refused connections: one line in SAY_S at most, however many there are."""
 
     def __init__(self) -> None:
         self._said = float("-inf")
@@ -94,9 +93,9 @@ Ended = Callable[["Link", str], None]
 class Link:
     """One connection, made by `connect` or `listen`.
 
-    `heard` is called in the event loop with every authentic message, in order, and may raise ChannelError about what it cannot
-    understand. `lost` is called in the event loop, never from within another call, once and for whatever reason the link ended (`close`
-    too), with that reason; of what `listen` accepts only for links that were heard. `data` is free for the owner.
+    `heard` is called in the event loop with every authentic message, in order, and may raise ChannelError about an invalid one. `lost` is
+    called in the event loop, never from within another call, once and for whatever reason the link ended (`close` too), with that reason;
+    of links that `listen` accepts only for those that sent a message. `data` is free for the owner.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Link:
         self._heard, self._lost, self._refusals = heard, lost, refusals
         self._peer: Side = "coordinator" if side == "agent" else "agent"
         self._mine = secrets.token_bytes(CHALLENGE_BYTES)
-        # What a mac covers beside the JSON bytes.
+        # The bytes that a mac covers in addition to the JSON.
         self._outward = self._inward = b""
         self._sent = self._received = 0
         self._partial, self._unsent = bytearray(), bytearray()
@@ -161,7 +160,7 @@ class Link:
 
     @property
     def unsent_bytes(self) -> int:
-        """What was sent and has not left this process."""
+        """Bytes that were sent and have not left this process."""
         return len(self._unsent)
 
     # --- what leaves --------------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class Link:
             f'"seq":{self._sent},"kind":"{kind}","body":{body}}}'
         ).encode()
         if len(raw) > MAX_LINE_BYTES - _MAC_CHARACTERS - 1:
-            # The peer would end the link at it, each time it is said again.
+            # The peer would end the link at each repetition.
             _log.error("a message %r of %s bytes is not sent: the limit is %s", kind, len(raw), MAX_LINE_BYTES)
             return
         self._sent += 1
@@ -231,7 +230,7 @@ class Link:
         except ChannelError as error:
             self.refuse(str(error))
         except BaseException:
-            # The owner's mistake: the event loop shows it, and the peer says again what it had to say.
+            # The owner's mistake: the event loop shows it, and the peer repeats its message.
             self._abort("the message could not be handled")
             raise
 
@@ -386,10 +385,11 @@ class _Outgoing(Link):
 
 
 async def connect(host: str, port: int, secret: bytes, run: str | None, incarnation: int, heard: Heard, lost: Ended) -> Link:
-    """A link with the coordinator at host and port, which has proven that it knows the secret; `run` null: whichever run that is.
+    """Return a link with the coordinator at host and port, which has proven that it knows the secret; `run` None: of any run.
 
-    Raises ChannelError when it has not within HANDSHAKE_S, OSError when nobody listens. `lost` is not called for what was raised; whoever
-    awaits this by way of a task looks at `closed`."""
+    Raises ChannelError if it has not within HANDSHAKE_S, OSError if no process listens. `lost` is not called for an error that was raised;
+    a caller that awaits this through a task must check `closed`.
+    """
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             link = _Outgoing(await _connected(host, port), secret, run, incarnation, heard, lost)
@@ -466,7 +466,7 @@ class Listener:
         self._loop.add_reader(sock, self._accept)
 
     def close(self) -> None:
-        """Accepts nobody any more; links that were heard stay."""
+        """Accept no more connections; links that sent a message stay."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for link in list(self.half_open):

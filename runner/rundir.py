@@ -1,7 +1,7 @@
 """Creates the run directory before anything starts, and reads it back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
-    --spec FILE     keeps it beside run.json, so that an edited spec can be compared with what the attempt was made from
+    --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
 python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
 python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
@@ -25,7 +25,7 @@ HANDLE_SCHEMA = "headway.handle/1"
 
 
 def create_handle(directory: RunDirectory, name: str, job: str, facts: Mapping[str, Any]) -> None:
-    """handle.json, which says which run this is (docs/records.md), unless there is one."""
+    """Write handle.json, which names the run (docs/records.md), unless there is one."""
     handle = {"schema": HANDLE_SCHEMA, "run": name, "job": job, "submitted_at": time.time(), **facts}
     create_exclusive(directory.handle, json.dumps(handle, indent=2).encode() + b"\n")
 
@@ -75,7 +75,7 @@ def open_run(
     if spec is not None:
         create_exclusive(directory.spec, spec)
     text = to_json(config, indent=2).encode() + b"\n"
-    # Its time is when the attempt began, so nobody writes it again.
+    # Its time is when the attempt began, so it is never rewritten.
     if not create_exclusive(directory.run_json, text) and directory.run_json.read_bytes() != text:
         raise FileExistsError(directory.run_json)
     return directory

@@ -1,6 +1,6 @@
 """Runs a module of headway as `__main__`, as `python -m` does, but without the working folder and this file's in sys.path.
 
-For what becomes somebody's script: `python -P` would keep both out too, but the script and its children would see the flag.
+For a process that becomes a user's script: `python -P` would keep both out too, but the script and its children would see the flag.
 """
 
 import sys

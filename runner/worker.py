@@ -35,7 +35,7 @@ def current() -> "Worker | None":
 
 @dataclass
 class Worker:
-    """What the supervisor handed to this process, and all that it ever tells back: signs of life on its page, and events."""
+    """The descriptors that the supervisor passed to this process, and the two ways to report through them: heartbeat page and events."""
 
     rank: int
     local_rank: int
@@ -89,7 +89,7 @@ class Worker:
         _current[:] = [worker]
         return worker
 
-    # --- signs of life ------------------------------------------------------------------------------------------------
+    # --- heartbeat ----------------------------------------------------------------------------------------------------
 
     def section(self, name: str) -> None:
         """This process now does `name`, one of contract.SECTIONS."""
@@ -121,7 +121,7 @@ class Worker:
 
     def say(self, what: str, **facts: Any) -> None:
         """One event for the coordinator. It is delivered in order, and before the end of this process. A script that has closed our socket,
-        as a daemon closes all that it inherits, is heard no more: its number may be a file of the script's now."""
+        as a daemon closes all that it inherits, reports nothing any more: its number may be a file of the script now."""
         if self._is_still_ours():
             self._events.send(json.dumps({"what": what, "rank": self.rank, **facts}).encode())
 
@@ -133,7 +133,7 @@ class Worker:
         return (found.st_dev, found.st_ino) == self._socket
 
     def forked(self) -> bool:
-        """Whether this is a process that the rank has forked, whose end is not the rank's."""
+        """Return whether this process was forked by the rank, so that its end is not the rank's."""
         return os.getpid() != self._pid
 
     def raised(self, error: BaseException) -> None:
@@ -172,10 +172,10 @@ def _libraries() -> tuple[str, ...]:
 
 
 def show_stacks_when_asked() -> None:
-    """At STACKS_SIGNAL the stack of the thread that gets it is appended to the file that the agent named, whoever holds the GIL.
+    """Append the stack of the thread that gets STACKS_SIGNAL to the file that the agent named, whichever thread has the GIL.
 
-    Not of all threads, and only to be asked of a thread that sleeps: faulthandler reads the frames of one that runs while CPython 3.11
-    frees them (two busy threads: SIGSEGV after 642 signals).
+    It is the stack of one thread, and must only be requested while that thread sleeps: faulthandler reads the frames of one that runs
+    while CPython 3.11 frees them (two busy threads: SIGSEGV after 642 signals).
     """
     path = os.environ.get("HEADWAY_STACKS")
     if path is None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Compiled:
-    """What documents compile to.
+    """The result of a compilation.
 
     `documents` are those that could be parsed, in the order of their files, and `plans` what is planned of them, in the same order.
     With errors among the `problems` plans are missing, or are not to be used.

@@ -55,7 +55,7 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
 
 
 def check_spec(parsed: AnyParsed) -> Iterator[Problem]:
-    """What is wrong with the spec by itself: rules over several fields, and the options of the kinds that it chooses."""
+    """Yield the problems of the spec by itself: rules over several fields, and the options of the kinds that it chooses."""
     document = parsed.document
     if is_cluster(parsed):
         yield from check_cluster(parsed)

@@ -12,7 +12,7 @@ _HERE = "local"
 
 
 def check_inputs(files: Mapping[Path, str], plan: JobPlan, document: FilePath) -> Iterator[Problem]:
-    """Of a job for this machine: files that are neither here nor beside its document nor above it, from where it could be submitted."""
+    """Yield problems for files that a local job needs and that are neither here, nor next to its document, nor in a folder above it."""
     folders = [FilePath.cwd(), *document.resolve().parents] if plan.scheduler == _HERE else []
     for path, file in files.items():
         if folders and not any((folder / file).is_file() for folder in folders):

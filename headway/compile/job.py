@@ -95,7 +95,7 @@ def decide_auto(
 def check_plan(
     plan: JobPlan, job: Parsed[TrainingJob], cluster: Parsed[Cluster], cluster_plan: ClusterPlan, options: JobOptions
 ) -> Steps[Mapping[str, Any]]:
-    """The settings of the trainer for a plan that it can carry out; problems of variables, scheduler, memory and files as well."""
+    """Yield the problems of a plan: trainer, variables, scheduler, memory and files."""
     trainer = TRAINERS[job.spec.trainer.kind]
     yield from located(check_environment(plan), job)
     yield from located(SCHEDULERS[plan.scheduler].check(options.scheduler, plan, cluster_plan), job, cluster)

@@ -18,7 +18,7 @@ SUFFIXES = (".yaml", ".yml")
 # Folders that hold no documents of this repository, some of them with very many files.
 SKIPPED = {"rendered", "node_modules", "__pycache__"}
 _MARK = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?headway/""", re.MULTILINE)
-# Without an apiVersion of somebody else's, one of our kinds, or our version under a misspelt key, is a document with a mistake.
+# A document with one of headway's kinds, or its version under a misspelt key, and no foreign apiVersion, is headway's, with a mistake.
 _FOREIGN = re.compile(rb"""^["']?apiVersion["']?[ \t]*:""", re.MULTILINE)
 _MEANT = re.compile(
     rb"""^["']?(kind["']?[ \t]*:[ \t]*["']?(TrainingJob|Cluster|Inventory)\b|[\w-]+["']?[ \t]*:[ \t]*["']?headway/v"""
@@ -127,7 +127,7 @@ class Sources:
         return bool(_MARK.search(content) or (_MEANT.search(content) and not _FOREIGN.search(content)))
 
     def _content(self, path: Path) -> bytes | None:
-        """What is in the file; None where it cannot be read."""
+        """Return the file's content; None if it cannot be read."""
         if path not in self._contents:
             try:
                 self._contents[path] = read_bytes(path)

@@ -21,7 +21,7 @@ class Admission:
         """The answer to `enter`: the index that was asked for, else the lowest that was never used. Raises OSError when the store cannot be
         used."""
         if self._directory.verdict.exists():
-            # Its port is free in a moment, for whoever comes next.
+            # Its port is about to be free for the next run.
             return {"ended": True}
         launch = Launch.of(self._directory)
         if (why := self._refusal(body, launch)) is not None:

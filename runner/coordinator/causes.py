@@ -14,8 +14,8 @@ from headway.runner.health.xid import Xid, describe, first_grave
 
 
 class Ended(NamedTuple):
-    """A rank that ended. `asked`: we had told it to. `oom`: the kernel's out-of-memory killer ended it. `xids` are what the driver of the
-    node's devices has reported since the generation began."""
+    """A rank that ended. `asked`: on an order. `oom`: the kernel's out-of-memory killer ended it. `xids` are the errors that the driver of
+    the node's devices has reported since the generation began."""
 
     rank: int
     node: int
@@ -84,9 +84,11 @@ class Precedence(IntEnum):
 
 
 def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mapping[int, str], *, script: bool = False) -> Cause:
-    """The first cause among the ends of a generation's ranks: what was not asked for before what was, a signal before an exit code, an
-    error of its own before one that says that a peer has gone. `hosts` is node -> host name. Exit codes of a `script` mean nothing of
-    ours. Raises ValueError without an end."""
+    """Return the first cause among the ends of a generation's ranks.
+
+    An end that was not ordered comes before one that was, a signal before an exit code, a rank's own error before one about a lost peer.
+    `hosts` is node -> host name. Exit codes of a `script` are not the runner's. Raises ValueError without an end.
+    """
     candidates = [end for end in exits if end.code != 0] or exits
     candidates = _on_a_dead_device(candidates, raised) or candidates
     first = min(candidates, key=lambda end: _order(end, raised.get(end.rank), script=script))
@@ -97,7 +99,7 @@ def cause_of(exits: Sequence[Ended], raised: Mapping[int, Raised], hosts: Mappin
         return _of_a_device(first, hosts, step, text)
     kind = _kind(first, error, script=script)
     outside = _is_from_outside(first, kind)
-    # Whoever was wrong, all ranks raise that.
+    # All ranks raise this error, whichever was wrong.
     is_of_all = kind is CauseKind.CORRUPTION
     return Cause(
         kind,
@@ -132,7 +134,7 @@ def _said(error: Raised) -> str:
 
 
 def _of_a_device(end: Ended, hosts: Mapping[int, str], step: int, how: str) -> Cause:
-    """What the driver reports of a device says more than how a rank on its node ended, which may be by losing another."""
+    """Return the cause that the driver reported: more specific than the rank's end, which may follow from the loss of a peer."""
     grave = first_grave(end.xids)
     assert grave is not None  # noqa: S101  callers have looked
     text = f"{describe(end.xids)} in the kernel's log; rank {end.rank}: {how}"
@@ -141,8 +143,10 @@ def _of_a_device(end: Ended, hosts: Mapping[int, str], step: int, how: str) -> C
 
 
 def hang_cause(hang: Hang, nodes: Mapping[int, int], hosts: Mapping[int, str], step: int, exits: Sequence[Ended] = ()) -> Cause:
-    """A generation that was ended because it went no further. `nodes` is rank -> node index; without culprits nobody's node is named,
-    unless the driver of one has reported in `exits` that a device must be reset."""
+    """Return the cause of a generation that was ended because it made no progress.
+
+    `nodes` is rank -> node index. Without culprits no node is named, unless a driver reported in `exits` that a device must be reset.
+    """
     rank = min(hang.ranks, default=None)
     node = None if rank is None else nodes.get(rank)
     text = f"no heartbeat for {hang.silent_s:.1f} s in {hang.section}: {hang.why}"
@@ -227,7 +231,7 @@ def is_node_gone(how: str) -> bool:
 
 
 def _is_a_way_to_leave(error: Raised) -> bool:
-    """What a process that is told to stop raises for that."""
+    """Return whether the error is one that a process raises because it is asked to stop."""
     return _name(error) in ("KeyboardInterrupt", "SystemExit", "SIGTERMException", "SignalException")
 
 
@@ -271,7 +275,7 @@ def says_a_peer_is_gone(error: Raised) -> bool:
 
 
 def kind_of(error: Raised) -> CauseKind:
-    """What the exception of a rank says about its origin."""
+    """Classify a rank's exception by its origin."""
     name, text = _name(error), f"{error.type}: {error.text}"
     if name in ("OutOfMemoryError", "MemoryError", "NoMemoryError") or _NO_MEMORY.search(text):
         return CauseKind.OUT_OF_MEMORY

@@ -64,8 +64,8 @@ def _claim_after(
 
 
 def _base(records: list[Record], wanted: MakeClaim, back_to: int | None) -> Base | None:
-    """What the next generation starts from: the newest of what is committed and what the nodes hold in memory, or, where the history goes
-    back, the committed checkpoint of just that step."""
+    """Return the base of the next generation: the newest checkpoint, committed or in the nodes' memory; where the history goes back,
+    the committed checkpoint of exactly that step."""
     if back_to == 0:
         return None
     if back_to is not None:

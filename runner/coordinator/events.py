@@ -28,7 +28,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Lost:
-    """The connection to a node's agent ended. Its workers may well go on. `unanswered`: the node did not end it, and was silent."""
+    """The connection to a node's agent ended. Its workers may still run. `unanswered`: the node was silent and did not end it."""
 
     node: int
     unanswered: bool = False
@@ -62,7 +62,7 @@ class Probed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the flight recorders of a node's ranks say, and what NCCL's own watch over the job has found."""
+    """Contents of the flight recorders of a node's ranks, and the findings of NCCL's RAS subsystem."""
 
     node: int
     generation: int
@@ -149,7 +149,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Claimed:
-    """The claim stands. `idle` generations in a row, this one included, have committed nothing."""
+    """The claim is on the chain. `idle` generations in a row, this one included, have committed nothing."""
 
     generation: int
     base: Base | None
@@ -158,7 +158,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class ClaimRefused:
-    """No claim: somebody else's is newer, or checkpoints exist and none is left that verifies."""
+    """The claim was refused: another one is newer, or checkpoints exist and none of them verifies."""
 
     exit_code: Exit
     cause: str

@@ -17,7 +17,7 @@ _TAIL_BYTES = 4096
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the gauges show. None: not known (yet). `nodes` counts them by state: "computing", "spare", "away", "lost"."""
+    """Values of the gauges. None: not known (yet). `nodes` counts them by state: "computing", "spare", "away", "lost"."""
 
     generation: int
     restarts: int
@@ -104,7 +104,7 @@ def effective(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def open_exporter(configured: int | None, environment: Mapping[str, str], run: str) -> Exporter | None:
-    """The exporter that the job or the environment asks for; a run goes on without the one that cannot be had."""
+    """Return the exporter that the job or the environment asks for; a run continues without one that is unavailable."""
     try:
         port = port_of(configured, environment)
         return None if port is None else Exporter(port, run)

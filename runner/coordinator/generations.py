@@ -30,9 +30,9 @@ def lend_port(state: State, member: Member) -> None:
 
 
 def gather(state: State) -> None:
-    """Bind the slots once each one's own node has joined; after the last call, whatever can be bound.
+    """Bind the slots once the node of each has joined; after the last call, whatever can be bound.
 
-    An earlier coordinator may have bound them already; then no node is waited for.
+    An earlier coordinator may have bound them already; then there is no wait.
     """
     if state.roster.slots:
         begin_with_present(state)

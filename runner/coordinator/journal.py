@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 LEDGER_SCHEMA = "headway.ledger/1"
 EVIDENCE_NAMED = 64  # files
-# Of what a host's script has saved: some 5,000 saves.
+# Of the list of a script's saves on a host: some 5,000 saves.
 SAVED_BYTES = 1 << 20
 
 
@@ -56,7 +56,7 @@ class Journal:
         return line
 
     def note(self, generation: int, line: Mapping[str, Any]) -> None:
-        """Appends the line, unless it stands there: an agent says again, after each connection, what may not have arrived."""
+        """Append the line unless the journal has it: after each connection an agent repeats what may not have arrived."""
         path = self._directory.journal(generation)
         try:
             if self._journal != generation:
@@ -68,7 +68,7 @@ class Journal:
             _complain(path, error)
 
     def strike(self, cause: Cause, wall: float) -> None:
-        """Remembers what the failure says against its host beyond this run."""
+        """Record a strike against the host of the failure, which outlives this run."""
         assert self._config.run is not None  # noqa: S101  set when the run directory was made
         against = strike(cause, self._config.run, wall)
         if against is None or self._config.cluster is None:
@@ -93,12 +93,12 @@ class Journal:
     # --- the verdict --------------------------------------------------------------------------------------------------
 
     def decide(self, finish: Finish, generation: int, chain: Chain) -> Verdict:
-        """The attempt's verdict: this one, or the one that stands already."""
+        """Write and return the attempt's verdict; if it has one already, return that."""
         verdict = self._verdict(finish, generation)
         try:
             if not create_exclusive(self._directory.verdict, to_json(verdict, indent=2).encode() + b"\n"):
                 return read_verdict(self._directory) or verdict
-        except OSError as error:  # the agents hear the code all the same
+        except OSError as error:  # the agents get the code all the same
             _complain(self._directory.verdict, error)
         if finish.exit_code is Exit.COMPLETED:
             try:

@@ -46,7 +46,7 @@ def heard_since_s(state: State) -> float:
 
 
 def silent_s(state: State) -> float:
-    """Return how long a node may be silent if training stands still; a node that a spare can replace at once is given up sooner."""
+    """Return how long a node may be silent while no rank makes progress; a node that a spare can replace at once is given up sooner."""
     return max(state.timeout_s("node_spare" if state.roster.spares() else "node"), 3 * state.vitals.beat_s)
 
 

@@ -31,7 +31,7 @@ from headway.runner.health.watch import Watch
 
 # What a node reports once it has joined.
 _HEARD = (Beat, Exited, Probed, Recorded, *get_args(Evidence))
-# Between two events, of which ticks are most: a node that was not heard in a longer gap was not listened to.
+# Between two events, most of them ticks. After a longer gap this process, not the nodes, was stopped.
 STALL_S = 2.0
 
 

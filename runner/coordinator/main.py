@@ -117,7 +117,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Returns when the attempt has ended and the agents know, or when somebody else is in charge."""
+        """Serve until the attempt has ended and the agents know, or another coordinator is in charge."""
         self._over = asyncio.Event()
         take = partial(Term.take, self._directory, self._node, self._host)
         self._term = await self._in_store(partial(patiently, take, store_patience_s(self._config)))
@@ -153,7 +153,7 @@ class Server:
             link.close()
 
     def _part(self) -> None:
-        """Lets who hears of the run hear its end."""
+        """Report the run's end to the webhook and the exporters, and close them."""
         self._notifier.close()
         for hearer in (self._exporter, self._follower):
             if hearer is not None:
@@ -194,17 +194,17 @@ class Server:
             self._tick_in_time()
 
     async def _watch_term(self) -> None:
-        """Ends this coordinator when another has followed it; then it tells nobody anything."""
+        """End this coordinator once another has followed it; from then on it sends nothing."""
         while True:
             await asyncio.sleep(WATCH_TERM_S)
             with contextlib.suppress(OSError):
-                # A store that is away says nothing; its next answer will.
+                # A store that is unavailable decides nothing; its next answer will.
                 if not await self._in_store(self._stands):
                     self._replaced()
                     return
 
     def _stands(self) -> bool:
-        """Whether no other coordinator has followed; this one can be found then."""
+        """Return whether this coordinator is the newest, and publish its address if so."""
         place = self._host, self._listener.port
         return not self._term.is_over() and (self._term.is_published(*place) or self._term.publish(*place))
 
@@ -231,7 +231,7 @@ class Server:
 
     def _replaced(self) -> None:
         _log.warning("term %s was superseded by another coordinator's", self._term.number)
-        self._held = []  # nobody is told anything any more
+        self._held = []  # nothing is sent any more
         self._over.set()
 
     # --- agents -------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Server:
             self._take(event)
 
     def _connected(self, link: Link, node: int) -> None:
-        """A node has one connection: that of its last join."""
+        """Keep one connection for each node: that of its last join."""
         link.data, before = node, self._links.get(node)
         self._links[node] = link
         if before is not None and before is not link:
@@ -316,7 +316,7 @@ class Server:
                 self._held = []
                 self._spawn(self._go_on_after(self._note(action)))
             case Note(generation, journal.Adopted()):
-                # Each coordinator that follows says so for itself.
+                # Each later coordinator writes this line for itself.
                 self._note(Note(generation, journal.Adopted(self._term.number)))
             case Note():
                 self._note(action)
@@ -364,7 +364,7 @@ class Server:
         return None if self._term.is_over() else claim(self._chain, self._config, self._directory, wanted)
 
     async def _finish(self, action: Finish) -> None:
-        """The verdict is written before anybody is told; the first one stands."""
+        """Write the verdict before any agent gets it; the first one counts."""
         generation = self._machine.generation.number
         try:
             async with asyncio.timeout(self._store_s):
@@ -441,7 +441,7 @@ def store_patience_s(config: RunConfig) -> float:
 
 
 def patiently(work: Callable[[], T], patience_s: float) -> T:
-    """What `work` gives, tried again while the store cannot be used: a coordinator that ends each time would use up its restarts."""
+    """Return the result of `work`, retried while the store is unavailable: a coordinator that ends each time would use up its restarts."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -545,7 +545,7 @@ def main() -> None:
     gc.set_threshold(GARBAGE)
     asyncio.run(server.serve())
     if server.store_hangs:
-        # Nobody can end the thread that waits for it.
+        # The thread that waits for it cannot be ended.
         os._exit(0)
 
 

@@ -19,10 +19,11 @@ _log = logging.getLogger(__name__)
 TRIES = 3
 TIMEOUT_S = 5.0
 PAUSE_S = 2.0  # before another try
-SILENCE_S = 600.0  # in which the same is not said again
+# In which the same notice is not sent again.
+SILENCE_S = 600.0
 WAITING = 100  # notices; more than these are dropped
 
-# What a person must do, by how an attempt ended; nothing where the scheduler's next attempt goes on by itself.
+# Actions for a person, by how an attempt ended; none if the scheduler's next attempt continues by itself.
 _TO_DO: Mapping[int, str] = {
     Exit.RETRY_HERE: "start the next attempt unless the scheduler does",
     Exit.RETRY_ELSEWHERE: "inspect the suspected node; exclude it from the next attempt",
@@ -37,7 +38,7 @@ _OF_A_NODE: Mapping[str, str] = {"lost": "node lost", "excluded": "node left out
 
 @dataclass(frozen=True)
 class Notice:
-    """`kind` is what happened: "hang", "corruption", "node lost", "node left out", or the verdict's name. `done`: what the run did;
+    """`kind` is the event: "hang", "corruption", "node lost", "node left out", or the verdict's name. `done`: what the run did;
     `to_do`: what a person must do."""
 
     run: str
@@ -58,10 +59,10 @@ class Notice:
 
 
 class Notifier:
-    """Hears the journal's lines and the verdict, and says what matters: a hang, wrong numbers, a node that was lost or is left out (once
-    each), an attempt that failed.
+    """Takes the journal's lines and the verdict, and sends notices: a hang, corruption, a lost or excluded node (once each), a failed
+    attempt.
 
-    `journal` and `verdict` neither block nor raise. The address is a secret: it stands in no message and no log.
+    `journal` and `verdict` neither block nor raise. The address is a secret: it is in no message and no log.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class Notifier:
         now_s: Callable[[], float] = time.monotonic,
         pause_s: float = PAUSE_S,
     ) -> None:
-        """`report` is where a person finds the run. Without `config.notify`, or where its variable is not set, nothing is sent."""
+        """`report` is where a person finds the run. Without `config.notify`, or if its variable is not set, nothing is sent."""
         self._run, self._attempt, self._report = config.run or "", attempt, report
         self._address = environment.get(config.notify.webhook_env, "") if config.notify else ""
         self._now_s, self._pause_s = now_s, pause_s
-        self._said: dict[str, float] = {}  # what was said when
-        # Nodes that were lost or are left out, and not spoken of yet.
+        self._said: dict[str, float] = {}  # time of the last notice, by key
+        # Lost or excluded nodes without a notice so far.
         self._lost: dict[int, Mapping[str, Any]] = {}
         self._failure: Mapping[str, Any] = {}
         self._queue: queue.Queue[Notice | None] = queue.Queue(WAITING)
@@ -136,7 +137,7 @@ class Notifier:
         self._say("corruption", self._notice("corruption", line["found"], facts, line["generation"], done, to_do), ())
 
     def _replaced(self, lost: Mapping[str, Any], done: str) -> None:
-        """Said once for each node, however often it comes back."""
+        """Send one notice for each node, however often it comes back."""
         node = int(lost["node"])
         del self._lost[node]
         to_do = "repair or replace the node; one spare fewer is left"
@@ -166,7 +167,7 @@ class Notifier:
     # --- how it is sent -----------------------------------------------------------------------------------------------
 
     def _say(self, key: str, notice: Notice, evidence: Any) -> None:
-        """Hands the notice to the thread, unless the same was said a short while ago."""
+        """Hand the notice to the thread, unless an equal one was sent within SILENCE_S."""
         now = self._now_s()
         if not self._address or now - self._said.get(key, now - 2 * SILENCE_S) < SILENCE_S:
             return
@@ -180,7 +181,7 @@ class Notifier:
             _complain("too many notices are waiting; one was dropped")
 
     def close(self, patience_s: float = TIMEOUT_S) -> None:
-        """Waits until all that was said is sent or given up, so long at most."""
+        """Wait until all notices are sent or given up, at most this long."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):  # the process ends without what is left
                 self._queue.put(None, timeout=patience_s)
@@ -200,7 +201,7 @@ class Notifier:
             _complain(f"the webhook could not be reached ({why}), attempt {attempt + 1} of {TRIES}")
 
     def _post(self, body: bytes) -> str | None:
-        """Why the request failed; None when it was taken. Says nothing of the address, which the errors' own texts may hold."""
+        """Why the request failed; None when it was taken. Never contains the address, which the errors' texts may hold."""
         try:
             request = urllib.request.Request(self._address, body, {"Content-Type": "application/json"}, method="POST")
             if request.type not in ("http", "https"):

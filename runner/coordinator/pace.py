@@ -9,7 +9,7 @@ from headway.runner.coordinator.state import Phase
 
 TICK_S = 0.1
 CALM_S = 0.5
-# Without a sign of life for so long nothing is suspected yet (health/watch.py: _SUSPECT of BOUND_S).
+# Without a heartbeat for so long nothing is suspected yet (health/watch.py: _SUSPECT of BOUND_S).
 QUIET_S = 0.75
 # Nodes looked through in a second of ticks at most: with many, the ticks are fewer.
 NODES_A_TICK = 50_000
@@ -26,12 +26,12 @@ class Pace:
         self._ticked_s = now_s
 
     def goes_along(self, now_s: float) -> bool:
-        """Whether to look now, when something was heard."""
+        """Return whether a tick is due together with the event that just arrived."""
         since_s = now_s - self._ticked_s
         return since_s >= self._shortest_s and (since_s >= CALM_S or not self._is_calm(now_s))
 
     def due_s(self, now_s: float) -> float:
-        """When to look if nothing is heard until then: while all is well, when the ranks have been quiet for QUIET_S."""
+        """Return when the next tick is due without events: while all is well, once the ranks have been quiet for QUIET_S."""
         due_s = self._ticked_s + self._shortest_s
         return max(due_s, now_s + QUIET_S - self._machine.vitals.quiet_s(now_s)) if self._is_calm(now_s) else due_s
 

@@ -22,9 +22,9 @@ class RestartDecision:
 
 
 class Policy:
-    """The restart budget, what has failed so far, and whom it speaks against.
+    """The restart budget, and the failures so far with their suspects.
 
-    With a budget that is never refilled nothing is judged: each failure but a node's loss costs one restart, as under torchrun.
+    With a budget that is never refilled, every failure but a node's loss costs one restart, as under torchrun, whatever its cause.
     """
 
     def __init__(self, restart: Restart, *, script: bool, restarts: int = 0, batch_samples: int | None = None) -> None:
@@ -49,7 +49,7 @@ class Policy:
 
     @property
     def restarts(self) -> int:
-        """Failures of this attempt after which it went on."""
+        """Failures of this attempt after which it continued."""
         return self._restarts
 
     @property
@@ -87,7 +87,7 @@ class Policy:
         return RestartDecision(None, why, exclude)
 
     def _without_node(self, cause: Cause, node: int, spare_nodes: int) -> RestartDecision:
-        """A device that must be reset fails every start on its node, and nobody resets it while the job holds it; one that computes
+        """Exclude the node of a broken device: one that must be reset fails every start while the job holds it, and one that computes
         wrongly would spoil every further step."""
         if not spare_nodes:
             return RestartDecision(Exit.RETRY_ELSEWHERE, cause.text)
@@ -96,7 +96,7 @@ class Policy:
         )
 
     def _charged(self, cause: Cause, is_further: bool) -> RestartDecision:
-        """Goes on at the cost of a restart, or ends the attempt."""
+        """Continue at the cost of a restart, or end the attempt."""
         self._fruitless += not is_further
         if self._judges and self._fruitless >= self._restart.no_progress:
             why = f"{self._fruitless} failures in a row without a new step; the last: {cause.text}"
@@ -107,7 +107,7 @@ class Policy:
         self._budget -= 1
         return self._go_on(f"{self._budget} of {self._restart.budget} restarts left")
 
-    # --- what the same again says -------------------------------------------------------------------------------------
+    # --- repeated failures -------------------------------------------------------------------------------------------
 
     def _hopeless(self, cause: Cause) -> str | None:
         """Why a further start would end the same way; None while it may not."""
@@ -120,11 +120,11 @@ class Policy:
         return f"{_times(same)} {when}: {cause.text}; {self._advice(cause)}"
 
     def _times_enough(self, cause: Cause, same: Sequence[Cause]) -> int:
-        """How often the same must happen at the same step until it is no chance.
+        """Return how often a failure must repeat at the same step until it counts as deterministic.
 
         Twice where a fresh start was tried already (memory, which a fresh process had whole; a value that was computed again; an
-        exception before the first step) or where another node saw it too, else three times. A script counts its steps from each of
-        its starts, so the same number may well be progress, and is told apart from that only by the third time.
+        exception before the first step) or on another node too, else three times. A script counts its steps from each of
+        its starts, so the same number may be progress, which only a third time rules out.
         """
         if self._is_script and cause.step:
             return 3
@@ -133,7 +133,7 @@ class Policy:
         return 2 if len({each.node for each in same}) > 1 else 3
 
     def _advice(self, cause: Cause) -> str:
-        """What a person can do about what every start meets."""
+        """Return the hint for a failure of every start."""
         if cause.kind is CauseKind.OUT_OF_MEMORY:
             return "a fresh process had all of the memory: reduce its use (smaller micro batch, more sharding, recomputation)"
         if not cause.step or self._is_script:
@@ -144,8 +144,8 @@ class Policy:
         return f"the batch{sample} or the code is at fault; to skip the batch, add to `history`: {entry}"
 
     def _speaks_against_node(self, cause: Cause) -> str | None:
-        """Why the node that failed should be left out: twice at other steps it is a suspect; twice at one step another node can tell the
-        node from the batch."""
+        """Return why the failed node should be excluded: after two failures at different steps it is a suspect; after two at one step,
+        another node shows whether it is the node or the batch."""
         if cause.kind not in (CauseKind.CRASH, CauseKind.HANG, CauseKind.USER_ERROR):
             return None
         before = [each for each in self._failures[:-1] if each.node == cause.node and each.kind is not CauseKind.PREEMPTION]

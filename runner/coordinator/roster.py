@@ -9,24 +9,24 @@ from headway.runner.coordinator.events import Joined
 
 @dataclass
 class Member:
-    """A node that has joined, or that a coordinator before us knew. `host` is empty and `domain` null where nobody knows them."""
+    """A node that has joined, or that an earlier coordinator knew. `host` is empty and `domain` None if unknown."""
 
     host: str
     domain: str | None
-    # The newest that its agent has spoken of.
+    # The newest that its agent has reported.
     generation: int
-    # When its agent last said anything: a node may vanish without ending its connection.
+    # Time of its agent's last message: a node may vanish without ending its connection.
     heard_at: float
-    # When its connection ended, or it was last heard before it was given up.
+    # When its connection ended, or, if it was given up, the time of its last message.
     gone_at: float | None = None
     port: int | None = None
     # Of its last rendezvous: a beat that was under way may still name it.
     used_port: int | None = None
     lost: bool = False  # given up; it may come back
     excluded: bool = False  # a suspect: others come first
-    # A coordinator before us knew it, and it has not joined this one.
+    # An earlier coordinator knew it, and it has not joined this one.
     presumed: bool = False
-    # We have ended its connection, since what it was sent has not arrived.
+    # This coordinator ended the connection, since the node took nothing.
     unanswered: bool = False
 
     @property
@@ -79,7 +79,7 @@ class Roster:
         return len(self.slots) * self.config.procs_per_slot
 
     def presume(self, slots: Mapping[int, int], hosts: Mapping[int, str], now_s: float) -> None:
-        """The binding that a coordinator before us had made; `hosts` as far as they are known. Its nodes have until now not been heard."""
+        """Presume the binding of an earlier coordinator; `hosts` as far as they are known. Its nodes count as silent since now."""
         for node in slots.values():
             self.members.setdefault(node, Member(hosts.get(node, ""), None, 0, now_s, gone_at=now_s, presumed=True))
         self._set(slots)
@@ -133,7 +133,7 @@ class Roster:
         return found
 
     def is_at_home(self) -> bool:
-        """Whether each slot's own node is there, so that nobody needs to move."""
+        """Return whether each slot's own node is present, so that no slot needs to move."""
         own = (self.members.get(node) for node in range(self.config.slots) if node not in self.barred)
         return all(member is not None and member.connected for member in own)
 
@@ -146,7 +146,7 @@ class Roster:
         return binding is not None and len(binding.nodes) > len(self.slots)
 
     def bind(self) -> list[Moved] | None:
-        """Gives every slot a node that is not lost; says what has changed. None when too few are left, and then nothing has."""
+        """Give every slot a node that is not lost, and return the changes. None if too few are left; then nothing has changed."""
         binding = self._binding()
         if binding is None:
             return None

@@ -24,7 +24,7 @@ from headway.runner.health.watch import Hang, Watch
 GRACE_SHARE = 0.7
 # Of the grace period: then the attempt ends, whatever still runs.
 LAST_SHARE = 0.9
-# A node counts as heard for so long after its last message; at least three heartbeats, where they are rare.
+# A node counts as present for so long after its last message; at least three heartbeats, where they are rare.
 HEARD_S = 3.0
 # How long a node is unreachable whose connection has ended, and how long no rank anywhere makes progress where one is silent: with the
 # other, the node is lost.
@@ -51,10 +51,10 @@ class Phase(Enum):
 
 @dataclass
 class Generation:
-    """One gang start: its base, and what has become of its ranks.
+    """One gang start: its base, and the state of its ranks.
 
     `order` is the start that its agents got, for one that missed it. `known`: an agent has the order, or has reported this generation.
-    `failed_nodes`: where a rank ended although nobody asked it to. `unread`: by node, what a rank could not read of the base.
+    `failed_nodes`: where a rank ended without an order. `unread`: reports that the base could not be read, by node.
     `corrupted`: the first report of corruption, as in the journal. `undead`: ranks that SIGKILL has not ended, with their process states.
     `regroups`: it ends so that the next one can be larger.
     """
@@ -82,11 +82,11 @@ class Generation:
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a coordinator finds of its attempt in chain and journal: nothing, or what the one before it left.
+    """State of an attempt that a coordinator finds in chain and journal; empty if it is the first.
 
     `generation` is the newest that was claimed (0: none) and `base` its base; `slots` (slot -> node), `hosts` (by node), `started` and
     `corrupted` are the journal's lines on that generation. `barred` nodes must not compute in this attempt any more, and those with
-    `undying` ranks not until these have ended. `proven_step` is what the run of a script had committed when its replicas were last equal.
+    `undying` ranks not until these have ended. `proven_step` is the last commit of a script's run before its replicas were last equal.
     """
 
     generation: int = 0

@@ -1,4 +1,4 @@
-"""Decides what a failure says against its host, for the list of suspects."""
+"""Decides which failures count against their host, for the list of suspects."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from headway.runner.contract import CauseKind
 from headway.runner.coordinator.causes import Cause
 from headway.runner.suspects import Strike
 
-# What a failure says about the host that it was on. A crash may be the program's own.
+# Weights by kind of failure. A crash may be the fault of the program.
 _WEIGHTS: Mapping[CauseKind, float] = {
     CauseKind.NODE_LOST: 1.0,
     CauseKind.HARDWARE: 1.0,
@@ -22,8 +22,10 @@ _NOBODY = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def strike(cause: Cause, run: str, wall: float) -> Strike | None:
-    """What the failure says against its host; None where it says nothing: the user's errors, memory, values, stores and whoever kills a
-    process from outside never do, and a loopback address names no host."""
+    """Return the strike against the failure's host; None for failures that do not count.
+
+    The user's errors, memory, values, stores and kills from outside never count, and a loopback address names no host.
+    """
     weight = _WEIGHTS.get(cause.kind, 0.0)
     if cause.host is None or not weight or cause.host in _NOBODY or (cause.outside and cause.kind not in _OF_THE_HOST):
         return None

@@ -35,7 +35,7 @@ class Term:
 
     @classmethod
     def take(cls, directory: RunDirectory, node: int, host: str) -> "Term":
-        """The next term. Who had the one before sees that it was followed, and ends."""
+        """Take the next term. The coordinator of the previous one sees that, and ends."""
         directory.coordinators.mkdir(parents=True, exist_ok=True)
         while True:
             number = newest(directory) + 1
@@ -47,14 +47,14 @@ class Term:
         return newest(self.directory) > self.number
 
     def publish(self, host: str, port: int) -> bool:
-        """Says where this coordinator listens, unless there is a newer one; True if that stands there now."""
+        """Publish this coordinator's address unless there is a newer one; return whether it is published now."""
         if self.is_over():
             return False
         write_atomic(self.directory.coordinator, json.dumps(self._address(host, port)).encode() + b"\n")
         return True
 
     def is_published(self, host: str, port: int) -> bool:
-        """Whether what stands there is ours: a coordinator before us may have written its own late."""
+        """Return whether the published address is this coordinator's: an earlier one may have written its own late."""
         try:
             return bool(json.loads(self.directory.coordinator.read_text()) == self._address(host, port))
         except ValueError:

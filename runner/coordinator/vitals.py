@@ -6,9 +6,9 @@ from headway.runner.contract import RunConfig
 from headway.runner.health.watch import RankBeat
 
 # Where all ranks take part in each step, so that they stand still together when one is gone. Elsewhere (a restore, a long evaluation) a
-# rank may be without a sign of life for as long as it likes.
+# rank may be silent for as long as it likes.
 _TRAINING = frozenset({"data", "compute", "collective", "script"})
-# Times the longest pause of late: so long without any sign of life is not usual.
+# Multiple of the longest recent pause from which silence is unusual.
 _USUAL = 2.5
 # Taken for the longest pause where nothing was seen yet.
 ADOPTED_S = 2.0
@@ -34,10 +34,10 @@ class Vitals:
         self.begin(now_s)
 
     def begin(self, now_s: float, base_step: int = 0, *, adopted: bool = False) -> None:
-        """A generation starts from `base_step`, or was `adopted`: how long its pauses are was not seen then."""
+        """Begin a generation from `base_step`; the usual pauses of an `adopted` one are not known yet."""
         self.step = self._base_step = base_step
-        self._moved_at = now_s  # the newest sign of life of any rank
-        # The longest pause between two, the older ones half forgotten.
+        self._moved_at = now_s  # the newest heartbeat of any rank
+        # The longest pause between two heartbeats; older ones decay.
         self._pause_s = ADOPTED_S if adopted else 0.0
         # When a rank was last seen in a section that is none of _TRAINING.
         self._elsewhere_at = now_s
@@ -55,7 +55,7 @@ class Vitals:
                 self._elsewhere_at = now_s
 
     def slept(self, seconds: float) -> None:
-        """The coordinator has heard nobody for so long."""
+        """Shift all times by `seconds` in which the coordinator received nothing."""
         self._moved_at += seconds
         self._elsewhere_at += seconds
 
@@ -69,7 +69,7 @@ class Vitals:
         return _USUAL * self._pause_s
 
     def quiet_s(self, now_s: float) -> float:
-        """How long no rank anywhere has given a sign of life."""
+        """Return how long no rank anywhere has sent a heartbeat."""
         return now_s - self._moved_at
 
     def moved_since(self, then_s: float) -> bool:
