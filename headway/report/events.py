@@ -22,6 +22,16 @@ from headway.runner.contract.journal import (
 )
 
 
+# Kinds of the journal that are no event of their own in a report: its tables and its timeline have them.
+SHOWN_ELSEWHERE = frozenset(
+    {
+        *("claim", "start", "section", "loaded", "finished", "end", "preempted", "failure"),
+        *("committed", "retired", "refused", "unread", "waited", "compared"),
+        *("standby", "warm", "adopted", "undead"),
+    }
+)
+
+
 @dataclass(frozen=True)
 class Event:
     """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory."""
@@ -65,6 +75,7 @@ def _told(entry: Entry) -> tuple[str, str] | None:
             return "refused file", f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Unseen():
             return "unseen", f"not observable from outside: {'; '.join(entry.calls)}"
+    # The other kinds are in SHOWN_ELSEWHERE.
     return None
 
 
