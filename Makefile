@@ -3,6 +3,9 @@ PYTHON ?= python3
 # Where torch comes from. Empty: what pip finds. On a machine without a GPU: TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 BIN := .venv/bin
+# Python keeps what it compiles, whatever the environment says: the tests start thousands of processes, and pytest would rewrite each test
+# module in each of its workers.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 # What headway is measured against: each of benchmarks/peers in a venv of its own.
 PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildcard benchmarks/peers/*.txt))
@@ -91,20 +94,20 @@ compat: $(COMPAT:%=.venv-compat/%/installed.stamp)
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
-# The tests that compute in one process run beside those that mostly wait for daemons; then those that train a little, two files at a time;
-# then, by themselves, whole runs and the fabric, whose timers are short. A shell lets what it starts in the background ignore interrupts,
-# which some tests send.
-BESIDE := tests/real/kubernetes tests/real/pulumi tests/real/slurm
+# Real parts mostly wait for daemons, so the tests that compute run beside them: those of one process, then those that train a little, two
+# files at a time. Whole runs and the fabric, whose timers are short, run by themselves. A shell lets what it starts in the background ignore
+# interrupts, which some tests send.
+REAL := tests/real/kubernetes tests/real/pulumi tests/real/slurm
 ALONE := tests/faults tests/real
 # What belongs to make soak and make test-fixtures.
 ONCE := not variant and not fixture
 test: lint
-	@calm=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$calm' EXIT; trap 'exit 130' INT TERM; \
-	env --default-signal=INT $(BIN)/python -m pytest -m '(calm or not slow) and $(ONCE)' >$$calm 2>&1 & pid=$$!; failed=0; \
-	$(BIN)/python -m pytest -m 'slow and $(ONCE)' $(BESIDE) || failed=1; \
-	wait $$pid || failed=1; cat $$calm; \
+	@real=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$real' EXIT; trap 'exit 130' INT TERM; \
+	env --default-signal=INT $(BIN)/python -m pytest -m 'slow and $(ONCE)' $(REAL) >$$real 2>&1 & pid=$$!; failed=0; \
+	$(BIN)/python -m pytest -m '(calm or not slow) and $(ONCE)' -n 2 || failed=1; \
 	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
-	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' $(ALONE) $(BESIDE:%=--ignore=%) || failed=1; \
+	wait $$pid || failed=1; cat $$real; \
+	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' $(ALONE) $(REAL:%=--ignore=%) || failed=1; \
 	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt
