@@ -21,7 +21,6 @@ from headway.runner.contract.journal import (
     Unseen,
 )
 
-
 # Kinds of the journal that are no event of their own in a report: its tables and its timeline have them.
 SHOWN_ELSEWHERE = frozenset(
     {

@@ -3,13 +3,15 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from headway.runner.agent.processes import START
+from headway.runner.agent.protocol import RankOrder
 from headway.runner.contract import RunConfig, RunDirectory, node_of, partner_of
+from headway.runner.contract.orders import StartRanks
 from headway.runner.goodput.tracking import tracker_environment
 
 STDOUT, STDERR = 1, 2  # bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std
@@ -47,14 +49,10 @@ def command(
     slot: int,
     local_rank: int,
     generation: int,
-    start: Mapping[str, Any],
+    start: StartRanks,
     environment: Mapping[str, str],
-) -> dict[str, Any]:
-    """One rank's order to the supervisor: `{argv, environment, stdout, stderr, hosts_store, cpus}`.
-
-    `start` is the body of the coordinator's message, `environment` the supervisor's own, which the order's is put on top of. `stdout` and
-    `stderr` are paths, null for where the supervisor's go. `cpus` are those that the rank is bound to, null for all.
-    """
+) -> RankOrder:
+    """Return one rank's order to the supervisor, whose own variables are `environment`."""
     given = Torchrun.of(config)
     rank = slot * config.procs_per_slot + local_rank
     known = {
@@ -68,25 +66,27 @@ def command(
         stdout = stderr = str(directory.log(slot, rank)) if logged else None
     else:
         known |= _device(local_rank, environment) if given.virtual_local_rank else {}
-        folder = log_folder(environment, start["restarts"], local_rank)
+        folder = log_folder(environment, start.restarts, local_rank)
         known["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(config.trainer.options.get("signals", ("SIGTERM", "SIGINT")))
         known["TORCHELASTIC_ERROR_FILE"] = "" if folder is None else folder / "error.json"
         stdout, stderr = (_stream(bit, given, local_rank, folder) for bit in (STDOUT, STDERR))
-    return {
-        "argv": worker_argv(config, local_rank, environment),
-        "environment": {name: str(value) for name, value in known.items()},
-        "stdout": stdout,
-        "stderr": stderr,
-        "hosts_store": rank == 0,
-        "cpus": json.loads(environment.get("HEADWAY_CPUS", "{}")).get(str(local_rank)),
-    }
+    return RankOrder(
+        rank=rank,
+        local_rank=local_rank,
+        argv=worker_argv(config, local_rank, environment),
+        environment={name: str(value) for name, value in known.items()},
+        stdout=stdout,
+        stderr=stderr,
+        hosts_store=rank == 0,
+        cpus=json.loads(environment.get("HEADWAY_CPUS", "{}")).get(str(local_rank)),
+    )
 
 
 def _torchrun_environment(
-    config: RunConfig, slot: int, local_rank: int, start: Mapping[str, Any], given: Torchrun | None
+    config: RunConfig, slot: int, local_rank: int, start: StartRanks, given: Torchrun | None
 ) -> dict[str, Any]:
     """torchrun's own contract: docs.pytorch.org elastic/run, "Environment Variables"."""
-    procs, slots = config.procs_per_slot, start.get("slots", config.slots)
+    procs, slots = config.procs_per_slot, start.slots
     rank = slot * procs + local_rank
     return {
         "RANK": rank,
@@ -98,9 +98,9 @@ def _torchrun_environment(
         "ROLE_NAME": "default" if given is None else given.role,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": slots * procs,
-        "MASTER_ADDR": start["master_addr"] if given is None or given.master_addr is None else given.master_addr,
-        "MASTER_PORT": start["master_port"],
-        "TORCHELASTIC_RESTART_COUNT": start["restarts"],
+        "MASTER_ADDR": start.master_addr if given is None or given.master_addr is None else given.master_addr,
+        "MASTER_PORT": start.master_port,
+        "TORCHELASTIC_RESTART_COUNT": start.restarts,
         "TORCHELASTIC_MAX_RESTARTS": config.restart.budget if given is None else given.max_restarts,
         "TORCHELASTIC_RUN_ID": config.run if given is None or given.run_id is None else given.run_id,
         # Served beside the workers (agent/store.py), as torchrun's agent does.
@@ -109,24 +109,23 @@ def _torchrun_environment(
 
 
 def _own_environment(
-    config: RunConfig, directory: RunDirectory, local_rank: int, slot: int, generation: int, start: Mapping[str, Any]
+    config: RunConfig, directory: RunDirectory, local_rank: int, slot: int, generation: int, start: StartRanks
 ) -> dict[str, Any]:
     own = {
         "HEADWAY_RUN_JSON": directory.run_json,
         "HEADWAY_ATTEMPT": directory.attempt,
         "HEADWAY_GENERATION": generation,
         "HEADWAY_LOCAL_RANK": local_rank,
-        "HEADWAY_BASE": json.dumps(start["base"]),
+        "HEADWAY_BASE": json.dumps(asdict(start.base) if start.base else None),
     }
     partner = partner_node(config, slot, start)
     return own if partner is None else {**own, "HEADWAY_PARTNER": directory.keeper(partner)}
 
 
-def partner_node(config: RunConfig, slot: int, start: Mapping[str, Any]) -> int | None:
+def partner_node(config: RunConfig, slot: int, start: StartRanks) -> int | None:
     """The node whose keeper holds copies of this slot's captures; null where the job keeps none."""
-    slots = start.get("slots", config.slots)
-    partner = partner_of(slot, slots, config.partner_segment) if config.checkpoint.has("peer") else None
-    return None if partner is None else node_of(partner, dict(start.get("moved", [])))
+    partner = partner_of(slot, start.slots, config.partner_segment) if config.checkpoint.has("peer") else None
+    return None if partner is None else node_of(partner, dict(start.moved))
 
 
 def _device(local_rank: int, environment: Mapping[str, str]) -> dict[str, str]:
@@ -171,16 +170,16 @@ def is_ours(argv: Sequence[str]) -> bool:
     return list(argv[:3]) == [sys.executable, "-u", START] and argv[3] in STANDBY_MODULES
 
 
-def make_folders(order: Mapping[str, Any]) -> None:
-    """The directories that an order's files are to lie in; for torchrun's, a note of the rank in the run's own, for whoever shows them."""
-    for path in (order["stdout"], order["stderr"]):
+def make_folders(order: RankOrder) -> None:
+    """Make the folders of an order's files; for torchrun's, note the rank in the run's own, for programs that show them."""
+    for path in (order.stdout, order.stderr):
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    if path := order["environment"].get("TORCHELASTIC_ERROR_FILE"):
+    if path := order.environment.get("TORCHELASTIC_ERROR_FILE"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        note = rank_note(Path(order["environment"]["HEADWAY_RUN_JSON"]).parent, Path(path).parent)
+        note = rank_note(Path(order.environment["HEADWAY_RUN_JSON"]).parent, Path(path).parent)
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(order["environment"]["RANK"])
+        note.write_text(order.environment["RANK"])
 
 
 def rank_note(attempt_directory: Path, folder: Path) -> Path:

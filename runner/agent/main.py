@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,34 @@ from headway.runner.agent.flight import Recorder, answers
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.launch import command, is_ours, make_folders
 from headway.runner.agent.pauses import Pauses
+from headway.runner.agent.protocol import (
+    Coordinate,
+    Dump,
+    ExitNode,
+    KillWorkers,
+    Listen,
+    Listening,
+    NodeState,
+    RankOrder,
+    Request,
+    Spawn,
+    Spawned,
+    StandbyReport,
+    StartStandbys,
+    StopSignal,
+    UndeadReport,
+    WorkerEnded,
+    WorkerEvent,
+    WorkerProcess,
+    encode,
+    report_of,
+)
 from headway.runner.agent.standby import worth_importing
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
 from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, RunDirectory, from_json, read_verdict, slot_of
+from headway.runner.contract.orders import ORDERS, Assign, ProbeRanks, Save, StartRanks, Stop, Survey, order_of
 from headway.runner.coordinator import term
 from headway.runner.coordinator.vitals import beat_interval_s
 from headway.runner.health.collectives import Collective
@@ -72,12 +95,12 @@ class Agent:
     slot: int | None = None
     generation: int = 0  # the newest that this node knows of
     port: int | None = None
-    workers: dict[int, dict[str, Any]] = field(default_factory=dict)  # by rank, of the newest generation here
+    workers: dict[int, WorkerProcess] = field(default_factory=dict)  # by rank, of the newest generation here
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     stopping_since: float | None = None  # monotonic
     _link: Link | None = None
     _met: bool = False  # a coordinator, at least once
-    _start_body: dict[str, Any] = field(default_factory=dict)
+    _start_order: StartRanks | None = None
     _started: float = field(default_factory=time.monotonic)  # when this generation began here, as far as this agent has seen it
     _began: float = 0.0  # when this generation's workers were all in their own code; 0 until then
     _parked: int = -1  # the generation for whose next start standbys were asked for
@@ -105,7 +128,9 @@ class Agent:
         self._from_supervisor, self._to_supervisor = await asyncio.open_unix_connection(
             sock=socket.socket(fileno=descriptor), limit=MAX_LINE_BYTES
         )
-        self._greet(json.loads(await self._from_supervisor.readline()))
+        hello = report_of(await self._from_supervisor.readline())
+        assert isinstance(hello, NodeState)  # noqa: S101  the supervisor's first line
+        self._greet(hello)
         works = (self._hear_supervisor(), self._meet(), self._keep_beating())
         tasks = [asyncio.create_task(work) for work in works]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -116,43 +141,44 @@ class Agent:
         for task in done:
             task.result()
 
-    def _greet(self, hello: dict[str, Any]) -> None:
-        self.workers = {worker["rank"]: worker for worker in hello["workers"]}
-        self.generation = max((worker["generation"] for worker in self.workers.values()), default=0)
-        self.events.extend(hello["events"])
-        self.port = hello["port"]
-        if hello["stopping_s"] is not None:
-            self._asked_to_stop(time.monotonic() - hello["stopping_s"])
+    def _greet(self, hello: NodeState) -> None:
+        self.workers = {worker.rank: worker for worker in hello.workers}
+        self.generation = max((worker.generation for worker in self.workers.values()), default=0)
+        self.events.extend(hello.events)
+        self.port = hello.port
+        if hello.stopping_s is not None:
+            self._asked_to_stop(time.monotonic() - hello.stopping_s)
 
-    def _ask(self, what: str, **fields: Any) -> None:
-        self._to_supervisor.write(json.dumps({"what": what, **fields}).encode() + b"\n")
+    def _ask(self, request: Request) -> None:
+        self._to_supervisor.write(encode(request))
 
     async def _hear_supervisor(self) -> None:
         while line := await self._from_supervisor.readline():
-            message = json.loads(line)
-            match message["what"]:
-                case "listening":
-                    self.port = message["port"]
+            match report_of(line):
+                case Listening(port):
+                    self.port = port
                     self._beat()
-                case "standbys":
+                case StandbyReport(ready):
                     if self.slot == 0:
-                        self._say_evidence({"what": "note", "kind": "standby", "ready": message["ready"]})
-                case "spawned":
-                    self._spawned(message["workers"], message["cold"])
-                case "event":
-                    self.events.append(message["event"])
-                    self._report_event(message["event"])
-                case "ended":
-                    self.workers[message["worker"]["rank"]] = message["worker"]
-                    self._report_end(message["worker"])
-                case "undead":
-                    self._say_evidence({"what": "undead", "workers": message["undead"]})
-                case "signal":
+                        self._say_evidence({"what": "note", "kind": "standby", "ready": ready})
+                case Spawned(workers, cold):
+                    self._spawned(workers, cold)
+                case WorkerEvent(event):
+                    self.events.append(event)
+                    self._report_event(event)
+                case WorkerEnded(worker):
+                    self.workers[worker.rank] = worker
+                    self._report_end(worker)
+                case UndeadReport(undead):
+                    self._say_evidence(
+                        {"what": "undead", "workers": [{"rank": each.rank, "state": each.state} for each in undead]}
+                    )
+                case StopSignal():
                     self._asked_to_stop(time.monotonic())
 
-    def _spawned(self, workers: list[dict[str, Any]], cold: dict[str, str]) -> None:
-        self.workers = {worker["rank"]: worker for worker in workers}
-        ranks = sorted(worker["rank"] for worker in workers if worker["warm"])
+    def _spawned(self, workers: list[WorkerProcess], cold: Mapping[int, str]) -> None:
+        self.workers = {worker.rank: worker for worker in workers}
+        ranks = sorted(worker.rank for worker in workers if worker.warm)
         if (ranks or cold) and self.slot == 0:  # every node of a job does the same, so one of them says it
             self._say_evidence({"what": "note", "kind": "warm", "ranks": ranks, "cold": sorted(set(cold.values()))})
 
@@ -160,7 +186,7 @@ class Agent:
         self._over.set()
         self._cut.set()
         self._recorder.close(self.workers)
-        self._ask("exit", code=code)
+        self._ask(ExitNode(code))
 
     # --- being asked to stop ------------------------------------------------------------------------------------------
 
@@ -253,7 +279,7 @@ class Agent:
 
     def _silent_s(self) -> float:
         """Since the last sign of life of a worker here, of which their start is the first; of a node without workers there is none."""
-        signs = [self.page.read(worker["local_rank"])["monotonic_ns"] / 1e9 or self._started for worker in self._running()]
+        signs = [self.page.read(worker.local_rank)["monotonic_ns"] / 1e9 or self._started for worker in self._running()]
         return time.monotonic() - max(signs) - self._pauses.since(max(signs)) if signs else float("inf")
 
     def _take_over(self, away_s: float) -> None:
@@ -266,7 +292,7 @@ class Agent:
         now = time.monotonic()
         if away_s > patience_s and now - self._coordinated > TAKEOVER_AGAIN_S and not self._another_starts(now):
             self._coordinated = now
-            self._ask("coordinate")
+            self._ask(Coordinate())
 
     def _another_starts(self, now: float) -> bool:
         """Whether another node's coordinator has taken a term, and has had no time to publish itself yet."""
@@ -288,14 +314,14 @@ class Agent:
         """Joins, and says again what may not have arrived."""
         self._link, self._met = link, True
         _log.info("connected to the coordinator")
-        ranks = sorted(worker["rank"] for worker in self._running())
+        ranks = sorted(worker.rank for worker in self._running())
         # What a scheduler knows of this node; what the run knows of its host the coordinator knows too.
         domain = os.environ.get("HEADWAY_DOMAIN") or None
         self._send("join", {"host": self.host, "domain": domain, "running": ranks, "port": self.port})
         for event in self.events:
             self._report_event(event)
         for worker in self.workers.values():
-            if worker["ended"] is not None:
+            if worker.ended is not None:
                 self._report_end(worker)
         if self.stopping_since is not None:
             self._say_stopping(self.stopping_since)
@@ -319,12 +345,12 @@ class Agent:
             self._park()
             if self.port is None and time.monotonic() - self._listened > LISTEN_AGAIN_S:
                 self._listened = time.monotonic()
-                self._ask("listen")
+                self._ask(Listen())
             await asyncio.sleep(interval_s)
 
     def _beat(self) -> None:
         self._runs()
-        ranks = {worker["rank"]: self._heartbeat(worker["local_rank"]) for worker in self._running()}
+        ranks = {worker.rank: self._heartbeat(worker.local_rank) for worker in self._running()}
         self._send("beat", {"port": self.port, "ranks": ranks})
 
     def _heartbeat(self, local_rank: int) -> list[Any]:
@@ -343,22 +369,22 @@ class Agent:
     def _say_evidence(self, body: dict[str, Any]) -> None:
         self._send("evidence", body)
 
-    def _report_end(self, worker: dict[str, Any]) -> None:
+    def _report_end(self, worker: WorkerProcess) -> None:
         """With all others that end in this turn of the loop, in one message."""
-        facts = {key: worker[key] for key in ("rank", "code", "asked", "oom")}
-        _log.info("exited", extra=log.fields({**facts, "how": worker["ended"]}))
-        step = self.page.read(worker["local_rank"])["step"]
+        facts = {"rank": worker.rank, "code": worker.code, "asked": worker.asked, "oom": worker.oom}
+        _log.info("exited", extra=log.fields({**facts, "how": worker.ended}))
+        step = self.page.read(worker.local_rank)["step"]
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._report_ends)
         xids = [[each.number, each.device, each.text, each.ours] for each in of_job(self._kernel.xids(), self._devices)]
-        self._ends.append({**facts, "how": worker["ended"], "step": step, **({"xids": xids} if xids else {})})
+        self._ends.append({**facts, "how": worker.ended, "step": step, **({"xids": xids} if xids else {})})
 
     def _report_ends(self) -> None:
         ends, self._ends = self._ends, []
         self._send("exited", {"exits": ends})
 
-    def _running(self) -> list[dict[str, Any]]:
-        return [worker for worker in self.workers.values() if worker["ended"] is None]
+    def _running(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers.values() if worker.ended is None]
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
@@ -367,22 +393,24 @@ class Agent:
         facts = {name: value for name, value in message.body.items() if isinstance(value, str | int | float)}
         level = logging.DEBUG if message.kind == "probe" else logging.INFO
         _log.log(level, "order to %s", message.kind, extra=log.fields(facts))
-        match message.kind:
-            case "assign":
-                self.slot = message.body["slot"]
-                if self.slot is None:
+        if message.kind not in ORDERS:
+            return
+        match order_of(message.kind, message.body):
+            case Assign(slot):
+                self.slot = slot
+                if slot is None:
                     self._idle()
-            case "start":
-                self._start(message.generation, message.body)
-            case "save":
+            case StartRanks() as order:
+                self._start(message.generation, order)
+            case Save():
                 for local_rank in range(self.config.procs_per_slot):
                     self.page.write(local_rank, save_request=1)
-            case "survey":
+            case Survey():
                 self._spin(self._survey())
-            case "probe":
-                self._spin(self._probe(message.body["ranks"]))
-            case "stop":
-                self._stop(message)
+            case ProbeRanks(ranks):
+                self._spin(self._probe(ranks))
+            case Stop() as order:
+                self._stop(message.generation, order)
 
     def _spin(self, work: Any) -> None:
         """Does something beside; what it raises goes to this process's log."""
@@ -400,12 +428,12 @@ class Agent:
             holdings = []
         self._say_evidence({"what": "held", "holdings": [asdict(holding) for holding in holdings]})
 
-    async def _probe(self, ranks: list[int] | None) -> None:
+    async def _probe(self, ranks: Sequence[int] | None) -> None:
         """Looks at the processes of some ranks, or of all that run here."""
-        asked = {worker["rank"]: worker["pid"] for worker in self._running() if worker.get("pid")}
+        asked = {worker.rank: worker.pid for worker in self._running() if worker.pid}
         asked = {rank: pid for rank, pid in asked.items() if ranks is None or rank in ranks}
         generation = self.generation
-        found = await probe.look(asked, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+        found = await probe.look(asked, self.directory.stacks, lambda some: self._ask(Dump(sorted(some))))
         if generation == self.generation:
             self._say_evidence({"what": "probe", "ranks": {rank: asdict(seen) for rank, seen in found.items()}})
             self._spin(self._record(generation, list(asked)))
@@ -443,13 +471,13 @@ class Agent:
 
     # --- starting and ending workers ----------------------------------------------------------------------------------
 
-    def _start(self, generation: int, body: dict[str, Any]) -> None:
+    def _start(self, generation: int, order: StartRanks) -> None:
         """Starts this node's part of a generation; a node without a slot in it is a spare."""
         if generation <= self.generation:
             return
-        dead = [worker["pid"] for worker in self.workers.values() if worker.get("pid")]
-        self.generation, self._start_body, self._started, self._began = generation, body, time.monotonic(), 0.0
-        self.slot = slot_of(self.node, body["slots"], dict(body["moved"]))
+        dead = [worker.pid for worker in self.workers.values() if worker.pid]
+        self.generation, self._start_order, self._started, self._began = generation, order, time.monotonic(), 0.0
+        self.slot = slot_of(self.node, order.slots, dict(order.moved))
         if self.slot is None:
             self._idle()
             return
@@ -464,23 +492,21 @@ class Agent:
             self.page.write(
                 local_rank, pid=0, generation=generation, step=0, section=0, monotonic_ns=0, save_request=0, pulse=0, own_ns=0
             )
-            place = {"rank": first + local_rank, "local_rank": local_rank, "generation": generation}
-            self.workers[place["rank"]] = {**place, "pid": 0, "ended": None, "code": None, "asked": False, "oom": False}
+            self.workers[first + local_rank] = WorkerProcess(first + local_rank, local_rank, generation, 0)
         try:
-            orders = [self._order(self.slot, local_rank, body) for local_rank in range(self.config.procs_per_slot)]
-        except (
-            Exception
-        ) as error:  # no room for their logs, no device of that number: else nobody would hear of these ranks again
+            orders = [self._order(self.slot, local_rank, order) for local_rank in range(self.config.procs_per_slot)]
+        except Exception as error:
+            # Disk full or no such device: report the ranks as failed, or the coordinator waits for them forever.
             self._not_started(f"not started: {error}", asked=False)
             return
         self._starting = asyncio.create_task(self._spawn(generation, orders, dead))
 
-    async def _spawn(self, generation: int, orders: list[dict[str, Any]], dead: list[int]) -> None:
+    async def _spawn(self, generation: int, orders: list[RankOrder], dead: list[int]) -> None:
         """Asks for all workers in one message: all of them start, or none. What the dead ones held is free before."""
         await devices.until_free(dead, DEVICES_FREE_S)
         if self._devices is None:
             self._spin(self._know_devices())
-        self._ask("spawn", generation=generation, workers=orders)
+        self._ask(Spawn(generation, orders))
 
     async def _know_devices(self) -> None:
         """While they are all there: of one that is lost NVML says nothing."""
@@ -488,18 +514,17 @@ class Agent:
 
     def _not_started(self, how: str, *, asked: bool) -> None:
         for worker in self.workers.values():
-            worker.update(ended=how, code=-signal.SIGKILL, asked=asked)
+            worker.ended, worker.code, worker.asked = how, -signal.SIGKILL, asked
             self._report_end(worker)
 
-    def _order(self, slot: int, local_rank: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _order(self, slot: int, local_rank: int, start: StartRanks) -> RankOrder:
         """What the supervisor is to run for one rank."""
-        order = command(self.config, self.directory, slot, local_rank, self.generation, body, os.environ)
-        rank = slot * self.config.procs_per_slot + local_rank
-        self.directory.stacks(rank).parent.mkdir(exist_ok=True)
+        order = command(self.config, self.directory, slot, local_rank, self.generation, start, os.environ)
+        self.directory.stacks(order.rank).parent.mkdir(exist_ok=True)
         make_folders(order)
-        own = {"HEADWAY_STACKS": str(self.directory.stacks(rank)), "HEADWAY_MODULES": str(self._modules(self.node))}
-        environment = {**self._recorder.variables(self.generation), **order["environment"], **own}
-        return {**order, "rank": rank, "local_rank": local_rank, "environment": environment}
+        own = {"HEADWAY_STACKS": str(self.directory.stacks(order.rank)), "HEADWAY_MODULES": str(self._modules(self.node))}
+        order.environment = {**self._recorder.variables(self.generation), **order.environment, **own}
+        return order
 
     def _idle(self) -> None:
         """A node that computes nothing: what still runs here has been replaced elsewhere."""
@@ -507,20 +532,20 @@ class Agent:
             self._kill(self.generation)
         self._park()
 
-    def _stop(self, message: Message) -> None:
+    def _stop(self, generation: int, order: Stop) -> None:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             self._not_started("not started", asked=True)
         elif self.config.trainer.kind == "script":
-            self._ask("kill", generation=message.generation, signal=int(signal.SIGTERM))
-            if (grace_s := message.body.get("grace_s")) is None:
-                self._spin(self._end_unheard(message.generation))
+            self._ask(KillWorkers(generation, signal.SIGTERM))
+            if order.grace_s is None:
+                self._spin(self._end_unheard(generation))
             else:
-                asyncio.get_running_loop().call_later(grace_s, self._kill, message.generation)
+                asyncio.get_running_loop().call_later(order.grace_s, self._kill, generation)
         else:
-            self._kill(message.generation)
-        if (code := message.body.get("exit_code")) is not None:
-            self._exit(code)
+            self._kill(generation)
+        if order.exit_code is not None:
+            self._exit(order.exit_code)
 
     async def _end_unheard(self, generation: int) -> None:
         """Sends SIGKILL to ranks that still run after SIGTERM because another rank has failed. A script may save at that signal, so it has
@@ -529,9 +554,9 @@ class Agent:
         until = time.monotonic() + self.config.timeout_s("terminate")
         while (left_s := until - time.monotonic()) > 0:
             await asyncio.sleep(min(UNHEARD_S, left_s))
-            pids = {each["rank"]: each["pid"] for each in self._running() if each["generation"] <= generation and each.get("pid")}
+            pids = {each.rank: each.pid for each in self._running() if each.generation <= generation and each.pid}
             try:
-                found = await probe.look(pids, self.directory.stacks, lambda some: self._ask("dump", ranks=sorted(some)))
+                found = await probe.look(pids, self.directory.stacks, lambda some: self._ask(Dump(sorted(some))))
             except Exception as error:  # a look that fails must not keep SIGKILL from them
                 _log.warning("cannot inspect the ranks that still run: %s", error)
                 continue
@@ -540,7 +565,7 @@ class Agent:
         self._kill(generation)
 
     def _kill(self, generation: int) -> None:
-        self._ask("kill", generation=generation, signal=int(signal.SIGKILL))
+        self._ask(KillWorkers(generation, signal.SIGKILL))
 
     # --- standbys -----------------------------------------------------------------------------------------------------
 
@@ -554,30 +579,30 @@ class Agent:
         except Exception as error:  # one can do without
             _log.warning("no standbys: %s", error)
             return
-        if any(not is_ours(order["argv"]) for order in orders):
+        if any(not is_ours(order.argv) for order in orders):
             return
         if cgroup.available_bytes() < len(orders) * STANDBY_BYTES:
             _log.warning("no standbys: not enough free memory")
             return
-        self._ask("standby", workers=orders, modules=self._modules_worth())
+        self._ask(StartStandbys(orders, self._modules_worth()))
 
     def _may_park(self) -> bool:
         if self.slot is None:
             return self._met
-        words = [self.page.read(worker["local_rank"]) for worker in self._running()]
+        words = [self.page.read(worker.local_rank) for worker in self._running()]
         if len(words) < self.config.procs_per_slot or any(each["section"] in _BEGINNING for each in words):
             return False
         self._began = self._began or time.monotonic()
-        base = self._start_body.get("base") if self.config.trainer.kind != "script" else None
-        first = base["step"] if base else 0
+        base = self._start_order.base if self._start_order is not None and self.config.trainer.kind != "script" else None
+        first = base.step if base else 0
         return all(each["step"] > first for each in words) or time.monotonic() - self._began > STANDBY_AFTER_S
 
-    def _standby_order(self, local_rank: int) -> dict[str, Any]:
+    def _standby_order(self, local_rank: int) -> RankOrder:
         """As for a worker of the next generation, as far as that is known now."""
-        body = self._start_body or {"base": None, "master_addr": "", "master_port": 0, "restarts": 0}
-        order = self._order(self.slot or 0, local_rank, body)
+        start = self._start_order or StartRanks(self.config.slots, (), "", 0, 0, None)
+        order = self._order(self.slot or 0, local_rank, start)
         if self.slot is None:
-            order["environment"] = {name: text for name, text in order["environment"].items() if name not in OF_A_RANK}
+            order.environment = {name: text for name, text in order.environment.items() if name not in OF_A_RANK}
         return order
 
     def _modules(self, node: int) -> Path:

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,30 @@ from headway.runner.agent.processes import (
     spawn,
     state_of,
 )
+from headway.runner.agent.protocol import (
+    Coordinate,
+    Dump,
+    ExitNode,
+    KillWorkers,
+    Listen,
+    Listening,
+    NodeState,
+    RankOrder,
+    Report,
+    Request,
+    Spawn,
+    Spawned,
+    StandbyReport,
+    StartStandbys,
+    StopSignal,
+    UndeadRank,
+    UndeadReport,
+    WorkerEnded,
+    WorkerEvent,
+    WorkerProcess,
+    encode,
+    request_of,
+)
 from headway.runner.alive import Process
 from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfig, RunDirectory
 from headway.runner.imports import MODULES, recorded
@@ -57,22 +81,6 @@ KILL_AGAIN_S, UNDEAD_S = 5.0, 30.0  # of a worker that SIGKILL does not end; fro
 STRAYS_S = 10.0  # a killed process that is in the kernel may take its time; the next generation does not wait for ever
 STORE_ENDS_S = 10.0  # an earlier generation's store ends within milliseconds
 PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
-
-
-@dataclass
-class WorkerProcess:
-    """A worker: its place, and how it ended once it has. `warm`: it was a standby; `asked`: we had told it to end; `oom`: the kernel has
-    killed for memory since its generation began."""
-
-    rank: int
-    local_rank: int
-    generation: int
-    pid: int
-    warm: bool = False
-    ended: str | None = None
-    code: int | None = None
-    asked: bool = False
-    oom: bool = False
 
 
 @dataclass
@@ -188,8 +196,8 @@ class Supervisor:
             for pid in self._killed:
                 kill_group(pid, signal.SIGKILL)
             stay = [pid for pid, since in self._killed.items() if now - since >= UNDEAD_S]
-            if undead := [{"rank": self._workers[pid].rank, "state": state_of(pid)} for pid in stay]:
-                self._tell({"what": "undead", "undead": undead})
+            if undead := [UndeadRank(self._workers[pid].rank, state_of(pid)) for pid in stay]:
+                self._tell(UndeadReport(undead))
         if self._steps_due is not None and self._steps_due <= now:
             self._steps_due = None
             self._say_stepless()
@@ -248,10 +256,8 @@ class Supervisor:
         theirs.close()
         self._to_agent, self._from_agent = ours, b""
         self._selector.register(ours, selectors.EVENT_READ, partial(self._read_agent, ours))
-        workers = [vars(worker) for worker in self._workers.values()]
         stopping_s = None if self._stopping_since is None else time.monotonic() - self._stopping_since
-        facts = {"workers": workers, "events": self._repeated(), "stopping_s": stopping_s, "port": self._port()}
-        self._tell({"what": "hello", **facts})
+        self._tell(NodeState(list(self._workers.values()), self._repeated(), stopping_s, self._port()))
 
     def _repeated(self) -> list[dict[str, Any]]:
         """The newest of what workers have said, as far as a hello has room."""
@@ -298,24 +304,32 @@ class Supervisor:
             self._to_agent.close()
             return
         *lines, self._from_agent = (self._from_agent + data).split(b"\n")
-        asked: dict[str, Callable[[dict[str, Any]], None]] = {
-            "spawn": self._spawn,
-            "standby": self._standby,
-            "kill": self._kill,
-            "dump": self._dump,
-            "listen": self._listen,
-            "coordinate": self._coordinate,
-            "exit": self._exit,
-        }
         for line in lines:
-            message = json.loads(line)
+            request = request_of(line)
             try:
-                asked[message["what"]](message)
+                self._execute(request)
             except OSError as error:  # no process, no disk, no address: not a node to go on with
-                print(f"{message['what']}: {error}", file=sys.stderr, flush=True)
+                print(f"{type(request).__struct_config__.tag}: {error}", file=sys.stderr, flush=True)
                 self._exit_code = Exit.RETRY_ELSEWHERE
 
-    def _spawn(self, message: dict[str, Any]) -> None:
+    def _execute(self, request: Request) -> None:
+        match request:
+            case Spawn():
+                self._spawn(request)
+            case StartStandbys():
+                self._standby(request)
+            case KillWorkers():
+                self._kill(request)
+            case Dump(ranks):
+                self._dump(ranks)
+            case Listen():
+                self._listen()
+            case Coordinate():
+                self._coordinate()
+            case ExitNode(code):
+                self._exit_code = code
+
+    def _spawn(self, request: Spawn) -> None:
         """Makes a generation's workers, of standbys where they are ready. The node of rank 0 serves their store."""
         self._workers.clear()
         self._said.clear()
@@ -324,21 +338,21 @@ class Supervisor:
         self._killed.clear()
         self._clear_away()
         self._shared_before = shm_cleanup.present()
-        if serves := any(order["hosts_store"] for order in message["workers"]):
+        if serves := any(order.hosts_store for order in request.workers):
             self._serve_store()
-        orders = {order["local_rank"]: order for order in message["workers"]}
+        orders = {order.local_rank: order for order in request.workers}
         ready = {local_rank for local_rank, standby in self._standbys.items() if standby.ready and not standby.first}
         taken, cold = self._hand_over(orders)
         for local_rank, order in orders.items():
             pid = taken.get(local_rank) or self._fork(order)
             is_warm = local_rank in taken and local_rank in ready
-            self._workers[pid] = WorkerProcess(order["rank"], local_rank, message["generation"], pid, is_warm)
+            self._workers[pid] = WorkerProcess(order.rank, local_rank, request.generation, pid, is_warm)
         self._out_of_memory = cgroup.out_of_memory_kills()
-        self._tell({"what": "spawned", "workers": [vars(worker) for worker in self._workers.values()], "cold": cold})
+        self._tell(Spawned(list(self._workers.values()), cold))
         if serves:
-            self._listen({})
+            self._listen()
 
-    def _hand_over(self, orders: dict[int, dict[str, Any]]) -> tuple[dict[int, int], dict[int, str]]:
+    def _hand_over(self, orders: dict[int, RankOrder]) -> tuple[dict[int, int], dict[int, str]]:
         """Local rank -> pid of the standbys that have become workers, and why the others have not; those are ended."""
         given: list[tuple[warm.Standby, warm.WorkerOrder]] = []
         logs: list[int] = []
@@ -347,28 +361,26 @@ class Supervisor:
             if (order := orders.get(local_rank)) is None:
                 kill_group(standby.pid, signal.SIGKILL)
                 continue
-            environment = {**self._worker_environment(), **order["environment"]}
-            out, err = (open_log(Path(order[name])) if order[name] else os.dup(fd) for name, fd in (("stdout", 1), ("stderr", 2)))
+            environment = {**self._worker_environment(), **order.environment}
+            out, err = (open_log(Path(path)) if path else os.dup(fd) for path, fd in ((order.stdout, 1), (order.stderr, 2)))
             logs += [out, err]
-            added = frozenset(order["environment"])
-            given.append(
-                (standby, warm.WorkerOrder(local_rank, order["argv"], environment, self._descriptors(), out, err, added))
-            )
+            added = frozenset(order.environment)
+            given.append((standby, warm.WorkerOrder(local_rank, order.argv, environment, self._descriptors(), out, err, added)))
         taken = warm.hand_over(given)
         for log in logs:
             os.close(log)
         return taken
 
-    def _fork(self, order: dict[str, Any]) -> int:
+    def _fork(self, order: RankOrder) -> int:
         """A worker from nothing; its pid."""
         descriptors = self._descriptors()
         environment = {
             **self._worker_environment(),
-            **order["environment"],
+            **order.environment,
             **{name: str(fd) for name, fd in descriptors.items()},
         }
-        stdout, stderr = (Path(order[name]) if order[name] else None for name in ("stdout", "stderr"))
-        return spawn(order["argv"], environment, descriptors.values(), stdout, stderr, order["cpus"], stdin=self._passes_stdin())
+        stdout, stderr = (Path(path) if path else None for path in (order.stdout, order.stderr))
+        return spawn(order.argv, environment, descriptors.values(), stdout, stderr, order.cpus, stdin=self._passes_stdin())
 
     def _passes_stdin(self) -> bool:
         """torchrun's workers all have its stdin."""
@@ -380,19 +392,19 @@ class Supervisor:
     def _descriptors(self) -> dict[str, int]:
         return {"HEADWAY_HEARTBEAT_FD": self._page, "HEADWAY_EVENTS_FD": self._worker_end.fileno()}
 
-    def _standby(self, message: dict[str, Any]) -> None:
+    def _standby(self, request: StartStandbys) -> None:
         """Starts a standby for each named local rank that has none."""
-        missing = [order for order in message["workers"] if order["local_rank"] not in self._standbys]
+        missing = [order for order in request.workers if order.local_rank not in self._standbys]
         for order in missing:
-            environment = {**self._worker_environment(), **order["environment"]}
+            environment = {**self._worker_environment(), **order.environment}
             try:
-                place = (self._companion_environment(), message["modules"], order["cpus"])
-                overlays = recorded(Path(environment[MODULES]), order["local_rank"])
-                started = warm.start_standby(order["argv"], environment, *place, stdin=self._passes_stdin(), overlays=overlays)
+                place = (self._companion_environment(), request.modules, order.cpus)
+                overlays = recorded(Path(environment[MODULES]), order.local_rank)
+                started = warm.start_standby(order.argv, environment, *place, stdin=self._passes_stdin(), overlays=overlays)
             except OSError as error:  # one can do without
                 print(f"no standby: {error}", file=sys.stderr, flush=True)
                 return
-            self._keep_standby(order["local_rank"], started)
+            self._keep_standby(order.local_rank, started)
 
     def _start_first(self) -> None:
         """Has the first workers begin to import while this node still meets the others; a launcher may have begun even sooner."""
@@ -435,7 +447,7 @@ class Supervisor:
         if not standby.hear():  # its end comes as SIGCHLD too
             self._selector.unregister(standby.orders)
         elif standby.ready and not standby.first and all(each.ready for each in self._standbys.values()):
-            self._tell({"what": "standbys", "ready": sorted(self._standbys)})
+            self._tell(StandbyReport(sorted(self._standbys)))
 
     # --- the rendezvous store -----------------------------------------------------------------------------------------
 
@@ -481,13 +493,13 @@ class Supervisor:
             self._selector.unregister(standby.orders)
         return standby
 
-    def _kill(self, message: dict[str, Any]) -> None:
+    def _kill(self, request: KillWorkers) -> None:
         self._read_events()
         self._reap()  # what has ended by itself was not asked to
-        meant = [worker for worker in self._living() if worker.generation <= message["generation"]]
-        if message["signal"] == signal.SIGKILL:
+        meant = [worker for worker in self._living() if worker.generation <= request.generation]
+        if request.signal == signal.SIGKILL:
             self._shared_memory |= shm_cleanup.shared_memory_of(worker.pid for worker in meant)
-        number = message["signal"]
+        number = request.signal
         if number == signal.SIGTERM and "signals" in self.config.trainer.options:  # torchrun hands on the signal that it got
             number = self._stopped_by
         for worker in meant:
@@ -500,15 +512,15 @@ class Supervisor:
     def _living(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if worker.ended is None]
 
-    def _dump(self, message: dict[str, Any]) -> None:
+    def _dump(self, ranks: Sequence[int]) -> None:
         """Has the ranks' processes write their stacks, where they handle the signal for that."""
         for worker in self._living():
-            if worker.rank in message["ranks"]:
+            if worker.rank in ranks:
                 signal_main_thread(worker.pid, STACKS_SIGNAL)
 
-    def _listen(self, _: dict[str, Any]) -> None:
+    def _listen(self) -> None:
         self._open_rendezvous()
-        self._tell({"what": "listening", "port": self._port()})
+        self._tell(Listening(self._port()))
 
     def _open_rendezvous(self) -> None:
         """A listening socket for the store of a generation, held open so that this node can be the one with rank 0 at once."""
@@ -525,7 +537,7 @@ class Supervisor:
     def _coordinates(self) -> bool:
         return self._coordinator is not None and self._coordinator.pid != 0
 
-    def _coordinate(self, _: dict[str, Any]) -> None:
+    def _coordinate(self) -> None:
         """Starts a coordinator here, unless one runs."""
         if self._coordinates():
             return
@@ -533,13 +545,10 @@ class Supervisor:
             self._coordinator = Daemon("headway.runner.coordinator.main")
         self._start_coordinator()
 
-    def _exit(self, message: dict[str, Any]) -> None:
-        self._exit_code = message["code"]
-
     # --- the agent is told --------------------------------------------------------------------------------------------
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
+    def _tell(self, report: Report) -> None:
+        line = encode(report)
         try:
             whole = self._to_agent.send(line, socket.MSG_DONTWAIT) == len(line)
         except BlockingIOError:
@@ -569,7 +578,7 @@ class Supervisor:
 
     def _say(self, event: dict[str, Any]) -> None:
         self._said.append(event)
-        self._tell({"what": "event", "event": event})
+        self._tell(WorkerEvent(event))
 
     def _begins_to_leave(self, event: dict[str, Any]) -> None:
         for worker in self._living():
@@ -597,7 +606,7 @@ class Supervisor:
         if asked := numbers & self._stop_signals:
             self._stopping_since = self._stopping_since or time.monotonic()
             self._stopped_by = min(asked)
-            self._tell({"what": "signal"})
+            self._tell(StopSignal())
         self._read_events()  # what a worker said before it ended comes before its end
         self._reap()
 
@@ -628,7 +637,7 @@ class Supervisor:
             worker.ended, worker.code = describe_code(leaving.code), leaving.code
             print(f"rank {worker.rank} had finished but did not exit: {worker.ended}", file=sys.stderr, flush=True)
         worker.oom = worker.code != 0 and not worker.asked and cgroup.out_of_memory_kills() > self._out_of_memory
-        self._tell({"what": "ended", "worker": vars(worker)})
+        self._tell(WorkerEnded(worker))
         strays = self._strays()  # its data loaders have come to this process
         if worker.code == 0:
             self._leave(worker, strays)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.real.slurm.machine import leashed
+from tests.support.gloo import ABORTED
 
 SCRIPTS = Path(__file__).parent / "scripts"
 INSIDE = Path(__file__).parent / "inside.py"
@@ -26,7 +27,6 @@ TORCHRUN, HEADWAY = (str(BIN / "torchrun"),), (str(BIN / "headway"), "torchrun")
 LIMIT_S = 270.0
 SETTLE_S = 10.0  # what a script has left behind may go on for as long
 SHORT = 50_000  # bytes of a text that a difference shows line by line
-ABORT = "terminate called without an active exception"
 LATER_S = 45.0  # by so much headway may end later: on a loaded machine its own processes take long to start
 
 
@@ -248,7 +248,7 @@ def compare(scenario: Scenario, folder: Path) -> None:
     observed = both(scenario, folder)
     for _ in range(2):
         # gloo's threads abort a process that ends now and then, under torchrun as well, which then fails.
-        if not any(ABORT in line for runs in observed for run in runs for line in run.err):
+        if not any(ABORTED in line for runs in observed for run in runs for line in run.err):
             break
         observed = both(scenario, folder)
     for torchrun, headway in zip(*observed, strict=True):

@@ -17,6 +17,7 @@ import pytest
 
 from headway.runner.agent import main, probe
 from headway.runner.agent.main import Agent
+from headway.runner.agent.protocol import KillWorkers, Request, WorkerEvent, WorkerProcess, encode
 from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
@@ -203,8 +204,7 @@ def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_
     async def scenario() -> None:
         agent._from_supervisor = asyncio.StreamReader()
         for step in range(10 * EVENTS_KEPT):
-            agent._from_supervisor.feed_data(json.dumps({"what": "event", "event": {"what": "committed", "step": step}}).encode())
-            agent._from_supervisor.feed_data(b"\n")
+            agent._from_supervisor.feed_data(encode(WorkerEvent({"what": "committed", "step": step})))
         agent._from_supervisor.feed_eof()
         await agent._hear_supervisor()
 
@@ -219,7 +219,7 @@ def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_bega
     agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, page)
     monkeypatch.setattr(time, "monotonic", lambda: 5000.0)
     assert agent._silent_s() == float("inf")
-    agent.workers = {rank: {"rank": rank, "local_rank": rank, "ended": None} for rank in (0, 1)}
+    agent.workers = {rank: WorkerProcess(rank, rank, 1, 0) for rank in (0, 1)}
     agent._started = 4990.0
     assert agent._silent_s() == 10.0
     page.write(1, monotonic_ns=4997 * 10**9)
@@ -239,7 +239,7 @@ def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
     looks: list[list[str | None]], looked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, HeartbeatPage(memoryview(bytearray(1024))))
-    now, asked, left = [0.0], list[dict[str, Any]](), list(looks)
+    now, asked, left = [0.0], list[Request](), list(looks)
 
     async def sleep(seconds: float) -> None:
         now[0] += seconds
@@ -250,11 +250,11 @@ def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(probe, "look", look)
-    monkeypatch.setattr(agent, "_ask", lambda what, **fields: asked.append({"what": what, **fields}))
+    monkeypatch.setattr(agent, "_ask", asked.append)
     asyncio.run(agent._end_unheard(4))
     assert len(looks) - len(left) == looked
     assert now[0] == looked * main.UNHEARD_S <= DEFAULT_TIMEOUTS["terminate"].floor_s
-    assert asked == [{"what": "kill", "generation": 4, "signal": signal.SIGKILL}]
+    assert asked == [KillWorkers(4, signal.SIGKILL)]
 
 
 def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from headway.runner.agent import main, ras
 from headway.runner.agent.flight import DUMPS, PIPES, newest
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
+from headway.runner.agent.protocol import WorkerProcess
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
 from headway.runner.coordinator.events import Event, Exited, RanksUndead, Recorded
 from headway.runner.coordinator.reading import event_of
@@ -55,8 +56,7 @@ def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))
     found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), CoordinatorLink()
     found._link = said  # type: ignore[assignment]
-    place = {"pid": 1, "generation": 5, "ended": None, "code": None, "asked": False, "oom": False}
-    found.workers = {rank: {**place, "rank": rank, "local_rank": rank - 2} for rank in (2, 3)}
+    found.workers = {rank: WorkerProcess(rank, rank - 2, 5, 1) for rank in (2, 3)}
     return found, said
 
 
@@ -78,7 +78,7 @@ def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
         with log.open("a") as file:
             file.write("4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
         for worker in found.workers.values():
-            worker.update(ended="exit code 1", code=1)
+            worker.ended, worker.code = "exit code 1", 1
             found._report_end(worker)
         await asyncio.sleep(0)
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from headway.runner.agent.launch import Torchrun, command, make_folders, partner_node, rank_note
+from headway.runner.agent.protocol import RankOrder
 from headway.runner.contract import Checkpoint, Mesh, RunConfig, RunDirectory, Tier, Trainer
+from headway.runner.contract.orders import StartRanks
 
-START = {"base": None, "slots": 2, "moved": [[1, 4]], "master_addr": "node0", "master_port": 29, "restarts": 1}
+START = StartRanks(slots=2, moved=((1, 4),), master_addr="node0", master_port=29, restarts=1, base=None)
 JOB = RunConfig(
     slots=2, procs_per_slot=2, mesh=Mesh(dp_shard=4), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="", run="r"
 )
@@ -21,12 +23,12 @@ def torchrun(*argv: str, **flags: Any) -> RunConfig:
     return replace(JOB, trainer=Trainer("script", {"argv": list(argv), "logs": False, "torchrun": asdict(Torchrun(**flags))}))
 
 
-def order(config: RunConfig, slot: int = 1, local_rank: int = 1, start: Any = START, **environment: str) -> dict[str, Any]:
+def order(config: RunConfig, slot: int = 1, local_rank: int = 1, start: StartRanks = START, **environment: str) -> RankOrder:
     return command(config, DIRECTORY, slot, local_rank, 3, start, environment)
 
 
 def test_ranks_follow_the_slot_and_the_world_follows_the_start() -> None:
-    found = order(JOB, start={**START, "slots": 5})["environment"]
+    found = order(JOB, start=replace(START, slots=5)).environment
     names = (
         "RANK",
         "LOCAL_RANK",
@@ -43,18 +45,18 @@ def test_ranks_follow_the_slot_and_the_world_follows_the_start() -> None:
 
 def test_a_job_prints_into_its_ranks_log_and_what_was_typed_on_the_terminal() -> None:
     job = order(replace(JOB, trainer=Trainer("script", {"argv": ["x.py"], "logs": True})))
-    assert job["stdout"] == job["stderr"] == "/runs/r/attempts/0/logs/1/3.log"
+    assert job.stdout == job.stderr == "/runs/r/attempts/0/logs/1/3.log"
     typed = order(torchrun("x.py"))
-    assert (typed["stdout"], typed["stderr"]) == (None, None)
+    assert (typed.stdout, typed.stderr) == (None, None)
 
 
 def test_redirected_streams_lie_where_torchrun_puts_them(tmp_path: Path) -> None:
     config = torchrun("x.py", redirects={"0": 1, "1": 2})
     out, err = order(config, local_rank=0, HEADWAY_LOGS=str(tmp_path)), order(config, HEADWAY_LOGS=str(tmp_path))
-    assert (out["stdout"], out["stderr"]) == (f"{tmp_path}/attempt_1/0/stdout.log", None)
-    assert (err["stdout"], err["stderr"]) == (None, f"{tmp_path}/attempt_1/1/stderr.log")
-    assert err["environment"]["TORCHELASTIC_ERROR_FILE"] == f"{tmp_path}/attempt_1/1/error.json"
-    err["environment"]["HEADWAY_RUN_JSON"] = str(tmp_path / "run" / "run.json")
+    assert (out.stdout, out.stderr) == (f"{tmp_path}/attempt_1/0/stdout.log", None)
+    assert (err.stdout, err.stderr) == (None, f"{tmp_path}/attempt_1/1/stderr.log")
+    assert err.environment["TORCHELASTIC_ERROR_FILE"] == f"{tmp_path}/attempt_1/1/error.json"
+    err.environment["HEADWAY_RUN_JSON"] = str(tmp_path / "run" / "run.json")
     make_folders(err)
     assert list((tmp_path / "attempt_1/1").iterdir()) == [], "the folder is the user's"
     assert rank_note(tmp_path / "run", tmp_path / "attempt_1/1").read_text() == "3"
@@ -62,33 +64,31 @@ def test_redirected_streams_lie_where_torchrun_puts_them(tmp_path: Path) -> None
 
 def test_without_a_log_folder_what_is_redirected_goes_nowhere() -> None:
     found = order(torchrun("x.py", redirects={"1": 3}))
-    assert (found["stdout"], found["stderr"]) == ("/dev/null", "/dev/null")
-    assert found["environment"]["TORCHELASTIC_ERROR_FILE"] == ""
+    assert (found.stdout, found.stderr) == ("/dev/null", "/dev/null")
+    assert found.environment["TORCHELASTIC_ERROR_FILE"] == ""
 
 
 def test_a_rank_that_is_not_shown_prints_nowhere_but_into_its_files(tmp_path: Path) -> None:
     found = order(torchrun("x.py", shown=(0,), redirects={"1": 1}), HEADWAY_LOGS=str(tmp_path))
-    assert (found["stdout"], found["stderr"]) == (f"{tmp_path}/attempt_1/1/stdout.log", "/dev/null")
+    assert (found.stdout, found.stderr) == (f"{tmp_path}/attempt_1/1/stdout.log", "/dev/null")
 
 
 def test_the_local_rank_is_put_into_arguments() -> None:
-    assert order(torchrun("x.py", "--device=${local_rank}"))["argv"][-2:] == ["x.py", "--device=1"]
-    assert order(JOB)["argv"][-1] == "x.py"
+    assert order(torchrun("x.py", "--device=${local_rank}")).argv[-2:] == ["x.py", "--device=1"]
+    assert order(JOB).argv[-1] == "x.py"
 
 
 def test_a_program_that_is_not_python_is_run_as_it_is_and_finds_a_store_as_any_other() -> None:
-    assert order(torchrun("bash", "run.sh", python=False))["argv"] == ["bash", "run.sh"]
+    assert order(torchrun("bash", "run.sh", python=False)).argv == ["bash", "run.sh"]
     for given in (torchrun("bash", "run.sh", python=False), torchrun("x.py"), JOB):
         first, other = (order(given, slot=0, local_rank=rank) for rank in (0, 1))
-        assert (first["hosts_store"], other["hosts_store"]) == (True, False)
-        assert (
-            first["environment"]["TORCHELASTIC_USE_AGENT_STORE"] == other["environment"]["TORCHELASTIC_USE_AGENT_STORE"] == "True"
-        )
+        assert (first.hosts_store, other.hosts_store) == (True, False)
+        assert first.environment["TORCHELASTIC_USE_AGENT_STORE"] == other.environment["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 
 
 def test_another_python_may_be_named_as_with_torchrun() -> None:
-    assert order(torchrun("x.py"), PYTHON_EXEC="/opt/python")["argv"][0] == "/opt/python"
-    assert order(torchrun("x.py"))["argv"][0] == sys.executable
+    assert order(torchrun("x.py"), PYTHON_EXEC="/opt/python").argv[0] == "/opt/python"
+    assert order(torchrun("x.py")).argv[0] == sys.executable
 
 
 def test_a_virtual_local_rank_without_a_device_is_refused_by_its_number() -> None:
@@ -99,23 +99,23 @@ def test_a_virtual_local_rank_without_a_device_is_refused_by_its_number() -> Non
 @pytest.mark.parametrize(("visible", "device"), [(None, "1"), ("4, 6", "6")])
 def test_a_virtual_local_rank_sees_its_own_device_as_the_first(visible: str | None, device: str) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = command(torchrun("x.py", virtual_local_rank=True), DIRECTORY, 1, 1, 3, START, environment)["environment"]
+    found = command(torchrun("x.py", virtual_local_rank=True), DIRECTORY, 1, 1, 3, START, environment).environment
     assert (found["LOCAL_RANK"], found["HEADWAY_LOCAL_RANK"], found["CUDA_VISIBLE_DEVICES"]) == ("0", "1", device)
 
 
 def test_what_the_user_has_set_stands() -> None:
-    assert order(JOB)["environment"]["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
-    assert order(JOB, TORCH_NCCL_ASYNC_ERROR_HANDLING="3")["environment"]["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
-    assert order(JOB)["environment"]["HEADWAY_RUN_ID"] == "r"
-    assert "WANDB_RUN_ID" not in order(JOB, WANDB_RUN_ID="mine")["environment"]
+    assert order(JOB).environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert order(JOB, TORCH_NCCL_ASYNC_ERROR_HANDLING="3").environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+    assert order(JOB).environment["HEADWAY_RUN_ID"] == "r"
+    assert "WANDB_RUN_ID" not in order(JOB, WANDB_RUN_ID="mine").environment
 
 
 def test_a_rank_is_bound_to_the_cpus_that_its_node_was_told() -> None:
-    assert order(JOB, HEADWAY_CPUS='{"1": [2, 3]}')["cpus"] == [2, 3]
-    assert order(JOB)["cpus"] is None
+    assert order(JOB, HEADWAY_CPUS='{"1": [2, 3]}').cpus == [2, 3]
+    assert order(JOB).cpus is None
 
 
 def test_copies_lie_on_the_node_that_the_partner_has_moved_to() -> None:
     keeping = replace(JOB, checkpoint=Checkpoint((Tier("peer", every_steps=1),)))
     assert (partner_node(JOB, 0, START), partner_node(keeping, 0, START), partner_node(keeping, 1, START)) == (None, 4, 0)
-    assert order(keeping, slot=0)["environment"]["HEADWAY_PARTNER"] == "/runs/r/attempts/0/keepers/4.json"
+    assert order(keeping, slot=0).environment["HEADWAY_PARTNER"] == "/runs/r/attempts/0/keepers/4.json"

@@ -9,6 +9,7 @@ import pytest
 from headway.runner.agent import main
 from headway.runner.agent.main import Agent
 from headway.runner.agent.pauses import NOTICED_S, Pauses
+from headway.runner.agent.protocol import WorkerProcess
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(dp_shard=1), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
@@ -41,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def agent() -> Agent:
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
     found = Agent(CONFIG, RunDirectory(Path("/nowhere"), 0), 0, "n0", 0, page, slot=0, generation=1)
-    found.workers = {0: {"rank": 0, "local_rank": 0, "ended": None}}
+    found.workers = {0: WorkerProcess(0, 0, 1, 0)}
     return found
 
 

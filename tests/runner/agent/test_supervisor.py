@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from headway.runner.agent import shm_cleanup, supervisor
-from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Daemon, Supervisor, WorkerProcess
+from headway.runner.agent.protocol import ExitNode, KillWorkers, NodeState, WorkerEvent, WorkerProcess, encode
+from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Daemon, Supervisor
 from headway.runner.agent.warm import Standby
 from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
 
@@ -64,8 +65,8 @@ def test_the_last_order_of_an_agent_counts_though_it_is_reaped_during_the_one_be
     node, agent = beside
     node._selector = selectors.DefaultSelector()
     node._selector.register(node._to_agent, selectors.EVENT_READ, lambda: node._read_agent(node._to_agent))
-    for order in ({"what": "kill", "generation": 1, "signal": 9}, {"what": "exit", "code": 0}):
-        agent.send(json.dumps(order).encode() + b"\n")
+    for request in (KillWorkers(1, 9), ExitNode(0)):
+        agent.send(encode(request))
     agent.close()
     # It has ended before its orders are read, and nobody has reaped it.
     node._agent.pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -77,7 +78,7 @@ def test_the_last_order_of_an_agent_counts_though_it_is_reaped_during_the_one_be
 
 
 def said(*events: dict[str, Any]) -> bytes:
-    return b"".join(json.dumps({"what": "event", "event": event}).encode() + b"\n" for event in events)
+    return b"".join(encode(WorkerEvent(event)) for event in events)
 
 
 def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Beside) -> None:
@@ -92,7 +93,7 @@ def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Bes
 def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> None:
     node, agent = beside
     node._said.extend({"what": "note", "number": number, "text": "x" * 4096} for number in range(EVENTS_KEPT))
-    node._tell({"what": "hello", "events": node._repeated()})
+    node._tell(NodeState([], node._repeated(), None, None))
     hello = b""
     while not hello.endswith(b"\n"):
         hello += agent.recv(1 << 16, socket.MSG_DONTWAIT)
@@ -141,7 +142,7 @@ def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Bes
     monkeypatch.setattr(node, "_reap", lambda: None)
     node._workers = {pid: WorkerProcess(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
     assert node._look() is None, "nothing is to be looked at"
-    node._kill({"generation": 1, "signal": 9})
+    node._kill(KillWorkers(1, 9))
     assert node._look() == supervisor.KILL_AGAIN_S
     node._worker_ended(node._workers[500], 9)
     heard(agent)
@@ -168,7 +169,7 @@ def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, mon
     kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
     node._workers = {500: WorkerProcess(0, 0, 1, 500)}
-    node._kill({"generation": 1, "signal": 15})
+    node._kill(KillWorkers(1, 15))
     assert node._look() is None
 
 

@@ -576,7 +576,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if saves and may and self.config.checkpoint.tiers and not any(b.step >= step for b in self.commits):
             self.commits.append(Base(step, self.started, "ab"))
             self.idle = 0
-            self.say_of(0, "committed", step=step)
+            self.say_of(0, "committed", step=step, save_s=0.5, bytes=1)
 
     @rule(seconds=st.sampled_from([0.1, 1.0]))
     def ticks(self, seconds: float) -> None:
