@@ -36,7 +36,8 @@ if os.environ.get("PYTHONHASHSEED") != "0":
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(one := torch.ones(1))
-print("sum", one.item(), flush=True)
+# In one piece: both ranks write into one pipe, and print() writes each word by itself there.
+sys.stdout.write(f"sum {one.item()}\\n")
 # Without it gloo's threads abort an interpreter's end now and then, under plain Python too.
 dist.destroy_process_group()
 """
@@ -97,7 +98,7 @@ def test_the_store_is_served_when_the_rank_that_would_have_hosted_it_is_gone(tmp
 
 
 GROUPS = """
-import os, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 counts = []
 for round in range(40):
@@ -106,7 +107,7 @@ for round in range(40):
     dist.destroy_process_group(group)
     counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
 dist.destroy_process_group()
-print(len(set(counts[5:])), flush=True)
+sys.stdout.write(f"{len(set(counts[5:]))}\\n")
 """
 
 
@@ -153,7 +154,9 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 import beside
 first = "torch" not in sys.modules
 import torch
-print("threads", torch.get_num_threads(), "inductor", __import__("torch._inductor.config")._inductor.config.compile_threads, flush=True)
+inductor = __import__("torch._inductor.config")._inductor.config.compile_threads
+# In one piece: both ranks write into one pipe, and print() writes each word by itself there.
+os.write(1, f"threads {torch.get_num_threads()} inductor {inductor}\\n".encode())
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
 optimizer.step()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
