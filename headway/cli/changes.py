@@ -34,7 +34,7 @@ def run_so_far(name: str, folders: Sequence[FilePath]) -> RunSoFar:
     if attempt is None:
         raise RunError(f"run `{records.handle.run}` has no recorded spec to compare with: an older headway started it")
     spec = _spec(kept[attempt])
-    # A coordinator that got as far as a claim has gone back as the history of its attempt says.
+    # A coordinator that claimed has gone back as the history of its attempt demands.
     claimed = {entry.attempt for entries in records.journal.values() for entry in entries if isinstance(entry, Claim)}
     carried_out = _gone_back_by(spec) if attempt in claimed else 0
     return RunSoFar(records.handle.run, attempt, spec, _committed_step(records), _standing(records), carried_out)
@@ -75,14 +75,14 @@ def _committed_step(records: RunRecords) -> int:
 
 
 def _gone_back_by(spec: dict[str, Any]) -> int:
-    """How many entries of the history a claim by this spec carries out: those up to the last that goes back."""
+    """Return how many entries of the history a claim by this spec implements: those up to the last that goes back."""
     entries = enumerate(spec.get("history") or [], 1)
     return max((number for number, entry in entries if entry["rollback_to"] is not None), default=0)
 
 
 def _standing(records: RunRecords) -> tuple[int, ...]:
     """The steps of the checkpoints that the newest generation can go back to: along its base, and not deleted from every tier. Empty where
-    the journal does not tell."""
+    the journal does not show it."""
     journal = records.journal
     saved = Counter((entry.step, number) for number in journal for entry in journal[number] if isinstance(entry, Committed))
     retired = (entry.checkpoints for entries in journal.values() for entry in entries if isinstance(entry, Retired))
@@ -92,7 +92,7 @@ def _standing(records: RunRecords) -> tuple[int, ...]:
         found |= {step for (step, of), left in saved.items() if of == number and step <= until and left > 0}
         claim = last(Claim, journal[number])
         if claim is None:
-            # Lost: what it went on from is not known, and so nothing is.
+            # Lost: its base is unknown, and so is everything before.
             return ()
         if claim.base is None or claim.base.generation >= number:
             break
@@ -101,7 +101,7 @@ def _standing(records: RunRecords) -> tuple[int, ...]:
 
 
 def _anytime(job: Parsed[TrainingJob], run: RunSoFar) -> Iterator[str]:
-    """The fields that may change at any time; `history` is told entry by entry."""
+    """Yield the fields that may change at any time; `history` is reported entry by entry."""
     for change in changes_since(run, job):
         if change.how is How.ANYTIME and change.path != ("history",):
             old, new = as_written(change.path, change.old), as_written(change.path, change.new)

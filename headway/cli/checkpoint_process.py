@@ -12,7 +12,7 @@ Line = dict[str, Any]
 
 
 class LibraryError(Exception):
-    """The runner's libraries are not installed; the message says which and how to get them."""
+    """The runner's libraries are not installed; the message names them and the command that installs them."""
 
 
 class ReaderProcess:

@@ -30,7 +30,7 @@ _PLAUSIBLE = 100
 
 @dataclass(frozen=True)
 class Forecast:
-    """`estimate` is None where the plan lacks what one is made from: `lacks` says what. The others are there when asked for."""
+    """A forecast. `estimate` is None if the plan cannot be estimated, for the reason `lacks`. The others are set if they were asked for."""
 
     estimate: Estimate | None
     lacks: str = ""
@@ -40,7 +40,7 @@ class Forecast:
 
 
 class ForecastError(Exception):
-    """What was asked cannot be answered; the text says why."""
+    """The question cannot be answered; the text gives the reason."""
 
 
 def configure_forecast(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def asks(args: argparse.Namespace) -> bool:
 
 
 def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
-    """What was asked of the job. Raises ForecastError where an option asks for what cannot be said."""
+    """Answer the options about a job. Raises ForecastError if one of them cannot be answered."""
     spec, plan, cluster = planned.job.spec, planned.plan, planned.cluster
     limits = {path: values for path, (values, _) in TRAINERS[spec.trainer.kind].only.items()}
     try:

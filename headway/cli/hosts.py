@@ -32,7 +32,7 @@ _NEEDED = ("pulumi", "paramiko")
 
 
 class StopError(Exception):
-    """The verb ends here, with this exit code; the message is for people, and empty when all is said."""
+    """The verb ends with this exit code; the message is for people, and empty if everything is printed already."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -107,9 +107,9 @@ def check_known(nodes: Collection[str], known: Collection[str], option: str) -> 
 
 
 def look(states: Sequence[HostState]) -> "Mapping[str, HostSurvey]":
-    """What was found on each host, by its place.
+    """Return the facts of each host, by its place.
 
-    Raises StopError if one cannot be reached (3), or if something of somebody else's is there (1).
+    Raises StopError if one cannot be reached (3), or if another tool's files are in the way (1).
     """
     from headway.infra.survey import survey  # noqa: PLC0415 (paramiko is an extra)
 
@@ -125,7 +125,7 @@ def look(states: Sequence[HostState]) -> "Mapping[str, HostSurvey]":
 
 
 def carry_out(work: "Callable[[Report | None], StackOutcome]", title: str, hosts: int) -> "StackOutcome":
-    """What came of `work`, which is watched on a terminal. Raises StopError with 1 when the engine does not work."""
+    """Return the result of `work`, with progress on a terminal. Raises StopError with 1 if the engine does not work."""
     from headway.infra.stack import StackError  # noqa: PLC0415
 
     try:
@@ -177,7 +177,7 @@ def print_changes(outcome: "StackOutcome", found: "Mapping[str, HostSurvey] | No
 
 
 def print_failures(outcome: "StackOutcome") -> None:
-    """What went wrong, on stderr."""
+    """Print the failures on stderr."""
     for _, reason in sorted(outcome.failures.items()):
         print(f"error: {reason}", file=sys.stderr)
 
@@ -188,7 +188,7 @@ def _line(host: str, change: FileChange) -> str:
 
 
 def check_consent(yes: bool) -> None:
-    """Raises StopError with 2 where nobody can be asked and nobody said yes."""
+    """Raise StopError with 2 if there is no terminal to ask on and no --yes."""
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise StopError(2, "cannot ask for confirmation without a terminal; pass `--yes`")
 

@@ -7,7 +7,7 @@ from headway.infra.tree import write_file
 
 
 class PinError(Exception):
-    """What was decided cannot be written; the message says why and what to do."""
+    """The decision cannot be written into the file; the message gives the reason and the remedy."""
 
 
 def write_in_place(path: Path, text: str) -> None:

@@ -87,7 +87,7 @@ def pause_s(before_s: float, *, shown: bool) -> float:
 
 
 def _prefix(role: str, local_rank: int, rank_file: Path) -> str:
-    """What torchrun puts before a line; a template in the environment may name the rank too (local_elastic_agent.py)."""
+    """Return torchrun's prefix of a line; a template in the environment may name the rank too (local_elastic_agent.py)."""
     template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
     if template is None:
         return f"[{role}{local_rank}]:"

@@ -116,7 +116,7 @@ def _run(name: str, words: list[str]) -> int:
 
 
 def _imported(name: str) -> ModuleType:
-    """The module. What it brings along stays to the end: the garbage collector would look through it for a fifth of a check's time."""
+    """Import the verb's module. Its objects stay to the end: the garbage collector would scan them for a fifth of a check's time."""
     if name in sys.modules:
         return sys.modules[name]
     gc.disable()

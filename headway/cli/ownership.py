@@ -12,7 +12,7 @@ from headway.templates.hosts.render import SCRIPT, UNIT
 from headway.templates.kind import Files
 from headway.templates.switches import SWITCHES
 
-# A plan of ours also after a merge that has left its marks in the text.
+# A plan of headway also after a merge that has left its marks in the text.
 _PLAN = re.compile(rb'"schema"\s*:\s*"headway\.(job|cluster)-plan/')
 # Below its folder, what a job and what a cluster are rendered to.
 _JOB_FILES = ("plan.json", "run.json", "nccl.env", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch")
@@ -22,7 +22,7 @@ _CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switche
 def stale_files(root: Path, trees: Collection[PurePosixPath], unread: Collection[Path]) -> list[PurePosixPath]:
     """Files in `root` that an earlier name of a job or a cluster has left: nothing renders into their trees any more.
 
-    `trees` are rendered into now; a tree stays, too, if one of the files `unread` beside the documents is what it was rendered from.
+    `trees` are rendered into now; a tree stays, too, if it was rendered from one of the files `unread` next to the documents.
     """
     stale = [] if root.is_symlink() else [tree for tree in _planned_trees(root) if tree not in trees]
     kept = _names(unread) if stale else set()
@@ -31,7 +31,7 @@ def stale_files(root: Path, trees: Collection[PurePosixPath], unread: Collection
 
 
 def occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[str, str]]:
-    """What is on the disk in the place of the tree and is not of its making: what is wrong, and what to do."""
+    """Yield problems for files in the place of the tree that it did not make, with the remedy."""
     if obstacle := blocked(root, tree):
         what = "a symbolic link" if obstacle.is_symlink() else "a file"
         yield f"`{obstacle}` is {what}, where the rendered files belong", "move it away, or set another folder with `-o`"
@@ -49,7 +49,7 @@ def occupants(tree: PurePosixPath, files: Files, root: Path) -> Iterator[tuple[s
 
 
 def _planned_trees(root: Path) -> Iterator[PurePosixPath]:
-    """The folders below `root` whose plan says that a job or a cluster has been rendered there."""
+    """Return the folders below `root` whose plan shows that a job or a cluster was rendered there."""
     for file in (*root.glob("*/plan.json"), *root.glob("*/*/plan.json")):
         tree = PurePosixPath(file.parent.relative_to(root).as_posix())
         if _planned_tree(file) == tree and not blocked(root, tree):
@@ -77,7 +77,7 @@ def _names(files: Collection[Path]) -> set[str]:
 
 
 def is_rendered(file: PurePosixPath, tree: PurePosixPath) -> bool:
-    """Whether a job or a cluster in the folder `tree` has such a file; anything else there is somebody's own."""
+    """Return whether a job or a cluster in the folder `tree` has such a file; other files there belong to the user."""
     names = _JOB_FILES if len(tree.parts) == 2 else _CLUSTER_FILES
     return any(PurePosixPath("/", file.relative_to(tree)).match(f"/{name}") for name in names)
 

@@ -19,7 +19,7 @@ _BOM = "\ufeff"
 
 
 def pin_job(job_file: FilePath, cluster_file: FilePath | None) -> int:
-    """Decides and writes every `auto` of the job. 1, and nothing written, on errors; 1 too where a base says what is left open."""
+    """Decide and write every `auto` of the job. Return 1, and write nothing, on errors or if a base leaves the value open."""
     sources = Sources()
     job = sources.read(job_file).parsed
     if job is not None and job.undecided:
@@ -50,7 +50,7 @@ def _pin(planned: PlannedJob, sources: Sources) -> int:
 
 
 def _report_inherited(paths: Iterable[Path], document: Document) -> None:
-    """Says what stands open in a base: other jobs extend it too, and may come to other numbers."""
+    """Report an `auto` in a base: other jobs extend it too, and may get other values."""
     values = {}
     for path in paths:
         base = document.origin(path)
@@ -64,7 +64,7 @@ def _report_inherited(paths: Iterable[Path], document: Document) -> None:
 
 
 def _nested(path: Path, value: Any) -> str:
-    """The value as a line of a document; a mapping adds to what a base says, a list replaces it."""
+    """Return the value as a line of a document; a mapping adds to the base's, a list replaces it."""
     for key in reversed(path[1:]):
         value = {key: value}
     return f"{path[0]}: {flow(value)}"

@@ -19,13 +19,13 @@ from headway.templates.reading import Reading, Setting
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
-# NCCL's variables that follow from a cluster's fabrics; how much NCCL says, for one, is the job's own business.
+# NCCL's variables that follow from a cluster's fabrics; NCCL's log level, for one, is the job's choice.
 _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
 
 
 @dataclass(frozen=True)
 class ReadBack:
-    """What files configure, their texts, both by the files' names, and what is wrong with files that cannot be read."""
+    """Settings read back from files, their texts, both by the files' names, and the problems of files that cannot be read."""
 
     readings: Mapping[str, Reading]
     documents: Mapping[str, Document]
@@ -33,7 +33,7 @@ class ReadBack:
 
 
 def read_back(files: Iterable[tuple[Path, str | None]]) -> ReadBack:
-    """What the files configure, each by its kind or, if that is None, by its name."""
+    """Return the settings of the files, each by its kind or, if that is None, by its name."""
     readings: dict[str, Reading] = {}
     documents: dict[str, Document] = {}
     problems = []
@@ -98,7 +98,7 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
 
 
 def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
-    """The rendered file of the switch whose name the file says it has."""
+    """Return the rendered file of the switch whose name is in the file."""
     names = {"config_db.json": "DEVICE_METADATA|localhost|hostname", "frr.conf": "hostname"}
     for path in rendered:
         setting = reading.settings.get(names.get(path.name, ""))

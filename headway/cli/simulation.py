@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Simulation:
-    """What is told of a job: its run, what became of it, and for each tier goodput over the interval and the best one."""
+    """A simulated job: its run, the outcome, and for each tier goodput over the interval and the best one."""
 
     job: str
     cluster: str
@@ -40,7 +40,7 @@ class Simulation:
 
 
 class SimulationError(Exception):
-    """Options that do not go together, or that the job wants and were not given."""
+    """The options exclude each other, or the job needs one that is missing."""
 
 
 def simulate_job(planned: PlannedJob, args: argparse.Namespace) -> Simulation:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BAR = 24
-"""Cells of a bar that stands for all."""
+"""Width in cells of a full bar."""
 
 _PIPE_WIDTH = 130
 # Between two columns of `table`.
@@ -43,7 +43,7 @@ def fail(message: str, code: int) -> int:
 
 
 def progress(text: str) -> None:
-    """Says on stderr what takes a while; nothing where nobody watches."""
+    """Report slow work on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         print(f"{text} ...", file=sys.stderr)
 

@@ -9,12 +9,13 @@ from headway.report.records import LedgerLine
 from headway.runner.contract import cost_by_kind
 from headway.runner.contract.journal import Failure
 
-UNSAID = "crash"  # a runner that did not tell kinds apart
+# For a runner that records no kinds.
+UNSAID = "crash"
 
 
 @dataclass(frozen=True)
 class FailureCost:
-    """All failures of one kind. `seconds` is None where nothing tells."""
+    """All failures of one kind. `seconds` is None if unknown."""
 
     kind: str
     count: int

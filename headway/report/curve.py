@@ -52,7 +52,7 @@ def _kept_of(points: Sequence[CurvePoint], low: int, high: int) -> list[int]:
 
 
 def figure(summary: RunSummary) -> Markup:
-    """The figure; where no step has a finite loss, the sentence that says so."""
+    """Return the figure; if no step has a finite loss, a sentence instead."""
     finite = [point for point in summary.curve if math.isfinite(point.loss)]
     if not finite:
         found = "No step was recorded." if not summary.curve else "No recorded step has a finite loss."
@@ -68,7 +68,7 @@ def scale_of(points: Iterable[CurvePoint], planned: int | None = None) -> Scale:
     """Round loss limits around the finite `points`; a run that still goes shows the steps to come as empty room."""
     steps, losses = zip(*((point.step, point.loss) for point in points), strict=True)
     low, high = (min(max(loss, -LARGEST), LARGEST) for loss in (min(losses), max(losses)))
-    # Losses that hardly differ get the room of a tenth, else the labels of the axis would not tell its lines apart.
+    # Losses that hardly differ get the room of a tenth, else the labels of the axis would be equal.
     size = max(abs(low), abs(high))
     room = 0.1 * size if size > SMALLEST else 1.0
     tick = _tick(room if high - low < max(1e-3 * size, SMALLEST) else high - low, 5)
@@ -81,7 +81,7 @@ def scale_of(points: Iterable[CurvePoint], planned: int | None = None) -> Scale:
 
 
 def _picture(summary: RunSummary, scale: Scale, standing: Sequence[CurvePoint]) -> Markup:
-    # A stretched picture distorts shapes, but not strokes told not to scale: a dot is a stroke of no length with round ends.
+    # A stretched picture distorts shapes, but not strokes with a fixed width: a dot is a stroke of no length with round ends.
     grid = _path("grid", "".join(f"M0 {scale.y(value):.1f}H{EXTENT}" for value in ticks(scale.low, scale.high, 5)))
     drawn = (
         _path("lost-band", _bands(summary, scale)),
@@ -128,7 +128,7 @@ def _at(point: CurvePoint, scale: Scale) -> str:
 
 
 def _taken_back(curve: Sequence[CurvePoint]) -> Iterator[list[CurvePoint]]:
-    """What each generation did in vain, from the standing point that it left."""
+    """Return the discarded steps of each generation, from the valid point that it left."""
     in_vain = downsample([point for point in curve if not point.stands], TAKEN_BACK_POINTS)
     standing = {point.step: point for point in curve if point.stands}
     for _, points in itertools.groupby(in_vain, key=lambda point: point.generation):
@@ -212,7 +212,7 @@ def _hover() -> Markup:
 
 
 def _data(points: Sequence[CurvePoint], scale: Scale) -> dict[str, str]:
-    """What the hover script reads: [step, loss, generation, x, y], the places in thousandths."""
+    """Return the data of the hover script: [step, loss, generation, x, y], the places in thousandths."""
     rows = [
         [p.step, float(f"{p.loss:.6g}"), p.generation, round(scale.x(p.step), 1), round(scale.y(p.loss), 1)]
         for p in points

@@ -23,7 +23,7 @@ class RunError(ValueError):
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What a run directory holds for a report; `journal` is keyed by generation, `verdicts` by attempt."""
+    """The records of a run directory for a report; `journal` is keyed by generation, `verdicts` by attempt."""
 
     handle: Handle
     metrics: tuple[MetricsLine, ...]

@@ -16,8 +16,8 @@ E = TypeVar("E", bound=Entry)
 class GenerationHistory:
     """One gang start.
 
-    `resume_step` is the step that it went on from, None where nothing tells (a script that finds its own checkpoints).
-    `stands_to` is the highest step of it that no later generation took back; infinite where none did.
+    `resume_step` is the step that it resumed from, None if unknown (a script that finds its own checkpoints).
+    `stands_to` is the highest of its steps that no later generation discarded; infinite if none did.
     """
 
     number: int
@@ -30,12 +30,12 @@ class GenerationHistory:
 
     @property
     def loaded(self) -> bool:
-        """Whether it got its state: it says so, or it stepped. Where nothing tells (a script's own checkpoints), yes."""
+        """Return whether it got its state: by its journal or its steps; True if unknown (a script's own checkpoints)."""
         return self.resume_step is None or bool(self.metrics) or last(Loaded, self.entries) is not None
 
     @property
     def is_from_memory(self) -> bool:
-        """Whether it went on from what the nodes held in memory."""
+        """Return whether it resumed from the nodes' memory."""
         claim = last(Claim, self.entries)
         return claim is not None and claim.base is not None and claim.base.tier == "memory"
 
@@ -53,7 +53,7 @@ class GenerationHistory:
 
 
 def generations(records: RunRecords) -> tuple[GenerationHistory, ...]:
-    """The generations that have a journal or stepped, in order. Number 0 is none: it stands for what happened before a claim."""
+    """Return the generations that have a journal or steps, in order. Number 0 is none: it holds the time before a claim."""
     lines = _by_generation(records.metrics)
     found: list[GenerationHistory] = []
     stands_to = math.inf

@@ -48,7 +48,7 @@ def _head(summary: RunSummary, script: str) -> Markup:
 
 
 def _policy(script: str) -> str:
-    """Tells the browser to load nothing and to run this one script only, whatever the records hold."""
+    """Restrict the browser to this one script and no other source, whatever the records hold."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
@@ -87,7 +87,7 @@ def _section(title: str, *children: Child) -> Markup:
 
 
 def _key_figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
-    """What, its value, and the small print."""
+    """A label, its value, and the small print."""
     yield "Loss", _loss_change(summary), wording.steps(summary)
     yield "Goodput", units.share(summary.goodput), _goodput_base(summary)
     yield "Lost to failures", units.seconds(summary.lost_s), units.count(len(summary.failures), "failure")

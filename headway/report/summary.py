@@ -31,8 +31,8 @@ class CurvePoint(NamedTuple):
 class FailureSummary:
     """One failure and what it cost. None: not known, or not recovered from.
 
-    `at_step` is the highest step completed before it, `resumed_in` the generation that went on, `lost_steps` the distance to its
-    `resumed_from_step`; `own_steps` are those since the start of a script, whose own count nobody knows. `recovered_s` runs from the
+    `at_step` is the highest step completed before it, `resumed_in` the generation that resumed, `lost_steps` the distance to its
+    `resumed_from_step`; `own_steps` are those since the start of a script, whose own count is unknown. `recovered_s` runs from the
     moment it was noticed to the first step completed by a later generation. `wall` in Unix seconds.
     """
 
@@ -90,7 +90,7 @@ class CommitSummary:
 @dataclass(frozen=True)
 class TimeSpan:
     """The ledger of one generation, or of a wait between two attempts (generation 0): seconds by bucket of the `slots` nodes that compute,
-    beside `spares` idle ones; Unix times."""
+    with `spares` idle ones; Unix times."""
 
     generation: int
     attempt: int
@@ -106,9 +106,9 @@ class RunSummary:
     """A run as a report shows it.
 
     `verdict` is `running` or `not started` while the newest attempt has none; `exit_code` is then None. `steps` is the highest
-    completed step that stands. `wall_s` is the time that the ledger covers, first start to last end, or without a ledger the time
+    completed step that is still valid. `wall_s` is the time that the ledger covers, first start to last end, or without a ledger the time
     between submission and the last record; `goodput` is productive seconds over `wall_s`, None without a ledger. `lost_s` is what
-    the failures cost, `costs` the same by kind. `tokens_per_s` is over the steps that stand. Times of day are Unix seconds.
+    the failures cost, `costs` the same by kind. `tokens_per_s` is over the valid steps. Times of day are Unix seconds.
     """
 
     run: str
@@ -234,7 +234,7 @@ class _Ending(NamedTuple):
 
 
 def _ending(records: RunRecords, history: Sequence[GenerationHistory]) -> _Ending:
-    """What the newest attempt ended with: its verdict file, else the end that its journal tells."""
+    """Return the end of the newest attempt: its verdict file, else the end in its journal."""
     newest = max((*records.attempts, *(generation.attempt for generation in history)), default=None)
     if newest is None:
         return _Ending(NOT_STARTED, None, "")

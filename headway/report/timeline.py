@@ -25,12 +25,12 @@ def timeline(summary: RunSummary) -> Markup:
 
 
 def _marked(span: TimeSpan, happened: Sequence[Event]) -> list[Event]:
-    """The events that are drawn on the span's row: those within its time, so that each stands once."""
+    """Return the events that are drawn on the span's row: those within its time, so that each is drawn once."""
     return [event for event in happened if event.kind in MARKED and span.start <= event.wall < span.end]
 
 
 def _note(summary: RunSummary, drawn: int) -> Markup | None:
-    """What the timeline leaves out."""
+    """Return a sentence about events that the timeline omits."""
     earlier, still_open = len(summary.spans) - drawn, summary.generations - sum(span.generation > 0 for span in summary.spans)
     told = [f"{units.count(earlier, 'earlier row')} not drawn."] if earlier else []
     told += [f"{units.count(still_open, 'generation')} not drawn: no ledger line yet."] if still_open > 0 else []

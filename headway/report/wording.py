@@ -22,7 +22,7 @@ def verdict(summary: RunSummary) -> str:
 
 
 def tone(summary: RunSummary) -> Literal["good", "warn", "bad"]:
-    """Good when the run completed, warn while it may go on, bad when somebody has to look."""
+    """Return good if the run completed, warn while it may continue, bad if a person must act."""
     if summary.exit_code is None or summary.exit_code in _MAY_GO_ON:
         return "warn"
     return "good" if summary.exit_code == Exit.COMPLETED else "bad"
@@ -47,21 +47,21 @@ def culprit(failure: FailureSummary) -> str:
 
 
 def place(failure: FailureSummary) -> str:
-    """`rank 1 on n2`; empty where nobody is known."""
+    """Return `rank 1 on n2`; empty if unknown."""
     if failure.rank is None:
         return f"on {failure.host}" if failure.host else ""
     return f"rank {failure.rank}" + (f" on {failure.host}" if failure.host else "")
 
 
 def reached(failure: FailureSummary) -> str:
-    """How far it came: `at step 90`; of a script, whose step nobody knows, `after 35 steps since its start`; empty without either."""
+    """Return the progress: `at step 90`; for a script, `after 35 steps since its start`; empty without either."""
     if failure.at_step is not None:
         return f"at step {failure.at_step:,}"
     return "" if failure.own_steps is None else f"after {units.count(failure.own_steps, 'step')} since its start"
 
 
 def cost(failure: FailureSummary) -> str:
-    """What one failure took: `back to step 80, 10 steps lost, recovered in 11.4 s`."""
+    """Return the cost of one failure: `back to step 80, 10 steps lost, recovered in 11.4 s`."""
     if failure.resumed_in is None:
         return "not resumed"
     if failure.resumed_from_step is None and failure.recovered_s is None:
@@ -74,7 +74,7 @@ def cost(failure: FailureSummary) -> str:
 
 
 def goodput_base(summary: RunSummary) -> str:
-    """What the shares are shares of: `29.0 s`, or `9.8 s recorded so far` while the newest generation has no ledger line."""
+    """Return the total of the shares: `29.0 s`, or `9.8 s recorded so far` while the newest generation has no ledger line."""
     wall = units.seconds(summary.wall_s)
     return wall if summary.exit_code is not None else f"{wall} recorded so far"
 

@@ -43,8 +43,6 @@ SUPPRESSION = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:)")
 
 # Findings of each folder that are still to be rewritten: a number may only fall. Other folders have none.
 BUDGET = {
-    "headway/cli": 77,
-    "headway/report": 31,
     "runner/agent": 141,
 }
 TRAILING = {"runner/agent": 85}

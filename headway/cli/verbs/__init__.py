@@ -2,6 +2,6 @@
 
 In: the parsed command line. Out: an exit code (docs/records.md).
 To add a verb, add a module with `configure(parser)` and `run(args) -> int`, and a row in
-`headway/cli/main.py`. What a verb prints is in `headway/cli/views/`.
+`headway/cli/main.py`. The output of a verb is in `headway/cli/views/`.
 Start reading: `check.py`, then `plan.py`.
 """

@@ -62,7 +62,7 @@ def _named_files(words: list[str]) -> Iterator[tuple[Path, str | None]]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or those below the folder whose names tell their kind and that set anything of it."""
+    """Return the file, or those below the folder whose names show their kind and that set anything of it."""
     if not path.is_dir():
         return [path]
     return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None and not _is_silent(file)]

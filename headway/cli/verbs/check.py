@@ -95,7 +95,7 @@ def _since(run: str, jobs: list[Parsed[TrainingJob]], problems: Problems) -> tup
 
 
 def _namesakes(documents: Iterable[AnyParsed]) -> Iterator[Problem]:
-    """Jobs of one folder that have one name: they would render into one place. (Clusters of one name are told where a job names them.)"""
+    """Yield problems for jobs of one folder that share a name and so a place. (Clusters of one name are reported at the job.)"""
     first: dict[tuple[str, str], str] = {}
     for parsed in documents:
         if not is_job(parsed) or not parsed.has(("name",)) or is_partial(parsed.document):

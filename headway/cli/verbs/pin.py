@@ -112,7 +112,7 @@ def _with_inventories(file: Path, sources: Sources) -> Steps[tuple[Parsed[Cluste
 
 
 def _is_read(output: Path, folder: Path) -> bool:
-    """Whether an inventory there is found beside a cluster's document in `folder`."""
+    """Return whether an inventory there is found next to a cluster's document in `folder`."""
     place = output.parent if output.suffix in SUFFIXES else output
     return place.resolve() in {folder.resolve(), (folder / FOLDER).resolve()}
 
@@ -148,7 +148,7 @@ def _planned(cluster: Cluster, observed: Observed) -> list[_Planned]:
 
 
 def _report_open(planned: Sequence[_Planned], observed: Observed) -> int:
-    """Says what an inventory lacks of the nodes that it has; only people can write there. 1 if there is something."""
+    """Report what is missing from an inventory's nodes and only people can add. Return 1 if there is something."""
     lines = []
     for node in (node for node in planned if node.name in observed.nodes):
         known = {nic.name for nic in observed.nodes[node.name].nics if nic.switch is not None}
@@ -170,7 +170,7 @@ def _files(output: Path, cluster: str, nodes: Sequence[_Planned]) -> Mapping[Pat
 
 
 def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:
-    """What the file is to hold: every byte of now, and the nodes. Raises PinError when it would not be read as that."""
+    """Return the new content: every present byte, and the nodes. Raises PinError if it would not be read as that."""
     try:
         before = path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
@@ -191,7 +191,7 @@ def _text(path: Path, cluster: str, nodes: Sequence[_Planned]) -> str:
 
 
 def _read(path: Path, text: str, what: str, advice: str) -> tuple[Document, Inventory]:
-    """The text as the inventory that the file would be; if it would be none, a PinError says `what` of the file and gives `advice`."""
+    """Return the text as the inventory that the file would be; if it would be none, raise PinError with `what` and `advice`."""
     document, unreadable = load_bytes(str(path), text.encode())
     parsed, invalid = parse(document)
     for problem in (*unreadable, *invalid):

@@ -21,7 +21,7 @@ _SYMBOL = {"missing": "+", "changed": "~", "extra": "-"}
 
 @dataclass
 class Output:
-    """What belongs into one folder of rendered files: the files, the folders in it that they fill, and the files that go."""
+    """The contents of one folder of rendered files: the files, the folders in it that they fill, and the files to remove."""
 
     root: Path
     files: Files = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Output:
     stale: list[PurePosixPath] = field(default_factory=list)
 
     def is_ours(self, file: PurePosixPath) -> bool:
-        """Whether headway could have put the file there; what people keep beside it is theirs."""
+        """Return whether headway could have put the file there; other files belong to the user."""
         return any(is_rendered(file, tree) for tree in self.trees if file.is_relative_to(tree))
 
 
@@ -85,7 +85,7 @@ def _once(files: list[Path], output: Path | None) -> list[Path]:
 
 
 def _outputs(compiled: Compiled, folder: Path | None) -> tuple[_Outputs, list[Problem]]:
-    """What goes into each folder of rendered files, and a problem of each tree whose place is taken."""
+    """Return the contents of each folder of rendered files, and a problem for each tree whose place is taken."""
     outputs: _Outputs = {}
     conflicts = []
     for document in compiled.documents:
@@ -112,7 +112,7 @@ def _tree(plan: PlannedJob | PlannedCluster) -> tuple[PurePosixPath, Files]:
 
 
 def _add_stale(outputs: _Outputs, searched: list[Path]) -> None:
-    """Files that an earlier name of a job or a cluster has left beside the documents."""
+    """Return files that an earlier name of a job or a cluster has left next to the documents."""
     known = set(map(os.path.realpath, searched))
     for folder in {os.path.realpath(file.parent): file.parent for file in searched}.values():
         output = _output(outputs, folder / "rendered")

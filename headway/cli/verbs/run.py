@@ -49,7 +49,7 @@ def _kill(text: str) -> Kill:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The runner's exit code; 1 when the documents have errors, 2 for a rank that is not there, 3 when this machine lacks something."""
+    """Return the runner's exit code; 1 if the documents have errors, 2 for an unknown rank, 3 if something is missing on this machine."""
     planned = load_job_plan(args.job, args.cluster)
     if planned is None:
         return 1
@@ -136,7 +136,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
-    """Shows the run's progress on a terminal until it has ended, and carries out `kills` on the way. Returns those left over."""
+    """Show the run's progress on a terminal until it has ended, and execute `kills` on the way. Return those left over."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"))
     metrics = Tail(local.directory.root.glob, local.directory.metrics.name)
@@ -156,7 +156,7 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
 
 
 def _words(line: dict[str, Any]) -> str | None:
-    """A journal line for whoever watches; None for one that the bar already shows."""
+    """Return a journal line in words; None for one that the bar shows already."""
     match line["kind"]:
         case "start":
             return f"generation {line['generation']}: starting {line['world_size']} ranks"

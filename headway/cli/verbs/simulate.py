@@ -153,7 +153,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _above_zero(parse: Callable[[str], float], most: float) -> Callable[[str], float]:
-    """What `parse` reads, above 0 and at most `most`."""
+    """Return the value that `parse` reads, above 0 and at most `most`."""
 
     def read(text: str) -> float:
         number = parse(text)

@@ -20,7 +20,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sign
 
 
 def run(words: list[str]) -> int:
-    """The runner's exit code; 2 for arguments that torchrun would refuse or that are not carried out, 3 without the runner's libraries."""
+    """Return the runner's exit code; 2 for arguments that torchrun would refuse or headway does not support, 3 without the runner's libraries."""
     if lacking := lacking_to_run():
         print(f"error: {lacking}", file=sys.stderr)
         return 3
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
 
 
 def _has_the_report(terminal: Mapping[str, Any]) -> bool:
-    """Of several nodes, the one that coordinated last says it; what each node keeps by itself tells nothing of the run."""
+    """Print the summary on one of several nodes, the last that coordinated; the files of the others do not describe the run."""
     published = RunDirectory(Path(terminal["run"]), terminal["attempt"]).coordinator
     try:
         last = json.loads(published.read_text())["node"]
@@ -55,7 +55,7 @@ def _has_the_report(terminal: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _signals_forwarded(runner: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """An interrupt at the terminal reaches the runner by itself, a signal to this process alone does not. What nohup ignores stays so."""
+    """Pass on a signal that only this process got; an interrupt at the terminal reaches both. One that nohup ignores stays ignored."""
 
     def forward(number: int, _: Any) -> None:
         if runner.poll() is None:

@@ -79,7 +79,7 @@ def print_verified(lines: Iterable[Line]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where somebody watches."""
+    """Show a bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return
@@ -142,7 +142,7 @@ def print_imported(lines: Iterable[Line]) -> None:
 
 
 def print_adoption(lines: Iterable[Line], name: str) -> None:
-    """What lies there, what would be done, and what was."""
+    """Print what was found, what would be done, and what was done."""
     last = None
     for line in lines:
         match line["what"]:

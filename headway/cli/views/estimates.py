@@ -95,7 +95,7 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
 
 
 def _host_memory(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> str:
-    """What the ranks of one node need, with copies of checkpoints on their way to a tier."""
+    """Return the host memory of the ranks of one node, with copies of checkpoints on their way to a tier."""
     needed = host_bytes_per_node(estimate.training, host_load(plan), plan.procs_per_slot)
     if group.host_memory_bytes is None:
         return f"{_gib(needed)} a node; the cluster file does not set `host_memory`"

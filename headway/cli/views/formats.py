@@ -100,7 +100,7 @@ def _root() -> Path:
 
 
 def _in_repository(file: str) -> Path:
-    """The file's path from the repository's root, by which GitHub knows it; the whole path of one that lies elsewhere."""
+    """Return the file's path from the repository's root, by which GitHub knows it; the whole path of a file outside of it."""
     path, root = Path(os.path.abspath(file)), _root()  # noqa: PTH100 (a link is known by its own name)
     return path.relative_to(root) if path.is_relative_to(root) else path
 
@@ -134,7 +134,7 @@ def _artifact(file: str) -> dict[str, str]:
 
 
 def _region(span: Span | None) -> dict[str, int]:
-    """GitHub's code scanning refuses a result without a line, so a problem of a whole file stands on its first."""
+    """Return the line of a result. GitHub's code scanning refuses one without a line, so a problem of a whole file gets its first."""
     if span is None:
         return {"startLine": 1}
     return {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _BAR = 16
 _TEXTS = ("", "best layout")
-# What goes first where a terminal is too narrow for all; the efficiency says what its bar shows.
+# Columns that a narrow terminal drops first; the efficiency has the value that its bar shows.
 _DISPENSABLE = ("", "bubble", "sequences", "communication", "goodput")
 _GOODPUT = (
     "goodput: each tier saves at its best interval, and lost nodes are replaced at once; `headway simulate` models the wait too"

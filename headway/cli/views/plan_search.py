@@ -22,7 +22,7 @@ _DISPENSABLE = ("splits", "schedule", "recompute", "MFU", " ", "free")
 
 
 def print_search(console: "Console", found: SearchResult) -> None:
-    """The ranked layouts, how the first lies on the nodes, and what became of all others."""
+    """Print the ranked layouts, how the first is placed on the nodes, and the counts of all others."""
     request = found.request
     console.print(
         f"\n[bold]layouts[/] of {units.count(request.gpus, 'GPU')}, {units.count(request.sequences, 'sequence')} of "

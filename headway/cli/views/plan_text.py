@@ -77,7 +77,7 @@ def _cluster_facts(plan: ClusterPlan) -> _Facts:
 
 
 def _facts(planned: PlannedJob) -> _Facts:
-    """What is trained, how, and within which limits, as far as the job says so."""
+    """Yield model, batch and limits of the training, as far as the job states them."""
     plan = planned.plan
     if argv := plan.run.trainer.options.get("argv"):
         yield "command", shlex.join(argv)
@@ -95,7 +95,7 @@ def _facts(planned: PlannedJob) -> _Facts:
 
 
 def _beside_the_mesh(layout: Mapping[str, Any]) -> _Facts:
-    """What of the layout is no axis of the mesh."""
+    """Yield settings of the layout that are no axis of the mesh."""
     if layout["ep"] > 1:
         yield "expert parallelism", f"{layout['ep']} ranks, folded over dp_shard x cp x tp"
     if layout["schedule"] is not None:
@@ -105,7 +105,7 @@ def _beside_the_mesh(layout: Mapping[str, Any]) -> _Facts:
 
 
 def _checks(corruption: Corruption) -> Iterator[str]:
-    """What is looked at and, where that follows from the spec, what part of the steps' time it takes."""
+    """Yield the checks of the run and, if it follows from the spec, their share of the steps' time."""
     if (replay := corruption.replay) is not None:
         share = "" if replay.steps is None else f" ({100 / replay.steps:.2g} % of the time)"
         yield f"a step recomputed on other ranks every {write_interval(Interval(replay.steps, replay.seconds))}{share}"
