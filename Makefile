@@ -95,19 +95,20 @@ test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
 # Real parts mostly wait for daemons, so the tests that compute run beside them: those of one process, then those that train a little, two
-# files at a time. Whole runs and the fabric, whose timers are short, run by themselves. A shell lets what it starts in the background ignore
-# interrupts, which some tests send.
+# files at a time. Whole runs and the fabric, whose timers are short, run by themselves. Some tests send interrupts, which processes ignore
+# that a shell has started in the background.
+PYTEST := env --default-signal=INT $(BIN)/python -m pytest
 REAL := tests/real/kubernetes tests/real/pulumi tests/real/slurm
 ALONE := tests/faults tests/real
 # What belongs to make soak and make test-fixtures.
 ONCE := not variant and not fixture
 test: lint
 	@real=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$real' EXIT; trap 'exit 130' INT TERM; \
-	env --default-signal=INT $(BIN)/python -m pytest -m 'slow and $(ONCE)' $(REAL) >$$real 2>&1 & pid=$$!; failed=0; \
-	$(BIN)/python -m pytest -m '(calm or not slow) and $(ONCE)' -n 2 || failed=1; \
-	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
+	$(PYTEST) -m 'slow and $(ONCE)' $(REAL) >$$real 2>&1 & pid=$$!; failed=0; \
+	$(PYTEST) -m '(calm or not slow) and $(ONCE)' -n 2 || failed=1; \
+	$(PYTEST) -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
 	wait $$pid || failed=1; cat $$real; \
-	$(BIN)/python -m pytest -m 'slow and not calm and $(ONCE)' $(ALONE) $(REAL:%=--ignore=%) || failed=1; \
+	$(PYTEST) -m 'slow and not calm and $(ONCE)' $(ALONE) $(REAL:%=--ignore=%) || failed=1; \
 	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt

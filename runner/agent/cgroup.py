@@ -18,12 +18,12 @@ def out_of_memory_kills() -> int:
 
 
 def available_bytes() -> int:
-    """What may still be allocated on this node: by /proc/meminfo, and below the control group's limit."""
+    """Return the bytes that may still be allocated on this node: by /proc/meminfo, and below the control group's limit."""
     meminfo = {line.split(":")[0]: line.split()[1] for line in (PROC / "meminfo").read_text().splitlines()}
     free = [int(meminfo["MemAvailable"]) * 1024]
     for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         if (bound := _number(_file(limit))) is not None:
-            # Pages of files that nobody has used lately go first.
+            # Pages of files that were not used lately go first.
             reclaimable = _counter(_file("memory.stat"), "inactive_file")
             free.append(bound - (_number(_file(used)) or 0) + reclaimable)
     return min(free)

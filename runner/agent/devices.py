@@ -11,19 +11,21 @@ from headway.runner.health.xid import address
 
 CONTROL = Path("/dev/nvidiactl")
 LOOK_S = 0.05
-ANSWER_S = 10.0  # for NVML: a driver that has lost a device may never answer
+# For NVML: a driver that has lost a device may never answer.
+ANSWER_S = 10.0
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the machine's own (linux include/linux/proc_ns.h, PROC_PID_INIT_INO)
+# The machine's own (linux include/linux/proc_ns.h, PROC_PID_INIT_INO)
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 T = TypeVar("T")
 
 
 async def until_free(pids: Collection[int], patience_s: float) -> bool:
-    """Waits until no device holds memory for these processes, `patience_s` at most; False when one still does then.
+    """Wait until no device holds memory for these processes, `patience_s` at most; return False if one still does then.
 
     A process that is reaped has closed its devices; the driver may free what it had a moment later. NVML numbers processes as the machine
-    does. In a container ours have other numbers, which are strangers' on the machine, and a dead process tells nobody its number there:
-    nobody is waited for.
+    does. In a container they have other numbers, which belong to foreign processes on the machine, and a dead process cannot report its
+    number there: then there is no wait.
     """
     if not pids or not numbers_are_the_machines() or (nvml := await _answered(open_nvml)) is None:
         return True
@@ -37,7 +39,7 @@ async def until_free(pids: Collection[int], patience_s: float) -> bool:
 
 async def used(environment: Mapping[str, str], processes: int) -> frozenset[str] | None:
     """The PCI addresses (health/xid.py: address) of the devices that so many processes with this environment use; None where that is not
-    known: no NVML, or more devices than CUDA_VISIBLE_DEVICES or the number of processes tell apart."""
+    known: no NVML, or more devices than CUDA_VISIBLE_DEVICES or the number of processes distinguish."""
     if (nvml := await _answered(open_nvml)) is None:
         return None
     return await _answered(lambda: visible(nvml, environment, processes))
@@ -46,12 +48,13 @@ async def used(environment: Mapping[str, str], processes: int) -> frozenset[str]
 async def _answered(ask: Callable[[], T]) -> T | None:
     try:
         return await asyncio.wait_for(asyncio.to_thread(ask), ANSWER_S)
-    except Exception:  # NVMLError is only known where the module is; TimeoutError
+    except Exception:
+        # NVMLError is only known where the module is; TimeoutError.
         return None
 
 
 def numbers_are_the_machines() -> bool:
-    """Whether processes have the same numbers here as on the machine."""
+    """Return whether processes have the same numbers here as on the machine."""
     try:
         return PID_NAMESPACE.stat().st_ino == FIRST_PID_NAMESPACE
     except OSError:
@@ -65,7 +68,8 @@ def open_nvml() -> Any:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # NVMLError is only known where the module is
+    except Exception:
+        # NVMLError is only known where the module is.
         return None
     return nvml
 

@@ -1,6 +1,6 @@
 """Reads torch's flight recorder from outside: asks a rank for its dump, and reads which collectives it has entered.
 
-NCCL's process groups make a pipe for each rank, and write a dump when somebody writes to it (ProcessGroupNCCL.hpp, DumpPipe); for all
+NCCL's process groups make a pipe for each rank, and write a dump when a process writes to it (ProcessGroupNCCL.hpp, DumpPipe); for all
 others a worker's own thread does the same (boot/flight.py). A dump is a pickle of plain values, and is read as nothing else.
 """
 
@@ -21,11 +21,15 @@ from headway.runner.health.collectives import Collective, CollectiveOperation
 DUMPS, DUMPS_BEFORE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 PIPES = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_BYTES = 1 << 28
-AGAIN_S = 5.0  # a dump takes torch up to 0.1 s of a core: of a long silence there is one for each doubling
+# A dump takes torch up to 0.1 s of a core: of a long silence there is one for each doubling.
+AGAIN_S = 5.0
 GROUPS = 64  # of a rank, in a message
-BEFORE = 100  # collectives by which two ranks are known to count alike
-ABOUT = 4  # before the one that a rank waits in, and from there on
-_UNLIKE = ("send", "recv", "coalesced")  # in the names of operations that may well differ by rank
+# Collectives by which two ranks are known to count alike.
+BEFORE = 100
+# Before the one that a rank waits in, and from there on.
+ABOUT = 4
+# In the names of operations that may well differ by rank.
+_UNLIKE = ("send", "recv", "coalesced")
 # What NCCL does alike, and torch calls now so and now so (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 _ALIKE = {
     "_all_gather_base": "all_gather",
@@ -34,23 +38,25 @@ _ALIKE = {
     "_reduce_oop": "reduce",
     "all_reduce_barrier": "barrier",
 }
-THREAD = "headway-flight"  # of a worker, which dumps when it is asked; the kernel keeps 15 letters
+# Of a worker, which dumps when it is asked; the kernel keeps 15 letters.
+THREAD = "headway-flight"
 
 
 class Recorder:
     """The flight recorders of one node's ranks."""
 
     def __init__(self, directory: RunDirectory, environment: Mapping[str, str]) -> None:
-        """`environment` is the node's own: what a user has set there stands."""
+        """`environment` is the node's: a user's settings there take precedence."""
         self._evidence, self._environment = directory.evidence, environment
         folder = directory.attempt_directory / "pipes"
         ours = str(folder / "rank-") if PIPES not in environment and _takes_pipes(folder) else None
         self._pipes = environment.get(PIPES, ours)
-        self._signs_ns: dict[int, int] = {}  # of each rank, when it was looked at last
+        # Of each rank, when it was looked at last.
+        self._signs_ns: dict[int, int] = {}
         self._asked_ns: dict[int, int] = {}
 
     def variables(self, generation: int) -> dict[str, str]:
-        """What a generation's workers need in their environment."""
+        """Return the variables that a generation's workers need."""
         ours = {DUMPS: self._dumps(generation), PIPES: self._pipes, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
         return {name: text for name, text in ours.items() if text is not None and name not in self._environment}
 
@@ -61,7 +67,7 @@ class Recorder:
 
     def to_ask(self, signs_ns: Mapping[int, int], now_ns: int) -> frozenset[int]:
         """The ranks to ask for a dump now: those that have not moved since the look before, seldom more the longer that lasts.
-        `signs_ns` are their last signs of life, on the clock of `now_ns`."""
+        `signs_ns` are their last heartbeats, on the clock of `now_ns`."""
         due = set()
         for rank, sign_ns in signs_ns.items():
             asked_ns = self._asked_ns.get(rank, 0)
@@ -73,12 +79,13 @@ class Recorder:
         return frozenset(due)
 
     def ask(self, generation: int, ranks: Iterable[int]) -> dict[int, tuple[Path, int]]:
-        """Asks for dumps; by rank, for those that listen, the file and when it was written before (st_mtime_ns, 0 for never)."""
+        """Request dumps. Return, by rank that listens, the file and when it was written before (st_mtime_ns, 0 for never)."""
         before = {}
         for rank in ranks if self._pipes is not None else ():
             path = Path(f"{self._dumps(generation)}{rank}")
             written_ns = _written_ns(path)
-            with contextlib.suppress(OSError):  # nobody reads: no process group yet, or not of torch
+            with contextlib.suppress(OSError):
+                # No reader: no process group yet, or not one of torch.
                 pipe = os.open(f"{self._pipes}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
                 try:
                     os.write(pipe, b"1")
@@ -88,8 +95,8 @@ class Recorder:
         return before
 
     def close(self, ranks: Iterable[int]) -> None:
-        """Removes the pipes of ranks that nobody will ask any more; whoever copies a run's directory has no use for one. Where a user has
-        set another place, they stay."""
+        """Remove the pipes of ranks that will not be asked again: they would disturb a copy of the run's directory. Pipes in a place that
+        a user has set stay."""
         if self._pipes is None or PIPES in self._environment:
             return
         for rank in ranks:
@@ -100,7 +107,7 @@ class Recorder:
 
 
 def answers(asked: Mapping[int, tuple[Path, int]]) -> dict[int, tuple[Collective, ...]]:
-    """What was dumped since `Recorder.ask` gave `asked`. A dump that is not whole yet is none."""
+    """Return the dumps since `Recorder.ask` returned `asked`, without those that are not complete yet."""
     found = {}
     for rank, (path, before_ns) in asked.items():
         if _written_ns(path) > before_ns and (entered := read(path, rank)) is not None:
@@ -117,7 +124,8 @@ def read(path: Path, rank: int | None = None) -> tuple[Collective, ...] | None:
         with path.open("rb") as file:
             dump = _PlainValues(file).load()
             return newest(dump) if rank is None or _is_rank(dump, rank) else None
-    except Exception:  # somebody else's bytes: pickle and the look at them may raise anything
+    except Exception:
+        # Bytes of another process: pickle and the parser may raise anything.
         return None
 
 
@@ -129,7 +137,8 @@ def newest(dump: Mapping[str, Any]) -> tuple[Collective, ...]:
         name = str(entry["process_group"][0])
         if entry["is_p2p"] or not name:
             continue
-        if made.setdefault(name, entry.get("pg_id")) != entry.get("pg_id"):  # destroyed and made again: it counts from 1
+        if made.setdefault(name, entry.get("pg_id")) != entry.get("pg_id"):
+            # Destroyed and made again: it counts from 1.
             made[name], groups[name] = entry.get("pg_id"), {}
         groups.setdefault(name, {})[int(entry["collective_seq_id"])] = entry
     known = dump.get("pg_config", {})
@@ -168,7 +177,7 @@ def _collective(group: str, entries: Mapping[int, Mapping[str, Any]]) -> Collect
 
 
 def _is_done(entry: Mapping[str, Any]) -> bool:
-    """A gloo operation never says that it has completed, only that nobody waits for it any more; of NCCL that may be a timeout."""
+    """Return whether it has completed. A gloo operation is only marked as retired; one of NCCL may be retired by a timeout."""
     is_gloo = str(entry["profiling_name"]).startswith("gloo:")
     return entry["state"] == "completed" or (is_gloo and bool(entry["retired"]))
 
@@ -191,7 +200,7 @@ def _recent(entries: Mapping[int, Mapping[str, Any]], number: int) -> Collective
 
 
 def _agreed(entry: Mapping[str, Any]) -> str:
-    """What all ranks of an all_reduce must agree on is how much they give; other operations' sizes may differ by rank."""
+    """Return what all ranks must agree on: for an all_reduce also its size; the sizes of other operations may differ by rank."""
     name = _operation(entry)
     if name != "all_reduce":
         return name
@@ -206,7 +215,7 @@ class _PlainValues(pickle.Unpickler):
 
 
 def _takes_pipes(folder: Path) -> bool:
-    """Whether the file system has named pipes: where it has none, torch would end the process that wants to make one."""
+    """Return whether the file system has named pipes: without, torch would end the process that tries to make one."""
     trial = folder / f".try-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Reads the kernel's log for this node's agent: what NVIDIA's driver has reported since the generation started.
 
 /dev/kmsg gives one record a read, `priority,sequence,microseconds,flags;message`, and lines of further facts that begin with a space
-(linux Documentation/ABI/testing/dev-kmsg). Without the right to read it (dmesg_restrict, a container) nothing is known. What a process
-has written there is no report: the kernel gives it another facility than its own, 0.
+(linux Documentation/ABI/testing/dev-kmsg). Without the right to read it (dmesg_restrict, a container) nothing is known. Records of
+processes are ignored: the kernel gives them another facility than its own, 0.
 """
 
 import contextlib
@@ -14,8 +14,10 @@ from pathlib import Path
 from headway.runner.health.xid import Xid, parse
 
 KMSG = Path("/dev/kmsg")
-KEPT = 16  # reports of a generation: a device that fails says so again and again
-_RECORD_BYTES = 8192  # the longest that the kernel gives; a shorter buffer is refused
+# Reports of a generation: a failing device repeats its report.
+KEPT = 16
+# The longest that the kernel gives; a shorter buffer is refused.
+_RECORD_BYTES = 8192
 _RECORD = re.compile(r"^(?P<priority>\d+),\d+,\d+,[^;]*;(?P<message>.*)$", re.MULTILINE)
 
 
@@ -30,7 +32,7 @@ class KernelLog:
         self.begin()
 
     def begin(self) -> None:
-        """What has been reported until now says nothing of what comes."""
+        """Forget the reports so far."""
         self._xids.clear()
         if self._log is not None:
             with contextlib.suppress(OSError):
@@ -46,11 +48,12 @@ class KernelLog:
 
 
 def records(log: int) -> Iterator[tuple[int, str]]:
-    """What an open /dev/kmsg has and nobody has read by this descriptor: priorities, which hold the facility, and messages."""
+    """Yield the unread records of an open /dev/kmsg: priorities, which hold the facility, and messages."""
     while True:
         try:
             text = os.read(log, _RECORD_BYTES).decode(errors="replace")
-        except BrokenPipeError:  # records were overwritten before they were read; the next read goes on behind them
+        except BrokenPipeError:
+            # Records were overwritten before they were read; the next read continues after them.
             continue
         except OSError:  # no more; or not to be read any longer
             return

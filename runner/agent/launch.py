@@ -14,7 +14,8 @@ from headway.runner.contract import RunConfig, RunDirectory, node_of, partner_of
 from headway.runner.contract.orders import StartRanks
 from headway.runner.goodput.tracking import tracker_environment
 
-STDOUT, STDERR = 1, 2  # bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std
+# Bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std.
+STDOUT, STDERR = 1, 2
 STANDBY_MODULES = frozenset({"headway.runner.boot", "headway.runner.train.main"})
 
 
@@ -23,8 +24,8 @@ class Torchrun:
     """The flags of torchrun that decide how a worker is started (option `torchrun` of the trainer `script`).
 
     `redirects` and `shown` go by local rank: which of stdout (1) and stderr (2) go to a file, and whose output the terminal shows, of
-    what does not go to a file. `shown` null: everybody's. `run_id` is the rendezvous id, which the script is told; null: the run's name.
-    `master_addr` is the address that was given for the rendezvous store; null: that of the node with rank 0.
+    the output that does not go to a file. `shown` None: that of all. `run_id` is the rendezvous id that the script gets; None: the run's.
+    `master_addr` is the address that was given for the rendezvous store; None: that of the node with rank 0.
     """
 
     python: bool = True
@@ -103,7 +104,7 @@ def _torchrun_environment(
         "TORCHELASTIC_RESTART_COUNT": start.restarts,
         "TORCHELASTIC_MAX_RESTARTS": config.restart.budget if given is None else given.max_restarts,
         "TORCHELASTIC_RUN_ID": config.run if given is None or given.run_id is None else given.run_id,
-        # Served beside the workers (agent/store.py), as torchrun's agent does.
+        # Served by a separate process (agent/store.py), as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": True,
     }
 
@@ -166,7 +167,7 @@ def worker_argv(config: RunConfig, local_rank: int, environment: Mapping[str, st
 
 
 def is_ours(argv: Sequence[str]) -> bool:
-    """Whether a worker is a module of ours in this Python, which a standby can become."""
+    """Return whether a worker is one of headway's modules in this Python, which a standby can become."""
     return list(argv[:3]) == [sys.executable, "-u", START] and argv[3] in STANDBY_MODULES
 
 
@@ -183,5 +184,5 @@ def make_folders(order: RankOrder) -> None:
 
 
 def rank_note(attempt_directory: Path, folder: Path) -> Path:
-    """Where the rank is noted whose output lies in `folder`, `LOGS/attempt_<k>/<local rank>`: LOGS has a name of its own on each node."""
+    """Return the file that notes the rank whose output is in `folder`, `LOGS/attempt_<k>/<local rank>`: LOGS differs by node."""
     return attempt_directory / "teed" / "-".join(folder.parts[-3:])

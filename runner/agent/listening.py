@@ -3,7 +3,8 @@
 import errno
 import socket
 
-STORE_BACKLOG = 1024  # of a rendezvous store: all ranks come at once
+# Of a rendezvous store: all ranks come at once.
+STORE_BACKLOG = 1024
 
 
 def listen(host: str, backlog: int | None = None, port: int = 0) -> socket.socket:
@@ -16,6 +17,7 @@ def listen(host: str, backlog: int | None = None, port: int = 0) -> socket.socke
             return socket.create_server((str(address[0]), port), family=family, backlog=backlog)
         except OSError as error:
             failure = error
-            if error.errno == errno.EADDRINUSE:  # who is told the name's port would find somebody else there
+            if error.errno == errno.EADDRINUSE:
+                # A peer that connects to the name's port would reach another process.
                 break
     raise failure

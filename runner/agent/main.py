@@ -1,7 +1,7 @@
 """Runs a node's agent: finds the coordinator, has the supervisor start and end workers, and reports how they end.
 
-It may die at any moment: everything it knows comes again from the supervisor's hello and the coordinator's messages. Everything that it
-says is said again after the next join, so that nothing is lost with a connection.
+It may die at any moment: everything it knows comes again from the supervisor's first message and the coordinator's orders. It repeats all
+reports after the next join, so that nothing is lost with a connection.
 """
 
 import asyncio
@@ -60,25 +60,29 @@ from headway.runner.messages import MAX_LINE_BYTES, ChannelError, Link, Message,
 
 _log = logging.getLogger(__name__)
 
-RECONNECT_S = 0.1  # of a few nodes; thousands look for a new coordinator less often
+# Of a few nodes; thousands look for a new coordinator less often.
+RECONNECT_S = 0.1
 LISTEN_AGAIN_S = 5.0
 # Without a coordinator for so long, a node starts one; the first node that can. Where there has been none yet, nodes are still booting.
 TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0, 10.0
-STARTING_S = 5.0  # for a coordinator from its term until it can be found
+# For a coordinator from its term until it can be found.
+STARTING_S = 5.0
 # Of the grace that a scheduler gives: kept for ending by ourselves when no coordinator has decided.
 LEAVING_S = 1.0
-UNHEARD_S = 5.0  # from SIGTERM to the first look at the ranks that still run, and between two looks
+# From SIGTERM to the first look at the ranks that still run, and between two looks.
+UNHEARD_S = 5.0
 STANDBY_BYTES = 1 << 30
 STANDBY_AFTER_S = 20.0  # of a script that completes no steps
 DEVICES_FREE_S = 10.0
-RECORDED_S, RECORDED_LOOK_S = 3.0, 0.05  # for a flight recorder's dump: NCCL's look for requests once a second
+# For a flight recorder's dump: NCCL's look for requests once a second.
+RECORDED_S, RECORDED_LOOK_S = 3.0, 0.05
 # Until here a worker has not got to its own code.
 _BEGINNING = frozenset(SECTIONS.index(name) for name in ("start", "rendezvous", "restore"))
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the coordinator says that it listens."""
+    """The published address of the coordinator."""
 
     host: str
     port: int
@@ -101,13 +105,17 @@ class Agent:
     _link: Link | None = None
     _met: bool = False  # a coordinator, at least once
     _start_order: StartRanks | None = None
-    _started: float = field(default_factory=time.monotonic)  # when this generation began here, as far as this agent has seen it
-    _began: float = 0.0  # when this generation's workers were all in their own code; 0 until then
-    _parked: int = -1  # the generation for whose next start standbys were asked for
+    # When this generation began here, as far as this agent has seen it.
+    _started: float = field(default_factory=time.monotonic)
+    # When this generation's workers were all in their own code; 0 until then.
+    _began: float = 0.0
+    # The generation for whose next start standbys were asked for.
+    _parked: int = -1
     _ends: list[dict[str, Any]] = field(default_factory=list)
     _listened: float = 0.0
     _pauses: Pauses = field(default_factory=lambda: Pauses(time.monotonic()))
-    _devices: frozenset[str] | None = None  # that this node's ranks use, by their PCI addresses; None where that is not known
+    # That this node's ranks use, by their PCI addresses; None where that is not known.
+    _devices: frozenset[str] | None = None
     _coordinated: float = 0.0
     _term: int = 0  # the newest, and when it was first seen
     _term_seen: float = 0.0
@@ -124,7 +132,7 @@ class Agent:
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
     async def run(self, descriptor: int) -> None:
-        """Serves until the supervisor is gone or has been told how to exit."""
+        """Serve until the supervisor is gone or has its exit code."""
         self._from_supervisor, self._to_supervisor = await asyncio.open_unix_connection(
             sock=socket.socket(fileno=descriptor), limit=MAX_LINE_BYTES
         )
@@ -179,7 +187,8 @@ class Agent:
     def _spawned(self, workers: list[WorkerProcess], cold: Mapping[int, str]) -> None:
         self.workers = {worker.rank: worker for worker in workers}
         ranks = sorted(worker.rank for worker in workers if worker.warm)
-        if (ranks or cold) and self.slot == 0:  # every node of a job does the same, so one of them says it
+        if (ranks or cold) and self.slot == 0:
+            # Every node of a job does the same, so one of them reports it.
             self._say_evidence({"what": "note", "kind": "warm", "ranks": ranks, "cold": sorted(set(cold.values()))})
 
     def _exit(self, code: int) -> None:
@@ -209,7 +218,7 @@ class Agent:
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
     async def _meet(self) -> None:
-        """Stays connected with whoever coordinates. Workers go on meanwhile."""
+        """Stay connected with the coordinator, whichever node it runs on. Workers continue meanwhile."""
         while (link := await self._find()) is not None:
             self._join(link)
             await self._cut.wait()
@@ -228,12 +237,13 @@ class Agent:
         return None
 
     async def _try(self, address: Address, since: float) -> Link | None:
-        """One attempt to connect, given up as soon as another coordinator has published itself."""
+        """Try once to connect; give up as soon as another coordinator has published its address."""
         assert self.config.run is not None  # noqa: S101  set when the run directory was made
         self._cut.clear()
         try:
             secret = self.directory.secret()
-        except (OSError, ValueError):  # a network file system that is away
+        except (OSError, ValueError):
+            # A network file system that is unavailable.
             return None
         work = connect(address.host, address.port, secret, self.config.run, self.incarnation, self._obey, self._lost)
         connecting = asyncio.create_task(work)
@@ -251,7 +261,8 @@ class Agent:
         try:
             record = json.loads(self.directory.coordinator.read_text())
             return Address(record["host"], record["port"])
-        except (OSError, ValueError, KeyError):  # not there yet, or a network file system between two versions
+        except (OSError, ValueError, KeyError):
+            # Not there yet, or a network file system between two versions.
             return None
 
     def _lost(self, _: Link, why: str) -> None:
@@ -260,7 +271,7 @@ class Agent:
         self._cut.set()
 
     def _is_over_without(self, since: float) -> bool:
-        """Whether a node that has no coordinator since then is done; where it is not, it may start one."""
+        """Return whether a node without a coordinator since then must end; if not, it may start one."""
         if self._over.is_set() or self._decided():
             return True
         self._runs()
@@ -278,13 +289,14 @@ class Agent:
         return self.config.timeout_s("agent" if bound else "join")
 
     def _silent_s(self) -> float:
-        """Since the last sign of life of a worker here, of which their start is the first; of a node without workers there is none."""
+        """Return the seconds since the last heartbeat of a worker here, or since its start; infinite without workers."""
         signs = [self.page.read(worker.local_rank)["monotonic_ns"] / 1e9 or self._started for worker in self._running()]
         return time.monotonic() - max(signs) - self._pauses.since(max(signs)) if signs else float("inf")
 
     def _take_over(self, away_s: float) -> None:
         """Has the supervisor start a coordinator when no other node has done so for long enough."""
-        if os.environ.get("HEADWAY_SHARED_STORE") == "0":  # nobody else would find it, nor could it read the chain
+        if os.environ.get("HEADWAY_SHARED_STORE") == "0":
+            # No other node would find it, nor could it read the chain.
             return
         patience_s = TAKEOVER_S + TAKEOVER_STEP_S * self.node
         if not self._met and self._address() is None:
@@ -298,7 +310,8 @@ class Agent:
         """Whether another node's coordinator has taken a term, and has had no time to publish itself yet."""
         try:
             newest, published = term.newest(self.directory), term.published(self.directory)
-        except OSError:  # a store that cannot be read takes no coordinator either
+        except OSError:
+            # A store that cannot be read takes no coordinator either.
             return True
         if newest != self._term:
             self._term, self._term_seen = newest, now
@@ -311,7 +324,7 @@ class Agent:
         return verdict is not None
 
     def _join(self, link: Link) -> None:
-        """Joins, and says again what may not have arrived."""
+        """Join, and repeat the reports that may not have arrived."""
         self._link, self._met = link, True
         _log.info("connected to the coordinator")
         ranks = sorted(worker.rank for worker in self._running())
@@ -328,7 +341,7 @@ class Agent:
         self._beat()
 
     def _send(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Sends if somebody is there; what matters is said again after the next join."""
+        """Send if there is a connection; reports that matter are repeated after the next join."""
         if self._link is not None:
             self._link.send(kind, self.generation, self.node, body)
 
@@ -354,13 +367,13 @@ class Agent:
         self._send("beat", {"port": self.port, "ranks": ranks})
 
     def _heartbeat(self, local_rank: int) -> list[Any]:
-        """Step, section, pulse, seconds since the last sign of life, seconds of its own. While nothing runs on this node nobody can give a
-        sign of life, so such a time does not count."""
+        """Return step, section, pulse, seconds since the last heartbeat, and own seconds. Pauses of the whole node do not count."""
         words = self.page.read(local_rank)
         sign_s = words["monotonic_ns"] / 1e9
         age_s = round(time.monotonic() - sign_s - self._pauses.since(sign_s), 3) if sign_s else None
         own_s = round(words["own_ns"] / 1e9, 6) if words["own_ns"] else None
-        known = 0 <= words["section"] < len(SECTIONS)  # a script may have written over the page
+        # A script may have written over the page.
+        known = 0 <= words["section"] < len(SECTIONS)
         return [words["step"], SECTIONS[words["section"]] if known else "script", words["pulse"], age_s, own_s]
 
     def _report_event(self, event: dict[str, Any]) -> None:
@@ -370,7 +383,7 @@ class Agent:
         self._send("evidence", body)
 
     def _report_end(self, worker: WorkerProcess) -> None:
-        """With all others that end in this turn of the loop, in one message."""
+        """Report an end, in one message with all others of this turn of the event loop."""
         facts = {"rank": worker.rank, "code": worker.code, "asked": worker.asked, "oom": worker.oom}
         _log.info("exited", extra=log.fields({**facts, "how": worker.ended}))
         step = self.page.read(worker.local_rank)["step"]
@@ -413,13 +426,13 @@ class Agent:
                 self._stop(message.generation, order)
 
     def _spin(self, work: Any) -> None:
-        """Does something beside; what it raises goes to this process's log."""
+        """Run a task in the background; its error goes to this process's log."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _survey(self) -> None:
-        """Says which captures the keeper of this node holds; none when it cannot be asked."""
+        """Report the captures of this node's keeper; none if it does not answer."""
         name = os.environ.get("HEADWAY_KEEPER")
         try:
             holdings = await held_by(name) if name else []
@@ -502,14 +515,14 @@ class Agent:
         self._starting = asyncio.create_task(self._spawn(generation, orders, dead))
 
     async def _spawn(self, generation: int, orders: list[RankOrder], dead: list[int]) -> None:
-        """Asks for all workers in one message: all of them start, or none. What the dead ones held is free before."""
+        """Request all workers in one message: all of them start, or none. The devices of the dead ones are free before."""
         await devices.until_free(dead, DEVICES_FREE_S)
         if self._devices is None:
             self._spin(self._know_devices())
         self._ask(Spawn(generation, orders))
 
     async def _know_devices(self) -> None:
-        """While they are all there: of one that is lost NVML says nothing."""
+        """Look the devices up while they are all present: NVML does not list a lost one."""
         self._devices = await devices.used(os.environ, self.config.procs_per_slot)
 
     def _not_started(self, how: str, *, asked: bool) -> None:
@@ -518,7 +531,7 @@ class Agent:
             self._report_end(worker)
 
     def _order(self, slot: int, local_rank: int, start: StartRanks) -> RankOrder:
-        """What the supervisor is to run for one rank."""
+        """Return the supervisor's order for one rank."""
         order = command(self.config, self.directory, slot, local_rank, self.generation, start, os.environ)
         self.directory.stacks(order.rank).parent.mkdir(exist_ok=True)
         make_folders(order)
@@ -557,7 +570,8 @@ class Agent:
             pids = {each.rank: each.pid for each in self._running() if each.generation <= generation and each.pid}
             try:
                 found = await probe.look(pids, self.directory.stacks, lambda some: self._ask(Dump(sorted(some))))
-            except Exception as error:  # a look that fails must not keep SIGKILL from them
+            except Exception as error:
+                # A look that fails must not keep SIGKILL from them.
                 _log.warning("cannot inspect the ranks that still run: %s", error)
                 continue
             if all(seen.where == "collective" for seen in found.values()):
@@ -620,7 +634,8 @@ class Agent:
 
 
 def main() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):  # a scheduler signals every process of a step; the supervisor decides
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A scheduler signals every process of a step; the supervisor decides.
         signal.signal(number, signal.SIG_IGN)
     environment = {name: os.environ[f"HEADWAY_{name}"] for name in ("RUN_JSON", "ATTEMPT", "NODE", "HOST", "INCARNATION")}
     descriptors = {name: int(os.environ[f"HEADWAY_{name}"]) for name in ("SUPERVISOR_FD", "HEARTBEAT_FD")}

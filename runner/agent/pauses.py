@@ -2,12 +2,13 @@
 
 from collections import deque
 
-NOTICED_S = 1.0  # later than it should have run; what is shorter ends no rank
+# Later than it should have run; what is shorter ends no rank.
+NOTICED_S = 1.0
 _KEPT = 64
 
 
 class Pauses:
-    """What to leave out of how long something took. Times are seconds of one monotonic clock."""
+    """Pauses of the whole process, which durations must not include. Times are seconds of one monotonic clock."""
 
     def __init__(self, now_s: float) -> None:
         self._ran_s = now_s

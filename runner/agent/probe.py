@@ -1,7 +1,7 @@
 """Inspects workers from outside: process state, use of CPU and I/O, and the stack of the main thread.
 
-Nothing here stops a process or needs its interpreter: faulthandler writes the stacks in the worker whoever holds the GIL, and py-spy,
-where it is on PATH, reads those of a process that cannot (a stopped one).
+Nothing here stops a process or needs its interpreter: faulthandler writes the stacks in the worker whichever thread has the GIL, and
+py-spy, if it is on PATH, reads those of a process that cannot (a stopped one).
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from headway.runner.health.watch import Probe
 DUMP_S = 0.3
 LOOK_S = 0.01
 PY_SPY_S = 5.0
-STACKS_BYTES = 1 << 20  # of a rank's stacks: each long pause adds some, for as long as the run lasts
+# Of a rank's stacks: each long pause adds some, for as long as the run lasts.
+STACKS_BYTES = 1 << 20
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # proc(5), stat, from the state on: utime, stime, and those of children that were waited for.
 _CPU_FIELDS = slice(11, 15)
@@ -29,7 +30,7 @@ _FAULTHANDLER = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<f
 # Written with `all_threads` true, and false.
 _OWN_STACK = re.compile(r"^(?:Current thread |Stack )", re.MULTILINE)
 _PY_SPY = re.compile(r"^    (?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
-# What a frame speaks for, innermost first. A save or a load that waits for others stands in a collective.
+# The section of a frame, innermost first. A save or a load that waits for others is in a collective.
 _PLACES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (where, re.compile(pattern))
     for where, pattern in (
@@ -51,7 +52,7 @@ _PLACES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 _WAKE_NOBODY = ("gloo_", "pt_", THREAD)  # how threads' names begin
-# Between a frame that waits and the one that speaks: the standard library's own.
+# Between a frame that waits and the one that decides: frames of the standard library.
 _THROUGH = re.compile(r"/(threading|selectors|socket|ssl|contextlib|_decorators|_contextlib)\.py:")
 
 
@@ -84,21 +85,21 @@ def state(pid: int) -> str:
 
 def waits_on(pid: int) -> str | None:
     """The kernel function that the main thread sleeps in (proc(5), wchan); None where that is not shown, or it does not sleep, or another
-    thread of the process waits for a clock or for somebody else, and may wake it then: one that uploads, and that the loop waits for."""
+    thread of the process waits for a clock or for another process, and may wake it then: one that uploads, and that the loop waits for."""
     name = _text(Path(f"/proc/{pid}/wchan"))
     others = (path for path in Path(f"/proc/{pid}/task").glob("*") if path.name != str(pid))
     return None if name in (None, "", "0") or any(map(_may_wake, others)) else name
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """Whether the main thread sleeps in a futex: the one wait that goes on behind a signal's handler as if nothing had happened. Sleep,
-    pause, poll and their kin return early (signal(7)), and torch's own connect tells of it on stderr with a stack. Only a lock can be proof
-    of a hang, so nobody else needs to be asked."""
+    """Return whether the main thread sleeps in a futex: the one wait that a signal's handler does not disturb. Sleep, pause, poll and
+    their kin return early (signal(7)), and torch's own connect reports that on stderr with a stack. Only a lock can prove a hang, so no
+    other thread needs to be asked."""
     return (_text(Path(f"/proc/{pid}/wchan")) or "").startswith("futex")
 
 
 def _may_wake(thread: Path) -> bool:
-    """Whether a thread waits for anything but another one. Those that wait for other ranks, and for a dump to be asked for, wake nobody."""
+    """Return whether a thread waits for anything but another one. Threads that wait for other ranks or for a request to dump wake none."""
     waits, name = _text(thread / "wchan"), _text(thread / "comm")
     return waits is not None and not waits.startswith("futex") and not (name or "").startswith(_WAKE_NOBODY)
 
@@ -106,12 +107,12 @@ def _may_wake(thread: Path) -> bool:
 def _text(path: Path) -> str | None:
     try:
         return path.read_text().strip()
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # it has ended, or is another user's
         return None
 
 
 def usage(pid: int) -> tuple[float, int]:
-    """Seconds of CPU, and bytes read and written, of a process and all below it. What has ended below it counts once it was waited for."""
+    """Return seconds of CPU, and bytes read and written, of a process and its descendants; ended ones count once they were reaped."""
     cpu_s, io_bytes = 0.0, 0
     for each in (pid, *below(pid)):
         fields = _stat(each)
@@ -126,7 +127,7 @@ def below(pid: int) -> list[int]:
 
 
 def where(stack: Iterable[str]) -> str | None:
-    """What a stack stands in, one of contract.SECTIONS; None when it says nothing, as a frame of the script's own."""
+    """Return the section of a stack, one of contract.SECTIONS; None if unknown, as for a frame of the script."""
     for frame in stack:
         for place, pattern in _PLACES:
             if pattern.search(frame):
@@ -206,7 +207,7 @@ def _size(path: Path) -> int:
 
 
 def _begin_anew_if_long(path: Path) -> None:
-    """Empties the file when it has STACKS_BYTES. Whoever writes to it appends."""
+    """Empty the file once it has STACKS_BYTES; its writers append."""
     if _size(path) >= STACKS_BYTES:
         with contextlib.suppress(OSError):
             os.truncate(path, 0)

@@ -12,8 +12,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
-_TGKILL = {"x86_64": 234, "aarch64": 131}  # linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
-# Runs a module of ours in front of a script: `python START MODULE WORDS...`.
+# Linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
+_TGKILL = {"x86_64": 234, "aarch64": 131}
+# Runs one of headway's modules in front of a script: `python START MODULE WORDS...`.
 START = str(Path(__file__).parents[1] / "start.py")
 _libc = ctypes.CDLL(None, use_errno=True)
 # What a process has open that computes on a device, by any vendor's driver. NVML, which only looks, has nvidiactl open.
@@ -26,7 +27,7 @@ def become_subreaper() -> None:
 
 
 def fall_with_parent() -> None:
-    """Where this process is to hear of its parent's death, lets it die of that at once, as its node would (prctl(2), kept by execve)."""
+    """If this process gets a signal at its parent's death, make that SIGKILL, as at a node's death (prctl(2), kept by execve)."""
     asked = ctypes.c_int()
     _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(asked), 0, 0, 0)
     if asked.value:
@@ -57,7 +58,8 @@ def spawn(
         _become(argv, environment, pass_fds, opened, cpus, parent, leads, stdin=stdin)
     for descriptor in (leads, *opened.values()):
         os.close(descriptor)
-    os.read(led, 1)  # from here on `kill_group` finds the session
+    # From here on `kill_group` finds the session.
+    os.read(led, 1)
     os.close(led)
     return pid
 
@@ -104,7 +106,7 @@ def _become(
 
 
 def kill_group(pid: int, number: signal.Signals) -> None:
-    """Signals the whole session that `spawn` began. A group that is gone is fine; 0 is nobody's (killpg would take it for our own)."""
+    """Signal the whole session that `spawn` began. A group that is gone is fine; 0 is ignored (killpg would take it for its own group)."""
     if pid <= 0:
         return
     try:

@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ADDRESS = "localhost:28028"  # NCCL's own
-PROTOCOL = 2  # NCCL answers another number with its own, and goes on
-# NCCL waits for its other processes in whole seconds. The run waits for none of them: this goes on beside.
+# NCCL answers another number with its own, and continues.
+PROTOCOL = 2
+# NCCL waits for its other processes in whole seconds. The run waits for none of them: this runs in parallel.
 GATHER_S = 1
 ANSWER_S = 3.0
 REPORT_BYTES = 1 << 20
-NODES = 2  # the first ones of a job ask: all would get the same report, and each costs a message to all
+# The first ones of a job ask: all would get the same report, and each costs a message to all.
+NODES = 2
 _SECTIONS = ("Errors", "Warnings")
 
 
 async def report(environment: Mapping[str, str], answer_s: float = ANSWER_S) -> str | None:
-    """NCCL's report; what there is of it after `answer_s`. None where nobody speaks the protocol."""
+    """Return NCCL's report, as far as it came within `answer_s`. None if no process answers by the protocol."""
     if environment.get("NCCL_RAS_ENABLE") == "0":
         return None
     host, _, port = environment.get("NCCL_RAS_ADDR", ADDRESS).rpartition(":")
@@ -38,7 +40,8 @@ async def report(environment: Mapping[str, str], answer_s: float = ANSWER_S) -> 
                 writer.close()
     except TimeoutError:
         pass
-    except (OSError, ValueError):  # no such address, nobody there, a connection that breaks
+    except (OSError, ValueError):
+        # No such address, no listener, a broken connection.
         return None
     return received.decode(errors="replace") or None
 
@@ -52,7 +55,7 @@ async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def summary(text: str) -> str | None:
-    """The first finding of a report, its heading and what stands below, of the errors before the warnings; None where it has none."""
+    """Return the first finding of a report, heading and text, errors before warnings; None if it has none."""
     lines = text.splitlines()
     for section in _SECTIONS:
         begins = next((i + 2 for i, line in enumerate(lines[:-1]) if line == section and set(lines[i + 1]) == {"="}), len(lines))

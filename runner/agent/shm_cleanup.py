@@ -1,6 +1,6 @@
-"""Removes files in /dev/shm that killed workers left behind: found by who had them open, removed when nobody has.
+"""Removes files in /dev/shm that killed workers left behind and that no process has open any more.
 
-NCCL, torch's data loaders and others unlink theirs at an orderly end only, and a killed worker has none. Whatever else lies there is a
+NCCL, torch's data loaders and others unlink theirs at an orderly end only, and a killed worker has none. All other files there are a
 user's: only names that a library gives are removed, and only of files that were not there before the workers.
 """
 
@@ -10,9 +10,11 @@ import stat
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-SHARED_MEMORY = Path("/dev/shm")  # only files that a worker of ours has open are looked at
-Inode = tuple[int, int]  # device, number: the same file under any name
-# Names that nobody gives by hand: torch's tensors (c10, NewProcessWideShmHandle), NCCL's and RCCL's channels, CUDA's memory, Python's
+# Only files that a worker has open are considered.
+SHARED_MEMORY = Path("/dev/shm")
+# Device, number: the same file under any name.
+Inode = tuple[int, int]
+# Names that only libraries give: torch's tensors (c10, NewProcessWideShmHandle), NCCL's and RCCL's channels, CUDA's memory, Python's
 # multiprocessing (shared memory without a name, semaphores, arenas), loky's, OpenMP's registration, MPI's, UCX's and NVSHMEM's segments.
 _OF_LIBRARIES = re.compile(
     r"torch_\d+_\d+_\d+|nccl-.*|cuda\.shm\..*|psm_[0-9a-f]{8}|sem\.(mp|loky)-.*|pym-\d+-.*|loky-\d+-.*"
@@ -22,13 +24,13 @@ _MAPPED = re.compile(rb"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) ([1-9]\d*) ", re.MU
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[Inode]:
-    """The files of ours in /dev/shm that these processes and their descendants have open or mapped."""
+    """Return the files of this user in /dev/shm that these processes and their descendants have open or mapped."""
     ours = {inode for inode, _ in _files()}
     return {inode for pid in pids for inode in _held(pid, ours)} if ours else set()
 
 
 def present() -> set[Inode]:
-    """The files of ours that are there now."""
+    """Return the files of this user that are there now."""
     return {inode for inode, _ in _files()}
 
 
@@ -79,7 +81,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _open_in(pid: int) -> set[Inode]:
-    """What a process has mapped or open; nothing where that cannot be seen: then it is not of this user, or gone."""
+    """Return the files that a process has mapped or open; none if it belongs to another user or is gone."""
     found: set[Inode] = set()
     try:
         maps = Path(f"/proc/{pid}/maps").read_bytes()

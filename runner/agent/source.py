@@ -1,7 +1,7 @@
 """Determines from a script's source whether it may change its environment before importing torch; if so, torch is not preloaded.
 
-A look and no proof, cheap enough for every start: the script's top-level statements in their order, and the modules beside it that it
-imports, up to the first import of torch. What cannot be read, or goes on for too long, may do anything.
+A guess and no proof, cheap enough for every start: the script's top-level statements in order, and the modules in its folder that it
+imports, up to the first import of torch. Code that cannot be read, or takes too long to analyse, may do anything.
 """
 
 import ast
@@ -52,8 +52,8 @@ class _TooMuchError(Exception):
 
 @dataclass
 class _Look:
-    """`folders` are where modules are looked for. A look says True for what may change the environment before torch is imported, False for
-    what imports torch before, None for what does neither."""
+    """`folders` are searched for modules. A result is True for code that may change the environment before torch is imported, False for
+    code that imports torch first, None for code that does neither."""
 
     folders: Sequence[Path]
     _seen: set[Path] = field(default_factory=set)
@@ -117,7 +117,8 @@ def _imported(statement: ast.stmt, path: Path, folders: Sequence[Path]) -> Itera
 
 def _writes(statement: ast.stmt) -> bool:
     """Whether anything in a statement may change the environment; functions may be called before torch is imported."""
-    calm = set[int]()  # nodes that are `environ`, and are only read
+    # Nodes that are `environ`, and are only read.
+    calm = set[int]()
     for node in ast.walk(statement):
         match node:
             case ast.Name(id="putenv" | "unsetenv" | "load_dotenv") | ast.Attribute(attr="putenv" | "unsetenv" | "load_dotenv"):

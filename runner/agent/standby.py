@@ -1,7 +1,7 @@
 """Runs a standby worker: imports what the job's workers import, waits for an order, and becomes the worker of a rank.
 
-What differs from a process that was started afresh is only what it has imported before: environment, arguments, output, `__main__` and
-even /proc/<pid>/environ and cmdline are the worker's. It never touches a device.
+Only the modules that it has imported before differ from a fresh process: environment, arguments, output, `__main__` and even
+/proc/<pid>/environ and cmdline are the worker's. It never touches a device.
 """
 
 import contextlib
@@ -26,28 +26,31 @@ from headway.runner.agent.warm import ALWAYS, LIBRARIES, OF_ANY_RANK, ORDERS_FD,
 from headway.runner.imports import uncollected, under
 
 IMPORTING_NICENESS = 10
-# Where the kernel groups processes by session, niceness counts between groups only, and anybody may set and reset that (sched(7)).
+# Where the kernel groups processes by session, niceness counts between groups only, and any user may set and reset that (sched(7)).
 AUTOGROUP = Path("/proc/self/autogroup")
-AUTOGROUP_AGAIN_S = 0.1  # the kernel takes no second change sooner (linux kernel/sched/autogroup.c)
+# The kernel takes no second change sooner (linux kernel/sched/autogroup.c)
+AUTOGROUP_AGAIN_S = 0.1
 HAS_A_DEVICE = 3  # exit code
-_ARGUMENTS, _ENVIRONMENT = 48, 50  # fields of proc(5) stat, from 1: where each begins; where it ends is the next field
+# Fields of proc(5) stat, from 1: where each begins; where it ends is the next field.
+_ARGUMENTS, _ENVIRONMENT = 48, 50
 
 
 def worth_importing(names: Sequence[str], *, of_any_rank: bool) -> list[str]:
-    """What a standby imports where a worker has imported `names`; one that does not know its rank yet takes fewer of them."""
+    """Return the modules that a standby imports if a worker has imported `names`; fewer if it does not know its rank yet."""
     packages = OF_ANY_RANK if of_any_rank else LIBRARIES
     return [*ALWAYS, *(name for name in names if name.partition(".")[0] in packages)]
 
 
 def warm_up(module: str, names: Sequence[str], overlays: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Imports what `python START module` will, and `names`, each under what the script sets for its library. What cannot be
-    imported is left to the worker."""
+    """Import the modules of `python START module`, and `names`, each with the variables that the script sets for its library. A module that
+    cannot be imported is left to the worker."""
     with uncollected():
         for name in (module, *names):
             with contextlib.suppress(Exception), under(overlays.get(name.partition(".")[0], {})):
                 imported = importlib.import_module(name)
                 if name == module and hasattr(imported, "prepare"):
-                    imported.prepare()  # hooks that must be there before libraries give the hooked functions names of their own
+                    # Hooks that must be there before libraries give the hooked functions names of their own.
+                    imported.prepare()
     forget(module)
 
 
@@ -146,7 +149,8 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> str:
     module = argv.index(START) + 1
     show(argv, dict(os.environ))
     sys.orig_argv[:] = argv
-    sys.argv[:] = ["-m", *argv[module + 1 :]]  # runpy sets the first one to the file of the module
+    # Runpy sets the first one to the file of the module.
+    sys.argv[:] = ["-m", *argv[module + 1 :]]
     return str(argv[module])
 
 
@@ -168,7 +172,7 @@ def show(argv: Sequence[str], environment: dict[str, str]) -> None:
 
 
 def write(start: int, end: int, text: str) -> None:
-    """Fills the bytes of memory from `start` up to `end` with text and zeros; what has no room is cut."""
+    """Fill the bytes of memory from `start` up to `end` with text and zeros; text without room is cut."""
     data = os.fsencode(text)[: end - start - 1]
     ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
 
@@ -185,16 +189,18 @@ def main() -> None:
     os.environ.update(wants["environment"])
     with contextlib.nullcontext() if wants["first"] else less_important():
         warm_up(wants["argv"][wants["argv"].index(START) + 1], wants["modules"], wants["overlays"])
-        if not wants["first"]:  # nobody waits for it yet
+        if not wants["first"]:  # no process waits for it yet
             gc.collect()
     if host >= 0:
         with socket.socket(fileno=host) as orders_of_host:
-            if "torch.distributed" in sys.modules:  # else the supervisor finds its end closed, and starts one by itself
+            if "torch.distributed" in sys.modules:
+                # Else the supervisor finds its end closed, and starts one by itself.
                 store.fork_away(orders_of_host, wants["cpus"])
     ordered, _, _ = select.select([listening], [], [], 0)
     if holds_a_device() and not ordered:
         sys.exit(HAS_A_DEVICE)
-    with contextlib.suppress(OSError):  # who has ordered already listens no more
+    with contextlib.suppress(OSError):
+        # A supervisor that has sent its order does not listen any more.
         listening.send(READY)
     try:
         order, descriptors = receive(listening)

@@ -1,6 +1,6 @@
 """Serves the rendezvous store of the generation whose rank 0 runs on this node, for as long as torchrun's agent does.
 
-A process beside the workers, so that no rank's end, exec or os._exit takes the store along. It is forked from one that has torch imported
+A separate process, so that no rank's end, exec or os._exit takes the store along. It is forked from one that has torch imported
 (the launcher of torchrun, else the first worker to be), which costs no further import; only where there is none it is started by itself.
 Each generation has a store of its own, on a port that was never free in between: torchrun shares one over restarts, and new workers then
 read dead workers' addresses (pytorch/pytorch#135712). Where a port was given for it, each generation's is on the same socket, and the one
@@ -52,7 +52,8 @@ class StoreHost:
         self.forget()
         self.unserved = listening
         passed = array.array("i", [listening.fileno()])
-        with contextlib.suppress(OSError):  # it has died: who takes its place gets it
+        with contextlib.suppress(OSError):
+            # It has died: who takes its place gets it.
             self.orders.sendmsg([b"serve"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], socket.MSG_DONTWAIT)
             self.ordered += 1
 
@@ -71,7 +72,7 @@ class StoreHost:
             self.unserved = None
 
     def hear(self) -> bool:
-        """Reads what it has said; False when it has ended, or never began."""
+        """Read its message; return False if it has ended, or never began."""
         while True:
             try:
                 said = self.orders.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
@@ -83,7 +84,8 @@ class StoreHost:
                 return False
             facts = json.loads(said)
             self.pid = facts.get("pid", self.pid)
-            if "failed" in facts:  # whoever comes is refused, instead of waiting for ever
+            if "failed" in facts:
+                # A client is refused, instead of waiting forever.
                 print(f"the rendezvous store: {facts['failed']}", file=sys.stderr, flush=True)
             if "pid" in facts:
                 continue
@@ -118,21 +120,22 @@ def fork_host() -> StoreHost:
 
 
 def fork_away(orders: socket.socket, cpus: Iterable[int]) -> None:
-    """A host that is no child of this process but of the supervisor, to which orphans come; it has said who it is before this returns.
-    It may run on `cpus`."""
+    """Fork a host that becomes a child of the supervisor, which adopts orphans; it has reported its pid before this returns. It may run on
+    `cpus`."""
     between = os.fork()
     if between == 0:
         told, tells = os.pipe()
         if os.fork() == 0:
             _serve_forked(orders, cpus)
         os.close(tells)
-        os.read(told, 1)  # the host closes its end once it has said its pid: by then the supervisor may be its parent
+        # The host closes its end once it has sent its pid: by then the supervisor may be its parent.
+        os.read(told, 1)
         os._exit(0)
     os.waitpid(between, 0)
 
 
 def pass_on(host: StoreHost) -> str:
-    """What PASSED_ON says of it; its descriptor outlives this process' image from here on."""
+    """Return the value of PASSED_ON; the descriptor is inheritable from here on."""
     descriptor = host.orders.detach()
     os.set_inheritable(descriptor, True)
     return json.dumps([host.pid, descriptor])
@@ -174,7 +177,8 @@ def serve(orders: socket.socket) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     store: Any = None
     while (descriptor := _receive(orders)) is not None:
-        store = None  # it ends before the next begins, which may be on the same port
+        # It ends before the next begins, which may be on the same port.
+        store = None
         try:
             store = _store(descriptor)
         except Exception as error:  # torch that is not there, too
@@ -211,7 +215,8 @@ def _store(descriptor: int) -> Any:
     )
     try:
         return serve()
-    except NotImplementedError:  # torch's newer kind of store takes no socket that listens in 2.6
+    except NotImplementedError:
+        # Torch's newer kind of store takes no socket that listens in 2.6.
         return serve(use_libuv=False)
 
 

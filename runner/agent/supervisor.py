@@ -1,7 +1,7 @@
-"""Supervises a node: forks the workers and holds their heartbeat page. It must not die; the agent beside it may restart.
+"""Supervises a node: forks the workers and holds their heartbeat page. It must not die; the agent may restart.
 
-Small and single-threaded on purpose. It decides nothing: it does what the agent asks and tells it what happened; while no agent is
-there, what happened is kept for the next one. In the same way it keeps the node's keeper running, and where it is asked to the coordinator.
+Small and single-threaded on purpose. It decides nothing: it executes the agent's requests and reports events; without an agent, it keeps
+the events for the next one. It also keeps the node's keeper running and, on request, the coordinator.
 """
 
 import contextlib
@@ -66,21 +66,30 @@ from headway.runner.contract import STACKS_SIGNAL, Exit, HeartbeatPage, RunConfi
 from headway.runner.imports import MODULES, recorded
 from headway.runner.posix import write_atomic
 
-MAX_RESTARTS = 20  # within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable
-MAX_TAKEOVERS = 3  # of a coordinator that was taken over and keeps dying: another node may have more luck
+# Within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable.
+MAX_RESTARTS = 20
+# Of a coordinator that was taken over and keeps dying: another node may have more luck.
+MAX_TAKEOVERS = 3
 OF_LATE_S = 3600.0
 EVENT_BYTES = 1 << 16
-REPEATED_BYTES = 1 << 17  # of events in a hello, which must leave at once: a socket takes 208 KiB (net.core.wmem_default)
+# Of events in a hello, which must leave at once: a socket takes 208 KiB (net.core.wmem_default)
+REPEATED_BYTES = 1 << 17
 EVENTS_KEPT = 256
 REAP_S = 0.005
 # After the script's end, for Python's own: of a process that computes nothing and moves nothing meanwhile.
 LEAVE_S, LEAVE = 30.0, "HEADWAY_LEAVE_S"
-IDLE_SHARE = 0.1  # of a processor: threads that wait for the interpreter wake up all the time
-STEPLESS_S = 60.0  # a script that has not stepped by then may never do so in a way that can be counted
-KILL_AGAIN_S, UNDEAD_S = 5.0, 30.0  # of a worker that SIGKILL does not end; from when on the agent hears of it
-STRAYS_S = 10.0  # a killed process that is in the kernel may take its time; the next generation does not wait for ever
-STORE_ENDS_S = 10.0  # an earlier generation's store ends within milliseconds
-PARTING_S = 10.0  # how long the coordinator may take to end once the agent has
+# Of a processor: threads that wait for the interpreter wake up all the time.
+IDLE_SHARE = 0.1
+# A script that has not stepped by then may never do so in a way that can be counted.
+STEPLESS_S = 60.0
+# Of a worker that SIGKILL does not end; from when on the agent gets a report.
+KILL_AGAIN_S, UNDEAD_S = 5.0, 30.0
+# A killed process that is in the kernel may take its time; the next generation waits no longer.
+STRAYS_S = 10.0
+# An earlier generation's store ends within milliseconds.
+STORE_ENDS_S = 10.0
+# How long the coordinator may take to end once the agent has.
+PARTING_S = 10.0
 
 
 @dataclass
@@ -111,7 +120,7 @@ class Daemon:
 
 @dataclass
 class Supervisor:
-    """`serve()` runs the node until its agent says how it ends, and returns the exit code."""
+    """`serve()` runs the node until its agent requests the exit, and returns the exit code."""
 
     config: RunConfig
     directory: RunDirectory
@@ -125,15 +134,19 @@ class Supervisor:
     _stopped_by: int = signal.SIGTERM  # what torchrun's workers get too
     _rendezvous: socket.socket | None = None
     _store: store.StoreHost | None = None
-    _others: frozenset[int] = frozenset()  # children that this process had before it was a supervisor
-    _left: set[int] = field(default_factory=set)  # sessions of what ranks that ended with 0 have left behind
+    # Children that this process had before it was a supervisor.
+    _others: frozenset[int] = frozenset()
+    # Sessions of what ranks that ended with 0 have left behind.
+    _left: set[int] = field(default_factory=set)
     _leaving: dict[int, Leaving] = field(default_factory=dict)  # by pid
-    _killed: dict[int, float] = field(default_factory=dict)  # workers: when SIGKILL was sent first, monotonic
+    # Workers: when SIGKILL was sent first, monotonic.
+    _killed: dict[int, float] = field(default_factory=dict)
     _kill_again: float = 0.0
     _steps_due: float | None = None  # monotonic
     _shared_memory: set[shm_cleanup.Inode] = field(default_factory=set)  # that ended workers had open
     _shared_before: set[shm_cleanup.Inode] = field(default_factory=set)  # that was there before the generation
-    _out_of_memory: int = 0  # kills by the kernel before this generation
+    # Kills by the kernel before this generation.
+    _out_of_memory: int = 0
     # Of an agent that has been reaped, until the main loop deals with its end.
     _agent_status: int | None = None
     _exit_code: int | None = None
@@ -144,7 +157,8 @@ class Supervisor:
         if (given := os.environ.pop(store.SOCKET, None)) is not None:
             self._rendezvous = socket.socket(fileno=int(given))
             self._rendezvous.set_inheritable(False)
-        self._page = os.memfd_create("headway-heartbeat")  # without a name: nothing is left behind, whoever dies
+        # Without a name: nothing is left behind, whichever process dies.
+        self._page = os.memfd_create("headway-heartbeat")
         os.ftruncate(self._page, HeartbeatPage.bytes_for(self.config.procs_per_slot))
         self._heartbeats = HeartbeatPage(memoryview(mmap.mmap(self._page, 0)))
         self._events, self._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -156,7 +170,8 @@ class Supervisor:
         self._coordinator = Daemon("headway.runner.coordinator.main") if self.hosts_coordinator else None
         self._keeper = Daemon("headway.runner.checkpoint.keeper") if self._may_save() else None
         self._store_host = Daemon("headway.runner.agent.store")
-        self._keeper_name = f"headway-keeper-{secrets.token_hex(16)}"  # nobody else can take it before the keeper does
+        # No other process can take it before the keeper does.
+        self._keeper_name = f"headway-keeper-{secrets.token_hex(16)}"
         self._start_first()
         if self._coordinator is not None:
             self._start_coordinator()
@@ -206,7 +221,7 @@ class Supervisor:
         return max(min(waits) - now, 0.0) if waits else None
 
     def _say_stepless(self) -> None:
-        """For the report: nobody can tell the progress of a script that steps no optimizer of torch."""
+        """Report that the progress of a script is unknown that steps no optimizer of torch."""
         first = next((worker for worker in self._living() if worker.rank == 0), None)
         if first is not None and self._heartbeats.read(first.local_rank)["step"] == 0:
             text = f"no torch optimizer has stepped within {STEPLESS_S:.0f} s: steps are not counted"
@@ -243,7 +258,7 @@ class Supervisor:
         return {"HEADWAY_KEEPER": self._keeper_name} if self._keeper is not None else {}
 
     def _may_save(self) -> bool:
-        """A script may, whatever its spec says of checkpoints."""
+        """Return whether a worker may save; a script may, with or without checkpoints in its spec."""
         return bool(self.config.checkpoint.tiers) or self.config.trainer.kind == "script"
 
     def _start_agent(self) -> None:
@@ -260,7 +275,7 @@ class Supervisor:
         self._tell(NodeState(list(self._workers.values()), self._repeated(), stopping_s, self._port()))
 
     def _repeated(self) -> list[dict[str, Any]]:
-        """The newest of what workers have said, as far as a hello has room."""
+        """Return the newest events of workers, as far as the first message has room."""
         events: list[dict[str, Any]] = []
         room = REPEATED_BYTES
         for event in reversed(self._said):
@@ -275,7 +290,7 @@ class Supervisor:
         self._coordinator.pid = spawn(argv, self._companion_environment(), (), self._log("coordinator"), self._log("coordinator"))
 
     def _start_keeper(self) -> None:
-        """A keeper under the same name as before: workers find it there again, with nothing of what the one before has held."""
+        """Start a keeper under the same name as before: workers find it there again, without the captures of the previous one."""
         assert self._keeper is not None  # noqa: S101  only called where there is one
         ours, theirs = socket.socketpair()
         options = {"socket": self._keeper_name, "parent-fd": theirs.fileno(), "host": self.host}
@@ -285,7 +300,8 @@ class Supervisor:
         argv += [f"--{name}={value}" for name, value in {**options, **files, **marked}.items()]
         self._keeper.pid = spawn(argv, self._companion_environment(), [theirs.fileno()], self._log("keeper"), self._log("keeper"))
         theirs.close()
-        self._to_keeper = ours  # its end is ours: the keeper does not outlive this process
+        # Its end is ours: the keeper does not outlive this process.
+        self._to_keeper = ours
 
     def _log(self, name: str) -> Path:
         return self.directory.logs / f"{name}-{self.node}.log"
@@ -293,13 +309,14 @@ class Supervisor:
     # --- the agent asks -----------------------------------------------------------------------------------------------
 
     def _read_agent(self, agent: socket.socket) -> None:
-        if agent is not self._to_agent:  # its end was noticed in the same round
+        if agent is not self._to_agent:  # its end was noticed in the same turn
             return
         try:
             data = agent.recv(EVENT_BYTES)
-        except ConnectionResetError:  # it ended with something of ours unread
+        except ConnectionResetError:  # it ended with unread reports
             data = b""
-        if not data:  # it is gone: SIGCHLD says so too, and starts the next one
+        if not data:
+            # It is gone: SIGCHLD follows, and starts the next one.
             self._selector.unregister(self._to_agent)
             self._to_agent.close()
             return
@@ -308,7 +325,8 @@ class Supervisor:
             request = request_of(line)
             try:
                 self._execute(request)
-            except OSError as error:  # no process, no disk, no address: not a node to go on with
+            except OSError as error:
+                # No process, no disk, no address: the node is unusable.
                 print(f"{type(request).__struct_config__.tag}: {error}", file=sys.stderr, flush=True)
                 self._exit_code = Exit.RETRY_ELSEWHERE
 
@@ -459,8 +477,7 @@ class Supervisor:
         self._keep_store_host(store.start(self._companion_environment(), self._log("store")))
 
     def _hear_store_host(self, host: store.StoreHost) -> None:
-        """Another one takes the place of a host that has ended. What it held is gone, as with torchrun's agent; what it had not yet begun
-        to serve is served."""
+        """Replace a host that has ended. Its stores are gone, as with torchrun's agent; one that it had not begun to serve is served."""
         if host is not self._store or host.hear():
             return
         self._selector.unregister(host.orders)
@@ -475,8 +492,8 @@ class Supervisor:
             self._store.serve(host.unserved)
 
     def _serve_store(self) -> None:
-        """Has the generation's store served where this node said it would be. On a port that was given, the store before has
-        ended when this returns, so that it accepts none of the new workers."""
+        """Have the generation's store served at the address that this node reported. On a given port, the previous store has ended when
+        this returns, so that it accepts none of the new workers."""
         assert self._store is not None  # noqa: S101  there is one from the start
         if self._rendezvous is not None and self.config.ports.store:
             self._store.serve(self._rendezvous.dup())
@@ -495,12 +512,14 @@ class Supervisor:
 
     def _kill(self, request: KillWorkers) -> None:
         self._read_events()
-        self._reap()  # what has ended by itself was not asked to
+        # What has ended by itself was not asked to.
+        self._reap()
         meant = [worker for worker in self._living() if worker.generation <= request.generation]
         if request.signal == signal.SIGKILL:
             self._shared_memory |= shm_cleanup.shared_memory_of(worker.pid for worker in meant)
         number = request.signal
-        if number == signal.SIGTERM and "signals" in self.config.trainer.options:  # torchrun hands on the signal that it got
+        if number == signal.SIGTERM and "signals" in self.config.trainer.options:
+            # Torchrun hands on the signal that it got.
             number = self._stopped_by
         for worker in meant:
             worker.asked = True
@@ -528,7 +547,8 @@ class Supervisor:
             return
         try:
             self._rendezvous = listen(self.host, STORE_BACKLOG)
-        except OSError as error:  # the name is not this machine's yet: the agent asks again
+        except OSError as error:
+            # The name is not this machine's yet: the agent asks again.
             print(f"cannot listen on {self.host}: {error}", file=sys.stderr, flush=True)
 
     def _port(self) -> int | None:
@@ -545,7 +565,7 @@ class Supervisor:
             self._coordinator = Daemon("headway.runner.coordinator.main")
         self._start_coordinator()
 
-    # --- the agent is told --------------------------------------------------------------------------------------------
+    # --- reports to the agent -----------------------------------------------------------------------------------------
 
     def _tell(self, report: Report) -> None:
         line = encode(report)
@@ -553,9 +573,11 @@ class Supervisor:
             whole = self._to_agent.send(line, socket.MSG_DONTWAIT) == len(line)
         except BlockingIOError:
             whole = False
-        except OSError:  # nobody is there just now; the next agent's hello has it all
+        except OSError:
+            # There is no agent just now; the next one gets the whole state.
             return
-        if not whole:  # it does not read; a new one will, and its hello has it all
+        if not whole:
+            # It does not read; a new one will, and gets the whole state.
             kill_group(self._agent.pid, signal.SIGKILL)
 
     def _read_events(self) -> None:
@@ -566,10 +588,11 @@ class Supervisor:
                 return
             try:
                 event = json.loads(data)
-            except ValueError:  # longer than EVENT_BYTES, so cut: it costs that event, not the node
+            except ValueError:
+                # Longer than EVENT_BYTES, so cut: it costs that event, not the node.
                 print(f"unreadable event: {data[:80]!r}", file=sys.stderr, flush=True)
                 continue
-            if event.get("what") == "leaving":  # nobody else's business
+            if event.get("what") == "leaving":  # only for this process
                 self._begins_to_leave(event)
                 continue
             if (event.get("what"), event.get("name"), self.config.trainer.kind) == ("section", "script", "script"):
@@ -597,7 +620,7 @@ class Supervisor:
         return read
 
     def _signals_to_stop_at(self) -> set[int]:
-        """A scheduler's and a person's, or those that torchrun's --signals-to-handle names; what nohup has ignored stays ignored."""
+        """Return the signals of schedulers and people, or those of torchrun's --signals-to-handle; one that nohup ignores stays ignored."""
         names = self.config.trainer.options.get("signals", ("SIGTERM", "SIGINT"))
         return {number for name in names if signal.getsignal(number := getattr(signal, name)) is not signal.SIG_IGN}
 
@@ -607,7 +630,8 @@ class Supervisor:
             self._stopping_since = self._stopping_since or time.monotonic()
             self._stopped_by = min(asked)
             self._tell(StopSignal())
-        self._read_events()  # what a worker said before it ended comes before its end
+        # The events of a worker come before its end.
+        self._read_events()
         self._reap()
 
     def _reap(self) -> None:
@@ -638,7 +662,8 @@ class Supervisor:
             print(f"rank {worker.rank} had finished but did not exit: {worker.ended}", file=sys.stderr, flush=True)
         worker.oom = worker.code != 0 and not worker.asked and cgroup.out_of_memory_kills() > self._out_of_memory
         self._tell(WorkerEnded(worker))
-        strays = self._strays()  # its data loaders have come to this process
+        # Its data loaders have come to this process.
+        strays = self._strays()
         if worker.code == 0:
             self._leave(worker, strays)
             return
@@ -646,7 +671,7 @@ class Supervisor:
         kill_group(worker.pid, signal.SIGKILL)
 
     def _leave(self, worker: WorkerProcess, strays: Iterable[int]) -> None:
-        """What a rank that is through has left behind is its script's business, in whatever session it runs."""
+        """Leave the processes alone that a completed rank has left behind, in whatever session they run: they belong to its script."""
         others = self._workers.keys() - {worker.pid}
         self._left |= ({worker.pid} | {session for pid in strays if (session := session_of(pid)) is not None}) - others
 
@@ -656,7 +681,8 @@ class Supervisor:
                 self._unpark(local_rank).orders.close()
 
     def _agent_ended(self, status: int) -> None:
-        while self._to_agent.fileno() >= 0:  # what it asked for last counts, and it asks for nothing more
+        while self._to_agent.fileno() >= 0:
+            # What it asked for last counts, and it asks for nothing more.
             self._read_agent(self._to_agent)
         self._agent.pid = 0
         if self._exit_code is not None:
@@ -669,7 +695,8 @@ class Supervisor:
     def _coordinator_ended(self, status: int) -> None:
         assert self._coordinator is not None  # noqa: S101
         self._coordinator.pid = 0
-        if os.waitstatus_to_exitcode(status) == 0:  # it has decided, or another one has taken over
+        if os.waitstatus_to_exitcode(status) == 0:
+            # It has decided, or another one has taken over.
             return
         given_up = self._give_up(self._coordinator, status)
         if not self.hosts_coordinator and len(self._coordinator.deaths) > MAX_TAKEOVERS:
@@ -680,7 +707,7 @@ class Supervisor:
             self._start_coordinator()
 
     def _keeper_ended(self, keeper: Daemon, status: int) -> None:
-        """Captures in its memory are lost; workers notice at their next save, and go on with a new one."""
+        """Start another keeper. Captures in the memory of the old one are lost; workers notice at their next save."""
         self._to_keeper.close()
         if self._give_up(keeper, status):
             self._exit_code = Exit.RETRY_ELSEWHERE
@@ -693,12 +720,13 @@ class Supervisor:
         return len(companion.deaths) > MAX_RESTARTS
 
     def _strays(self) -> list[int]:
-        """What workers left behind; orphans come to this process (`become_subreaper`)."""
+        """Return the processes that workers left behind; this process adopts orphans (`become_subreaper`)."""
         return [pid for pid in children() if pid not in self._known()]
 
     def _known(self) -> set[int]:
         """The living processes that are no worker's child."""
-        if self._store is not None and not self._store.pid:  # it says who it is before it can be a child of this process
+        if self._store is not None and not self._store.pid:
+            # It reports its pid before it can be a child of this process.
             self._store.hear()
         companions = (self._agent, self._coordinator, self._keeper, self._store)
         known = {*(companion.pid for companion in companions if companion is not None), *self._workers, *self._others}
@@ -725,8 +753,8 @@ class Supervisor:
         self._shared_memory.clear()
 
     def _end_everything(self) -> None:
-        """Kills and reaps what this process has started, within PARTING_S; after a failure also what workers have left behind, the children
-        of killed ones too. What a run that completed has left goes on, as under torchrun."""
+        """Kill and reap this process's children within PARTING_S; after a failure also the processes that workers have left behind, with
+        the children of killed ones. Processes that a completed run has left continue, as under torchrun."""
         until = time.monotonic() + PARTING_S
         completed = self._exit_code == Exit.COMPLETED
         self._shared_memory |= shm_cleanup.shared_memory_of(worker.pid for worker in self._living())
@@ -741,7 +769,7 @@ class Supervisor:
             self._remove_shared_memory()
 
     def _close(self) -> None:
-        """Where a user has asked Python for it (PYTHONWARNINGS), it complains on the terminal of every socket that is open at its end."""
+        """Close all sockets: with PYTHONWARNINGS, Python would warn on the user's terminal of each that is open at its end."""
         self._selector.close()
         of_store = [] if self._store is None else [self._store.orders, self._store.unserved]
         of_companions = [self._to_agent, self._to_keeper if self._keeper is not None else None, self._rendezvous]

@@ -28,7 +28,7 @@ ORDERS_FD, WANTED_FD, STORE_FD = "HEADWAY_ORDERS_FD", "HEADWAY_WANTED_FD", "HEAD
 ROOM, ROOM_BYTES = "HEADWAY_ROOM", 8192
 # A standby waits in recvmsg: it answers within a millisecond unless it is stopped or the machine has stalled.
 ANSWER_S = 1.0
-# What differs between two generations of a rank; and what, beside that, between two ranks: libraries may read it when they are imported.
+# Variables that differ between two generations of a rank, and those that also differ between ranks: libraries may read them on import.
 OF_A_GENERATION = frozenset(
     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "TORCH_FR_DUMP_TEMP_FILE"}
 )
@@ -87,7 +87,7 @@ class Standby:
     ready: bool = False
 
     def hear(self) -> bool:
-        """Reads what it has said; False when it has ended."""
+        """Read its message; return False if it has ended."""
         try:
             said = self.orders.recv(len(READY), socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -113,7 +113,7 @@ class WorkerOrder:
 
 
 def first_imports(words: Sequence[str]) -> Sequence[str]:
-    """What the first workers of `SCRIPT ARGS...` import ahead of it: nothing where the script may say before what torch is to read."""
+    """Return the modules that the first workers of `SCRIPT ARGS...` import before it: none if it may set variables that torch reads."""
     return () if may_set_environment(words) else ALWAYS
 
 
@@ -129,11 +129,11 @@ def start_standby(
     overlays: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     store: socket.socket | None = None,
 ) -> Standby:
-    """Starts a standby for workers that run `argv` under `environment`; `modules` are imported beside what every worker imports.
+    """Starts a standby for workers that run `argv` under `environment`; `modules` are imported in addition to those of every worker.
 
     `companion` is the environment that the process itself starts with, the same for all processes of the node. A `first` one imports as
-    fast as a worker would, and `environment` is its node's: an order may add whatever our launch adds (`_unfit`).
-    `overlays` are what the script changes in its environment before it imports a library. One with `store` forks the host of the
+    fast as a worker would, and `environment` is its node's: an order may add the variables of a launch (`_unfit`).
+    `overlays` are the script's changes of its environment before it imports a library. One with `store` forks the host of the
     rendezvous store, once it has torch.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -157,7 +157,7 @@ def start_standby(
 
 
 def pass_on(standbys: Mapping[int, Standby]) -> str:
-    """What PASSED_ON says of them; their descriptors outlive this process' image from here on."""
+    """Return the standbys of PASSED_ON; their descriptors are inheritable from here on."""
     for standby in standbys.values():
         standby.orders.set_inheritable(True)
     return json.dumps({local_rank: [standby.pid, standby.orders.fileno()] for local_rank, standby in standbys.items()})

@@ -4,7 +4,6 @@ import ast
 import io
 import re
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -41,11 +40,6 @@ ANY_TRAILING = re.compile(rf"^.*\S.*#.{{{LONGEST_TRAILING},}}", re.MULTILINE)
 # A suppression belongs on its line, and so does its reason.
 SUPPRESSION = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:)")
 
-# Findings of each folder that are still to be rewritten: a number may only fall. Other folders have none.
-BUDGET = {
-    "runner/agent": 141,
-}
-TRAILING = {"runner/agent": 85}
 # The style guide lists the words. The planner's and the simulator's pages repeat remarks of sources, which a program writes there.
 PAGES = {"style.md": 100, "planner.md": 7, "simulate.md": 3}
 
@@ -58,21 +52,10 @@ class Text(NamedTuple):
     text: str
 
 
-class Finding(NamedTuple):
-    folder: str
-    message: str
-
-
 def _is_linked(path: Path) -> bool:
     """Below `headway/` the other folders are links."""
     parts = path.relative_to(ROOT).parts
     return parts[0] == "headway" and parts[1] in {"runner", "jobspec", "templates", "infra"}
-
-
-def _folder(path: Path) -> str:
-    """`runner/agent`, `headway/cli`, `jobspec`: the folder that has a budget."""
-    parts = path.relative_to(ROOT).parts
-    return "/".join(parts[:2]) if parts[0] in {"runner", "headway"} and len(parts) > 2 else parts[0]
 
 
 def _plain(text: str) -> str:
@@ -118,40 +101,32 @@ def _avoided(text: Text) -> Iterator[str]:
             yield f"{text.line}: a sentence begins with `{found[0].split()[-1]}`: begin with the thing that it is about"
 
 
-def _findings() -> Iterator[Finding]:
+def _findings() -> Iterator[str]:
     for path, source in _sources():
         # Most files have none of the words anywhere, so they need not be parsed.
         if ANY_WORD.search(source):
             comments = (Text(token.start[0], "comment", _plain(token.string)) for token, _ in _comments(source))
             for text in (*comments, *_docstrings(ast.parse(source))):
                 for message in _avoided(text):
-                    yield Finding(_folder(path), f"{path.relative_to(ROOT)}:{message}")
+                    yield f"{path.relative_to(ROOT)}:{message}"
 
 
-def _trailing() -> Iterator[Finding]:
+def _trailing() -> Iterator[str]:
     for path, source in _sources():
         if ANY_TRAILING.search(source):
             for token, is_behind_code in _comments(source):
                 if is_behind_code and not SUPPRESSION.match(token.string) and len(token.string) > LONGEST_TRAILING:
-                    yield Finding(_folder(path), f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}")
-
-
-def _over(findings: list[Finding], budget: dict[str, int]) -> str:
-    """The findings of the folders that have more than their budget."""
-    count = Counter(finding.folder for finding in findings)
-    over = {folder for folder, number in count.items() if number > budget.get(folder, 0)}
-    counts = "".join(f"{folder}: {count[folder]} of at most {budget.get(folder, 0)}\n" for folder in sorted(over))
-    return counts + "\n".join(finding.message for finding in findings if finding.folder in over)
+                    yield f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}"
 
 
 def test_comments_and_docstrings_use_the_words_of_the_style_guide() -> None:
-    over = _over(list(_findings()), BUDGET)
-    assert not over, f"docs/style.md, Words:\n{over}"
+    found = list(_findings())
+    assert not found, "docs/style.md, Words:\n" + "\n".join(found)
 
 
 def test_long_comments_are_above_their_statement() -> None:
-    over = _over(list(_trailing()), TRAILING)
-    assert not over, f"docs/style.md, Comments:\n{over}"
+    found = list(_trailing())
+    assert not found, "docs/style.md, Comments:\n" + "\n".join(found)
 
 
 def _pages() -> list[Path]:

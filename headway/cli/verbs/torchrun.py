@@ -20,7 +20,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sign
 
 
 def run(words: list[str]) -> int:
-    """Return the runner's exit code; 2 for arguments that torchrun would refuse or headway does not support, 3 without the runner's libraries."""
+    """Return the runner's exit code; 2 for arguments that torchrun would refuse or headway does not support, 3 without its libraries."""
     if lacking := lacking_to_run():
         print(f"error: {lacking}", file=sys.stderr)
         return 3
