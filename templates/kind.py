@@ -65,11 +65,13 @@ class JobKind:
 class SwitchKind:
     """An operating system of switches. `render` returns one switch's files, by their names in its folder.
 
-    `file` is the one that `read` understands; `read` raises ValueError, with the line, on text of another kind.
+    `file` is the one that `read` understands, whose name no other kind has; `read` raises ValueError, with the line, on text of another
+    kind. `host_name` is the setting in it that names the switch.
     """
 
     options: type[BaseModel]
     file: str
+    host_name: str
     check: Callable[[Any, SwitchPlan, ClusterPlan], Iterator[Problem]]
     render: Callable[[Any, SwitchPlan, ClusterPlan], Files]
     read: Callable[[str], Reading]

@@ -15,6 +15,7 @@ from headway.templates.agreement import disagreements
 from headway.templates.cluster import reader_of, readers_by_kind
 from headway.templates.hosts.render import SCRIPT
 from headway.templates.reading import Reading, Setting
+from headway.templates.switches import SWITCHES
 
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
@@ -99,7 +100,7 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
 
 def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
     """Return the rendered file of the switch whose name is in the file."""
-    names = {"config_db.json": "DEVICE_METADATA|localhost|hostname", "frr.conf": "hostname"}
+    names = {kind.file: kind.host_name for kind in SWITCHES.values()}
     for path in rendered:
         setting = reading.settings.get(names.get(path.name, ""))
         if setting is not None and setting.value == path.parent.name:

@@ -10,7 +10,7 @@ nothing, and runs nothing.
         files = compiled.jobs[0].files()
 
 Start reading: `compiler.py` (the steps in their order), then the module of a step: `document.py`,
-`clusters.py`, `cluster.py`, `job.py`.
+`cluster.py`, `job.py`.
 """
 
 from headway.compile.cluster import PlannedCluster

@@ -2,7 +2,7 @@
 
 In: the script's command line and the environment that agent/launch.py makes.
 Out: heartbeats, events for the agent, `shared/saved/*.jsonl`.
-Start reading: `script.py` (entry), `hooks.py` (which module gets which hook), `signs.py` (heartbeats), `files.py` and `saved.py` (checksums
+Start reading: `script.py` (entry), `hooks.py` (which module gets which hook), `heartbeat.py`, `files.py` and `saved.py` (checksums
 and damaged files).
 """
 

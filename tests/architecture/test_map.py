@@ -83,5 +83,13 @@ def test_package_introduces_itself(package: Path) -> None:
     assert re.search(r"^(Start reading|To add)", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.parent))
+def test_file_that_a_package_names_is_there(package: Path) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / package).read_text())) or ""
+    named = re.findall(r"`([\w/]+\.py)`", text)
+    top = ROOT / package.parts[0]
+    assert [name for name in named if not (ROOT / name).exists() and not any(top.rglob(name))] == []
+
+
 def test_all_top_packages_are_looked_at() -> None:
     assert {path.parts[0] for path in PACKAGES} == {"headway", "infra", "jobspec", "runner", "templates"}

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import VERBS
+from headway.infra.providers import PROVIDERS
 from headway.templates.schedulers import SCHEDULERS
+from headway.templates.switches import SWITCHES
 from headway.templates.trainers import TRAINERS
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +32,17 @@ def test_top_level_folders_import_below_headway_and_not_by_themselves(name: str)
     assert subprocess.run([sys.executable, "-c", code], cwd="/", check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("family", "table"), [("schedulers", SCHEDULERS), ("trainers", TRAINERS)])
+@pytest.mark.parametrize(
+    ("family", "table"),
+    [
+        ("templates/schedulers", SCHEDULERS),
+        ("templates/trainers", TRAINERS),
+        ("templates/switches", SWITCHES),
+        ("infra/providers", PROVIDERS),
+    ],
+)
 def test_a_table_of_kinds_lists_every_folder_beside_it(family: str, table: dict[str, object]) -> None:
-    folders = {path.parent.name for path in (ROOT / "templates" / family).glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / family).glob("*/__init__.py")}
     assert folders == set(table)
 
 

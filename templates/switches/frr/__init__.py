@@ -17,4 +17,4 @@ def _read(text: str) -> Reading:
     return read(text)
 
 
-FRR = SwitchKind(FrrOptions, FILE, check, render, _read)
+FRR = SwitchKind(FrrOptions, FILE, "hostname", check, render, _read)

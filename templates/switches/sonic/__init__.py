@@ -17,4 +17,4 @@ def _read(text: str) -> Reading:
     return read(text)
 
 
-SONIC = SwitchKind(SonicOptions, FILE, check, render, _read)
+SONIC = SwitchKind(SonicOptions, FILE, "DEVICE_METADATA|localhost|hostname", check, render, _read)

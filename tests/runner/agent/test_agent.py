@@ -118,7 +118,15 @@ class Node:
     def children(self, module: str) -> list[int]:
         """The companions of the supervisor that run this module."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(pid) for pid in found if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+        return [int(pid) for pid in found if module.encode() in words_of(pid)]
+
+
+def words_of(pid: str) -> list[bytes]:
+    """The command of a process; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        return []
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The keeper in its node: started by the supervisor, found by workers and by the agent, outliving both but not the node."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -62,9 +63,12 @@ def node(directory: RunDirectory, index: int = 0) -> Iterator["subprocess.Popen[
 
 
 def children(pid: int) -> dict[int, str]:
-    """What each child of the process runs."""
-    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return {child: Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in found}
+    """What each child of the process runs, of those that are still there."""
+    found = {}
+    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        with contextlib.suppress(FileNotFoundError):
+            found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+    return found
 
 
 def keepers(pid: int) -> list[int]:
