@@ -21,7 +21,9 @@ _PLAN = frozenset({"cluster", "cluster_hash", "group", "name", "ranks", "schedul
 def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, trainer: BaseModel) -> Files:
     """Return every file of the job on the cluster, below `<job>/<cluster>/`; `scheduler` and `trainer` are the chosen options."""
     files: Files = {
-        PurePosixPath("plan.json"): json_text({name: value for name, value in json.loads(to_json(plan)).items() if name in _PLAN}),
+        PurePosixPath("plan.json"): json_text(
+            {name: value for name, value in json.loads(to_json(plan)).items() if name in _PLAN}
+        ),
         **SCHEDULERS[plan.scheduler].render(scheduler, plan, cluster),
         **TRAINERS[plan.run.trainer.kind].render(trainer, plan, cluster),
     }

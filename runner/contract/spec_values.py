@@ -9,7 +9,7 @@ from typing import Any
 # A place in JSON: keys, and the numbers of a list's items.
 _Place = tuple[str | int, ...]
 
-# Name in the spec -> name in run.json; `*` stands for every key, or every item of a list, and is the same on both sides.
+# Name in the spec -> name in run.json; `*` is every key, or every item of a list, the same on both sides.
 SHARED: Mapping[str, str] = types.MappingProxyType(
     {
         "batch.global.sequences": "batch.global_sequences",
@@ -93,7 +93,7 @@ def _shared(run: Mapping[str, Any]) -> Iterator[tuple[_Place, Any]]:
 
 
 def _found(value: Any, names: list[str], keys: _Place) -> Iterator[tuple[_Place, Any]]:
-    """Yield what stands for each `*` on the way to a value, and the value."""
+    """Yield the key or number of each `*` on the way to a value, and the value."""
     if not names:
         yield keys, value
     elif names[0] == "*" and isinstance(value, dict | list):
