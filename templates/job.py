@@ -3,13 +3,13 @@
 The file of the scheduler has all that is submitted: the resources, the environment, run.json and the spec; plan.json has the rest.
 """
 
-import json
+import dataclasses
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel
 
 from headway.jobspec.json_text import json_text
-from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
+from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.trainers import TRAINERS
@@ -20,10 +20,9 @@ _PLAN = frozenset({"cluster", "cluster_hash", "group", "name", "ranks", "schedul
 
 def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, trainer: BaseModel) -> Files:
     """Return every file of the job on the cluster, below `<job>/<cluster>/`; `scheduler` and `trainer` are the chosen options."""
+    rest = {name: value for name, value in dataclasses.asdict(plan).items() if name in _PLAN}
     files: Files = {
-        PurePosixPath("plan.json"): json_text(
-            {name: value for name, value in json.loads(to_json(plan)).items() if name in _PLAN}
-        ),
+        PurePosixPath("plan.json"): json_text(rest),
         **SCHEDULERS[plan.scheduler].render(scheduler, plan, cluster),
         **TRAINERS[plan.run.trainer.kind].render(trainer, plan, cluster),
     }

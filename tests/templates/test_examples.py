@@ -2,9 +2,11 @@
 
 import difflib
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import yaml
 from headway.cli.main import main
 from headway.compile import compile_documents
 from headway.jobspec.plan import JobPlan, to_json
-from headway.runner.contract import RunConfig, from_json, with_shared
+from headway.runner.contract import RunConfig, RunDirectory, from_json, with_shared
 from headway.templates.cluster import reader_of
 from headway.templates.schedulers import SCHEDULERS
 
@@ -81,6 +83,17 @@ def test_what_is_submitted_has_run_json_as_the_runner_reads_it_and_with_it_the_w
     spec = with_shared(json.loads(data["spec.json"]), json.loads(data["run.json"]))
     plan = plan_of(path)
     assert (run, spec) == (plan.run, plan.kept_spec)
+
+
+@pytest.mark.parametrize("path", [path for path in SUBMITTED if path.suffix != ".yaml"], ids=named)
+def test_an_attempt_that_a_script_opens_keeps_the_whole_spec(path: Path, tmp_path: Path) -> None:
+    without_main = path.read_text().removesuffix("main\n")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "-c", f"{without_main}open_run {tmp_path} run --attempt 2"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    directory = RunDirectory.of(Path(done.stdout.strip()), 2)
+    assert json.loads(directory.spec.read_text()) == plan_of(path).kept_spec
+    assert from_json(RunConfig, directory.run_json.read_text()).run == "run"
 
 
 @pytest.mark.parametrize("path", SUBMITTED, ids=named)
