@@ -1,6 +1,7 @@
 """Defines finished plans: every default filled in, every rank, path and variable decided; renderers only print them."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 from headway.jobspec.json_text import json_text
 from headway.jobspec.resolve.fingerprint import with_sizes
 from headway.jobspec.resolve.model import ModelSizes
-from headway.runner.contract import Mesh, RunConfig
+from headway.runner.contract import Mesh, RunConfig, without_shared
 
-JOB_PLAN_SCHEMA = "headway.job-plan/2"
+JOB_PLAN_SCHEMA = "headway.job-plan/3"
 CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/3"
 
 # The two lowest bits of the traffic class byte; 10 means that the sender understands marks.
@@ -350,6 +351,11 @@ class JobPlan:
     def kept_spec(self) -> Mapping[str, Any]:
         """The part of the spec that an attempt keeps, to compare a later one with: the model by its sizes too."""
         return with_sizes(self.spec, self.model)
+
+    @property
+    def spec_without_run(self) -> Mapping[str, Any]:
+        """The kept spec without the values that run.json has, for files that hold both; the runner puts them together."""
+        return without_shared(json.loads(json_text(self.kept_spec)), json.loads(to_json(self.run)))
 
     @property
     def run_stem(self) -> str:

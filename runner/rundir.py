@@ -1,7 +1,8 @@
 """Creates the run directory before anything starts, and reads it back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
-    --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from
+    --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from;
+                    values that it omits are those of run.json (contract/spec_values.py)
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
 python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
 python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
@@ -17,7 +18,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.runner.contract import ATTEMPT_TAKEN, RunConfig, RunDirectory, from_json, read_verdict, settled, to_json
+from headway.runner.contract import (
+    ATTEMPT_TAKEN,
+    RunConfig,
+    RunDirectory,
+    from_json,
+    read_verdict,
+    settled,
+    to_json,
+    with_shared,
+)
 from headway.runner.posix import create_exclusive
 from headway.runner.suspects import file_of, lemons
 
@@ -81,6 +91,11 @@ def open_run(
     return directory
 
 
+def _whole(spec: bytes, run: Mapping[str, Any]) -> bytes:
+    """Return the spec with the values that its file leaves to run.json."""
+    return json.dumps(with_shared(json.loads(spec), run), indent=2, sort_keys=True).encode() + b"\n"
+
+
 def suspects(directory: RunDirectory) -> list[str]:
     """Host names that a verdict of this or an earlier attempt suspects, or that keep failing on this cluster, whatever runs there:
     excluding nodes replaces the list that stood before."""
@@ -115,8 +130,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs.add_parser("suspects").add_argument("run_json", type=Path)
     arguments = parser.parse_args(argv)
     if arguments.verb == "open":
-        config = from_json(RunConfig, sys.stdin.read())
-        spec = None if arguments.spec is None else arguments.spec.read_bytes()
+        text = sys.stdin.read()
+        config = from_json(RunConfig, text)
+        spec = None if arguments.spec is None else _whole(arguments.spec.read_bytes(), json.loads(text))
         place = (arguments.runs, arguments.name, config, arguments.attempt)
         try:
             opened_run = open_run(*place, spec=spec, every_node=arguments.every_node)

@@ -59,6 +59,8 @@ def reader_of(path: PurePath) -> Reader | None:
     readers = {SCRIPT.name: _read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
     if path.parts[-2:] == ("kubernetes", "job.yaml"):
         return read_manifest
+    if path.parts[-2:] == ("local", "run.sh"):
+        return read_environment
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
 
 

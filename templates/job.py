@@ -1,22 +1,28 @@
-"""Renders a job's plan into the tree of its files."""
+"""Renders a job's plan into the tree of its files, each value in one of them.
 
+The file of the scheduler has all that is submitted: the resources, the environment, run.json and the spec; plan.json has the rest.
+"""
+
+import dataclasses
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel
 
-from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
+from headway.jobspec.json_text import json_text
+from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files
-from headway.templates.nccl.render import render_environment
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.trainers import TRAINERS
+
+# What no other file of the tree has: what the tree is of, the cluster file that it was planned with, and the place of each rank.
+_PLAN = frozenset({"cluster", "cluster_hash", "group", "name", "ranks", "scheduler", "schema"})
 
 
 def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, trainer: BaseModel) -> Files:
     """Return every file of the job on the cluster, below `<job>/<cluster>/`; `scheduler` and `trainer` are the chosen options."""
+    rest = {name: value for name, value in dataclasses.asdict(plan).items() if name in _PLAN}
     files: Files = {
-        PurePosixPath("plan.json"): to_json(plan),
-        PurePosixPath("run.json"): to_json(plan.run),
-        **render_environment(plan),
+        PurePosixPath("plan.json"): json_text(rest),
         **SCHEDULERS[plan.scheduler].render(scheduler, plan, cluster),
         **TRAINERS[plan.run.trainer.kind].render(trainer, plan, cluster),
     }

@@ -14,8 +14,10 @@ from headway.templates.switches import SWITCHES
 
 # A plan of headway also after a merge that has left its marks in the text.
 _PLAN = re.compile(rb'"schema"\s*:\s*"headway\.(job|cluster)-plan/')
+# What an earlier headway has also rendered for a job; rendering again removes it.
+_EARLIER = ("run.json", "nccl.env")
 # Below its folder, what a job and what a cluster are rendered to.
-_JOB_FILES = ("plan.json", "run.json", "nccl.env", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch")
+_JOB_FILES = ("plan.json", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch", *_EARLIER)
 _CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switches/*/{kind.file}" for kind in SWITCHES.values()))
 
 

@@ -46,6 +46,7 @@ from headway.runner.contract.run_config import (
 )
 from headway.runner.contract.run_directory import RunDirectory, read_verdict
 from headway.runner.contract.signals import STACKS_SIGNAL
+from headway.runner.contract.spec_values import with_shared, without_shared
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
@@ -101,4 +102,6 @@ __all__ = [
     "settled",
     "slot_of",
     "to_json",
+    "with_shared",
+    "without_shared",
 ]

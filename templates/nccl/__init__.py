@@ -1,5 +1,5 @@
-"""The environment of all ranks as `nccl.env`, each variable with its reason and source.
+"""Reads NCCL's variables back from job files; the schedulers' templates write them.
 
-In: a `JobPlan`. Out: text that a shell can source.
-Start reading: `render.py`; `read.py` and `manifest.py` read variables back from job files.
+In: the text of a script, a file of `NAME=VALUE` or a Kubernetes manifest. Out: a `Reading` (templates/reading.py).
+Start reading: `read.py`, `manifest.py`.
 """

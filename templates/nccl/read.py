@@ -1,4 +1,4 @@
-"""Reads NCCL's QoS settings from a job's environment: `nccl.env`, an nccl.conf, a batch script, a Kubernetes manifest."""
+"""Reads NCCL's QoS settings from a job's environment: a job's script, an nccl.conf, a file of `NAME=VALUE`, a Kubernetes manifest."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -97,23 +97,27 @@ def test_colour_comes_only_when_asked_for(repository: Path, capsys: pytest.Captu
 def test_render_writes_beside_the_job_and_check_sees_every_drift(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = repository / "jobs" / "deep" / "rendered" / "case" / "lab"
     assert main(["render", "."]) == 0
-    assert files(tree) == {"plan.json", "run.json", "nccl.env", "slurm/job.sbatch"}
+    assert files(tree) == {"plan.json", "slurm/job.sbatch"}
     capsys.readouterr()
     assert main(["render", ".", "--check"]) == 0
     assert capsys.readouterr().out == ""
-    (tree / "run.json").unlink()
+    (tree / "slurm" / "job.sbatch").unlink()
     (tree / "local").mkdir()
     (tree / "local" / "run.sh").write_text("")
     (tree / "NOTES").write_text("somebody's own\n")
-    (tree / "nccl.env").write_text("# edited\n")
+    (tree / "plan.json").write_text((tree / "plan.json").read_text() + "\n")
+    (tree / "nccl.env").write_text("# of an earlier headway\n")
     before = files(repository)
     assert main(["render", ".", "--check"]) == 1
     base = "jobs/deep/rendered/case/lab"
-    assert capsys.readouterr().out == f"- {base}/local/run.sh\n~ {base}/nccl.env\n+ {base}/run.json\n"
+    assert capsys.readouterr().out == "".join(
+        f"{mark} {base}/{file}\n"
+        for mark, file in (("-", "local/run.sh"), ("-", "nccl.env"), ("~", "plan.json"), ("+", "slurm/job.sbatch"))
+    )
     assert files(repository) == before
     assert main(["render", "."]) == 0
     assert main(["render", ".", "--check"]) == 0
-    assert files(tree) == {"plan.json", "run.json", "nccl.env", "slurm/job.sbatch", "NOTES"}
+    assert files(tree) == {"plan.json", "slurm/job.sbatch", "NOTES"}
 
 
 def test_one_bad_document_keeps_every_other_from_being_written(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,12 +160,14 @@ def test_warnings_do_not_stop_anything(repository: Path, capsys: pytest.CaptureF
     assert json.loads(found.out)["world_size"] == 4
 
 
-def test_plan_json_is_what_render_writes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_has_all_that_the_rendered_plan_has_and_more(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "jobs/deep/job.yaml", "--json"]) == 0
     text = capsys.readouterr().out
     assert from_json(JobPlan, text).name == "case"
     assert main(["render", ".", "-o", "out"]) == 0
-    assert (repository / "out" / "case" / "lab" / "plan.json").read_text() == text
+    written = json.loads((repository / "out" / "case" / "lab" / "plan.json").read_text())
+    assert written.items() < json.loads(text).items()
+    assert {"run", "spec", "env"}.isdisjoint(written)
 
 
 def test_plan_shows_ranks_variables_with_reasons_and_files(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,7 +427,7 @@ def test_a_document_that_is_reached_twice_is_rendered_once(
     (repository / "jobs" / "deep" / "again.yaml").symlink_to("job.yaml")
     paths = ["jobs", "jobs/deep", str(repository / "jobs"), "jobs/deep/job.yaml", "jobs/../jobs/deep/again.yaml"]
     assert main(["render", *paths]) == 0
-    assert capsys.readouterr().err == "4 files rendered, 4 written or removed\n"
+    assert capsys.readouterr().err == "2 files rendered, 2 written or removed\n"
     assert main(["render", "--check", *paths]) == 0
     assert main(["render", "-o", "out", *paths]) == 0
 

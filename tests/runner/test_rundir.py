@@ -232,6 +232,17 @@ def test_an_attempt_that_somebody_has_opened_is_refused_unless_every_node_opens_
     assert printed.err == f"attempt 0 of run `{NAME}` has already been opened\n"
 
 
+def test_open_keeps_the_whole_spec_of_which_its_file_omits_what_run_json_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+    (tmp_path / "rest.json").write_text('{"kind": "TrainingJob", "layout": {"dp_shard": null}}')
+    assert rundir.main(["open", str(tmp_path), NAME, "--attempt", "0", "--spec", str(tmp_path / "rest.json")]) == 0
+    spec = json.loads((tmp_path / NAME / "attempts/0/spec.json").read_text())
+    assert (spec["kind"], spec["steps"], spec["nodes"], spec["trainer"]) == ("TrainingJob", 10, 2, {"kind": "builtin"})
+    assert (spec["layout"]["dp_shard"], spec["layout"]["tp"]) == (None, 1)
+
+
 @pytest.mark.parametrize("argv", [[], ["close"], ["exit-code", "run.json"], ["open", "runs", "name"]])
 def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as left:

@@ -1,22 +1,32 @@
 """The stories: each renders to exactly its committed tree, twice the same, and every script of it is clean."""
 
+import difflib
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from headway.cli.main import main
-from headway.jobspec.plan import to_json
-from headway.runner.contract import RunConfig, from_json
+from headway.compile import compile_documents
+from headway.jobspec.plan import JobPlan, to_json
+from headway.runner.contract import RunConfig, RunDirectory, from_json, with_shared
+from headway.templates.cluster import reader_of
+from headway.templates.schedulers import SCHEDULERS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STORIES = sorted({path.parent.name for path in EXAMPLES.glob("*/*.yaml")})
 COMMITTED = sorted(path for path in EXAMPLES.glob("*/rendered/**/*") if path.is_file())
-SCRIPTS = [path for path in COMMITTED if path.suffix in {".sh", ".sbatch", ".env"} or path.read_bytes().startswith(b"#!")]
+SUBMITTED = [path for path in COMMITTED if path.parent.name in SCHEDULERS]
+SCRIPTS = [path for path in COMMITTED if path.suffix in {".sh", ".sbatch"} or path.read_bytes().startswith(b"#!")]
+
+# A spec's or a cluster's hash, and the part of one in a run's name.
+_HASH = re.compile(r"\b[0-9a-f]{64}\b|(?<=-)[0-9a-f]{8}\b")
 
 needs_shellcheck = pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 
@@ -64,32 +74,99 @@ def test_script_is_clean_for_shellcheck(script: Path) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
 
 
-@pytest.mark.parametrize("path", [path for path in COMMITTED if path.name == "run.json"], ids=named)
-def test_run_json_is_what_the_runner_reads_and_stands_in_plan_and_script(path: Path) -> None:
-    run = from_json(RunConfig, path.read_text())
-    assert to_json(run) == path.read_text()
+@pytest.mark.parametrize("path", SUBMITTED, ids=named)
+def test_what_is_submitted_has_run_json_as_the_runner_reads_it_and_with_it_the_whole_spec(path: Path) -> None:
+    data = submitted(path)
+    run = from_json(RunConfig, data["run.json"])
+    assert to_json(run) == data["run.json"]
     assert run.world_size == run.mesh.world_size
-    plan = json.loads((path.parent / "plan.json").read_text())
-    assert plan["run"] == json.loads(path.read_text())
-    assert path.read_text() in {_handed_over(script) for script in COMMITTED if script.parent.parent == path.parent}
+    spec = with_shared(json.loads(data["spec.json"]), json.loads(data["run.json"]))
+    plan = plan_of(path)
+    assert (run, spec) == (plan.run, plan.kept_spec)
 
 
-def _handed_over(script: Path) -> str | None:
-    """The run.json that a batch script or a manifest holds."""
-    if script.suffix == ".yaml":
-        documents = yaml.safe_load_all(script.read_text())
-        return str(next(document["data"]["run.json"] for document in documents if document["kind"] == "ConfigMap"))
-    found = re.search(r"<<'RUN_JSON'[^\n]*\n(.*?)RUN_JSON\n", script.read_text(), re.DOTALL)
-    return found[1] if found else None
+@pytest.mark.parametrize("path", [path for path in SUBMITTED if path.suffix != ".yaml"], ids=named)
+def test_an_attempt_that_a_script_opens_keeps_the_whole_spec(path: Path, tmp_path: Path) -> None:
+    without_main = path.read_text().removesuffix("main\n")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "-c", f"{without_main}open_run {tmp_path} run --attempt 2"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    directory = RunDirectory.of(Path(done.stdout.strip()), 2)
+    assert json.loads(directory.spec.read_text()) == plan_of(path).kept_spec
+    assert from_json(RunConfig, directory.run_json.read_text()).run == "run"
 
 
-@pytest.mark.parametrize("path", [path for path in COMMITTED if path.suffix == ".env"], ids=named)
-def test_sourcing_the_environment_sets_what_the_plan_says(path: Path) -> None:
-    plan = json.loads((path.parent / "plan.json").read_text())
-    bash = f'set -eu; source "{path}"; env -0'
-    found = subprocess.run(["bash", "-c", bash], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"}).stdout
-    exported = dict(line.split("=", 1) for line in found.split("\0") if line)
-    assert {name: exported.pop(name) for name in [variable["name"] for variable in plan["env"]]} == {
-        variable["name"]: variable["value"] for variable in plan["env"]
-    }
-    assert set(exported) <= {"PATH", "PWD", "SHLVL", "_"}
+@pytest.mark.parametrize("path", SUBMITTED, ids=named)
+def test_what_is_submitted_has_each_variable_of_the_plan_below_its_reason_and_source(path: Path) -> None:
+    reader = reader_of(path)
+    assert reader is not None
+    found, lines = reader(path.read_text()).settings, [line.strip() for line in path.read_text().splitlines()]
+    plan = plan_of(path)
+    for variable in plan.env:
+        setting = found[variable.name]
+        assert setting.value == variable.value
+        at = max(number for number in range(setting.line) if variable.name in lines[number])
+        assert lines[at - 2 : at] == [f"# {variable.reason}", f"#   {variable.source}"]
+
+
+@pytest.mark.parametrize(
+    ("story", "file", "old", "new", "changed"),
+    [
+        ("two-node-slurm", "job.yaml", "lr: 0.003", "lr: 0.004", {"slurm/job.sbatch": 1}),
+        ("two-node-slurm", "job.yaml", "every: 10 steps", "every: 15 steps", {"slurm/job.sbatch": 1}),
+        # The nodes, the slots and the mesh that the runner gets.
+        ("two-node-slurm", "job.yaml", "nodes: 2", "nodes: 1", {"slurm/job.sbatch": 3, "plan.json": 3}),
+        ("two-node-roce", "job.yaml", "lr: 0.003", "lr: 0.004", {"slurm/job.sbatch": 1, "kubernetes/job.yaml": 1}),
+        ("quickstart", "job.yaml", "lr: 0.003", "lr: 0.004", {"local/run.sh": 1}),
+        # A variable and its reason.
+        ("two-node-roce", "slurm-cluster.yaml", "dscp: 26", "dscp: 34", {"slurm/job.sbatch": 2}),
+        ("two-node-roce", "kubernetes-cluster.yaml", "dscp: 26", "dscp: 34", {"kubernetes/job.yaml": 2}),
+    ],
+)
+def test_an_edit_changes_each_value_in_one_place(
+    story: str, file: str, old: str, new: str, changed: dict[str, int], tmp_path: Path
+) -> None:
+    shutil.copytree(EXAMPLES / story, tmp_path / story)
+    document = tmp_path / story / file
+    assert old in document.read_text()
+    document.write_text(document.read_text().replace(old, new, 1))
+    assert main(["render", str(tmp_path / story)]) == 0
+    found: dict[str, set[int]] = {}
+    for path in [*SUBMITTED, *(path.parents[1] / "plan.json" for path in SUBMITTED)]:
+        if path.is_relative_to(EXAMPLES / story) and "spare" not in named(path):
+            count = _changed_lines(path.read_text(), (tmp_path / named(path)).read_text())
+            if count:
+                found.setdefault("/".join(path.parts[-2:]) if path.name != "plan.json" else path.name, set()).add(count)
+    if "plan.json" in changed:
+        # One line for each rank that goes, and the brackets around one that is left.
+        assert found.pop("plan.json")
+        changed = {name: count for name, count in changed.items() if name != "plan.json"}
+    assert found == {name: {count} for name, count in changed.items()}
+
+
+def _changed_lines(before: str, after: str) -> int:
+    """The lines that an edit has changed, hashes apart, which change with any value."""
+    old, new = (_HASH.sub("HASH", text).splitlines() for text in (before, after))
+    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return sum(max(end - begin, last - first) for tag, begin, end, first, last in blocks if tag != "equal")
+
+
+def submitted(path: Path) -> dict[str, str]:
+    """run.json and spec.json of a script or a manifest."""
+    if path.suffix == ".yaml":
+        documents = yaml.safe_load_all(path.read_text())
+        return dict(next(document["data"] for document in documents if document["kind"] == "ConfigMap"))
+    found = re.search(r"<<'RUN_JSON'[^\n]*\n(.*?)RUN_JSON\n(.*?)SPEC_JSON\n", path.read_text(), re.DOTALL)
+    assert found is not None
+    return {"run.json": found[1], "spec.json": found[2]}
+
+
+def plan_of(path: Path) -> JobPlan:
+    """The plan from which the file is rendered."""
+    name, cluster = path.parts[-4:-2]
+    (planned,) = (
+        planned
+        for planned in compile_documents((EXAMPLES / path.relative_to(EXAMPLES).parts[0]).glob("*.yaml")).jobs
+        if (planned.plan.name, planned.plan.cluster) == (name, cluster)
+    )
+    return planned.plan

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.documents import load_job_plan
+from headway.runner.contract import with_shared
 from tests.templates.test_slurm import CLUSTER, JOB
 
 PYTHON = """\
@@ -81,7 +82,8 @@ def test_the_run_gets_its_configuration_and_the_spec_that_it_was_made_from(scrip
     with started(script) as process:
         process.wait(30)
     assert json.loads((script.parent / "stdin").read_text())["steps"] == 100
-    assert json.loads((script.parent / "stdin.spec").read_text())["optimizer"]["lr"] == 0.003
+    spec = with_shared(*(json.loads((script.parent / name).read_text()) for name in ("stdin.spec", "stdin")))
+    assert (spec["kind"], spec["optimizer"]["lr"]) == ("TrainingJob", 0.003)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

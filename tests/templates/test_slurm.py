@@ -12,6 +12,7 @@ import pytest
 from headway.cli.documents import load_job_plan
 from headway.compile import compile_documents
 from headway.jobspec.problem import Problem
+from headway.runner.contract import with_shared
 from headway.templates.schedulers.slurm.pyxis import image_for_enroot
 
 CLUSTER = """\
@@ -93,9 +94,23 @@ def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
         (tools / name).write_text(RECORD + body)
         (tools / name).chmod(0o755)
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(folder / "calls"), "STDIN": str(folder / "stdin")}
-    environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SUSPECTS": "", "CODE": "0", **variables}
+    environment |= {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SUSPECTS": "",
+        "CODE": "0",
+        **_of_sbatch(script),
+        **variables,
+    }
     result = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=False, cwd=folder)
     return result.returncode, (folder / "calls").read_text().splitlines()
+
+
+def _of_sbatch(script: str) -> dict[str, str]:
+    """The variables in which sbatch gives a script what its directives ask for."""
+    variables = {"nodes": "SLURM_JOB_NUM_NODES", "cpus-per-task": "SLURM_CPUS_PER_TASK"}
+    asked = dict(each.removeprefix("--").split("=", 1) for each in directives(script) if "=" in each)
+    return {variable: asked[name] for name, variable in variables.items()}
 
 
 def test_directives_stand_before_any_command_and_leave_tasks_to_srun(script: str) -> None:
@@ -135,8 +150,10 @@ def test_a_run_opens_its_directory_in_the_storage_and_starts_one_runner_a_node(s
 def test_the_run_gets_its_configuration_and_the_spec_that_it_was_made_from(script: str, tmp_path: Path) -> None:
     run(script, tmp_path)
     assert json.loads((tmp_path / "stdin").read_text())["data"]["options"]["paths"] == ["it's/*.txt"]
-    spec = json.loads((tmp_path / "stdin.spec").read_text())
-    assert (spec["kind"], spec["name"], spec["data"]["options"]["paths"]) == ("TrainingJob", "case", ["it's/*.txt"])
+    spec = with_shared(json.loads((tmp_path / "stdin.spec").read_text()), json.loads((tmp_path / "stdin").read_text()))
+    planned = load_job_plan(tmp_path / "job.yaml")
+    assert planned is not None
+    assert spec == planned.plan.kept_spec
 
 
 def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, tmp_path: Path) -> None:
@@ -452,8 +469,8 @@ def test_slurm_takes_nodes_and_spares_as_whole_segments_only(spares: int, codes:
 def test_a_node_in_a_block_knows_its_domain(address: str, pattern: str, domain: str, tmp_path: Path) -> None:
     in_blocks(tmp_path)
     script = script_of(tmp_path)
-    assert '  sh -c "$in_block" sh \\\n  python3 -m headway.runner ' in script
-    (line,) = [line for line in script.splitlines() if line.startswith("in_block=")]
+    assert '    sh -c "$in_block" sh \\\n    python3 -m headway.runner ' in script
+    (line,) = [line.strip() for line in script.splitlines() if line.startswith("  in_block=")]
     command = f"{line}\nsh -c \"$in_block\" sh sh -c 'echo \"$HEADWAY_DOMAIN $1\"' sh 'a b'"
     variables = {"PATH": os.environ["PATH"], "SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
     done = subprocess.run(["bash", "-euc", command], env=variables, capture_output=True, text=True, check=True)

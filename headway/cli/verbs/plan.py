@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print JSON: the plan as `headway render` writes it to plan.json, or the result of the other options",
+        help="print JSON: the whole plan, or the result of the other options",
     )
     configure_forecast(parser)
 

@@ -62,7 +62,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         script=block(script, _INDENT),
         nodes=block(nodes, _INDENT),
         run_json=block(to_json(plan.run), _INDENT),
-        spec_json=block(json_text(plan.kept_spec), _INDENT),
+        spec_json=block(json_text(plan.spec_without_run), _INDENT),
         image=plan.code["image"] or options.image,
         webhook=None if plan.run.notify is None else plan.run.notify.webhook_env,
         webhook_secret=_WEBHOOK_SECRET,

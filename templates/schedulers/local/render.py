@@ -2,11 +2,11 @@
 
 from pathlib import Path, PurePosixPath
 
-from headway.jobspec.json_text import json_text
-from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
+from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files
+from headway.templates.schedulers.data import script_data
 from headway.templates.schedulers.local.options import LocalOptions
-from headway.templates.shell import Shell, render_shell
+from headway.templates.shell import render_shell
 
 _TEMPLATE = Path(__file__).parent / "run.sh.j2"
 
@@ -19,7 +19,6 @@ def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         plan=plan,
         hosts=hosts,
         run_name=plan.run_stem,
-        run_json=Shell(to_json(plan.run)),
-        spec_json=Shell(json_text(plan.kept_spec)),
+        data=script_data(plan),
     )
     return {PurePosixPath("local/run.sh"): text}

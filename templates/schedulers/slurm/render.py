@@ -3,9 +3,9 @@
 import math
 from pathlib import Path, PurePosixPath
 
-from headway.jobspec.json_text import json_text
-from headway.jobspec.plan import ClusterPlan, JobPlan, to_json
+from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files
+from headway.templates.schedulers.data import script_data
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import container_of
 from headway.templates.shell import Shell, render_shell
@@ -25,8 +25,7 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         setup=[Shell(line) for line in options.setup],
         signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
         run_name=plan.run_stem,
-        run_json=Shell(to_json(plan.run)),
-        spec_json=Shell(json_text(plan.kept_spec)),
+        data=script_data(plan),
         container=container_of(plan),
         in_blocks=options.topology is not None and plan.segment_nodes is not None,
         webhook=None if plan.run.notify is None else Shell(plan.run.notify.webhook_env),

@@ -1,7 +1,36 @@
 #!/bin/bash
-# quickstart on this-machine: 1 x 2 ranks on this machine.
-# Rendered by headway from spec abbe1ce04d4db7f922ed005136c2df861d4b648477dcda5756ce95939ad97c2e; edit the spec, not this file.
+# quickstart on this-machine. Rendered by headway; edit the spec, not this file. Its data are below `main`.
 set -euo pipefail
+
+main() {
+  runs=${HEADWAY_RUNS:-runs}
+  export HEADWAY_NODES=127.0.0.1
+  run_json=$(open_run "$runs" quickstart-abbe1ce0-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+
+  runners=()
+  # Every runner gets the signal: a terminal's does not reach what a script starts in the background.
+  trap 'kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
+  for ((node = 0; node < 1; node++)); do
+    python3 -m headway.runner "$run_json" --attempt 0 --node "$node" &
+    runners+=("$!")
+  done
+
+  worst=0
+  for runner in "${runners[@]}"; do
+    status=0
+    wait "$runner" || status=$?
+    # A trapped signal ends `wait` before the runner has ended.
+    while kill -0 "$runner" 2>/dev/null; do
+      status=0
+      wait "$runner" || status=$?
+    done
+    if ((status > worst)); then worst=$status; fi
+  done
+  # The verdict file wins over the exit code.
+  exit "$(python3 -m headway.runner.rundir exit-code "$run_json" --or "$worst")"
+}
+
+# The environment of every rank: each variable below its reason, and the source that defines it.
 
 # a node's cores (2) over its ranks (2); another number changes how CPU sums are rounded
 #   docs.pytorch.org threading_environment_variables
@@ -10,11 +39,9 @@ export OMP_NUM_THREADS=1
 #   docs.python.org using/cmdline.html
 export PYTHONUNBUFFERED=1
 
-runs=${HEADWAY_RUNS:-runs}
-export HEADWAY_NODES=127.0.0.1
-run_json=$(
-  python3 -m headway.runner.rundir open "$runs" quickstart-abbe1ce0-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0 \
-    --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
+# Opens an attempt with all that the runner gets (RUN_JSON), and keeps the spec: these values, and what they omit from RUN_JSON.
+open_run() {
+  python3 -m headway.runner.rundir open "$@" --spec /dev/fd/3 <<'RUN_JSON' 3<<'SPEC_JSON'
 {
   "backend": "gloo",
   "batch": {"global_sequences": 16, "micro_sequences": 8, "sequence_length": 256},
@@ -96,128 +123,42 @@ run_json=$(
 RUN_JSON
 {
   "apiVersion": "headway/v1alpha1",
-  "batch": {"global": {"sequences": 16, "tokens": null}, "micro": 8, "sequence": 256},
-  "checkpoint": {
-    "horizon": null,
-    "host_memory": null,
-    "keep": 3,
-    "tiers": [{"every": {"seconds": null, "steps": 20}, "keep": null, "kind": "disk", "url": null}]
-  },
+  "batch": {"global": {"tokens": null}},
+  "checkpoint": {"horizon": null, "keep": 3, "tiers": [{"keep": null}]},
   "cluster": ["this-machine"],
   "code": {"commit": "HEAD", "image": null},
   "compile": null,
-  "data": {"kind": "python_stdlib", "options": {"limit": "8MB"}},
+  "data": {"options": {"limit": "8MB"}},
   "environment": {},
   "group": null,
   "history": [],
   "kind": "TrainingJob",
-  "layout": {
-    "cp": 1,
-    "dp_replicate": 1,
-    "dp_shard": null,
-    "ep": 1,
-    "pp": 1,
-    "schedule": null,
-    "sequence_parallel": null,
-    "tp": 1,
-    "virtual_stages": 1
-  },
+  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "virtual_stages": 1},
   "limits": {"gpu_hours": null, "time": null},
   "model": {
     "config": null,
-    "dropout": 0.1,
     "experts": null,
-    "ffn_hidden": 352,
     "head_dim": 32,
-    "heads": 4,
-    "hidden": 128,
-    "kv_heads": 2,
     "latent_attention": null,
-    "layers": 4,
     "linear_bias": false,
     "max_positions": null,
     "mlp": "gated",
     "norm": "rms",
-    "norm_eps": 1e-05,
     "positions": "rotary",
     "preset": null,
     "qk_norm": false,
-    "qkv_bias": false,
-    "rope_theta": 10000.0,
-    "tie_embeddings": false,
-    "vocab_size": 256
+    "qkv_bias": false
   },
   "mounts": [],
   "name": "quickstart",
-  "nodes": 1,
-  "optimizer": {
-    "beta1": 0.9,
-    "beta2": 0.95,
-    "clip_norm": 1.0,
-    "decay_steps": null,
-    "eps": 1e-08,
-    "lr": 0.003,
-    "min_lr_ratio": 0.1,
-    "schedule": "cosine",
-    "warmup_steps": 20,
-    "weight_decay": 0.1
-  },
+  "optimizer": {"decay_steps": null, "schedule": "cosine"},
   "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
-  "resilience": {
-    "corruption": null,
-    "grace": 30.0,
-    "notify": null,
-    "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
-    "spares": 0,
-    "timeouts": {
-      "agent": 30.0,
-      "busy": 86400.0,
-      "checkpoint": 1800.0,
-      "collective": 600.0,
-      "compile": 3600.0,
-      "compute": 900.0,
-      "data": 900.0,
-      "evaluation": 3600.0,
-      "join": 600.0,
-      "kill": 60.0,
-      "last_call": 30.0,
-      "listen": 60.0,
-      "node": 10.0,
-      "node_spare": 3.0,
-      "replace": 0.0,
-      "start": 1800.0,
-      "store": 600.0,
-      "terminate": 30.0,
-      "verify": 300.0
-    }
-  },
-  "seed": 1,
-  "steps": 160,
-  "trainer": {"kind": "builtin", "options": {}}
+  "resilience": {"corruption": null, "notify": null},
+  "trainer": {"options": {}}
 }
 SPEC_JSON
-)
+}
 
-runners=()
-# Every runner gets the signal: a terminal's does not reach what a script starts in the background.
-trap 'kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
-for ((node = 0; node < 1; node++)); do
-  python3 -m headway.runner "$run_json" --attempt 0 --node "$node" &
-  runners+=("$!")
-done
-
-worst=0
-for runner in "${runners[@]}"; do
-  status=0
-  wait "$runner" || status=$?
-  # A trapped signal ends `wait` before the runner has ended.
-  while kill -0 "$runner" 2>/dev/null; do
-    status=0
-    wait "$runner" || status=$?
-  done
-  if ((status > worst)); then worst=$status; fi
-done
-# The verdict file wins over the exit code.
-exit "$(python3 -m headway.runner.rundir exit-code "$run_json" --or "$worst")"
+main

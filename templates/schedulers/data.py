@@ -1,0 +1,15 @@
+"""Renders the data of a job's shell script: the environment of its ranks, and `open_run` with run.json and the spec."""
+
+from pathlib import Path
+
+from headway.jobspec.json_text import json_text
+from headway.jobspec.plan import JobPlan, to_json
+from headway.templates.shell import Shell, render_shell
+
+_TEMPLATE = Path(__file__).parent / "data.sh.j2"
+
+
+def script_data(plan: JobPlan) -> Shell:
+    """Return lines of shell that a script has once, after its function `main` and before its call."""
+    run_json, spec_json = Shell(to_json(plan.run)), Shell(json_text(plan.spec_without_run))
+    return Shell(render_shell(_TEMPLATE, plan=plan, run_json=run_json, spec_json=spec_json))
