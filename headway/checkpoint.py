@@ -12,12 +12,12 @@
 """
 
 from headway.runner.checkpoint.chain import SupersededError
-from headway.runner.checkpoint.engine import SaveOutcome
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.objects import ObjectError
 from headway.runner.checkpoint.ranks import AbsentError
 from headway.runner.checkpoint.rng import RandomState
+from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.session import (
     NothingVerifiesError,
     Session,

@@ -23,10 +23,10 @@ from headway.runner.checkpoint.chain import (
     newest_base,
     newest_claim,
 )
-from headway.runner.checkpoint.engine import SaveOutcome
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Base, Checkpoint, CheckpointId, Mesh, RunConfig, RunDirectory, from_json
 from headway.runner.rundir import create_handle_of_loop

@@ -18,13 +18,14 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from headway.runner.checkpoint.authority import Authority, NothingVerifiesError, UnreadError, of_directory, of_job
-from headway.runner.checkpoint.engine import SaveOutcome, Saver
+from headway.runner.checkpoint.engine import Saver
 from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.rng import restore_rng, rng_state
+from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stateful import (

@@ -11,7 +11,7 @@ import xxhash
 
 from headway.runner.checkpoint.chain import Chain, SupersededError, lineage, newest_base
 from headway.runner.checkpoint.commit import memory_manifest
-from headway.runner.checkpoint.engine import SaveOutcome, Saver
+from headway.runner.checkpoint.engine import Saver
 from headway.runner.checkpoint.format import RefusedError
 from headway.runner.checkpoint.keeper.link import KeeperLink, start_keeper
 from headway.runner.checkpoint.layout import RankState
@@ -19,6 +19,7 @@ from headway.runner.checkpoint.load import Loader
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.restore import open_base
+from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Base, Checkpoint, CheckpointId, Mesh, Tier
