@@ -59,8 +59,11 @@ def commands(text: str) -> list[tuple[str, dict[str, str], str]]:
     return found
 
 
-# Each case runs the command five times: one in sixteen of them belongs to the everyday part.
-_SOME = [pytest.param(case, marks=() if place % 16 == 0 else pytest.mark.slow) for place, case in enumerate(CASES)]
+# Each case runs the command five times, and one in sixteen shows the rule.
+_SOME = [
+    pytest.param(case, marks=() if place % 16 == 0 else (pytest.mark.slow, pytest.mark.variant))
+    for place, case in enumerate(CASES)
+]
 
 
 @pytest.mark.parametrize("case", _SOME)

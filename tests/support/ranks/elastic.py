@@ -24,7 +24,7 @@ from tests.support.worlds import join, leave
 
 VOCABULARY, WIDTH, HIDDEN, LAYERS = 37, 20, 36, 4  # no layout shards all of them evenly
 BATCH, SEQUENCE, DROPOUT = 8, 6, 0.1
-SAVED_AT, MORE = 3, 10
+SAVED_AT, MORE = 3, 4
 
 
 class Block(nn.Module):
