@@ -3,6 +3,7 @@
 import argparse
 import gc
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,9 @@ def _run(name: str, words: list[str]) -> int:
     module, verb = _imported(f"headway.cli.verbs.{name}"), VERBS[name]
     if verb.raw:
         return int(module.run(words))
+    # A stream whose encoding lacks a character shows its escape, instead of a traceback that hides all other problems.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(
         prog=f"headway {name}", description=f"{verb.summary}.", formatter_class=HelpFormatter, allow_abbrev=False
     )

@@ -1,6 +1,7 @@
 """The verbs: exit codes, what goes to which stream, which documents they find, and what they import."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -536,3 +537,15 @@ def test_a_plan_that_is_gone_or_in_conflict_is_rendered_again(edit: str, reposit
         (plan.parent / "run.json").write_text("<<<<<<< HEAD\n")
     assert main(["render", "."]) == 0
     assert main(["render", ".", "--check"]) == 0
+
+
+@pytest.mark.parametrize("output", ["text", "github"])
+def test_a_stream_without_a_character_shows_its_escape(tmp_path: Path, output: str) -> None:
+    document = tmp_path / "job.yaml"
+    document.write_text('apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: "Übung"\nnodse: 2\n')
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "headway.cli.main", "check", "--format", output, str(document)]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert rb"\xdcbung" in done.stdout
+    assert b"nodse" in done.stdout, "the problems after it too"
