@@ -137,7 +137,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW606": "a transport without NCCL settings so far",
         "HW701": "the run ends before its first checkpoint (warning)",
         "HW702": "no shared storage for the runs",
-        "HW703": "a path that cannot be used as it is written: blank, `/`, with a line break, `~` or `$`",
+        "HW703": "a path or a value that cannot be used as it is written: blank, `/`, with a line break, `~` or `$`",
         "HW704": "a duplicate checkpoint tier",
         "HW705": "a remote tier outside of the object stores that the job's nodes reach",
         "HW706": "runs on a storage that the job's nodes do not reach",

@@ -99,7 +99,7 @@ def _run(name: str, words: list[str]) -> int:
     module, verb = _imported(f"headway.cli.verbs.{name}"), VERBS[name]
     if verb.raw:
         return int(module.run(words))
-    # A stream whose encoding lacks a character shows its escape, instead of a traceback that hides all other problems.
+    # A stream whose encoding does not have a character shows its escape, instead of a traceback that hides all other problems.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(

@@ -1,9 +1,10 @@
 """Checks a job's environment variables against those that the plan, the runner and the scheduler set."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
 from headway.jobspec.plan import EnvVar, JobPlan
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
 
 # The variables that the agent sets for every rank (runner/agent/main.py), as torchrun does (docs.pytorch.org
@@ -50,6 +51,24 @@ _RIVALS = {
     "NCCL_IB_DISABLE": "NCCL_IB_HCA",
     "NCCL_IB_GID_INDEX": "NCCL_IB_ROCE_VERSION_NUM",
 }
+
+
+# A reference to a variable, or a home directory, as a shell would expand it.
+_EXPANDED = re.compile(r"~(?:/|$)|.*?\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)", re.DOTALL)
+
+
+def is_for_a_shell(text: str) -> bool:
+    """Return whether a shell would expand the text; headway passes it on as it is."""
+    return _EXPANDED.match(text) is not None
+
+
+def check_values(values: Mapping[str, str]) -> Iterator[Problem]:
+    """Report values that only a shell would expand."""
+    for name, value in values.items():
+        if is_for_a_shell(value):
+            message = f"`{name}` is set to the text `{value}`: `~` and `$` are not expanded"
+            hint = "write the value out; outside of Kubernetes, ranks also inherit the variables of the submission"
+            yield Problem("HW703", JOB, ("environment", name), message, hint, Severity.WARNING)
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:

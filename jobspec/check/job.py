@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.environment import check_names, check_webhook
+from headway.jobspec.check.environment import check_names, check_values, check_webhook
 from headway.jobspec.check.history import check_history
 from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
@@ -159,6 +159,7 @@ def _check_mounts(job: TrainingJob) -> Iterator[Problem]:
 
 def _check_names(job: TrainingJob) -> Iterator[Problem]:
     yield from check_names(job.environment)
+    yield from check_values(job.environment)
 
 
 def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:

@@ -1,11 +1,13 @@
 """Reports arguments of a script that cannot be filled, and values of the job that no argument passes to it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel
 
 from headway.jobspec.change import is_for_history
+from headway.jobspec.check.environment import is_for_a_shell
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
@@ -33,6 +35,8 @@ _DEFAULTS = {
     f"{section}{name}": field.default for section, model in _SECTIONS.items() for name, field in model.model_fields.items()
 } | {"layout.dp_shard": 1, "batch.sequence": 1}
 _SHOWN = 4
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "headway", "srun", "mpirun", "mpiexec"})
 
 
 def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -41,13 +45,32 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     for index, argument in enumerate(options.argv):
         for message, hint in mistakes(argument, known):
             yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
-    if options.argv[0] == "-m":
-        yield Problem("HW210", JOB, (*_ARGV, 0), "`-m` in place of the script", "set `module: true` and put the module first")
+        if is_for_a_shell(argument):
+            message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
+            hint = "write the value out, or read the variable in the script"
+            yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
+    yield from _check_first(options)
     yield from _check_history(plan)
     yield from _check_corruption(plan)
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
+
+
+def _check_first(options: ScriptOptions) -> Iterator[Problem]:
+    """Check that the first item is the script, or with `module` a module."""
+    first, at = options.argv[0], (*_ARGV, 0)
+    command = PurePosixPath(first).name
+    if first == "-m":
+        yield Problem("HW210", JOB, at, "`-m` in place of the script", "set `module: true` and put the module first")
+    elif _PYTHON.fullmatch(command):
+        yield Problem("HW210", JOB, at, f"`{first}` in place of the script", "remove it: every rank runs the script by Python")
+    elif command in _LAUNCHERS:
+        message = f"`{first}` in place of the script: headway starts the ranks itself"
+        yield Problem("HW210", JOB, at, message, f"remove `{first}` and its options, and put the script first")
+    elif options.module and first.endswith(".py"):
+        message = f"`module: true` with the file `{first}`"
+        yield Problem("HW210", JOB, at, message, "remove `module: true`, or name the module, for example `research.train`")
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:
