@@ -25,6 +25,7 @@ from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.launch import command, is_ours, make_folders
 from headway.runner.agent.pauses import Pauses
 from headway.runner.agent.protocol import (
+    EVENTS_KEPT,
     Coordinate,
     Dump,
     ExitNode,
@@ -47,7 +48,6 @@ from headway.runner.agent.protocol import (
     report_of,
 )
 from headway.runner.agent.standby import worth_importing
-from headway.runner.agent.supervisor import EVENTS_KEPT
 from headway.runner.agent.warm import OF_A_RANK
 from headway.runner.checkpoint.keeper.link import KeeperError, held_by
 from headway.runner.contract import SECTIONS, Exit, HeartbeatPage, RunConfig, RunDirectory, from_json, read_verdict, slot_of

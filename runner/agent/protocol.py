@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+# Of events of workers: an agent that begins gets at most so many again.
+EVENTS_KEPT = 256
+
 
 class WorkerProcess(msgspec.Struct):
     """A worker: its place, and how it ended once it has.

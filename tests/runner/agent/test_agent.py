@@ -17,8 +17,7 @@ import pytest
 
 from headway.runner.agent import main, probe
 from headway.runner.agent.main import Agent
-from headway.runner.agent.protocol import KillWorkers, Request, WorkerEvent, WorkerProcess, encode
-from headway.runner.agent.supervisor import EVENTS_KEPT
+from headway.runner.agent.protocol import EVENTS_KEPT, KillWorkers, Request, WorkerEvent, WorkerProcess, encode
 from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
     SECTIONS,

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent import shm_cleanup, supervisor
-from headway.runner.agent.protocol import ExitNode, KillWorkers, NodeState, WorkerEvent, WorkerProcess, encode
-from headway.runner.agent.supervisor import EVENT_BYTES, EVENTS_KEPT, MAX_RESTARTS, OF_LATE_S, Daemon, Supervisor
+from headway.runner.agent import agent_link, shm_cleanup, workers
+from headway.runner.agent.daemons import MAX_RESTARTS, OF_LATE_S
+from headway.runner.agent.protocol import EVENTS_KEPT, ExitNode, KillWorkers, NodeState, WorkerEvent, WorkerProcess, encode
+from headway.runner.agent.supervisor import Supervisor
 from headway.runner.agent.warm import Standby
-from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory, Trainer
+from headway.runner.agent.workers import EVENT_BYTES
+from headway.runner.contract import Mesh, RunConfig, RunDirectory, Trainer
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 
@@ -30,32 +32,30 @@ Beside = tuple[Supervisor, socket.socket]
 def beside(tmp_path: Path) -> Iterator[Beside]:
     """A supervisor with the sockets of one that serves, and the agent's end."""
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
-    found._events, found._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    found._to_agent, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    found._agent, found._coordinator, found._keeper, found._from_agent = Daemon("agent"), None, None, b""
+    ours, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    found._agent.connect(ours)
     yield found, agent
-    for end in (found._events, found._worker_end, found._to_agent, agent):
-        end.close()
+    found._close()
+    agent.close()
 
 
 def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside: Beside) -> None:
     node, _ = beside
-    node._selector = selectors.DefaultSelector()
     orders, ended = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asked, asks = socket.socketpair()
-    node._keep_standby(0, Standby(0, orders, {}, libraries=False))
+    node._standbys.keep(0, Standby(0, orders, {}, libraries=False))
 
     def take() -> None:
         asked.recv(1)
-        node._unpark(0).orders.close()
+        node._standbys.take(0).orders.close()
 
     node._selector.register(asked, selectors.EVENT_READ, take)
-    with node._selector, asked, asks:
+    with asked, asks:
         # In this order the selector names them.
         asks.send(b"x")
         ended.close()
         node._hear(0)
-        assert node._standbys == {}
+        assert node._standbys.pids() == set()
         node._hear(0)
 
 
@@ -63,18 +63,15 @@ def test_the_last_order_of_an_agent_counts_though_it_is_reaped_during_the_one_be
     beside: Beside, capfd: pytest.CaptureFixture[str]
 ) -> None:
     node, agent = beside
-    node._selector = selectors.DefaultSelector()
-    node._selector.register(node._to_agent, selectors.EVENT_READ, lambda: node._read_agent(node._to_agent))
     for request in (KillWorkers(1, 9), ExitNode(0)):
         agent.send(encode(request))
     agent.close()
     # It has ended before its orders are read, and nobody has reaped it.
-    node._agent.pid = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitid(os.P_PID, node._agent.pid, os.WEXITED | os.WNOWAIT)
-    with node._selector:
-        node._hear(0)
-    assert node._exit_code == 0
-    assert (node._agent.restarts, capfd.readouterr().err) == (0, "")
+    node._agent.daemon.pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, node._agent.daemon.pid, os.WEXITED | os.WNOWAIT)
+    node._hear(0)
+    assert node._exit.code == 0
+    assert (node._agent.daemon.restarts, capfd.readouterr().err) == (0, "")
 
 
 def said(*events: dict[str, Any]) -> bytes:
@@ -86,20 +83,20 @@ def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Bes
     before, behind = {"what": "loaded", "rank": 0, "step": 1}, {"what": "committed", "rank": 0, "step": 2}
     for event in (before, {"what": "retired", "checkpoints": "x" * EVENT_BYTES}, behind):
         node._worker_end.send(json.dumps(event).encode())
-    node._read_events()
+    node._workers.read_events()
     assert agent.recv(1 << 16) == said(before, behind)
 
 
 def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> None:
     node, agent = beside
-    node._said.extend({"what": "note", "number": number, "text": "x" * 4096} for number in range(EVENTS_KEPT))
-    node._tell(NodeState([], node._repeated(), None, None))
+    node._agent._events.extend({"what": "note", "number": number, "text": "x" * 4096} for number in range(EVENTS_KEPT))
+    node._agent.report(NodeState([], node._agent.newest_events(), None, None))
     hello = b""
     while not hello.endswith(b"\n"):
         hello += agent.recv(1 << 16, socket.MSG_DONTWAIT)
     numbers = [event["number"] for event in json.loads(hello)["events"]]
     assert numbers == list(range(EVENTS_KEPT - len(numbers), EVENTS_KEPT))
-    assert len(numbers) == supervisor.REPEATED_BYTES // len(json.dumps(node._said[-1]))
+    assert len(numbers) == agent_link.REPEATED_BYTES // len(json.dumps(node._agent._events[-1]))
 
 
 def test_only_what_dies_again_and_again_makes_a_node_unusable(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,21 +108,21 @@ def test_only_what_dies_again_and_again_makes_a_node_unusable(beside: Beside, mo
         found = []
         for _ in range(times):
             now[0] += apart_s
-            found.append(node._give_up(node._agent, 9))
+            found.append(node._agent.daemon.died(9))
         return found
 
     assert given_up(10 * MAX_RESTARTS, OF_LATE_S / MAX_RESTARTS) == [False] * 10 * MAX_RESTARTS
     now[0] += OF_LATE_S
     assert given_up(MAX_RESTARTS + 1, 1.0) == [False] * MAX_RESTARTS + [True]
-    assert node._agent.restarts == 11 * MAX_RESTARTS + 1
+    assert node._agent.daemon.restarts == 11 * MAX_RESTARTS + 1
 
 
 def kills(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[tuple[int, int]]]:
     """Virtual time, and the signals that are sent in it."""
     now, sent = [1000.0], list[tuple[int, int]]()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(supervisor, "kill_group", lambda pid, number: sent.append((pid, number)))
-    monkeypatch.setattr(supervisor, "state_of", lambda _: "D")
+    monkeypatch.setattr(workers, "kill_group", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(workers, "state_of", lambda _: "D")
     return now, sent
 
 
@@ -140,37 +137,37 @@ def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Bes
     node, agent = beside
     now, sent = kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
-    node._workers = {pid: WorkerProcess(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
-    assert node._look() is None, "nothing is to be looked at"
+    node._workers.by_pid = {pid: WorkerProcess(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
+    assert node._workers.watch() is None, "nothing is to be looked at"
     node._kill(KillWorkers(1, 9))
-    assert node._look() == supervisor.KILL_AGAIN_S
-    node._worker_ended(node._workers[500], 9)
+    assert node._workers.watch() == workers.KILL_AGAIN_S
+    node._worker_ended(node._workers.by_pid[500], 9)
     heard(agent)
     sent.clear()
     said = []
-    while now[0] < 1000 + supervisor.UNDEAD_S:
-        patience_s = node._look()
+    while now[0] < 1000 + workers.UNDEAD_S:
+        patience_s = node._workers.watch()
         assert patience_s is not None
         assert heard(agent) == []
         now[0] += patience_s
-    node._look()
+    node._workers.watch()
     said += heard(agent)
     assert said == [{"what": "undead", "undead": [{"rank": 1, "state": "D"}]}]
-    assert sent == [(501, 9)] * int(supervisor.UNDEAD_S / supervisor.KILL_AGAIN_S)
-    now[0] += supervisor.KILL_AGAIN_S
-    node._look()
+    assert sent == [(501, 9)] * int(workers.UNDEAD_S / workers.KILL_AGAIN_S)
+    now[0] += workers.KILL_AGAIN_S
+    node._workers.watch()
     assert heard(agent) == said, "until somebody decides"
-    node._worker_ended(node._workers[501], 9)
-    assert node._look() is None
+    node._worker_ended(node._workers.by_pid[501], 9)
+    assert node._workers.watch() is None
 
 
 def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     node, _ = beside
     kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
-    node._workers = {500: WorkerProcess(0, 0, 1, 500)}
+    node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
     node._kill(KillWorkers(1, 15))
-    assert node._look() is None
+    assert node._workers.watch() is None
 
 
 @pytest.mark.parametrize("does", ["nothing", "computes", "writes"])
@@ -180,36 +177,35 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
     node, agent = beside
     now, _ = kills(monkeypatch)
     killed, done = list[int](), [0, 0]
-    monkeypatch.setattr(supervisor, "activity", lambda _: tuple(done))
+    monkeypatch.setattr(workers, "activity", lambda _: tuple(done))
     monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
-    node._workers = {500: WorkerProcess(0, 0, 1, 500)}
+    node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "leaving", "rank": 0, "code": 3}).encode())
-    node._read_events()
+    node._workers.read_events()
     assert heard(agent) == [], "nobody else's business"
     for _ in range(5):
-        assert node._look() == supervisor.LEAVE_S
-        now[0] += supervisor.LEAVE_S
+        assert node._workers.watch() == workers.LEAVE_S
+        now[0] += workers.LEAVE_S
         done[0] += {"nothing": 1, "computes": 1000, "writes": 1}[does]
         done[1] += does == "writes"
-    node._look()
+    node._workers.watch()
     assert killed == ([500] * 5 if does == "nothing" else [])
-    node._worker_ended(node._workers[500], 9)
-    assert node._workers[500].code == (3 if does == "nothing" else -9)
+    node._worker_ended(node._workers.by_pid[500], 9)
+    assert node._workers.by_pid[500].code == (3 if does == "nothing" else -9)
 
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     node, agent = beside
     now, _ = kills(monkeypatch)
-    node._heartbeats = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
-    node._heartbeats.write(0, step=step)
-    node._workers = {500: WorkerProcess(0, 0, 1, 500)}
+    node._workers._heartbeats.write(0, step=step)
+    node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "section", "rank": 0, "name": "script"}).encode())
-    node._read_events()
+    node._workers.read_events()
     heard(agent)
-    assert node._look() == supervisor.STEPLESS_S
-    now[0] += supervisor.STEPLESS_S
-    assert node._look() is None
+    assert node._workers.watch() == workers.STEPLESS_S
+    now[0] += workers.STEPLESS_S
+    assert node._workers.watch() is None
     text = "no torch optimizer has stepped within 60 s: steps are not counted"
     note = {"what": "note", "rank": 0, "kind": "unseen", "calls": [text]}
     assert [each["event"] for each in heard(agent)] == ([] if step else [note])
@@ -220,19 +216,16 @@ LEFT = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 before = subprocess.Popen(["sleep", "60"])
-from headway.runner.agent.processes import become_subreaper, spawn
-from headway.runner.agent.supervisor import Daemon, Supervisor, WorkerProcess
-from headway.runner.agent.warm import Standby
-from headway.runner.contract import Exit, Mesh, RunConfig, Trainer
+from headway.runner.agent.processes import spawn
+from headway.runner.agent.protocol import WorkerProcess
+from headway.runner.agent.supervisor import Supervisor
+from headway.runner.contract import Mesh, RunConfig, Trainer
 from headway.runner.contract import RunDirectory
-from headway.runner.agent import supervisor
+from headway.runner.agent import strays
 
 config = RunConfig(slots=1, procs_per_slot=2, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 node = Supervisor(config, RunDirectory(Path(sys.argv[1]), 0), 0, "here", hosts_coordinator=False)
-node._agent, node._coordinator, node._keeper = Daemon("agent"), None, None
-node._tell = lambda _: None
-node._others = frozenset([before.pid])
-become_subreaper()
+node._strays.adopt()
 program = (
     "import os, subprocess, sys\\n"
     "print(*(subprocess.Popen(['sleep', '60'], start_new_session=new).pid for new in (False, True)), flush=True)\\n"
@@ -242,10 +235,10 @@ left = {}
 for code in (0, 1):
     read, write = os.pipe()
     pid = spawn([sys.executable, "-c", program, str(code)], dict(os.environ), (), Path(f"{sys.argv[1]}/{code}"))
-    node._workers[pid] = WorkerProcess(code, code, 1, pid)
+    node._workers.by_pid[pid] = WorkerProcess(code, code, 1, pid)
     status = os.waitpid(pid, 0)[1]
     left[code] = [int(word) for word in Path(f"{sys.argv[1]}/{code}").read_text().split()]
-    node._worker_ended(node._workers[pid], status)
+    node._worker_ended(node._workers.by_pid[pid], status)
 def alive():
     found = []
     for name, pid in {"before": before.pid, **{f"{code}{n}": pid for code in left for n, pid in enumerate(left[code])}}.items():
@@ -254,14 +247,13 @@ def alive():
         except OSError:
             pass
     return found
-node._workers.clear()
-node._clear_away()
+node._workers.forget()
+node._strays.clear_away(node._reap)
 print(alive())
-supervisor.opens_a_device = lambda pid: pid == left[0][0]
-node._clear_away()
+strays.opens_a_device = lambda pid: pid == left[0][0]
+node._strays.clear_away(node._reap)
 print(alive())
-node._exit_code = Exit.COMPLETED
-node._end_everything()
+node._strays.end_everything(10.0, completed=True)
 print(alive())
 for pid in (before.pid, left[0][1]):
     os.kill(pid, 9)
@@ -280,21 +272,20 @@ def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
     monkeypatch.setattr(shm_cleanup, "SHARED_MEMORY", tmp_path)
     before, after = (tmp_path / f"torch_1_2_{number}" for number in (1, 2))
     before.touch()
-    node._shared_before = shm_cleanup.present()
+    node._strays.begin()
     after.touch()
-    node._shared_memory = shm_cleanup.present()
-    node._remove_shared_memory()
-    assert (before.exists(), after.exists(), node._shared_memory) == (True, False, set())
+    node._strays._shared_memory = shm_cleanup.present()
+    node._strays.remove_shared_memory()
+    assert (before.exists(), after.exists(), node._strays._shared_memory) == (True, False, set())
 
 
-def test_a_node_of_ipv6_alone_listens(beside: Beside) -> None:
-    node, _ = beside
-    node.host = "::1"
-    node._open_rendezvous()
-    assert node._port() is not None
-    assert node._rendezvous is not None
-    assert node._rendezvous.getsockname()[0] == "::1"
-    node._rendezvous.close()
+def test_a_node_of_ipv6_alone_listens(tmp_path: Path) -> None:
+    node = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "::1", hosts_coordinator=False)
+    node._rendezvous.open()
+    assert node._rendezvous.port() is not None
+    assert node._rendezvous._socket is not None
+    assert node._rendezvous._socket.getsockname()[0] == "::1"
+    node._close()
 
 
 # Leaves a worker's process group and session in every way there is, under a name that its children have too.
@@ -323,9 +314,8 @@ time.sleep(60)
 NODE = f"""
 import json, os, sys, time
 from pathlib import Path
-from headway.runner.agent.processes import become_subreaper, spawn
-from headway.runner.agent.supervisor import Daemon, Supervisor, WorkerProcess
-from headway.runner.agent.warm import Standby
+from headway.runner.agent.processes import spawn
+from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Mesh, RunConfig, Trainer
 from headway.runner.contract import RunDirectory
 
@@ -338,11 +328,9 @@ def named():
             pass
     return len([pid for pid in found if int(pid) != os.getpid()])
 
-become_subreaper()
 config = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {{"argv": ["x.py"]}}), spec_hash="")
 node = Supervisor(config, RunDirectory(Path(sys.argv[2]), 0), 0, "here", hosts_coordinator=False)
-node._agent, node._coordinator, node._keeper = Daemon("agent"), None, None
-node._to_agent = node._events = None
+node._strays.adopt()
 pid = spawn([sys.executable, "-c", {LEAVES!r}, sys.argv[1]], dict(os.environ))
 until = time.monotonic() + 60
 while (before := named()) < 4 and time.monotonic() < until:
@@ -351,7 +339,7 @@ while (before := named()) < 4 and time.monotonic() < until:
     time.sleep(0.01)
 os.kill(pid, 9)
 os.waitpid(pid, 0)
-node._clear_away()
+node._strays.clear_away(node._reap)
 print(json.dumps([before >= 4, named()]))
 """
 
