@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent import main, probe
+from headway.runner.agent import probe, rank_processes
+from headway.runner.agent.agent_state import AgentState
 from headway.runner.agent.main import Agent
 from headway.runner.agent.protocol import EVENTS_KEPT, KillWorkers, Request, WorkerEvent, WorkerProcess, encode
 from headway.runner.contract import (
@@ -205,8 +206,12 @@ def test_a_node_that_has_no_room_for_its_logs_says_that_its_ranks_have_not_start
     asyncio.run(scenario())
 
 
+def an_agent(tmp_path: Path, page: HeartbeatPage) -> Agent:
+    return Agent(AgentState(config(), RunDirectory(tmp_path, 0), 0, "here", page), 0)
+
+
 def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_path: Path) -> None:
-    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, HeartbeatPage(memoryview(bytearray(1024))))
+    agent = an_agent(tmp_path, HeartbeatPage(memoryview(bytearray(1024))))
 
     async def scenario() -> None:
         agent._from_supervisor = asyncio.StreamReader()
@@ -216,21 +221,21 @@ def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_
         await agent._hear_supervisor()
 
     asyncio.run(scenario())
-    assert [event["step"] for event in agent.events] == list(range(9 * EVENTS_KEPT, 10 * EVENTS_KEPT))
+    assert [event["step"] for event in agent._state.events] == list(range(9 * EVENTS_KEPT, 10 * EVENTS_KEPT))
 
 
 def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = HeartbeatPage(memoryview(bytearray(1024)))
-    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, page)
+    agent = an_agent(tmp_path, page)
     monkeypatch.setattr(time, "monotonic", lambda: 5000.0)
-    assert agent._silent_s() == float("inf")
-    agent.workers = {rank: WorkerProcess(rank, rank, 1, 0) for rank in (0, 1)}
-    agent._started = 4990.0
-    assert agent._silent_s() == 10.0
+    assert agent._search.silent_s() == float("inf")
+    agent._state.workers = {rank: WorkerProcess(rank, rank, 1, 0) for rank in (0, 1)}
+    agent._state.started = 4990.0
+    assert agent._search.silent_s() == 10.0
     page.write(1, monotonic_ns=4997 * 10**9)
-    assert agent._silent_s() == 3.0
+    assert agent._search.silent_s() == 3.0
 
 
 @pytest.mark.parametrize(
@@ -245,7 +250,7 @@ def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_bega
 def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
     looks: list[list[str | None]], looked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, HeartbeatPage(memoryview(bytearray(1024))))
+    agent = an_agent(tmp_path, HeartbeatPage(memoryview(bytearray(1024))))
     now, asked, left = [0.0], list[Request](), list(looks)
 
     async def sleep(seconds: float) -> None:
@@ -257,10 +262,10 @@ def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(probe, "look", look)
-    monkeypatch.setattr(agent, "_ask", asked.append)
-    asyncio.run(agent._end_unheard(4))
+    monkeypatch.setattr(agent._ranks, "_ask", asked.append)
+    asyncio.run(agent._ranks.end_unheard(4))
     assert len(looks) - len(left) == looked
-    assert now[0] == looked * main.UNHEARD_S <= DEFAULT_TIMEOUTS["terminate"].floor_s
+    assert now[0] == looked * rank_processes.UNHEARD_S <= DEFAULT_TIMEOUTS["terminate"].floor_s
     assert asked == [KillWorkers(4, signal.SIGKILL)]
 
 
@@ -277,7 +282,7 @@ def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> 
             await case.until(lambda: len(case.exits()) == 1, "the failure of rank 0")
             case.send("stop", 1, {})
             # Longer than until the first look at what it does.
-            await asyncio.sleep(1.5 * main.UNHEARD_S)
+            await asyncio.sleep(1.5 * rank_processes.UNHEARD_S)
             (tmp_path / "looked").touch()
             await case.until(lambda: len(case.exits()) == 2, "the end of rank 1")
             return case.exits()[1]
@@ -290,8 +295,8 @@ def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> 
 def test_a_page_that_somebody_has_written_over_still_makes_a_beat(section: int, tmp_path: Path) -> None:
     page = HeartbeatPage(memoryview(bytearray(1024)))
     page.write(0, step=3, section=section, pulse=7)
-    agent = Agent(config(), RunDirectory(tmp_path, 0), 0, "here", 0, page)
-    assert agent._heartbeat(0) == [3, "script", 7, None, None]
+    agent = an_agent(tmp_path, page)
+    assert agent._reports.heartbeat(0) == [3, "script", 7, None, None]
 
 
 @pytest.mark.parametrize("told", ["assign", "start"])

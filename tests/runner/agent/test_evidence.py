@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from headway.runner.agent import main, ras
+from headway.runner.agent import inspection, ras
+from headway.runner.agent.agent_state import AgentState
 from headway.runner.agent.flight import DUMPS, PIPES, newest
 from headway.runner.agent.kernel_log import KernelLog
 from headway.runner.agent.main import Agent
@@ -54,9 +55,10 @@ def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
     directory = RunDirectory(tmp_path, 0)
     directory.evidence.mkdir(parents=True)
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))
-    found, said = Agent(CONFIG, directory, 1, "n1", 0, page, slot=1, generation=5), CoordinatorLink()
-    found._link = said  # type: ignore[assignment]
-    found.workers = {rank: WorkerProcess(rank, rank - 2, 5, 1) for rank in (2, 3)}
+    workers = {rank: WorkerProcess(rank, rank - 2, 5, 1) for rank in (2, 3)}
+    state = AgentState(CONFIG, directory, 1, "n1", page, slot=1, generation=5, workers=workers)
+    found, said = Agent(state, 0), CoordinatorLink()
+    found._reports.link = said  # type: ignore[assignment]
     return found, said
 
 
@@ -69,17 +71,17 @@ def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
     devices: frozenset[str] | None, ours: bool | None, tmp_path: Path
 ) -> None:
     found, said = agent(tmp_path)
-    found._devices = devices
+    found._reports.devices = devices
     log = tmp_path / "kmsg"
     log.write_text("4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 48, before this generation\n")
-    found._kernel = KernelLog(log)
+    found._reports._kernel = KernelLog(log)
 
     async def scenario() -> None:
         with log.open("a") as file:
             file.write("4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
-        for worker in found.workers.values():
+        for worker in found._state.workers.values():
             worker.ended, worker.code = "exit code 1", 1
-            found._report_end(worker)
+            found._reports.end(worker)
         await asyncio.sleep(0)
 
     asyncio.run(scenario())
@@ -106,7 +108,7 @@ def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinat
 def test_what_a_rank_has_recorded_is_said_at_the_second_look(
     moves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "RECORDED_S", 0.5 if moves else 60.0)
+    monkeypatch.setattr(inspection, "RECORDED_S", 0.5 if moves else 60.0)
     monkeypatch.setenv("NCCL_RAS_ENABLE", "0")
     found, said = agent(tmp_path)
     variables = found._recorder.variables(5)
@@ -115,7 +117,7 @@ def test_what_a_rank_has_recorded_is_said_at_the_second_look(
         path = f"{variables[PIPES]}{rank}.pipe"
         os.mkfifo(path)
         requests[rank] = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        found.page.write(local_rank, monotonic_ns=1)
+        found._state.page.write(local_rank, monotonic_ns=1)
 
     async def answer() -> None:
         while True:
@@ -125,14 +127,14 @@ def test_what_a_rank_has_recorded_is_said_at_the_second_look(
             except BlockingIOError:
                 continue
             if moves:
-                found.page.write(1, monotonic_ns=2)
+                found._state.page.write(1, monotonic_ns=2)
             Path(f"{variables[DUMPS]}3").write_bytes(pickle.dumps(DUMP))
 
     async def scenario() -> None:
         answering = asyncio.create_task(answer())
-        await found._record(5, [2, 3])
+        await found._inspection.record(5, [2, 3])
         assert not said.events, "the first look may be at a pause of a moment"
-        recording = asyncio.create_task(found._record(5, [2, 3]))
+        recording = asyncio.create_task(found._inspection.record(5, [2, 3]))
         while not moves and not said.events:
             await asyncio.sleep(0.01)
         if moves:
@@ -154,6 +156,6 @@ def test_what_nccl_says_is_kept_and_its_finding_said(tmp_path: Path, monkeypatch
         return text
 
     monkeypatch.setattr(ras, "report", report)
-    asyncio.run(found._ask_nccl(5, {2: 0, 3: 0}))
+    asyncio.run(found._inspection.ask_nccl(5, {2: 0, 3: 0}))
     assert said.events == [Recorded(1, 5, {}, "DEAD: 1 job process is considered dead")]
-    assert (found.directory.evidence / "ras-1.txt").read_text() == text
+    assert (found._state.directory.evidence / "ras-1.txt").read_text() == text

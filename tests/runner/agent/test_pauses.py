@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headway.runner.agent import main
+from headway.runner.agent import coordinator_search
+from headway.runner.agent.agent_state import AgentState
 from headway.runner.agent.main import Agent
 from headway.runner.agent.pauses import NOTICED_S, Pauses
 from headway.runner.agent.protocol import WorkerProcess
@@ -41,29 +42,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def agent() -> Agent:
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
-    found = Agent(CONFIG, RunDirectory(Path("/nowhere"), 0), 0, "n0", 0, page, slot=0, generation=1)
-    found.workers = {0: WorkerProcess(0, 0, 1, 0)}
-    return found
+    workers = {0: WorkerProcess(0, 0, 1, 0)}
+    state = AgentState(CONFIG, RunDirectory(Path("/nowhere"), 0), 0, "n0", page, slot=0, generation=1, workers=workers)
+    return Agent(state, 0)
 
 
 def age_s(found: Agent) -> float | None:
     """What the next beat says."""
     said: list[dict[int, list[float | None]]] = []
-    found._link = SimpleNamespace(send=lambda kind, generation, node, body: said.append(body["ranks"]))  # type: ignore[assignment]
-    found._beat()
+    found._reports.link = SimpleNamespace(send=lambda kind, generation, node, body: said.append(body["ranks"]))  # type: ignore[assignment]
+    found._reports.beat()
     return said[0][0][3]
 
 
 def test_the_first_beat_after_a_pause_does_not_count_it(clock: SimpleNamespace) -> None:
     found = agent()
-    found.page.write(0, monotonic_ns=999 * 10**9)
+    found._state.page.write(0, monotonic_ns=999 * 10**9)
     clock.s = 1000.5
     assert age_s(found) == 1.5
     clock.s = 4601.0
     assert age_s(found) == 2.0
     clock.s = 4601.5
     assert age_s(found) == 2.5
-    found.page.write(0, monotonic_ns=int(4601.5e9))
+    found._state.page.write(0, monotonic_ns=int(4601.5e9))
     clock.s = 4602.0
     assert age_s(found) == 0.5
 
@@ -71,7 +72,7 @@ def test_the_first_beat_after_a_pause_does_not_count_it(clock: SimpleNamespace) 
 def test_a_worker_that_went_on_while_the_agent_did_not_is_as_old_as_it_is(clock: SimpleNamespace) -> None:
     found = agent()
     age_s(found)
-    found.page.write(0, monotonic_ns=1050 * 10**9)
+    found._state.page.write(0, monotonic_ns=1050 * 10**9)
     clock.s = 1060.0
     assert age_s(found) == 0.0, "nobody can tell for how long it has stood still"
     clock.s = 1060.5
@@ -82,17 +83,17 @@ def test_a_node_that_was_paused_without_a_coordinator_has_its_whole_patience(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = agent()
-    found._met = True
+    found._state.has_met = True
     exits: list[int] = []
-    monkeypatch.setattr(main, "read_verdict", lambda _: None)
-    monkeypatch.setattr(Agent, "_exit", lambda _, code: exits.append(code))
-    monkeypatch.setattr(Agent, "_ask", lambda *_, **__: None)
-    found.page.write(0, monotonic_ns=1000 * 10**9)
+    monkeypatch.setattr(coordinator_search, "read_verdict", lambda _: None)
+    monkeypatch.setattr(found._search, "_exit", exits.append)
+    monkeypatch.setattr(found._search, "_ask", lambda _: None)
+    found._state.page.write(0, monotonic_ns=1000 * 10**9)
     clock.s = 1000.4
-    assert not found._is_over_without(1000.0)
+    assert not found._search.is_over_without(1000.0)
     clock.s = 4600.0
-    assert not found._is_over_without(1000.0)
+    assert not found._search.is_over_without(1000.0)
     for _ in range(100):
         clock.s += 0.4
-        found._is_over_without(1000.0)
+        found._search.is_over_without(1000.0)
     assert exits, "and no more than that"
