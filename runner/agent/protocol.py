@@ -10,6 +10,8 @@ import msgspec
 
 # Of events of workers: an agent that begins gets at most so many again.
 EVENTS_KEPT = 256
+# Of an unreadable line, in the error that it raises.
+SHOWN_BYTES = 200
 
 
 class WorkerProcess(msgspec.Struct):
@@ -168,12 +170,22 @@ def encode(message: Request | Report) -> bytes:
 
 
 def request_of(line: bytes) -> Request:
-    """Return the agent's request. Raises ValueError for a line that is none."""
-    request: Request = msgspec.convert(json.loads(line), Request, str_keys=True)
+    """Return the agent's request. Raises ValueError, with the line, for a line that is none."""
+    try:
+        request: Request = msgspec.convert(json.loads(line), Request, str_keys=True)
+    except ValueError as error:
+        raise _unreadable(line, "request", error) from error
     return request
 
 
 def report_of(line: bytes) -> Report:
-    """Return the supervisor's report. Raises ValueError for a line that is none."""
-    report: Report = msgspec.convert(json.loads(line), Report, str_keys=True)
+    """Return the supervisor's report. Raises ValueError, with the line, for a line that is none."""
+    try:
+        report: Report = msgspec.convert(json.loads(line), Report, str_keys=True)
+    except ValueError as error:
+        raise _unreadable(line, "report", error) from error
     return report
+
+
+def _unreadable(line: bytes, what: str, error: ValueError) -> ValueError:
+    return ValueError(f"unreadable {what} {line[:SHOWN_BYTES]!r}: {error}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import selectors
 import socket
 import subprocess
@@ -16,7 +17,16 @@ import pytest
 
 from headway.runner.agent import agent_link, shm_cleanup, workers
 from headway.runner.agent.daemons import MAX_RESTARTS, OF_LATE_S
-from headway.runner.agent.protocol import EVENTS_KEPT, ExitNode, KillWorkers, NodeState, WorkerEvent, WorkerProcess, encode
+from headway.runner.agent.protocol import (
+    EVENTS_KEPT,
+    ExitNode,
+    KillWorkers,
+    NodeState,
+    WorkerEvent,
+    WorkerProcess,
+    encode,
+    request_of,
+)
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.agent.warm import Standby
 from headway.runner.agent.workers import EVENT_BYTES
@@ -85,6 +95,12 @@ def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Bes
         node._worker_end.send(json.dumps(event).encode())
     node._workers.read_events()
     assert agent.recv(1 << 16) == said(before, behind)
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"what": "explode"}', b'{"what": "kill", "generation": "x"}'])
+def test_an_unreadable_request_is_an_error_that_shows_it(line: bytes) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"unreadable request {line!r}: ")):
+        request_of(line)
 
 
 def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> None:
