@@ -23,7 +23,7 @@ from headway.runner import worker as workers
 from headway.runner.boot import records, saved
 from headway.runner.boot.heartbeat import in_section
 from headway.runner.boot.limitations import suppress_errors
-from headway.runner.boot.records import BEGUN, FILE, Identity
+from headway.runner.boot.records import BEGUN, ENDED, FILE, Identity
 from headway.runner.worker import Worker
 
 # Writes within one tick of a file system's clock leave one time: 10 ms with the slowest of Linux's ticks, 2 s where
@@ -152,6 +152,9 @@ def _records(worker: Worker, due: Sequence[_Pending]) -> Iterator[dict[str, Any]
         if (record := _record(each)) is not None:
             known.add(record)
             yield records.line(worker, each.kind, wall=each.wall, step=each.step, **record.facts())
+        elif each.kind == FILE:
+            # Its save is complete, so what it lacks now is no sign that the save was cut off.
+            yield records.line(worker, ENDED, each.path, each.wall)
 
 
 def _record(pending: _Pending) -> records.FileRecord | None:

@@ -28,8 +28,9 @@ from headway.runner.lines import read_last
 from headway.runner.posix import write_atomic
 from headway.runner.worker import Worker
 
-# Kinds of lines. A part is a file of a dcp checkpoint, which gets its own line when it is committed.
-BEGUN, FILE, PART, DCP_BEGUN, DCP, OWN = "begun", "file", "part", "dcp begun", "dcp", "headway dcp"
+# Kinds of lines. A part is a file of a dcp checkpoint, which gets its own line when it is committed. A file has only ended, without a
+# checksum, if something else wrote to it after its save.
+BEGUN, ENDED, FILE, PART, DCP_BEGUN, DCP, OWN = "begun", "ended", "file", "part", "dcp begun", "dcp", "headway dcp"
 
 # Pieces with separate hashes, which ranks verify in parallel: their size, or their largest number.
 BLOCK_BYTES, BLOCKS = 16 << 20, 1024

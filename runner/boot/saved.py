@@ -29,6 +29,7 @@ from headway.runner.boot.records import (
     BEGUN,
     DCP,
     DCP_BEGUN,
+    ENDED,
     FILE,
     OWN,
     FileRecord,
@@ -347,6 +348,8 @@ def units(registry: Path, host: str | None) -> list[Unit]:
     for line in sorted(records.read(registry, host), key=lambda line: float(line["wall"])):
         if line.get("kind") in (BEGUN, FILE):
             _note(files, line, FILE, line["kind"] == BEGUN, before)
+        elif line.get("kind") == ENDED and (entry := files.get(line["path"])) is not None:
+            entry.begun = None
         elif line.get("kind") in (DCP_BEGUN, DCP, OWN):
             _note(directories, line, OWN if line["kind"] == OWN else DCP, line["kind"] == DCP_BEGUN, [])
     _rename(files, before)

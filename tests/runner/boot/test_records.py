@@ -106,8 +106,8 @@ def test_there_is_no_record_of_a_file_that_is_written_over_before_it_is_read(tmp
     path.write_bytes(CONTENT)
     files.expect(boot.worker, str(path), FILE)
     path.write_bytes(CONTENT[1:])
-    files.settle()
-    assert records.read(records.registry_of(boot.worker), None) == []
+    files.settle(1.0)
+    assert [line["kind"] for line in records.read(records.registry_of(boot.worker), None)] == [records.ENDED]
 
 
 def test_there_is_no_record_of_a_file_that_is_written_over_while_it_is_read(
@@ -272,6 +272,17 @@ def test_no_foreign_hand_is_ever_damage_and_a_bit_that_nobody_wrote_is(
             files.loading(Path.read_bytes, "path")(path)
         assert not path.exists()
         assert len(boot.said()) == 1
+
+
+def test_a_complete_save_that_something_else_empties_at_once_was_not_cut_off(tmp_path: Path, boot: Booted) -> None:
+    path = tmp_path / "a.pt"
+    files.saving(lambda path, content: path.write_bytes(content), 0, "path")(path, b"x" * 64)
+    os.truncate(path, 0)
+    os.utime(path, ns=(10**18, 10**18))
+    files.settle(1.0)
+    boot.verify()
+    assert boot.said() == []
+    assert path.exists()
 
 
 def listings(folder: Path) -> dict[str, list[str]]:
