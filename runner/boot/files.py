@@ -153,7 +153,7 @@ def _records(worker: Worker, due: Sequence[_Pending]) -> Iterator[dict[str, Any]
             known.add(record)
             yield records.line(worker, each.kind, wall=each.wall, step=each.step, **record.facts())
         elif each.kind == FILE:
-            # Its save is complete, so what it lacks now is no sign that the save was cut off.
+            # Its save is complete, so missing bytes are no sign that the save was interrupted.
             yield records.line(worker, ENDED, each.path, each.wall)
 
 
