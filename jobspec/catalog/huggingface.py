@@ -205,6 +205,50 @@ def _llama(keys: _Keys) -> Values:
     return {**_decoder(keys), "ffn_hidden": keys.integer("intermediate_size")}
 
 
+def _phi3(keys: _Keys) -> Values:
+    return {**_decoder(keys, eps=1e-5), "ffn_hidden": keys.integer("intermediate_size")}
+
+
+def _smollm3(keys: _Keys) -> Values:
+    """Return the sizes. Its blocks without rotary positions (`no_rope_layers`) have the same parameters."""
+    kv_heads, tied = keys.integer("num_key_value_heads", default=4), keys.flag("tie_word_embeddings", True)
+    return {**_llama(keys), "kv_heads": kv_heads, "tie_embeddings": tied}
+
+
+def _starcoder2(keys: _Keys) -> Values:
+    biases = keys.flag("use_bias", True)
+    own = {
+        "kv_heads": keys.integer("num_key_value_heads", default=2),
+        "ffn_hidden": keys.integer("intermediate_size"),
+        "mlp": "plain",
+        "norm": "layer",
+        "tie_embeddings": keys.flag("tie_word_embeddings", True),
+        "qkv_bias": biases,
+        "linear_bias": biases,
+    }
+    return {**_decoder(keys, "norm_epsilon", 1e-5), **own}
+
+
+def _gpt_neox(keys: _Keys) -> Values:
+    if not keys.flag("attention_bias", True):
+        keys.faults.append("`attention_bias` is false and the MLP has biases; headway's models have a bias in both or in neither")
+    return {
+        "vocab_size": keys.integer("vocab_size"),
+        "layers": keys.integer("num_hidden_layers", most=_MAX_LAYERS),
+        "hidden": keys.integer("hidden_size"),
+        "heads": keys.integer("num_attention_heads"),
+        "ffn_hidden": keys.integer("intermediate_size"),
+        "mlp": "plain",
+        "norm": "layer",
+        # Files written before transformers 5 have `rotary_emb_base`.
+        "rope_theta": keys.rope_theta(keys.number("rotary_emb_base", 10_000.0)),
+        "norm_eps": keys.number("layer_norm_eps", 1e-5),
+        "tie_embeddings": keys.flag("tie_word_embeddings"),
+        "qkv_bias": True,
+        "linear_bias": True,
+    }
+
+
 def _mixtral(keys: _Keys) -> Values:
     experts = {
         "count": keys.integer("num_local_experts"),
@@ -331,15 +375,21 @@ def _gpt2(keys: _Keys) -> Values:
 
 
 _FAMILIES: Mapping[str, Callable[[_Keys], Values]] = {
+    "deepseek_v2": _deepseek_v3,
     "deepseek_v3": _deepseek_v3,
     "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "granite": _llama,
     "llama": _llama,
     "llama4": _llama4,
     "llama4_text": _llama4_text,
     "mistral": _llama,
     "mixtral": _mixtral,
     "nemotron": _nemotron,
+    "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "smollm3": _smollm3,
+    "starcoder2": _starcoder2,
 }

@@ -50,6 +50,7 @@ LLAMA_4 = {
     "num_experts_per_tok": 1,
     "head_dim": 16,
 }
+NO_KV_HEADS = {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}
 GPT_2 = {"vocab_size": 320, "n_positions": 128, "n_embd": 96, "n_layer": 4, "n_head": 6}
 
 # A config.json, and all and active parameters of the model that transformers 5.23 builds from it (on torch's meta device).
@@ -74,6 +75,20 @@ CONFIGS: dict[str, tuple[dict[str, Any], int, int]] = {
     "llama4, blocks listed": ({"model_type": "llama4_text", **LLAMA_4, "moe_layers": [0, 1, 2, 3]}, 530784, 309600),
     "nemotron": ({"model_type": "nemotron", **SHAPE}, 358080, 358080),
     "gpt2": ({"model_type": "gpt2", **GPT_2}, 490560, 490560),
+    "phi3": ({"model_type": "phi3", **SHAPE}, 455520, 455520),
+    "granite": ({"model_type": "granite", **SHAPE}, 455520, 455520),
+    "granite, biased": ({"model_type": "granite", **SHAPE, "attention_bias": True, "mlp_bias": True}, 458976, 458976),
+    "smollm3": ({"model_type": "smollm3", **NO_KV_HEADS, "num_attention_heads": 8}, 437088, 437088),
+    "smollm3, not tied": ({"model_type": "smollm3", **SHAPE, "tie_word_embeddings": False}, 455520, 455520),
+    "starcoder2": ({"model_type": "starcoder2", **SHAPE}, 329792, 329792),
+    "starcoder2, no biases": (
+        {"model_type": "starcoder2", **SHAPE, "use_bias": False, "tie_word_embeddings": False},
+        358080,
+        358080,
+    ),
+    "gpt_neox": ({"model_type": "gpt_neox", **NO_KV_HEADS}, 410176, 410176),
+    "deepseek_v2": ({"model_type": "deepseek_v2", **LATENT, "q_lora_rank": 36}, 528144, 389904),
+    "deepseek_v2, queries not compressed": ({"model_type": "deepseek_v2", **LATENT, "q_lora_rank": None}, 548736, 410496),
 }
 
 # Keys and values of published configurations; each must say the same as the catalogue's entry.
