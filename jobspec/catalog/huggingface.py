@@ -177,20 +177,29 @@ def _shown(value: object) -> str:
     return f"`{text}`" if len(text) <= 40 else f"`{text[:37]}...`"
 
 
-def _decoder(keys: _Keys, norm_eps: str = "rms_norm_eps", eps: float = 1e-6, theta: float = 10_000.0) -> Values:
-    """Return the settings that the configs of all families but GPT-2 share."""
+def _decoder(
+    keys: _Keys,
+    norm_eps: str = "rms_norm_eps",
+    eps: float = 1e-6,
+    theta: float = 10_000.0,
+    *,
+    kv_heads: int | None = None,
+    tied: bool = False,
+    own_biases: Values | None = None,
+) -> Values:
+    """Return the settings that the configs of most families share; a family with biases of its own passes `own_biases`."""
     heads = keys.integer("num_attention_heads")
     return {
         "vocab_size": keys.integer("vocab_size"),
         "layers": keys.integer("num_hidden_layers", most=_MAX_LAYERS),
         "hidden": keys.integer("hidden_size"),
         "heads": heads,
-        "kv_heads": keys.integer("num_key_value_heads", default=heads),
+        "kv_heads": keys.integer("num_key_value_heads", default=heads if kv_heads is None else kv_heads),
         "head_dim": keys.optional("head_dim"),
         "rope_theta": keys.rope_theta(theta),
         "norm_eps": keys.number(norm_eps, eps),
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
-        **_biases(keys),
+        "tie_embeddings": keys.flag("tie_word_embeddings", tied),
+        **(_biases(keys) if own_biases is None else own_biases),
     }
 
 
@@ -206,27 +215,21 @@ def _llama(keys: _Keys) -> Values:
 
 
 def _phi3(keys: _Keys) -> Values:
-    return {**_decoder(keys, eps=1e-5), "ffn_hidden": keys.integer("intermediate_size")}
+    """Return the sizes. It has no biases: transformers ignores `attention_bias` (modeling_phi3.py)."""
+    none = {"qkv_bias": False, "linear_bias": False}
+    return {**_decoder(keys, eps=1e-5, own_biases=none), "ffn_hidden": keys.integer("intermediate_size")}
 
 
 def _smollm3(keys: _Keys) -> Values:
     """Return the sizes. Its blocks without rotary positions (`no_rope_layers`) have the same parameters."""
-    kv_heads, tied = keys.integer("num_key_value_heads", default=4), keys.flag("tie_word_embeddings", True)
-    return {**_llama(keys), "kv_heads": kv_heads, "tie_embeddings": tied}
+    return {**_decoder(keys, kv_heads=4, tied=True), "ffn_hidden": keys.integer("intermediate_size")}
 
 
 def _starcoder2(keys: _Keys) -> Values:
-    biases = keys.flag("use_bias", True)
-    own = {
-        "kv_heads": keys.integer("num_key_value_heads", default=2),
-        "ffn_hidden": keys.integer("intermediate_size"),
-        "mlp": "plain",
-        "norm": "layer",
-        "tie_embeddings": keys.flag("tie_word_embeddings", True),
-        "qkv_bias": biases,
-        "linear_bias": biases,
-    }
-    return {**_decoder(keys, "norm_epsilon", 1e-5), **own}
+    has_biases = keys.flag("use_bias", True)
+    biases = {"qkv_bias": has_biases, "linear_bias": has_biases}
+    own = {"ffn_hidden": keys.integer("intermediate_size"), "mlp": "plain", "norm": "layer"}
+    return {**_decoder(keys, "norm_epsilon", 1e-5, kv_heads=2, tied=True, own_biases=biases), **own}
 
 
 def _gpt_neox(keys: _Keys) -> Values:
