@@ -34,10 +34,10 @@ def read_config(folder: Path, name: str) -> Model:
     """Return the sizes in the file `name`, a path from `folder`. Raises ConfigError."""
     config = _object(name, _content(folder / name, name))
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in _FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         _unknown_type(name, kind)
     keys = _Keys(config)
-    values = _FAMILIES[kind](keys)
+    values = FAMILIES[kind](keys)
     if keys.faults:
         raise ConfigError(
             f"`{name}`: {'; '.join(keys.faults)}", f"write it the way transformers saves the config of a `{kind}` model"
@@ -90,7 +90,7 @@ def _unknown_type(name: str, kind: object) -> NoReturn:
         raise ConfigError(
             f"`{name}`: `model_type` must be text, found {_shown(kind)}", "check that this is the config.json of a model"
         )
-    raise ConfigError(f"`{name}`: headway does not read the model_type {_shown(kind)}", did_you_mean(kind, _FAMILIES, "types"))
+    raise ConfigError(f"`{name}`: headway does not read the model_type {_shown(kind)}", did_you_mean(kind, FAMILIES, "types"))
 
 
 def _model(name: str, values: Values) -> Model:
@@ -377,7 +377,8 @@ def _gpt2(keys: _Keys) -> Values:
     }
 
 
-_FAMILIES: Mapping[str, Callable[[_Keys], Values]] = {
+# By `model_type`.
+FAMILIES: Mapping[str, Callable[[_Keys], Values]] = {
     "deepseek_v2": _deepseek_v3,
     "deepseek_v3": _deepseek_v3,
     "gpt2": _gpt2,

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
+from headway.jobspec.catalog.huggingface import FAMILIES
 from headway.jobspec.catalog.models import Preset, models, preset
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.switches import switches
@@ -164,7 +165,8 @@ def test_every_row_says_where_it_is_from() -> None:
 
 def test_the_page_lists_the_whole_catalogue(update_golden: bool) -> None:
     page = ROOT / "docs" / "models.md"
-    text = "\n".join([HEAD, *_models(), GPUS, *_gpus(), NICS, *_nics(), SWITCHES, *_switches()]) + "\n"
+    head = HEAD.replace("{types}", ", ".join(f"`{kind}`" for kind in FAMILIES))
+    text = "\n".join([head, *_models(), GPUS, *_gpus(), NICS, *_nics(), SWITCHES, *_switches()]) + "\n"
     if update_golden:
         page.write_text(text)
     assert page.read_text() == text
@@ -252,6 +254,8 @@ Parameters are computed from the sizes. `active` counts those that one token use
 Under `experts`, `8 + 1 of 256 x 2048` means that each token goes through 8 of 256 experts of inner width 2048 and through 1 shared one.
 A preset does not include the scaling of rotary positions, sliding windows and activations. Llama 4 is its text part, DeepSeek-V3 its
 main model without multi-token prediction.
+
+`model.config` reads a config.json of these `model_type`s: {types}.
 """
 GPUS = """
 ## GPUs
