@@ -1,7 +1,7 @@
 """Decides a job's `auto` values: the fastest layout that fits, and the checkpoint interval that loses the least time."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from headway.jobspec.document import Path, dotted
 from headway.jobspec.parse import Parsed, parse_job
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.resolve.batch import global_sequences
 from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.resolve.job import resolve_job
 from headway.jobspec.spec.job import TrainingJob
@@ -44,7 +45,6 @@ _UNSAID: Mapping[str, tuple[Any, ...] | None] = {
 _DEGREE_UNSAID = (1,)
 # Rounds over the tiers, whose intervals hardly depend on each other.
 _ROUNDS = 3
-_REASONS_SHOWN = 3
 
 
 def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tuple[Decisions, list[Problem]]:
@@ -67,8 +67,10 @@ def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tu
 
 
 def _undecidable(paths: Sequence[Path], error: EstimateError) -> Problem:
-    """Return why the first open value cannot be decided: each part waits for the previous one."""
+    """Return why the first open value cannot be decided, at the field to change: each part waits for the previous one."""
     message = f"{listed(map(dotted, paths))} cannot be decided: {error}"
+    if error.path is not None:
+        return Problem("HW212", JOB, error.path, message, error.hint)
     return Problem("HW212", JOB, paths[0], message, f"{error.hint}; or write the value itself")
 
 
@@ -98,28 +100,69 @@ def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths
     found = search(replace(request, tight=False))
     found = found if found.best is not None else search(request)
     if found.best is None:
-        raise _nothing_left(found, plan.world_size, paths, limits)
+        raise _in_the_way(found, spec, request, paths) or _nothing_left(found, plan.world_size, paths, limits)
     reasons = (_reason_of_layout(found, found.best), *["found by the same search"] * len(paths))
     return {
         path: Decision(_value(path, found.best.training, limits), reason) for path, reason in zip(paths, reasons, strict=False)
     }
 
 
+def _in_the_way(found: SearchResult, spec: TrainingJob, request: Request, paths: tuple[Path, ...]) -> EstimateError | None:
+    """Return the one written value without which there are layouts, and a value for it; None if no single one is in the way."""
+    if any(rejection.layouts for rejection in found.rejections):
+        return None
+    for path, open_request in _with_one_open(spec, request, paths):
+        other = search(replace(open_request, top=1)).best
+        if other is not None:
+            written, named = _written(spec, path)
+            why = next((f": {each.reason}" for each in found.rejections if named in each.reason), "")
+            reason = f"no layout of its {request.gpus:,} GPUs has {written}{why}"
+            return EstimateError(reason, f"write {_in_words(path, other.training)} for example", path)
+    return None
+
+
+def _with_one_open(spec: TrainingJob, request: Request, paths: tuple[Path, ...]) -> Iterator[tuple[tuple[str, ...], Request]]:
+    """Yield the request with each of the values that the job has written left open, and the value's path."""
+    for field in Layout.model_fields:
+        path, part = ("layout", field), _part(field)
+        if ("layout",) not in paths and path not in paths and getattr(spec.layout, field) not in (None, *_DEGREE_UNSAID):
+            yield path, replace(request, allowed=replace(request.allowed, **{part: None}))
+    micro = (request.allowed.micro or (1,))[0]
+    whole = max(1, round(request.sequences / (request.gpus * micro))) * request.gpus * micro
+    if whole != request.sequences:
+        yield ("batch", "global"), replace(request, sequences=whole)
+    if _MICRO not in paths and request.allowed.micro is not None:
+        yield ("batch", "micro"), replace(request, allowed=replace(request.allowed, micro=None))
+
+
+def _written(spec: TrainingJob, path: tuple[str, ...]) -> tuple[str, str]:
+    """Return the field with its value in the job, and as the reasons of the search name it."""
+    if path == ("batch", "global") and spec.batch is not None:
+        sequences = f"{global_sequences(spec.batch)} sequences"
+        return f"a global batch of {sequences}", sequences
+    value = spec.batch.micro_sequences if path == _MICRO and spec.batch is not None else getattr(spec.layout, path[1])
+    return f"`{dotted(path)}: {value}`", f"{_part(path[-1])} {value}"
+
+
+def _in_words(path: tuple[str, ...], other: Training) -> str:
+    """Return the field with its value in another layout."""
+    if path == ("batch", "global"):
+        return f"`global: {other.sequences} sequences`"
+    value = other.micro if path == _MICRO else getattr(other.degrees, _part(path[1]))
+    return f"`{path[-1]}: {value}`"
+
+
 def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limits: Limits) -> EstimateError:
     """Return why no layout can be used: for want of memory, or by the rules that no layout keeps."""
     without_room = [rejection.reason for rejection in found.rejections if rejection.layouts]
-    reasons = without_room or [rejection.reason for rejection in found.rejections]
+    # Of the memory, the reason is what recomputing everything would need; of the rules, the first.
+    reason = without_room[-1] if without_room else found.rejections[0].reason
     more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
-    untold = [field for field in ("tp", "pp", "ep", "cp") if ("layout", field) in limits]
-    if untold:
-        hint += (
-            f"; the trainer does not split over {listed(untold)} (a script does if `{{layout.{untold[0]}}}` is in its arguments)"
-        )
     if without_room:
         hint = ", or ".join([*([hint] if more else []), "use more nodes, or GPUs with more memory"])
     whose = f"its {gpus:,} GPUs" if gpus > 1 else "its one GPU"
-    return EstimateError(f"no layout of {whose} can be used: {'; '.join(reasons[:_REASONS_SHOWN])}", hint)
+    return EstimateError(f"no layout of {whose} can be used: {reason}", hint)
 
 
 def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Request:

@@ -29,11 +29,13 @@ _DEFAULT_FRAMEWORK: Framework = "torchtitan"
 
 
 class EstimateError(Exception):
-    """A plan has too little information for an estimate; the text is the reason, `hint` the remedy."""
+    """A plan has too little information for an estimate; the text is the reason, `hint` the remedy, `path` the field to change,
+    if it is known."""
 
-    def __init__(self, reason: str, hint: str) -> None:
+    def __init__(self, reason: str, hint: str, path: tuple[str, ...] | None = None) -> None:
         super().__init__(reason)
         self.hint = hint
+        self.path = path
 
 
 def framework_of(plan: JobPlan) -> Framework:

@@ -187,7 +187,7 @@ def test_a_group_of_ranks_lies_in_nvlink_domains_that_hold_enough_nodes() -> Non
     text = JOB.replace("layout: auto", "layout: {tp: auto, dp_shard: 18}") + "group: rack\nnodes: 72\n"
     text = text.replace("64 sequences", "36 sequences").replace("heads: 16, kv_heads: 8", "heads: 16, kv_heads: 16")
     assert refused(text).message.startswith(
-        "`batch.micro`, `layout.tp` cannot be decided: no layout of its 288 GPUs can be used: "
+        "`batch.micro`, `layout.tp` cannot be decided: no layout of its 288 GPUs has `layout.dp_shard: 18`"
     )
     assert (
         decided(text.replace("nodes: 72", "nodes: 64").replace("dp_shard: 18", "dp_shard: 16").replace("36 seq", "32 seq"))[0][
@@ -296,7 +296,6 @@ def test_spares_are_the_fewest_with_which_the_job_hardly_waits_for_a_node() -> N
         (JOB + "group: slow\nnodes: 2\n", "the speed of the adapters of group `slow` is unknown"),
         (JOB.replace(SMALL, ""), "the job has no `model`"),
         (JOB.replace(BATCH, ""), "the job has no `batch`"),
-        (JOB.replace("64 sequences", "63 sequences").replace("auto,", "2,"), "no layout of its 8 GPUs can be used"),
     ],
 )
 def test_what_cannot_be_decided_is_told_with_its_reason(text: str, why: str) -> None:
@@ -305,6 +304,15 @@ def test_what_cannot_be_decided_is_told_with_its_reason(text: str, why: str) -> 
     assert problem.path == parsed(text).undecided[0]
     assert problem.hint is not None
     assert problem.hint.endswith("; or write the value itself")
+
+
+def test_the_written_value_that_no_layout_allows_is_named_at_its_place_with_one_that_does() -> None:
+    problem = refused(JOB.replace("64 sequences", "63 sequences").replace("auto,", "2,"))
+    assert problem.path == ("batch", "global")
+    assert problem.hint == "write `global: 64 sequences` for example"
+    problem = refused(JOB.replace("layout: auto", "layout: {pp: 3, tp: auto}"))
+    assert problem.path == ("layout", "pp")
+    assert "no layout of its 8 GPUs has `layout.pp: 3`: pp 3 does not divide 8 ranks" in problem.message
 
 
 def test_a_model_without_room_names_its_memory_and_what_else_may_be_left_open() -> None:
