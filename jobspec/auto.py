@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.document import LINE_BREAK, Document, Path
 from headway.jobspec.flow import flow
-from headway.jobspec.invalid import field_of
+from headway.jobspec.spec.fields import field_of
 from headway.jobspec.spec.written import AUTO, OrAuto
 
 

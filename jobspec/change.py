@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from headway.jobspec.document import Path
-from headway.jobspec.invalid import field_names
 from headway.jobspec.notation import write_bytes, write_steps
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.resilience import Tier
 from headway.jobspec.units import Amount, Bytes, Interval, Seconds, Steps

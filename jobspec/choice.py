@@ -10,7 +10,7 @@ from headway.jobspec.document import Document, Path
 from headway.jobspec.invalid import describe
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.section import Section
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.unknown import alias_or_nearest
 
 
 class Choice(Section):
@@ -47,8 +47,9 @@ def choose(
         message, hint = f"the job's trainer takes no `{field}`: it reads its data itself", f"leave `{field}` out"
         return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
-        hint = did_you_mean(kind, table, "kinds")
-        return None, [Problem("HW208", document.name, (*path, "kind"), f"`{kind}` is not a kind of `{field}`", hint)]
+        near = alias_or_nearest(kind, table, "kinds")
+        message = f"`{kind}` is not a kind of `{field}`"
+        return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
     return validate(table[kind].options, options or {}, document, (*path, "options"))
 
 

@@ -1,26 +1,35 @@
 """Turns Pydantic's errors into problems: what was found, what was expected, where, and what to do."""
 
-import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from headway.jobspec import repair
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
+from headway.jobspec.forms import FORMS
 from headway.jobspec.notation import Notation, notation_of
 from headway.jobspec.problem import MAX_PROBLEMS, Problem, capped
 from headway.jobspec.spec.docstrings import field_descriptions
-from headway.jobspec.spec.nodes import AdapterName, Host
+from headway.jobspec.spec.fields import field_names, field_of, holder_of, literals_of, model_of, owner_of
 from headway.jobspec.spec.operation import Version
 from headway.jobspec.spec.resilience import EnvName
 from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO
-from headway.jobspec.suggest import called_elsewhere, did_you_mean, listed, nearest
+from headway.jobspec.suggest import Hint, joined_or, listed
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
+from headway.jobspec.unknown import HEAD, Meaning, alias_or_nearest, meanings, names_of
+
+
+def _pattern(text: Any) -> str:
+    """Return the regular expression of an annotated text."""
+    return str(get_args(text)[1].pattern)
+
 
 _TYPES: Mapping[str, str] = {
     "int_type": "an integer",
@@ -48,44 +57,56 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
 }
 _LIMITS = ("gt", "ge", "lt", "le")
 
-# Forms of texts in words.
-_WORDS: tuple[tuple[Any, str], ...] = (
-    (Name, "DNS label: lower-case letters, digits and hyphens, 63 at most, with a letter or digit at both ends"),
-    (StoreUrl, "URL of an object store: `s3://`, `gs://` or `az://`, then the bucket and a prefix"),
-    (Version, "version: two to four numbers separated by dots"),
-    (EnvName, "name of a variable: letters, digits and `_`, not starting with a digit"),
-    (Host, "host name or IPv4 address, with `:PORT` unless it is 22"),
-    (AdapterName, "name of an adapter: letters, digits, `-`, `_` and `.`, 63 at most, starting with a letter or digit"),
-)
-_FORMS: Mapping[str, str] = {"^/": "path that begins with `/`", **{get_args(text)[1].pattern: form for text, form in _WORDS}}
+# How a text is brought into its form, by the form's regular expression.
+_REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
+    _pattern(Name): repair.name,
+    _pattern(Version): repair.version,
+    _pattern(StoreUrl): repair.store,
+    _pattern(EnvName): repair.variable,
+    r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$": repair.mac,
+    r"^(HEAD|[0-9a-f]{40})$": lambda _: Hint("write `HEAD`, the commit that holds this spec", "HEAD"),
+}
+# The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
+_SHORT = ("kind", "preset")
 
 # The kind for `auto` where it is not supported, next to pydantic's kinds of errors.
 _NOT_DECIDED = "auto"
-# pydantic's suffix of a key that is not in its form, and the names of a choice's own fields (`choice.Choice`).
+# pydantic's suffix of a key that is not in its form.
 _KEY = "[key]"
-_CHOICE = ("kind", "options")
-# Names as unlike as `partition` and `options` are no slips of the pen.
-_SLIP = 0.75
 
 
 def describe(error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = ()) -> list[Problem]:
-    """Return one problem per error. `prefix` is the path of the model's data in the document."""
+    """Return one problem per mistake. `prefix` is the path of the model's data in the document."""
     found = error.errors(include_url=False)[:MAX_PROBLEMS]
-    meant = {(*loc[:-1], _meant(loc, model)) for loc in _unknown_keys(found)}
-    problems = [_problem(details, model, document, prefix) for details in found if not _echo(details, document, prefix, meant)]
-    return capped(problems, document.name, error.error_count() - len(found))
+    more = error.error_count() - len(found)
+    meant = meanings(found, model, document, prefix)
+    if not prefix and (head := [key for key in HEAD if (key,) in meant]):
+        found = [
+            details for details in found if details["type"] != "missing" and details["loc"] not in {(each,) for each in head}
+        ]
+        problems = [_head_of_kubernetes(head, document)]
+    else:
+        problems = []
+    targets = {place.target for place in meant.values()}
+    problems += [
+        _problem(details, model, document, prefix, meant) for details in found if not _echo(details, document, prefix, targets)
+    ]
+    return capped(problems, document.name, more)
 
 
-def _echo(details: ErrorDetails, document: Document, prefix: Path, meant: set[tuple[str | int | None, ...]]) -> bool:
-    """Return whether another error covers it already: a field is missing because it is misspelt, a list too short
-    because of its items."""
+def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Collection[tuple[str, ...] | None]) -> bool:
+    """Return whether another error covers it already: a field is missing because it is misspelt or in another section, a list
+    too short because of its items."""
     if details["type"] == "too_short":
         return bool(document.value((*prefix, *details["loc"])))
-    return details["type"] == "missing" and details["loc"] in meant
+    return details["type"] == "missing" and names_of((*prefix, *details["loc"])) in targets
 
 
-def _meant(loc: Path, model: type[BaseModel]) -> str | None:
-    return nearest(str(loc[-1]), field_names(_owner(model, loc[:-1]) or model))
+def _head_of_kubernetes(head: Sequence[str], document: Document) -> Problem:
+    both = " and ".join(f"`{key}`" for key in head)
+    message = f"headway has no {both}: the fields of a document are at its top"
+    hint = "write `name` at the top, and the fields of `spec` beside it, without their indent"
+    return Problem("HW201", document.name, (head[0],), message, hint, at_key=True)
 
 
 def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:
@@ -93,65 +114,34 @@ def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:
     return _missing((name,), model, document, ())
 
 
-def unknown_keys(error: ValidationError) -> list[Path]:
-    """Paths of the fields that the model does not have."""
-    return _unknown_keys(error.errors(include_url=False))
-
-
-def _unknown_keys(found: list[ErrorDetails]) -> list[Path]:
-    return [details["loc"] for details in found if details["type"] == "extra_forbidden"]
-
-
-def field_names(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the model's fields by the name that they have in a document."""
-    return {info.alias or name: info for name, info in model.model_fields.items()}
-
-
-def _problem(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
-    if details["type"] == "extra_forbidden":
-        return _unknown(details["loc"], model, document, prefix)
+def _problem(
+    details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path, meant: Mapping[Path, Meaning]
+) -> Problem:
+    loc = details["loc"]
+    if loc in meant:
+        owner, path = owner_of(model, loc[:-1]) or model, (*prefix, *loc)
+        message, hint = f"`{loc[-1]}` is not a field of {_place(path[:-1], owner)}", meant[loc].hint
+        return Problem("HW201", document.name, path, message, hint.text, at_key=True, fix=hint.fix)
     if details["type"] == "missing":
-        return _missing(details["loc"], model, document, prefix)
-    if details["loc"][-1:] == (_KEY,):
-        return _wrong_key(details, document, (*prefix, *details["loc"][:-1]))
+        return _missing(loc, model, document, prefix)
+    if loc[-1:] == (_KEY,):
+        return _wrong_key(details, document, (*prefix, *loc[:-1]))
     return _wrong_value(details, model, document, prefix)
 
 
-def _unknown(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
-    owner, key, path = _owner(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
-    hint = _where(key, owner, model)
-    return Problem("HW201", document.name, path, f"`{key}` is not a field of {_place(path[:-1], owner)}", hint, at_key=True)
-
-
-def _where(key: str, owner: type[BaseModel], model: type[BaseModel]) -> str:
-    """Return the remedy for a field that `owner` does not have."""
-    fields = field_names(owner)
-    if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
-        return f"`{key}` belongs under `options`"
-    elsewhere = list(_homes(key, model)) if nearest(key, fields) is None else []
-    known = called_elsewhere(owner.__name__, key) or (f"`{key}` belongs in `{elsewhere[0]}`" if elsewhere else None)
-    return known or did_you_mean(key, fields, "fields")
-
-
-def _homes(key: str, model: type[BaseModel]) -> Iterator[str]:
-    """Yield names of the sections right below `model` that have a field `key`."""
-    for name, info in field_names(model).items():
-        section = _model_of(info.annotation)
-        if section is not None and key in field_names(section):
-            yield name
-
-
 def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
-    owner, key, path = _owner(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
+    owner, key, path = owner_of(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
     hint = _about(loc, model)
     return Problem("HW202", document.name, path[:-1], f"`{key}` is missing from {_place(path[:-1], owner)}", hint, at_key=True)
 
 
 def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem:
     """Return the problem of a wrong key of a mapping with free keys."""
-    form = _FORMS.get(details.get("ctx", {}).get("pattern", ""))
+    form = FORMS.get(details.get("ctx", {}).get("pattern", ""))
     wrong = f"is not a {form}" if form else f"must {_bound(details, None) or details['msg']}"
-    return Problem("HW204", document.name, path, f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}", at_key=True)
+    hint = repair.variable(path[-1]) if form == FORMS[_pattern(EnvName)] else None
+    message = f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}"
+    return Problem("HW204", document.name, path, message, hint and hint.text, at_key=True, fix=hint and hint.fix)
 
 
 def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
@@ -161,26 +151,65 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     name = f"`{dotted(path)}`"
     info = field_of(model, loc)
     found = _found(document, path)
+
+    def problem(code: str, message: str, hint: Hint | str | None) -> Problem:
+        text, fix = (hint.text, hint.fix) if isinstance(hint, Hint) else (hint, None)
+        if path in document.credentials:
+            text, fix = _about(loc, model), None
+        return Problem(code, document.name, path, message, text, fix=fix if path in document.scalars else None)
+
     if kind == _NOT_DECIDED:
-        hint = _about(loc, model)
-        return Problem("HW203", document.name, path, f"{name}: `auto` is not supported here; write the value itself", hint)
-    if kind == MISSING_UNIT:
-        message = f"{name} must be {context['what']} with its unit, found {found}"
-        return Problem("HW213", document.name, path, message, f"write it as {context['examples']}")
-    if kind == NOT_A_QUANTITY:
-        message = f"{name} must be {context['what']}, found {found}"
-        return Problem("HW204", document.name, path, message, f"write it as {context['examples']}")
+        return problem("HW203", f"{name}: `auto` is not supported here; write the value itself", _about(loc, model))
+    if kind in (MISSING_UNIT, NOT_A_QUANTITY):
+        notation = None if info is None else _notation(info.annotation, *info.metadata)
+        hint = repair.quantity(notation.name, document.value(path)) if notation is not None else None
+        advice = hint or f"write it as {_examples(info) or context['examples']}"
+        if kind == MISSING_UNIT:
+            return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
+        return problem("HW204", f"{name} must be {context['what']}, found {found}", advice)
     if kind in _TYPES:
-        hint = _in_quotes(document, path) if kind == "string_type" else None
-        hint = hint or _about(loc, model) or _of_key(path)
-        return Problem("HW203", document.name, path, f"{name} must be {_TYPES[kind]}, found {found}", hint)
+        hint = _of_type(kind, loc, info, document, path)
+        return problem("HW203", f"{name} must be {_TYPES[kind]}, found {found}", hint or _about(loc, model) or _of_key(path))
     if kind == "literal_error":
-        allowed = _literals(info)
-        hint = did_you_mean(str(details["input"]), allowed, "allowed values")
-        return Problem("HW205", document.name, path, f"{name} must be one of {listed(allowed)}, found {found}", hint)
+        allowed = literals_of(info)
+        hint = alias_or_nearest(str(details["input"]), allowed, "")
+        # The message has the list already.
+        return problem(
+            "HW205", f"{name} must be one of {listed(allowed)}, found {found}", hint if hint.fix else _about(loc, model)
+        )
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
-    return Problem("HW204", document.name, path, message, _about(loc, model))
+    return problem("HW204", message, _of_form(context.get("pattern"), document.value(path)) or _about(loc, model))
+
+
+def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, path: Path) -> Hint | None:
+    """Return what to write for a value of the wrong type; None if that is unknown."""
+    value = document.value(path)
+    if path not in document.scalars or value is None:
+        return None
+    if kind == "string_type":
+        return _in_quotes(document, path)
+    if kind in ("int_type", "int_from_float", "float_type"):
+        return repair.number(value, whole=kind != "float_type")
+    if kind == "bool_type":
+        return repair.boolean(value)
+    if kind in ("tuple_type", "list_type"):
+        return repair.items(value, None if loc[-1] == "argv" else ",")
+    section = None if info is None else model_of(info.annotation)
+    short = None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
+    return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
+
+
+def _of_form(pattern: Any, value: Any) -> Hint | None:
+    """Return the text that has the form, if the value is near to one."""
+    fix = _REPAIRS.get(str(pattern))
+    hint = fix(value) if fix is not None else None
+    return hint if hint is not None and hint.fix is not None and re.fullmatch(str(pattern), hint.fix.strip('"')) else None
+
+
+def _examples(info: FieldInfo | None) -> str | None:
+    """Return the examples of a field, which say more than those of its type."""
+    return joined_or([f"`{flow(each)}`" for each in info.examples]) if info is not None and info.examples else None
 
 
 def _bound(details: ErrorDetails, info: FieldInfo | None) -> str | None:
@@ -216,7 +245,7 @@ def _found(document: Document, path: Path) -> str:
 
 
 def _form(pattern: str) -> str:
-    return f"be a {_FORMS[pattern]}" if pattern in _FORMS else f"have the form `{pattern}`"
+    return f"be a {FORMS[pattern]}" if pattern in FORMS else f"have the form `{pattern}`"
 
 
 def _number(number: float) -> str:
@@ -227,12 +256,10 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _in_quotes(document: Document, path: Path) -> str | None:
-    """Return how to write a number or a boolean where text is required; None for other values."""
-    if document.value(path) is None or path not in document.scalars:
-        return None
+def _in_quotes(document: Document, path: Path) -> Hint:
+    """Return how to write a number or a boolean where text is required."""
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
-    return f'put it in quotes: `{key}"{document.source(path)}"`'
+    return Hint(f'put it in quotes: `{key}"{document.source(path)}"`', f'"{document.source(path)}"')
 
 
 def _of_key(path: Path) -> str | None:
@@ -242,7 +269,7 @@ def _of_key(path: Path) -> str | None:
 
 def _about(loc: Path, model: type[BaseModel]) -> str | None:
     """Return the description of the field at `loc`, with an example; of an item, that of its list."""
-    owner, name = _holder(model, loc)
+    owner, name = holder_of(model, loc)
     if owner is None or name not in field_descriptions(owner):
         return None
     description, info = _as_clause(field_descriptions(owner)[name]), field_names(owner)[name]
@@ -262,45 +289,3 @@ def _example(info: FieldInfo) -> str:
 
 def _place(path: Path, owner: type[BaseModel]) -> str:
     return f"`{dotted(path)}`" if path else f"a {owner.__name__}"
-
-
-def field_of(model: type[BaseModel], loc: Path) -> FieldInfo | None:
-    """Return the field that holds the value at `loc`, below a `model`: for an item of a list, the list's."""
-    owner, name = _holder(model, loc)
-    return None if owner is None else field_names(owner).get(name)
-
-
-def _holder(model: type[BaseModel], loc: Path) -> tuple[type[BaseModel] | None, str]:
-    """Return the model and the name of the field that holds the value at `loc`: for an item of a list, the list's."""
-    names = [segment for segment in loc if isinstance(segment, str)]
-    return (_owner(model, tuple(names[:-1])), names[-1]) if names else (None, "")
-
-
-def _owner(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
-    """Return the model of the mapping at `loc`."""
-    owner: type[BaseModel] | None = model
-    for segment in loc:
-        if isinstance(segment, str) and owner is not None:
-            info = field_names(owner).get(segment)
-            owner = None if info is None else _model_of(info.annotation)
-    return owner
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the model inside `X`, `X | None` or `tuple[X, ...]`."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for found in map(_model_of, get_args(annotation)) if found is not None), None)
-
-
-def _literals(info: FieldInfo | None) -> list[str]:
-    """Return what the field's `Literal` allows, also inside a tuple or with None."""
-    return [] if info is None else list(_literal_values(info.annotation))
-
-
-def _literal_values(annotation: Any) -> Iterator[str]:
-    if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
-    else:
-        for inner in get_args(annotation):
-            yield from _literal_values(inner)

@@ -14,6 +14,7 @@ import yaml
 from headway.jobspec.document import LINE_BREAK, Document, Path, Span, clipped
 from headway.jobspec.problem import MAX_PROBLEMS, UNREADABLE, Problem, capped
 from headway.jobspec.scalar import LeadingZeroError, NotFiniteError, plain_scalar
+from headway.jobspec.syntax import explain
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -222,8 +223,8 @@ class _Reader:
             self._problem("HW115", self._span(event), message, "a spec is a page or two; check that this is the right file")
             raise _StopError
 
-    def _problem(self, code: str, span: Span | None, message: str, hint: str | None) -> None:
-        problem = Problem(code, self.name, (), message, hint, span=span)
+    def _problem(self, code: str, span: Span | None, message: str, hint: str | None, fix: str | None = None) -> None:
+        problem = Problem(code, self.name, (), message, hint, span=span, fix=fix)
         if len(self.problems) < MAX_PROBLEMS or code in UNREADABLE:
             self.problems.append(problem)
         else:
@@ -233,17 +234,10 @@ class _Reader:
         if isinstance(error, yaml.reader.ReaderError):
             self._forbidden_character(error)
             return
-        what, context = getattr(error, "problem", None) or "not YAML", getattr(error, "context", None)
-        mark = getattr(error, "problem_mark", None)
-        if what == "could not find expected ':'":
-            # The key without a value, not the following line.
-            mark = getattr(error, "context_mark", None) or mark
-        span = None if mark is None else self._between(mark.line, mark.column, mark.line, mark.column + 1)
-        message = f"the text is not YAML: {what}" + (f" {context}" if context else "")
-        hint = "indent with spaces, put a space after `:` and quote texts that contain `: ` or ` #`"
-        if what == "did not find expected ',' or ']'":
-            hint = 'close the list, and quote an item with braces between brackets: `"--tp={layout.tp}"`'
-        self._problem("HW105", span, message, hint)
+        found = explain(error, LINE_BREAK.split(self.text))
+        at = found.place
+        span = None if at is None else self._between(at.line, at.column, at.line, at.column + at.length)
+        self._problem("HW105", span, found.message, found.hint, found.fix)
 
     def _span(self, event: yaml.Event) -> Span:
         start, end = event.start_mark, event.end_mark

@@ -6,21 +6,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from headway.jobspec.auto import find_auto, with_values
 from headway.jobspec.compose import Composed, Load, compose
 from headway.jobspec.document import Document, Path, Span
-from headway.jobspec.invalid import describe, unknown_keys
+from headway.jobspec.invalid import describe
 from headway.jobspec.load import load_file
 from headway.jobspec.problem import MAX_PROBLEMS, Problem
 from headway.jobspec.spec.cluster import Cluster
+from headway.jobspec.spec.fields import field_of
 from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.unknown import alias_or_nearest, is_unknown, misread_sections
 
 MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
     "Cluster": Cluster,
@@ -30,6 +31,9 @@ MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
 
 # The code of a missing field.
 _MISSING = "HW202"
+_SECOND_DOCUMENT = "HW112"
+_LEADING_ZERO = "HW110"
+_NUMBERS = (_LEADING_ZERO, "HW111")
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -68,9 +72,33 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     unreadable = [*unreadable, *composed.problems]
     places = {(problem.document, problem.span) for problem in unreadable}
     judged = [problem for problem in invalid if problem.at_key or _place(composed.document, problem) not in places]
+    unreadable = [_for_its_field(problem, composed.document) for problem in unreadable]
     if not composed.whole:
         return composed.document, None, unreadable + said_only(judged)
+    if any(problem.code == _SECOND_DOCUMENT for problem in unreadable):
+        # What is missing here may be after the line that begins the second document.
+        return composed.document, None, unreadable + said_only(judged)
     return composed.document, parsed, unreadable + judged
+
+
+def _for_its_field(problem: Problem, document: Document) -> Problem:
+    """Return the problem of an unreadable number with the hint for a field that takes no text."""
+    kind = kind_of(document)
+    path = next((path for path, span in document.values.items() if span == problem.span), None)
+    if problem.code not in _NUMBERS or problem.document != document.name or kind is None or path is None:
+        return problem
+    info = field_of(MODELS[kind], path)
+    if info is None or str in _types_of(info.annotation):
+        return problem
+    digits = document.source(path).lstrip("0") or "0"
+    if problem.code == _LEADING_ZERO and digits.isdecimal():
+        return replace(problem, hint=f"write `{digits}`", fix=digits)
+    return replace(problem, hint="write a number")
+
+
+def _types_of(annotation: Any) -> set[Any]:
+    """Return the types in an annotation."""
+    return {annotation}.union(*map(_types_of, get_args(annotation)))
 
 
 def kind_of(document: Document) -> str | None:
@@ -140,16 +168,18 @@ def _parse_as(model: type[Any], document: Document) -> tuple[Parsed[Any], list[P
         spec = model.model_validate_json(json.dumps(document.data))
         return Parsed(document, spec, True, frozenset(model.model_fields)), []
     except ValidationError as error:
-        sections = _valid_sections(model, document.data, error) if error.error_count() <= MAX_PROBLEMS else {}
+        sections = _valid_sections(model, document, error) if error.error_count() <= MAX_PROBLEMS else {}
         incomplete = model.model_construct(**sections)
         return Parsed(document, incomplete, False, frozenset(sections)), describe(error, model, document)
 
 
-def _valid_sections(model: type[BaseModel], data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
-    """Return the top-level fields that are valid once unknown keys are taken out."""
-    unknown = unknown_keys(error)
-    known = _without(data, unknown)
-    bad = {details["loc"][0] for details in error.errors(include_url=False) if details["loc"] and details["loc"] not in unknown}
+def _valid_sections(model: type[BaseModel], document: Document, error: ValidationError) -> dict[str, Any]:
+    """Return the top-level fields that are valid once unknown keys are taken out, but those that an unknown key is meant to set."""
+    errors = error.errors(include_url=False)
+    unknown = [details["loc"] for details in errors if is_unknown(details)]
+    known = _without(document.data, unknown)
+    bad = {details["loc"][0] for details in errors if details["loc"] and details["loc"] not in unknown}
+    bad |= misread_sections(error, model, document)
     sections = {}
     for name, info in model.model_fields.items():
         key = info.alias or name
@@ -190,7 +220,7 @@ def _version_problems(document: Document) -> list[Problem]:
             )
         ]
     message = f"unknown apiVersion {_shown(document, 'apiVersion')}"
-    return [Problem("HW206", document.name, ("apiVersion",), message, f"this headway reads `{API_VERSION}`")]
+    return [Problem("HW206", document.name, ("apiVersion",), message, f"this headway reads `{API_VERSION}`", fix=API_VERSION)]
 
 
 def _kind_problems(document: Document) -> list[Problem]:
@@ -202,8 +232,9 @@ def _kind_problems(document: Document) -> list[Problem]:
                 "HW202", document.name, (), "`kind` is missing from the document", "add `kind: TrainingJob` or `kind: Cluster`"
             )
         ]
-    hint = did_you_mean(str(document.value(("kind",))), MODELS, "kinds of document")
-    return [Problem("HW207", document.name, ("kind",), f"unknown kind of document {_shown(document, 'kind')}", hint)]
+    hint = alias_or_nearest(str(document.value(("kind",))), MODELS, "kinds of document")
+    message = f"unknown kind of document {_shown(document, 'kind')}"
+    return [Problem("HW207", document.name, ("kind",), message, hint.text, fix=hint.fix)]
 
 
 def _shown(document: Document, key: str) -> str:

@@ -37,6 +37,7 @@ _COLOUR: Mapping[Severity, str] = {Severity.ERROR: "\x1b[1;31m", Severity.WARNIN
 class Problem:
     """One mistake. `path` leads to the value; `span` is set only where there is no path yet (syntax).
 
+    `fix` is the text that mends it, in place of the text at its position.
     `heir` is the document in which it was found, if `document` is a base of it that has the value.
     """
 
@@ -49,6 +50,7 @@ class Problem:
     at_key: bool = False
     span: Span | None = None
     heir: str | None = None
+    fix: str | None = None
 
     @property
     def is_error(self) -> bool:

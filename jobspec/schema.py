@@ -11,12 +11,12 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core.core_schema import DictSchema, ModelSchema
 
 from headway.jobspec.choice import Choice, Kind
-from headway.jobspec.invalid import field_names
 from headway.jobspec.notation import bounds, notation_of
 from headway.jobspec.parse import MODELS
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fabric import Switches
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

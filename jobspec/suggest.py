@@ -1,42 +1,78 @@
 """Suggests the known name that a misspelt one is probably meant to be."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-# Other programs' names of fields that are elsewhere here, by the section where they are looked for and their name here.
-_ELSEWHERE: Mapping[tuple[str, str], str] = {
-    **{
-        ("TrainingJob", name): "set `gpus` of a node group in the cluster; a job sets `nodes`"
-        for name in ("gpus", "gpus_per_node", "num_gpus", "procs", "nproc_per_node")
-    },
-    ("Layout", "dp"): "write `dp_shard` for ranks that share one copy of the model, `dp_replicate` for copies",
-}
-
-
-def called_elsewhere(section: str, name: str) -> str | None:
-    """Return the hint for a field that the section does not have and other programs do."""
-    return _ELSEWHERE.get((section, name))
+# The names that a hint lists at most.
+_LISTED = 12
+_ALIKE = 5
+_SHORTEST = 3
+_DIGITS = re.compile(r"\d")
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar of `known`, or None when none is as near as `cutoff` (difflib's ratio, 1 for the same)."""
+class Hint(NamedTuple):
+    """The remedy of a problem. `fix` is the exact YAML text that replaces the problem's place, if there is one."""
+
+    text: str
+    fix: str | None = None
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
+    """Return the most similar of `known`, or None when none is as near as `cutoff` (difflib's ratio, 1 for the same).
+
+    Names with other digits are other things: `qwen3-1.7b` is not a misspelt `qwen2.5-7b`, but `GH200-96` may be a misspelt `GH20-96`.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 (only a mistake needs it)
 
-    by_lower = {candidate.lower(): candidate for candidate in known}
+    by_lower = {candidate.lower(): candidate for candidate in known if _same_digits(candidate, name)}
     matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[matches[0]] if matches else None
+    found = matches[0] if matches else next((each for each in by_lower if _one_letter_apart(name.lower(), each)), None)
+    return None if found is None else by_lower[found]
 
 
-def did_you_mean(name: str, known: Iterable[str], what: str) -> str:
-    """Return a hint: the nearest of `known`, or all of them, which are `what`."""
+def _same_digits(name: str, other: str) -> bool:
+    """Return whether the digits of one are those of the other, perhaps with some left out."""
+    few, many = sorted((_DIGITS.findall(name), _DIGITS.findall(other)), key=len)
+    remaining = iter(many)
+    return all(digit in remaining for digit in few)
+
+
+def _one_letter_apart(name: str, other: str) -> bool:
+    """Return whether one letter more, less or another makes the two the same, if they have at least three: `lap` and `lab`."""
+    shorter, longer = sorted((name, other), key=len)
+    at = next((index for index, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
+    rest = longer[at + 1 :]
+    return len(shorter) >= _SHORTEST and rest in (shorter[at:], shorter[at + 1 :])
+
+
+def did_you_mean(name: str, known: Iterable[str], what: str) -> Hint:
+    """Return a hint: the nearest of `known`, or those that resemble it, which are `what`."""
     names = list(known)
     beginning = [each for each in names if name and each.lower().startswith(name.lower())]
     near = beginning[0] if len(beginning) == 1 else None if beginning else nearest(name, names)
-    if len(beginning) > 1:
-        return f"write one of {listed(beginning)}"
     if near is not None:
-        return f"did you mean `{near}`?"
-    return f"known {what}: {listed(names)}" if names else f"no {what} are defined"
+        return Hint(f"did you mean `{near}`?", near)
+    if beginning:
+        return Hint(f"write {joined_or([f'`{each}`' for each in beginning[:_LISTED]])}")
+    if not names:
+        return Hint(f"no {what} are defined")
+    if len(names) <= _LISTED:
+        return Hint(f"known {what}: {listed(names)}")
+    return Hint(f"the most similar of {len(names)} {what}: {listed(_most_alike(name, names))}")
+
+
+def _most_alike(name: str, names: Sequence[str]) -> list[str]:
+    from difflib import SequenceMatcher  # noqa: PLC0415 (only a mistake needs it)
+
+    return sorted(names, key=lambda each: -SequenceMatcher(None, name.lower(), each.lower()).ratio())[:_ALIKE]
 
 
 def listed(names: Iterable[str]) -> str:
+    """Return the names in backticks with commas between them."""
     return ", ".join(f"`{name}`" for name in names)
+
+
+def joined_or(parts: Sequence[str]) -> str:
+    """Return the parts as alternatives: `a, b or c`."""
+    return " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

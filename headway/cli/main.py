@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"headway {version('headway')}")
         return OK
     if words[0] not in VERBS:
-        print(f"headway: `{words[0]}` is not a verb; {did_you_mean(words[0], VERBS, 'verbs')}", file=sys.stderr)
+        print(f"headway: `{words[0]}` is not a verb; {did_you_mean(words[0], VERBS, 'verbs').text}", file=sys.stderr)
         return USAGE
     return _run(words[0], words[1:])
 

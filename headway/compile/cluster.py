@@ -18,7 +18,7 @@ from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.suggest import did_you_mean, listed, nearest
+from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
 from headway.templates.cluster import SwitchOptions, check_switches, render_cluster
 from headway.templates.kind import Files
 
@@ -78,10 +78,10 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
     for path in unreadable:
         yield from sources.load(path)[1]
     message = f"no Cluster document called `{name}` in the job's folder or above it"
-    hint = did_you_mean(name, seen, "clusters") if seen else "put its Cluster document beside the job"
+    hint = did_you_mean(name, seen, "clusters") if seen else Hint("put its Cluster document beside the job")
     if unreadable and nearest(name, seen) is None:
-        hint = f"{listed(map(str, unreadable))} cannot be read; run `headway check` to see why"
-    yield from located([Problem("HW401", JOB, ("cluster", index), message, hint)], job)
+        hint = Hint(f"{listed(map(str, unreadable))} cannot be read; run `headway check` to see why")
+    yield from located([Problem("HW401", JOB, ("cluster", index), message, hint.text, fix=hint.fix)], job)
     return None
 
 

@@ -13,7 +13,7 @@ from headway.jobspec.parse import Parsed, kind_of
 from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
-from headway.jobspec.suggest import did_you_mean, listed
+from headway.jobspec.suggest import Hint, did_you_mean, listed
 
 FOLDER = "inventory"
 _UNKNOWN = "HW401"
@@ -86,8 +86,9 @@ def _clusters_near(folder: Path, sources: Sources) -> dict[Path, str | None]:
 def _unknown(inventory: str, name: str, names: Iterable[str | None]) -> Problem:
     seen = [each for each in names if each is not None]
     message = f"no Cluster document called `{name}` in the inventory's folder, or above it if that is called `{FOLDER}`"
-    hint = did_you_mean(name, seen, "clusters") if seen else f"put it beside its cluster's document, or into `{FOLDER}` below"
-    return Problem(_UNKNOWN, inventory, ("cluster",), message, hint)
+    beside = Hint(f"put it beside its cluster's document, or into `{FOLDER}` below")
+    near = did_you_mean(name, seen, "clusters") if seen else beside
+    return Problem(_UNKNOWN, inventory, ("cluster",), message, near.text, fix=near.fix)
 
 
 def _name(document: Document) -> str | None:

@@ -100,4 +100,6 @@ def collected(steps: Steps[T]) -> tuple[T | None, list[Problem]]:
 
 def _without_secrets(problem: Problem, document: Document) -> Problem:
     message, hint = document.starred(problem.message), document.starred(problem.hint)
-    return problem if (message, hint) == (problem.message, problem.hint) else replace(problem, message=message or "", hint=hint)
+    fix = problem.fix if document.starred(problem.fix) == problem.fix else None
+    same = (message, hint, fix) == (problem.message, problem.hint, problem.fix)
+    return problem if same else replace(problem, message=message or "", hint=hint, fix=fix)

@@ -90,7 +90,9 @@ def _unknown_type(name: str, kind: object) -> NoReturn:
         raise ConfigError(
             f"`{name}`: `model_type` must be text, found {_shown(kind)}", "check that this is the config.json of a model"
         )
-    raise ConfigError(f"`{name}`: headway does not read the model_type {_shown(kind)}", did_you_mean(kind, FAMILIES, "types"))
+    raise ConfigError(
+        f"`{name}`: headway does not read the model_type {_shown(kind)}", did_you_mean(kind, FAMILIES, "types").text
+    )
 
 
 def _model(name: str, values: Values) -> Model:

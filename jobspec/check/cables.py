@@ -98,7 +98,8 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
     names = [each.name for each in nodes.nics]
     if nic.name not in names:
         message = f"the nodes `{nodes.group}` have no adapter `{nic.name}`"
-        return Problem("HW520", document, (*path, "name"), message, did_you_mean(nic.name, names, "adapters"))
+        near = did_you_mean(nic.name, names, "adapters")
+        return Problem("HW520", document, (*path, "name"), message, near.text, fix=near.fix)
     if nic.switch is None or nic.port is None or (nodes.group, nic.name) not in cabling.rails:
         return None
     shape, _ = cabling.rails[nodes.group, nic.name]

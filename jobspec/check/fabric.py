@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.nodes import are_named_apart, are_on_fabrics
 from headway.jobspec.check.qos import check_classes
 from headway.jobspec.check.switches import check_planes, check_switches, in_network
 from headway.jobspec.document import Path
@@ -89,13 +90,16 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
 
 def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
     """Check that GPU nodes have a fabric between them, adapters on it, and settings of NCCL for it."""
+    if not are_named_apart(cluster.fabrics):
+        return
     fabrics = [(index, fabric) for index, fabric in enumerate(cluster.fabrics) if fabric.role == "scale_out"]
     for place, fabric in fabrics[:1]:
         yield from _check_settings(("fabrics", place), fabric, cluster.nodes)
         yield from _check_rails(("fabrics", place), fabric, cluster.nodes)
     for index, nodes in enumerate(cluster.nodes):
         if nodes.gpus and fabrics:
-            yield from _check_adapters(("nodes", index), nodes, fabrics[0][1])
+            if are_on_fabrics(nodes, cluster.fabrics):
+                yield from _check_adapters(("nodes", index), nodes, fabrics[0][1])
         elif nodes.gpus and nodes.count > 1:
             message = f"no fabric has the role `scale_out`, so NCCL itself chooses the network between the nodes `{nodes.group}`"
             hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: infiniband}`"

@@ -85,8 +85,8 @@ def _unknown(path: Path, name: str) -> Problem:
         inside = [field for field in settable if field.startswith(f"{name}.")]
         hint = f"name a field of it, for example `{inside[0]}`" if inside else "no field of it belongs in `history`"
         return Problem("HW219", JOB, path, f"`{name}` is a section of a TrainingJob, not a field", hint, at_key=True)
-    hint = did_you_mean(name, settable, "fields")
-    return Problem("HW219", JOB, path, f"`{name}` is not a field of a TrainingJob", hint, at_key=True)
+    near = did_you_mean(name, settable, "fields")
+    return Problem("HW219", JOB, path, f"`{name}` is not a field of a TrainingJob", near.text, at_key=True, fix=near.fix)
 
 
 def _not_for_history(path: Path, name: str, rule: Rule) -> Problem:

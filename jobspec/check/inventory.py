@@ -13,7 +13,7 @@ from headway.jobspec.resolve.inventory import Observed
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory, ObservedNic, ObservedNode, ObservedSwitch
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import Hint, did_you_mean
 
 
 def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
@@ -92,11 +92,11 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Problem:
     groups = {nodes.group: nodes.count for nodes in cluster.nodes}
     if group in groups:
         message = f"the group `{group}` has no node `{name}`: it has {groups[group]}, from `{group}-1` on"
-        hint = f"raise `count` in the document of `{cluster.name}`, or remove the node here"
+        hint = Hint(f"raise `count` in the document of `{cluster.name}`, or remove the node here")
     else:
         message = f"`{name}` is not in any node group of `{cluster.name}`: a node is named by its group and a number"
         hint = did_you_mean(group, groups, "groups")
-    return Problem("HW520", document, path, message, hint)
+    return Problem("HW520", document, path, message, hint.text)
 
 
 def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:

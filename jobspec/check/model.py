@@ -23,17 +23,14 @@ def check_model(model: Model, folder: Path) -> Iterator[Problem]:
     try:
         whole = described(model, folder)
     except UnknownPresetError as error:
-        yield Problem("HW309", JOB, ("model", "preset"), f"the catalogue has no model `{error}`", _preset_hint(str(error)))
+        near = did_you_mean(str(error), models(), "models")
+        yield Problem("HW309", JOB, ("model", "preset"), f"the catalogue has no model `{error}`", near.text, fix=near.fix)
         return
     except ConfigError as error:
         yield Problem("HW310", JOB, ("model", "config"), str(error), error.hint)
         return
     for rule in _RULES:
         yield from rule(model, whole)
-
-
-def _preset_hint(name: str) -> str:
-    return did_you_mean(name, models(), "models")
 
 
 def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:

@@ -39,17 +39,54 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
 
 def check_adapters(cluster: Cluster) -> Iterator[Problem]:
     """Check the adapters of each group against their fabrics."""
+    if not are_named_apart(cluster.fabrics):
+        return
     most = {each.name: max(len(_adapters_on(nodes, each)) for nodes in cluster.nodes) for each in cluster.fabrics}
+    yield from _check_enough_rails(cluster)
     for index, nodes in enumerate(cluster.nodes):
         path = ("nodes", index)
         yield from _check_named_fabrics(path, nodes, cluster.fabrics)
         for fabric in cluster.fabrics:
             on = _adapters_on(nodes, fabric)
-            yield from _check_rails(path, fabric, on, most[fabric.name])
+            if not _is_short_of_rails(nodes, fabric):
+                yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale_out":
                 yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
-        yield from _check_share(path, nodes, cluster.fabrics)
+        if are_on_fabrics(nodes, cluster.fabrics):
+            yield from _check_share(path, nodes, cluster.fabrics)
+
+
+def _check_enough_rails(cluster: Cluster) -> Iterator[Problem]:
+    """Report once if a fabric has fewer rails than nodes have adapters on it, not for each adapter."""
+    for place, fabric in enumerate(cluster.fabrics):
+        crowded = [nodes for nodes in cluster.nodes if _is_short_of_rails(nodes, fabric)]
+        if crowded:
+            number = max(len(_adapters_on(nodes, fabric)) for nodes in crowded)
+            message = f"`{fabric.name}` has {fabric.rails} rails, but a node of `{crowded[0].group}` has {number} adapters on it"
+            hint = f"set `rails: {number}`, one for each adapter, or name the fabric of each adapter"
+            yield Problem("HW515", CLUSTER, ("fabrics", place, "rails"), message, hint, fix=str(number))
+
+
+def _is_short_of_rails(nodes: NodeGroup, fabric: Fabric) -> bool:
+    """Return whether the group has several adapters more on the fabric than that has rails, and none names its rail: one more is
+    an adapter of another fabric."""
+    on = _adapters_on(nodes, fabric).values()
+    return _has_rails(fabric) and 0 < (fabric.rails or 0) < len(on) - 1 and all(nic.rail is None for nic in on)
+
+
+def _has_rails(fabric: Fabric) -> bool:
+    return fabric.shape in (None, "rail-optimized", "rail-only")
+
+
+def are_named_apart(fabrics: Sequence[Fabric]) -> bool:
+    """Return whether each fabric has a unique name; else the fabric of an adapter is unknown."""
+    return len({fabric.name for fabric in fabrics}) == len(fabrics)
+
+
+def are_on_fabrics(nodes: NodeGroup, fabrics: Sequence[Fabric]) -> bool:
+    """Return whether the fabrics that the group's adapters name exist."""
+    return {nic.fabric for nic in nodes.nics} <= {None, *(fabric.name for fabric in fabrics)}
 
 
 def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
@@ -139,8 +176,8 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     model = _gpu(nodes)
     if model is None:
         message = f"the catalogue has no GPU `{nodes.gpu}`, so its memory, speed and software requirements are unknown"
-        hint = did_you_mean(nodes.gpu, gpus(), "GPUs")
-        yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING)
+        near = did_you_mean(nodes.gpu, gpus(), "GPUs")
+        yield Problem("HW231", CLUSTER, (*path, "gpu"), message, near.text, Severity.WARNING, fix=near.fix)
     elif model.host_arch not in (None, nodes.arch):
         message = f"a `{nodes.gpu}` comes with a host of {model.host_arch}, but `arch` is {nodes.arch}"
         place = "arch" if "arch" in nodes.model_fields_set else "gpu"
@@ -156,7 +193,8 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
         at, fabric = (*path, "nics", place, "fabric"), by_name.get(nic.fabric)
         if fabric is None:
             message = f"`{nic.name}` is on `{nic.fabric}`, but no fabric has that name"
-            yield Problem("HW236", CLUSTER, at, message, did_you_mean(nic.fabric, by_name, "fabrics"))
+            near = did_you_mean(nic.fabric, by_name, "fabrics")
+            yield Problem("HW236", CLUSTER, at, message, near.text, fix=near.fix)
         elif fabric.transport not in _RDMA:
             message = f"`{nic.name}` is an RDMA adapter, but the fabric `{fabric.name}` is {fabric.transport}"
             yield Problem("HW530", CLUSTER, at, message, "name the fabric that it speaks RDMA on, or leave the adapter out")
@@ -171,7 +209,7 @@ def _adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[int, Nic]:
 def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> Iterator[Problem]:
     """Check that each adapter has a different rail, and that the rail exists; without a number there are as many as the
     `most` adapters of a node."""
-    if fabric.shape not in (None, "rail-optimized", "rail-only"):
+    if not _has_rails(fabric):
         return
     rails = fabric.rails or most
     taken: dict[int, str] = {}
@@ -190,8 +228,8 @@ def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> I
 def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nic is not None and nodes.nic not in nics():
         message = f"the catalogue has no adapter `{nodes.nic}`, so its transports and speed are unknown"
-        hint = did_you_mean(nodes.nic, nics(), "adapters")
-        yield Problem("HW231", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
+        near = did_you_mean(nodes.nic, nics(), "adapters")
+        yield Problem("HW231", CLUSTER, (*path, "nic"), message, near.text, Severity.WARNING, fix=near.fix)
 
 
 def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:

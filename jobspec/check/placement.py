@@ -13,6 +13,7 @@ from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
 from headway.jobspec.resolve.nodes import procs_per_node
+from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
@@ -34,7 +35,8 @@ def _check_group(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     names = [nodes.group for nodes in cluster.nodes]
     if job.group is not None and job.group not in names:
         message = f"`{cluster.name}` has no group of nodes `{job.group}`"
-        yield Problem("HW411", JOB, ("group",), message, did_you_mean(job.group, names, "groups"))
+        near = did_you_mean(job.group, names, "groups")
+        yield Problem("HW411", JOB, ("group",), message, near.text, fix=near.fix)
 
 
 def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
@@ -71,12 +73,17 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     for path, batch in batches(job):
         replicas = mesh.dp_replicate * mesh.dp_shard
         step, sequences = batch.micro_sequences * replicas, global_sequences(batch)
-        if sequences % step:
+        if sequences % step and _is_whole(batch):
             message = f"the global batch of {sequences} sequences is not a multiple of `micro` x data-parallel ranks = {step}"
             found = f"{message} ({batch.micro_sequences} x {replicas} on `{cluster.name}`)"
             above = -(-sequences // step) * step
             hint = f"the nearest multiple is {above} sequences" + (f" or {above - step}" if above > step else "")
             yield Problem("HW305", JOB, path, found, hint)
+
+
+def _is_whole(batch: Batch) -> bool:
+    """Return whether the batch is whole sequences; the number of sequences is rounded else."""
+    return (batch.global_batch.tokens or 0) % batch.sequence_length == 0
 
 
 def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:

@@ -38,7 +38,11 @@ def _check_apart(
         follows = key == "queue" and priority_of(other) == priority_of(each) and each.queue is None
         if other.name != each.name and not follows:
             message = f"the classes `{other.name}` and `{each.name}` share the {key} {value(each)}"
-            yield Problem("HW506", CLUSTER, (*path, index, key), message, f"give each a different `{key}`")
+            hint = f"give each a different `{key}`"
+            if key == "priority" and other.priority is None and each.priority is None:
+                message += f": the upper three bits of their DSCPs, {other.dscp} and {each.dscp}"
+                hint = "set `priority` of one of them, or give it a DSCP with other upper bits, for example 48"
+            yield Problem("HW506", CLUSTER, (*path, index, key), message, hint)
 
 
 def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:

@@ -33,7 +33,8 @@ def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
             if group not in known:
                 message = f"`{storage.name}` is for the nodes `{group}`, but no group has that name"
                 at = ("storage", index, "groups", place)
-                yield Problem("HW236", CLUSTER, at, message, did_you_mean(group, known, "groups"))
+                near = did_you_mean(group, known, "groups")
+                yield Problem("HW236", CLUSTER, at, message, near.text, fix=near.fix)
 
 
 def _check_chain(index: int, cluster: Cluster) -> Iterator[Problem]:

@@ -113,8 +113,8 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
     model = models().get(switches.model)
     if model is None:
         message = f"the catalogue has no switch `{switches.model}`, so its ports are unknown"
-        hint = did_you_mean(switches.model, models(), "switches")
-        yield Problem("HW231", CLUSTER, (*path, "model"), message, hint, Severity.WARNING)
+        near = did_you_mean(switches.model, models(), "switches")
+        yield Problem("HW231", CLUSTER, (*path, "model"), message, near.text, Severity.WARNING, fix=near.fix)
         return
     lanes, room = switches.lanes, model.ports * model.lanes
     if switches.ports * lanes > room:

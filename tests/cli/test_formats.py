@@ -109,6 +109,7 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
         "path": [],
         "message": "cannot read the file: No such file or directory",
         "hint": "check the path and its permissions",
+        "fix": None,
     }
     assert data["problems"][1] == {
         "code": "HW201",
@@ -122,6 +123,7 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
         "path": ["model", "layres"],
         "message": "`layres` is not a field of `model`",
         "hint": "did you mean `layers`?",
+        "fix": "layers",
     }
 
 
@@ -153,7 +155,7 @@ def test_an_unknown_format_is_wrong_usage(capsys: pytest.CaptureFixture[str]) ->
     assert "'text', 'json', 'sarif', 'github'" in capsys.readouterr().err
 
 
-# SARIF 2.1.0, sections 3.13 to 3.49: of every object that is written here, what it must have and what else it may have.
+# SARIF 2.1.0, sections 3.13 to 3.57: of every object that is written here, what it must have and what else it may have.
 OBJECTS = {
     "log": ({"version", "runs"}, {"$schema"}),
     "run": ({"tool"}, {"invocations", "columnKind", "originalUriBaseIds", "results"}),
@@ -161,7 +163,10 @@ OBJECTS = {
     "driver": ({"name"}, {"version", "rules"}),
     "rule": ({"id"}, {"shortDescription", "fullDescription", "help", "defaultConfiguration"}),
     "invocation": ({"executionSuccessful"}, set()),
-    "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations"}),
+    "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "fixes"}),
+    "fix": ({"artifactChanges"}, {"description"}),
+    "artifactChange": ({"artifactLocation", "replacements"}, set()),
+    "replacement": ({"deletedRegion"}, {"insertedContent"}),
     "physicalLocation": ({"artifactLocation"}, {"region"}),
     "artifactLocation": ({"uri"}, {"uriBaseId"}),
     "region": ({"startLine"}, {"startColumn", "endLine", "endColumn"}),
@@ -200,6 +205,12 @@ def test_sarif_is_of_the_form_of_2_1_0(capsys: pytest.CaptureFixture[str]) -> No
         if "endLine" in region:
             begin, end = (region["startLine"], region["startColumn"]), (region["endLine"], region["endColumn"])
             assert begin <= end
+        for fix in result.get("fixes", ()):
+            (change,) = is_a("fix", fix)["artifactChanges"]
+            (replacement,) = is_a("artifactChange", change)["replacements"]
+            assert is_a("replacement", replacement)["deletedRegion"] == region
+            assert change["artifactLocation"] == place["artifactLocation"]
+    assert sum("fixes" in result for result in run["results"]) > 20
 
 
 def test_every_code_is_a_rule_with_its_text_and_level(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,9 @@ SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 def test_emitted_codes_are_those_of_the_table() -> None:
     emitted = {
-        code
-        for path in SOURCES
-        if path.name != "codes.py"
-        for code in re.findall(r'Problem\(\s*"(HW\d+)"|_problem\("(HW\d+)"', path.read_text())
+        code for path in SOURCES if path.name != "codes.py" for code in re.findall(r'[Pp]roblem\(\s*"(HW\d+)"', path.read_text())
     }
-    assert {first or second for first, second in emitted} == set(CODES)
+    assert emitted == set(CODES)
 
 
 def test_documentation_lists_every_code_in_order(update_golden: bool) -> None:

@@ -14,13 +14,13 @@ from headway.cli.verbs.schema import TABLES
 from headway.jobspec.check.pending import PENDING
 from headway.jobspec.choice import Choice
 from headway.jobspec.field_type import field_type
-from headway.jobspec.invalid import field_names
 from headway.jobspec.load import load_bytes
 from headway.jobspec.markdown import anchor, code, table
 from headway.jobspec.parse import MODELS
 from headway.jobspec.reference import reference
 from headway.jobspec.schema import Table
 from headway.jobspec.spec.docstrings import field_descriptions
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.section import Name
 from headway.jobspec.units import Bytes
 

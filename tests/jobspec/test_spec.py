@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
-from headway.jobspec.invalid import field_names
 from headway.jobspec.load import load_bytes
 from headway.jobspec.parse import MODELS, Parsed, parse
 from headway.jobspec.problem import Severity, show
 from headway.jobspec.spec import resilience
 from headway.jobspec.spec.docstrings import field_descriptions
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.job import TrainingJob
 from headway.runner import contract
 from headway.templates.schedulers import SCHEDULERS

@@ -42,6 +42,7 @@ def as_json(problems: Problems, documents: int) -> str:
             "path": list(problem.path),
             "message": problem.message,
             "hint": problem.hint,
+            "fix": problem.fix,
         }
         for problem in problems
     ]
@@ -125,7 +126,17 @@ def _result(problem: Problem, problems: Problems) -> dict[str, Any]:
         "level": problem.severity.value,
         "message": {"text": _said(problem, problems)},
         "locations": [{"physicalLocation": location}],
+        **_fixes(problem, location),
     }
+
+
+def _fixes(problem: Problem, location: Mapping[str, Any]) -> dict[str, Any]:
+    """The text that mends the problem in place of its region, as SARIF's section 3.55 has it; nothing where there is none."""
+    if problem.fix is None:
+        return {}
+    replacement = {"deletedRegion": location["region"], "insertedContent": {"text": problem.fix}}
+    change = {"artifactLocation": location["artifactLocation"], "replacements": [replacement]}
+    return {"fixes": [{"description": {"text": str(problem.hint)}, "artifactChanges": [change]}]}
 
 
 def _artifact(file: str) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """Fills arguments such as `--tp={layout.tp}` with the plan's values, by their names in the spec."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from headway.jobspec.aliases import places
+from headway.jobspec.flow import flow
 from headway.jobspec.plan import JobPlan
-from headway.jobspec.suggest import listed, nearest
+from headway.jobspec.suggest import Hint, listed, nearest
 
 Value = str | int | float | bool
 
@@ -113,37 +115,53 @@ def names_in(argument: str) -> list[str]:
     return [found["name"] for found in _BRACES.finditer(argument) if found["name"] is not None]
 
 
+def names_meant(argument: str, known: Mapping[str, Value | None]) -> set[str]:
+    """Return the known names in braces, and those that unknown ones are meant to be."""
+    return {name if name in known else _meant(name, known) or name for name in names_in(argument)}
+
+
 def section_of(name: str) -> str:
     """Return the job's section of the value, or the field."""
     return name.partition(".")[0]
 
 
-def mistakes(argument: str, known: Mapping[str, Value | None]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the argument, and a hint."""
+def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collection[str] = ()) -> Iterator[tuple[str, Hint]]:
+    """Yield what is wrong with the argument, and a hint; other problems say why names of `invalid` sections have no value."""
     for found in _BRACES.finditer(argument):
         name, alone = found["name"], found["alone"]
         if alone is not None:
-            yield f"a `{alone}` without the other brace", f"write `{alone}{alone}` for a literal brace"
+            yield f"a `{alone}` without the other brace", Hint(f"write `{alone}{alone}` for a literal brace")
         elif name is not None and name not in known:
-            yield f"`{{{name}}}` is not a value of the plan", _hint(name, known)
-        elif name is not None and known[name] is None:
+            yield f"`{{{name}}}` is not a value of the plan", _hint(argument, name, known)
+        elif name is not None and known[name] is None and section_of(name) not in invalid:
             hint = f"set it in the job's `{section_of(name)}`, or leave the argument out"
-            yield f"`{{{name}}}` has no value: the job does not set it", hint
+            yield f"`{{{name}}}` has no value: the job does not set it", Hint(hint)
 
 
 def _text(value: Value | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _hint(name: str, known: Mapping[str, Value | None]) -> str:
+def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
     if name == "model.config":
-        return "write the path itself, relative to where the job is submitted, or pass the sizes, for example `{model.layers}`"
+        return Hint(
+            "write the path itself, relative to where the job is submitted, or pass the sizes, for example `{model.layers}`"
+        )
     if not re.fullmatch(r"[\w.]+", name):
-        return "write `{{` and `}}` for literal braces"
+        return Hint("write `{{` and `}}` for literal braces")
+    near = _meant(name, known)
+    if near is not None:
+        return Hint(f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}}}", f"{{{near}}}")))
+    fields = [each for each in known if each.startswith(f"{name.rpartition('.')[0]}.")]
+    return Hint(f"known names: {listed(fields)}" if fields else "docs/script.md lists all names")
+
+
+def _meant(name: str, known: Mapping[str, Value | None]) -> str | None:
+    """Return the name that a wrong one is meant to be: another program's, or a misspelt one."""
     section, _, field = name.rpartition(".")
-    fields = {each.removeprefix(f"{section}."): each for each in known if each.startswith(f"{section}.")}
-    if fields:
-        near = nearest(field, fields)
-        return f"did you mean `{{{fields[near]}}}`?" if near else f"known names: {listed(fields.values())}"
-    near = next((each for each in known if each.endswith(f".{name}")), None) or nearest(name, known)
-    return f"did you mean `{{{near}}}`?" if near else "docs/script.md lists all names"
+    called = [".".join(place) for place in places("TrainingJob", field) if place[0] == section or not section]
+    ends = [each for each in known if each.endswith(f".{name}")]
+    fields = {each.removeprefix(f"{section}."): each for each in known if section and each.startswith(f"{section}.")}
+    begin = next((fields[each] for each in fields if field.startswith(each)), None)
+    near = begin or (fields.get(str(nearest(field, fields))) if fields else nearest(name, known))
+    return next((each for each in (*called, *ends) if each in known), near)

@@ -15,7 +15,7 @@ from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
 from headway.jobspec.spec.training import Optimizer
 from headway.jobspec.suggest import listed
-from headway.templates.trainers.script.arguments import NAMES, Value, mistakes, names_in, section_of, values, written
+from headway.templates.trainers.script.arguments import NAMES, Value, mistakes, names_meant, section_of, values, written
 from headway.templates.trainers.script.options import ScriptOptions
 
 _ARGV = ("trainer", "options", "argv")
@@ -42,9 +42,11 @@ _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "he
 def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Check that every argument finds its values, and that every value that only a trainer can implement is in an argument."""
     known = values(plan)
+    # A model without sizes has a problem of its own.
+    invalid = {"model"} if plan.model is None and plan.spec["model"] is not None else set()
     for index, argument in enumerate(options.argv):
-        for message, hint in mistakes(argument, known):
-            yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
+        for message, mend in mistakes(argument, known, invalid):
+            yield Problem("HW312", JOB, (*_ARGV, index), message, mend.text, fix=mend.fix)
         if is_for_a_shell(argument):
             message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
             hint = "write the value out, or read the variable in the script"
@@ -99,7 +101,7 @@ def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
 
 def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[str]:
     """Yield values that differ from their defaults and that no argument contains: the model as a whole, all others by name."""
-    used = {name for argument in options.argv for name in names_in(argument)}
+    used = {name for argument in options.argv for name in names_meant(argument, known)}
     if plan.model is not None and not _is_model_told(options, used, plan.spec["model"]["config"]):
         yield "model"
     for name in NAMES:

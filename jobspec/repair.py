@@ -1,0 +1,362 @@
+"""Writes a value in the way that its field reads it: `7 days` becomes `7d`, `400Gbps` becomes `400Gb/s`.
+
+It is read more loosely here than `units` does, and only to say what to write in a problem's hint: nothing is accepted.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from headway.jobspec import units
+from headway.jobspec.flow import flow
+from headway.jobspec.notation import write_bits_per_second, write_bytes, write_bytes_per_second
+from headway.jobspec.suggest import Hint
+
+_NUMBER = r"[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_MEASURED = re.compile(rf"({_NUMBER})\s*([a-z%]*)\s*((?:[a-z].*)?)", re.IGNORECASE)
+_SLURM_TIME = re.compile(r"([0-9]+)-([0-9]{1,2})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_CLOCK = re.compile(r"([0-9]{1,4}):([0-5]?[0-9])")
+_ISO_TIME = re.compile(r"P(?:([0-9]+)W)?(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)S)?)?", re.IGNORECASE)
+_TIME_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)", re.IGNORECASE)
+_BETWEEN_PARTS = re.compile(r"[\s,]*(?:and\s+)?", re.IGNORECASE)
+
+_TIME_UNITS: Mapping[str, tuple[str, float]] = {
+    word: (unit, scale)
+    for unit, scale, words in (
+        ("ms", 1, "ms msec msecs millisecond milliseconds"),
+        ("s", 1, "s sec secs second seconds"),
+        ("m", 1, "m min mins minute minutes"),
+        ("h", 1, "h hr hrs hour hours"),
+        ("d", 1, "d day days"),
+        ("d", 7, "w wk wks week weeks"),
+        ("d", 30, "mo month months"),
+        ("y", 1, "y yr yrs year years"),
+    )
+    for word in words.split()
+}
+_WORDS_OF_PREFIXES: Mapping[str, str] = {
+    **dict.fromkeys(("kilo", "thousand"), "k"),
+    **dict.fromkeys(("mega", "million", "mn"), "M"),
+    **dict.fromkeys(("giga", "billion", "bn"), "G"),
+    **dict.fromkeys(("tera", "trillion"), "T"),
+    "peta": "P",
+    **{f"{letter}i": f"{letter.upper()}i" for letter in "kmgtp"},
+    **{f"{each}i": f"{each[0].upper()}i" for each in ("kib", "meb", "gib", "teb", "peb")},
+    **{letter: letter.upper() if letter != "k" else letter for letter in "kmgtp"},
+    "": "",
+}
+_SCALES: Mapping[str, int] = {"": 1, **{letter: 1000**power for power, letter in enumerate("kMGTP", 1)}} | {
+    f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
+}
+# InfiniBand's names of link speeds, four lanes wide.
+_INFINIBAND: Mapping[str, str] = {"qdr": "40", "fdr": "56", "edr": "100", "hdr": "200", "ndr": "400", "xdr": "800", "gdr": "1600"}
+_STEPS = frozenset(
+    ("step", "steps", "iter", "iters", "iteration", "iterations", "it", "its", "update", "updates", "batches", "optimizer_steps")
+)
+_SEQUENCES = frozenset(
+    ("sequence", "sequences", "seq", "seqs", "sample", "samples", "example", "examples", "sentence", "sentences", "row", "rows")
+)
+_TOKENS = frozenset(("token", "tokens", "tok", "toks", "tks"))
+_NO_LIMIT = frozenset(("infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
+# A number this large without a unit is a number of bytes: no other unit was meant.
+_SURELY_BYTES = 1_000_000
+
+
+def quantity(name: str, value: Any) -> Hint | None:
+    """Return what to write for a `value` that is meant to be the quantity `name` (`notation.Notation.name`); None if unknown."""
+    found = _QUANTITIES[name](str(value).strip()) if _is_plain(value) and name in _QUANTITIES else None
+    return Hint(f"write `{found}`", flow(found)) if isinstance(found, str) else found
+
+
+def number(value: Any, whole: bool) -> Hint | None:
+    """Return the number that a text or another number is meant to be: `"32"`, `32.0`, `100k`, `1e5`."""
+    if not _is_plain(value):
+        return None
+    if isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{1,15}|0o[0-7]{1,20}|0b[01]{1,60}", value.strip()):
+        return Hint(f"write `{int(value, 0)}`", str(int(value, 0)))
+    found = re.fullmatch(rf"(-?{_NUMBER})\s*([kmgtKMGT]i?)?\s*(%?)", str(value).strip())
+    amount = None if found is None else _decimal(found[1].removeprefix("-"))
+    if found is None or amount is None:
+        return None
+    amount *= _SCALES[_WORDS_OF_PREFIXES[(found[2] or "").lower()]]
+    amount = (amount / 100 if found[3] else amount) * (-1 if found[1].startswith("-") else 1)
+    if whole and amount != amount.to_integral_value():
+        return None
+    text = _plain(amount)
+    return Hint(f"write `{text}`", text)
+
+
+def boolean(value: Any) -> Hint | None:
+    """Return the boolean that a text or a number is meant to be: `yes`, `"true"`, `0`."""
+    words = {
+        **dict.fromkeys(("yes", "on", "true", "1", "y", "enabled", "enable"), "true"),
+        **dict.fromkeys(("no", "off", "false", "0", "n", "disabled", "disable", "none"), "false"),
+    }
+    found = words.get(str(value).strip().lower())
+    return None if found is None else Hint(f"write `{found}`", found)
+
+
+def name(value: Any) -> Hint | None:
+    """Return the DNS label nearest to a text: `Llama_70B` becomes `llama-70b`."""
+    if not isinstance(value, str):
+        return None
+    stem = re.sub(r"\.ya?ml$", "", value.strip().rpartition("/")[2])
+    found = re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9]+", "-", stem.lower())).strip("-")[:63].strip("-")
+    return Hint(f"write `{found}`", flow(found)) if found else None
+
+
+def variable(value: Any) -> Hint | None:
+    """Return the name of a variable nearest to a text: `my-var` becomes `my_var`."""
+    found = re.sub(r"[^A-Za-z0-9_]+", "_", str(value).strip()).strip("_")
+    found = f"_{found}" if found[:1].isdigit() else found
+    return Hint(f"write `{found}`", found) if found else None
+
+
+def version(value: Any) -> Hint | None:
+    """Return the version in a text: `v2.7.1+cu128` becomes `2.7.1`."""
+    found = re.search(r"[0-9]{1,4}(?:\.[0-9]{1,5}){1,3}", str(value))
+    if found is None:
+        return None
+    quoted = f'"{found[0]}"' if found[0].count(".") == 1 else found[0]
+    return Hint(f"write `{quoted}`", quoted)
+
+
+def mac(value: Any) -> Hint | None:
+    """Return the MAC address in the notation of Linux: `B8-3F-D2-00-00-01` becomes `b8:3f:d2:00:00:01`."""
+    digits = re.sub(r"[^0-9a-f]", "", str(value).lower())
+    if len(digits) != 12:
+        return None
+    found = ":".join(digits[at : at + 2] for at in range(0, 12, 2))
+    return Hint(f"write `{found}`", flow(found))
+
+
+def store(value: Any) -> Hint | None:
+    """Return the URL of an object store that a text is meant to be: `gcs://bucket`, `S3://bucket`."""
+    found = re.fullmatch(r"([A-Za-z0-9]+)://(.+)", str(value).strip())
+    schemes = {
+        "s3a": "s3",
+        "s3n": "s3",
+        "s3": "s3",
+        "gcs": "gs",
+        "gs": "gs",
+        "az": "az",
+        "abfs": "az",
+        "abfss": "az",
+        "azure": "az",
+    }
+    if found is None or found[1].lower() not in schemes:
+        return None
+    url = f"{schemes[found[1].lower()]}://{found[2]}"
+    return Hint(f"write `{url}`", flow(url)) if url != value else None
+
+
+def items(value: Any, separator: str | None = None) -> Hint | None:
+    """Return the list that a single text is meant to be, its parts between `separator` (blanks if None)."""
+    if not isinstance(value, str) or not value.strip():
+        return None
+    found = flow([each.strip() for each in value.split(separator) if each.strip()])
+    return Hint(f"write `{found}`", found)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and len(str(value)) <= 64
+
+
+def _decimal(text: str) -> Decimal | None:
+    """Return the number, thousands between commas or underscores; None for anything else."""
+    if "," in text and not re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", text):
+        return None
+    try:
+        found = Decimal(text.replace(",", "").replace("_", ""))
+    except InvalidOperation:
+        return None
+    return found if found < Decimal(10) ** 18 else None
+
+
+def _plain(amount: Decimal) -> str:
+    text = f"{amount:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _measured(text: str) -> tuple[Decimal, str, str] | None:
+    """Return the number, the word behind it, and the rest of the text in lower case."""
+    found = _MEASURED.fullmatch(text)
+    amount = None if found is None else _decimal(found[1])
+    return None if found is None or amount is None else (amount, found[2], found[3].strip().lower())
+
+
+def _accepted(text: str, parse: Callable[[str], Any]) -> str | None:
+    """Return the text if the field reads it: no hint leads into the next error."""
+    try:
+        parse(text)
+    except ValueError:
+        return None
+    return text
+
+
+def _time(text: str) -> str | Hint | None:
+    if slurm := _SLURM_TIME.fullmatch(text):
+        days, hours, minutes, seconds = (int(each or 0) for each in slurm.groups())
+        return _seconds(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    if clock := _CLOCK.fullmatch(text):
+        first, second = clock.groups()
+        return Hint(
+            f"write `{int(first)}:{int(second):02}:00` for hours and minutes, `0:{int(first) % 60:02}:{int(second):02}` for minutes"
+        )
+    if (iso := _ISO_TIME.fullmatch(text)) and any(iso.groups()):
+        weeks, days, hours, minutes, seconds = (int(each or 0) for each in iso.groups())
+        return _seconds((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    if re.fullmatch(_NUMBER, text):
+        return Hint(f"write `{text}s` for seconds, `{text}m` for minutes")
+    if text.lower() in _NO_LIMIT:
+        return Hint("leave it out where there is no limit")
+    return _time_parts(text)
+
+
+def _time_parts(text: str) -> str | None:
+    """Return a time that is written as numbers with words: `1 day and 12 hrs`."""
+    parts, at = [], 0
+    while at < len(text):
+        found = _TIME_PART.match(text, at)
+        amount = None if found is None else _decimal(found[1])
+        word = "" if found is None else found[2].lower()
+        if found is None or amount is None or word not in _TIME_UNITS:
+            return None
+        unit, scale = _TIME_UNITS[word]
+        parts.append(f"{_plain(amount * Decimal(scale))}{unit}")
+        between = _BETWEEN_PARTS.match(text, found.end())
+        at = between.end() if between else found.end()
+    return _accepted("".join(parts), units.parse_seconds)
+
+
+def _seconds(seconds: int) -> str | None:
+    """Return the time in days, hours, minutes and seconds, those that are not zero."""
+    parts = []
+    for unit, scale in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, scale)
+        parts += [f"{count}{unit}"] if count else []
+    return _accepted("".join(parts), units.parse_seconds)
+
+
+def _interval(text: str) -> str | Hint | None:
+    return _steps(re.sub(r"^every\s+", "", text, flags=re.IGNORECASE)) or _time(
+        re.sub(r"^every\s+", "", text, flags=re.IGNORECASE)
+    )
+
+
+def _steps(text: str) -> str | None:
+    found = _measured(text)
+    if found is None:
+        return None
+    amount, word, rest = found
+    prefix = ""
+    if word.lower() in _WORDS_OF_PREFIXES and (rest in _STEPS or not rest):
+        prefix = _WORDS_OF_PREFIXES[word.lower()]
+    elif word.lower() not in _STEPS or rest:
+        return None
+    if prefix in {"M", "G", "T", "P"} and not rest:
+        # `5m` and `1M` may be minutes.
+        return None
+    amount *= _SCALES[prefix]
+    return _accepted(f"{_plain(amount)} step{'' if amount == 1 else 's'}", units.parse_steps)
+
+
+def _amount(text: str) -> str | None:
+    found = _measured(text)
+    if found is None:
+        return None
+    amount, word, rest = found
+    if word.lower() in _SEQUENCES | _TOKENS:
+        word, rest = "", word.lower()
+    # `4MiB tokens`: a size's unit where only the prefix is meant.
+    prefix = word.lower().removesuffix("b") if len(word) > 1 else word.lower()
+    if prefix not in _WORDS_OF_PREFIXES:
+        return None
+    scale = _WORDS_OF_PREFIXES[prefix]
+    if rest in _SEQUENCES or (not rest and scale in {"", "k"}):
+        counted = "sequences"
+    elif rest in _TOKENS or not rest:
+        counted = "tokens"
+    else:
+        return None
+    if "." in f"{amount:f}" or amount >= 100_000:
+        return _accepted(f"{_plain(amount * _SCALES[scale])} {counted}", units.parse_amount)
+    return _accepted(f"{_plain(amount)}{scale} {counted}", units.parse_amount)
+
+
+def _prefixed(word: str, endings: str) -> str | None:
+    """Return the prefix of a word that ends in one of the regular expression's endings, or that is a prefix alone."""
+    return _WORDS_OF_PREFIXES.get(re.sub(rf"(?:{endings})$", "", word.lower()))
+
+
+def _size(text: str) -> str | Hint | None:
+    found = _measured(text)
+    if found is None or found[2]:
+        return None
+    amount, word, _ = found
+    if not word:
+        return write_bytes(int(amount)) if amount >= _SURELY_BYTES and amount == amount.to_integral_value() else None
+    prefix = _prefixed(word, "bytes?|b|byte")
+    if prefix is None:
+        return None
+    if re.fullmatch("[kKmMgGtTpP]", word):
+        decimal, binary = f"{_plain(amount)}{prefix}B", f"{_plain(amount)}{prefix.upper()}iB"
+        return Hint(f"write `{binary}` (powers of 1024) or `{decimal}` (powers of 1000)", binary)
+    return _accepted(f"{_plain(amount)}{prefix}B", units.parse_bytes)
+
+
+def _link_speed(text: str) -> str | Hint | None:
+    infiniband = re.fullmatch(r"(?:ib[- ]?)?([a-z]dr)[0-9]*", text.lower())
+    if infiniband and infiniband[1] in _INFINIBAND:
+        return f"{_INFINIBAND[infiniband[1]]}Gb/s"
+    joined = re.sub(r"\s*(?:/|per)\s*s(?:ec(?:ond)?)?$", "ps", text, flags=re.IGNORECASE)
+    found = _measured(joined)
+    if found is None or found[2]:
+        return None
+    amount, word, _ = found
+    if not word:
+        return write_bits_per_second(int(amount) * (1 if amount >= _SURELY_BYTES else 10**9)) if amount == int(amount) else None
+    if re.search(r"B(?:ps)?$|bytes?(?:ps)?$", word):
+        scale = _prefixed(word, "bytesps|byteps|bps|bytes?|b")
+        bits = "" if scale is None else f"{_plain(amount * 8)}{scale}b/s"
+        return Hint(f"`B` is a byte: write `{_plain(amount)}{scale}b/s`, or `{bits}` if bytes are meant") if scale else None
+    prefix = _prefixed(word, "bits?ps|bits?|bps|base|be|ps|e|b")
+    return None if prefix is None else _accepted(f"{_plain(amount)}{prefix}b/s", units.parse_bits_per_second)
+
+
+def _rate(text: str) -> str | Hint | None:
+    joined = re.sub(r"\s*(?:/|per)\s*s(?:ec(?:ond)?)?$", "ps", text, flags=re.IGNORECASE)
+    found = _measured(joined)
+    if found is None or found[2]:
+        return None
+    amount, word, _ = found
+    if not word:
+        whole = amount >= _SURELY_BYTES and amount == amount.to_integral_value()
+        return write_bytes_per_second(int(amount)) if whole else None
+    if re.search(r"bits?(?:ps)?$|[kKmMgGtTpP]i?b(?:ps)?$", word):
+        prefix = _prefixed(word, "bitsps|bitps|bits?|bps|b")
+        return None if prefix is None else _accepted(f"{_plain(amount / 8)}{prefix}B/s", units.parse_bytes_per_second)
+    prefix = _prefixed(word, "bytesps|byteps|bytes?|bps|ps|b")
+    return None if prefix is None else _accepted(f"{_plain(amount)}{prefix}B/s", units.parse_bytes_per_second)
+
+
+def _length(text: str) -> str | None:
+    found = _measured(text)
+    words = {"": "m", **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), "m")}
+    words |= dict.fromkeys(("km", "kilometer", "kilometers", "kilometre", "kilometres"), "km")
+    if found is None or found[2] or found[1].lower() not in words:
+        return None
+    return _accepted(f"{_plain(found[0])}{words[found[1].lower()]}", units.parse_metres)
+
+
+_QUANTITIES: Mapping[str, Callable[[str], str | Hint | None]] = {
+    "size": _size,
+    "link speed": _link_speed,
+    "rate": _rate,
+    "time": _time,
+    "length": _length,
+    "number of steps": _steps,
+    "interval": _interval,
+    "amount": _amount,
+}

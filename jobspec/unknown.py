@@ -1,0 +1,117 @@
+"""Finds what an unknown field is meant to be: a misspelt field, another program's name for one, or a field of another section."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from headway.jobspec import aliases
+from headway.jobspec.document import Document, Path
+from headway.jobspec.flow import flow
+from headway.jobspec.spec.fields import field_names, model_of, owner_of
+from headway.jobspec.suggest import Hint, did_you_mean, joined_or, listed, nearest
+
+# Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
+_SLIP = 0.72
+# The names of a choice's own fields (`choice.Choice`).
+_CHOICE = ("kind", "options")
+# The head of Kubernetes' documents, which people expect of a document with `apiVersion` and `kind`.
+HEAD = ("metadata", "spec")
+# What is listed is read: a section with more fields is described in docs/spec.md.
+_LISTED = 12
+# Longer values are not repeated in a hint.
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown."""
+
+    hint: Hint
+    target: tuple[str, ...] | None = None
+
+
+def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path = ()) -> Meaning:
+    """Return what the field at `loc` below `model` is meant to be; `prefix` is the path of the model's data in the document."""
+    owner, key = owner_of(model, loc[:-1]) or model, str(loc[-1])
+    here, kind = names_of((*prefix, *loc[:-1])), str(document.value(("kind",)))
+    fields = field_names(owner)
+    if same := next((name for name in fields if aliases.normal(name) == aliases.normal(key)), None):
+        return Meaning(Hint(f"write `{same}`", same), (*here, same))
+    if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
+        return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
+    if note := aliases.note(kind, key) if not prefix else None:
+        return Meaning(Hint(note))
+    found = aliases.places(kind, key)
+    renamed = next((place[-1] for place in found if place[:-1] == here and place[-1] in fields), None)
+    if renamed is not None:
+        return Meaning(Hint(f"headway calls it `{renamed}`", renamed), (*here, renamed))
+    homes = tuple(dict.fromkeys(_homes(key, model))) if not prefix else ()
+    if homes:
+        where = joined_or([f"in `{'.'.join(home)}`" if home else "at the top of the document" for home in homes[:3]])
+        return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
+    near = nearest(key, fields, _SLIP)
+    if near is not None:
+        return Meaning(Hint(f"did you mean `{near}`?", near), (*here, near))
+    if found:
+        written, section = _written(found[0][-1], (*prefix, *loc), document), found[0][:-1]
+        where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
+        return Meaning(Hint(f"write {written} {where}"), found[0])
+    return Meaning(Hint(_known(owner, list(fields))))
+
+
+def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = ()) -> dict[Path, Meaning]:
+    """Return the meaning of each unknown field among the errors, by its place below `model`."""
+    return {details["loc"]: meaning(details["loc"], model, document, prefix) for details in found if is_unknown(details)}
+
+
+def misread_sections(error: ValidationError, model: type[BaseModel], document: Document) -> set[str]:
+    """Return the top-level fields that an unknown field is meant to set: their values are not what the author wrote."""
+    found = meanings(error.errors(include_url=False), model, document)
+    if any((key,) in found for key in HEAD):
+        return set(model.model_fields)
+    return {place.target[0] for place in found.values() if place.target is not None}
+
+
+def alias_or_nearest(value: str, allowed: Iterable[str], what: str) -> Hint:
+    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest."""
+    names = list(allowed)
+    found = aliases.values(value, names)
+    if len(found) == 1:
+        return Hint(f"write `{found[0]}`", found[0])
+    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else did_you_mean(value, names, what)
+
+
+def is_unknown(details: ErrorDetails) -> bool:
+    """Return whether the error is a field that its section does not have."""
+    return details["type"] == "extra_forbidden"
+
+
+def names_of(path: Path) -> tuple[str, ...]:
+    """Return the path without the positions in lists."""
+    return tuple(segment for segment in path if isinstance(segment, str))
+
+
+def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the sections at and below `model` that have a field `key`."""
+    fields = field_names(model)
+    if key in fields and tuple(fields) != _CHOICE:
+        yield at
+    for name, info in fields.items():
+        section = model_of(info.annotation)
+        if section is not None:
+            yield from _homes(key, section, (*at, name))
+
+
+def _written(name: str, path: Path, document: Document) -> str:
+    """Return the field under its name here, with the value that it has in the document if that is short."""
+    value = document.value(path)
+    shown = "" if path in document.credentials else flow(value)
+    return f"`{name}: {shown}`" if path in document.scalars and 0 < len(shown) <= _SHOWN else f"`{name}`"
+
+
+def _known(owner: type[BaseModel], names: list[str]) -> str:
+    if len(names) <= _LISTED:
+        return f"known fields: {listed(names)}"
+    return f"docs/spec.md lists the {len(names)} fields of `{owner.__name__}`"

@@ -1,0 +1,51 @@
+"""A fix is the exact text that mends a mistake: with it in place of the problem's region, the problem is gone."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+from headway.jobspec.problem import UNREADABLE
+
+HERE = Path(__file__).parent
+CASES = sorted(path.name for path in HERE.glob("*.yaml"))
+
+
+def problems_of(case: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    main(["check", "--format", "json", case])
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["problems"]
+    return found
+
+
+def mended(text: str, problem: dict[str, Any]) -> str:
+    """Return the text with the problem's fix in place of its region, which is on one line."""
+    lines = text.split("\n")
+    assert problem["line"] == problem["end_line"]
+    line, first, end = problem["line"] - 1, problem["column"] - 1, problem["end_column"] - 1
+    lines[line] = lines[line][:first] + problem["fix"] + lines[line][end:]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fix_applied_mends_its_problem(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(HERE)
+    fixable = [problem for problem in problems_of(case, capsys) if problem["fix"] is not None]
+    if not fixable:
+        return
+    folder = tmp_path / "errors"
+    shutil.copytree(HERE, folder)
+    monkeypatch.chdir(folder)
+    for problem in fixable:
+        file = folder / problem["file"]
+        text = file.read_text()
+        file.write_text(mended(text, problem))
+        after = problems_of(case, capsys)
+        file.write_text(text)
+        key = (problem["code"], problem["path"], problem["message"])
+        assert key not in [(each["code"], each["path"], each["message"]) for each in after]
+        assert not any(each["code"] in UNREADABLE for each in after if each["file"] == problem["file"])

@@ -1,0 +1,252 @@
+"""One mistake in a right document gives one problem, at the mistake, with the text that mends it.
+
+The mistakes are habits from Megatron, torchtitan, Hugging Face, DeepSpeed, Slurm and Kubernetes, other notations of quantities, and slips
+of the pen.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+from tests.errors.test_fixes import mended
+
+HERE = Path(__file__).parent
+JOB = (HERE / "right" / "job.yaml").read_text()
+CLUSTER = (HERE / "right" / "iron.yaml").read_text()
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """`old` of the right document is written as `new`; `code` is the problem and `fix` its mend, or `hint` a part of its hint.
+
+    With the fix alone the document is right, if that `is_whole`.
+    """
+
+    old: str
+    new: str
+    code: str
+    fix: str | None = None
+    hint: str = ""
+    is_whole: bool = True
+
+    def __str__(self) -> str:
+        return self.new.strip()[:40]
+
+
+def key(old: str, new: str, hint: str = "") -> Mistake:
+    """A field by another name; `old` is the right one."""
+    return Mistake(f"{old}:", f"{new}:", "HW201", None if hint else old.strip(" -\n"), hint)
+
+
+def moved(old: str, new: str, hint: str) -> Mistake:
+    """A field in another section."""
+    return Mistake(old, new, "HW201", None, hint)
+
+
+def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint: str = "") -> Mistake:
+    """A value in another notation; the right one mends it."""
+    fix = fix if fix is not None or hint else old.partition(": ")[2]
+    return Mistake(old, f"{old.partition(': ')[0]}: {new}", code, fix, hint)
+
+
+JOBS = [
+    # Typing errors, also of a section with defaults: nothing else is reported.
+    key("nodes", "noeds"),
+    key("nodes", "Nodes"),
+    key("nodes", "num_nodes"),
+    key("batch", "bacth"),
+    key("  preset", "  prest"),
+    key("optimizer", "optimiser"),
+    key("cluster", "clutser"),
+    # Other programs' names.
+    key("  tp", "  tensor_parallel"),
+    key("  tp", "  tensor_model_parallel_size"),
+    key("  tp", "  tensorModelParallelSize"),
+    key("  dp_shard", "  data_parallel_shard_degree"),
+    key("  dp_shard", "  fsdp"),
+    key("  global", "  global_batch_size"),
+    key("  micro", "  micro_batch_size"),
+    key("  micro", "  per_device_train_batch_size"),
+    key("  sequence", "  seq_length"),
+    key("  sequence", "  max_seq_len"),
+    key("  lr", "  learning_rate"),
+    key("  warmup_steps", "  lr_warmup_iters"),
+    key("  compute", "  dtype"),
+    key("  reduce", "  reduce_dtype"),
+    key("recompute", "activation_checkpointing"),
+    key("recompute", "gradient_checkpointing"),
+    key("\nsteps", "\nmax_steps"),
+    key("\nsteps", "\ntrain_iters"),
+    key("environment", "env"),
+    key("checkpoint", "checkpoints"),
+    key("      every", "      save_interval"),
+    key("  time", "  walltime"),
+    key("  spares", "  hot_spares"),
+    key("    budget", "    max_restarts"),
+    key("    join", "    rdzv_timeout"),
+    moved("nodes: 4", "nodes: 4\ngpus_per_node: 8", "set `gpus` of a node group in the cluster"),
+    moved("  tp: 2", "  tp: 2\n  data_parallel: 8", "write `dp_shard`"),
+    moved("layout:\n", "tensor_parallel_size: 2\nlayout:\n", "write `tp: 2` under `layout`"),
+    moved("steps: 1000", "steps: 1000\nlearning_rate: 3.0e-4", "write `lr: 0.0003` under `optimizer`"),
+    moved("steps: 1000", "steps: 1000\ntp: 2", "`tp` belongs in `layout`"),
+    moved("  tp: 2", "  tp: 2\n  nodes: 4", "`nodes` belongs at the top of the document"),
+    moved("steps: 1000", "steps: 1000\npartition: main", "set `partition` in `scheduler.options` of the cluster"),
+    moved("  micro: 1", "  micro: 1\n  gradient_accumulation_steps: 8", "leave it out"),
+    moved("  options:\n    argv", "  argv: [train.py]\n  options:\n    argv", "`argv` belongs under `options`"),
+    Mistake("nodes: 4", "metadata: {name: case}\nspec: {nodes: 4}", "HW201", None, "write `name` at the top"),
+    # Quantities.
+    value("time: 7d", "7 days"),
+    value("time: 7d", "7-00:00:00"),
+    value("time: 7d", "1 week"),
+    value("time: 7d", "604800", "HW213", hint="`604800s` for seconds"),
+    value("time: 7d", "168:00", hint="`168:00:00` for hours and minutes"),
+    value("time: 7d", "24hr", fix="24h"),
+    value("time: 7d", "P7D"),
+    value("join: 10m", "10 min"),
+    value("join: 10m", "10 minutes"),
+    value("every: 100 steps", "100", "HW213"),
+    value("every: 100 steps", "100steps"),
+    value("every: 100 steps", "100 iterations"),
+    value("every: 100 steps", "30 min", fix="30m"),
+    value("global: 256 sequences", "256", "HW213"),
+    value("global: 256 sequences", "256 seqs"),
+    value("global: 256 sequences", "256 samples"),
+    value("global: 256 sequences", "2MiB tokens", fix="2Mi tokens"),
+    value("global: 256 sequences", "2Mi toks", fix="2Mi tokens"),
+    value("nodes: 4", '"4"', "HW203", fix="4"),
+    value("nodes: 4", "4.0", "HW203", fix="4"),
+    value("steps: 1000", "1k", "HW203", fix="1000"),
+    value("steps: 1000", "1e3", "HW203", fix="1000"),
+    value("steps: 1000", '"1,000"', "HW203", fix="1000"),
+    value("lr: 3.0e-4", '"3e-4"', "HW203", fix="0.0003"),
+    value("nodes: 4", "04", "HW110"),
+    value("name: case", "Llama_70B", fix="llama-70b"),
+    value("cluster: iron", "iron.yaml"),
+    value("cluster: iron", "Iron"),
+    value("cluster: iron", "iorn", "HW401"),
+    # Enumerations and other values.
+    value("compute: bf16", "bfloat16", "HW205"),
+    value("compute: bf16", "torch.bfloat16", "HW205"),
+    value("reduce: fp32", "float32", "HW205"),
+    value("recompute: full", '"on"', "HW205"),
+    value("- kind: disk", "local", "HW205"),
+    value("- kind: disk", "dsik", "HW205"),
+    value("kind: script", "torchrun", "HW208"),
+    value("preset: llama-3.1-8b", "llama-3.1-8bb", "HW309"),
+    value("preset: llama-3.1-8b", "llama3.1-8b", "HW309"),
+    Mistake("model:\n  preset: llama-3.1-8b", "model: llama-3.1-8b", "HW203", "{preset: llama-3.1-8b}"),
+    Mistake("{optimizer.lr}", "{optimizer.learning_rate}", "HW312", '"--lr={optimizer.lr}"'),
+    Mistake("{batch.global}", "{batch.global_batch_size}", "HW312", '"--gb={batch.global}"'),
+    value("HF_HOME: /data/hf", "1", "HW203", fix='"1"'),
+    Mistake("  HF_HOME", "  hf-home", "HW204", "hf_home"),
+    # Arithmetic: at the value that has to change.
+    Mistake("global: 256 sequences", "global: 2M tokens", "HW323", None, "the nearest multiple"),
+    Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
+    # Syntax.
+    Mistake("name: case", 'name: "case', "HW105", '"case"'),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: '/data/hf", "HW105", "'/data/hf'"),
+    Mistake("    budget: 3", "\tbudget: 3", "HW105", "    "),
+    Mistake("nodes: 4", "nodes:4", "HW105", "nodes: 4"),
+    Mistake("nodes: 4", "nodes = 4", "HW105", "nodes: 4"),
+    Mistake("nodes: 4", "nodes 4", "HW105", None, "put `: ` after the field's name"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: @data", "HW105", '"@data"'),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: data: hf", "HW105", '"data: hf"'),
+    Mistake("HF_HOME: /data/hf", 'HF_HOME: "data" hf', "HW105", '"data hf"'),
+    Mistake("argv: [", "argv: [[", "HW105", None, "close it with `]`"),
+    Mistake("  tp: 2", " tp: 2", "HW105", None, "the line before has 2 spaces"),
+    Mistake("nodes: 4", "  nodes: 4", "HW105", None, "indent it like the line before"),
+    Mistake("nodes: 4", "nodes:\u00a04", "HW105", " "),
+    Mistake("nodes: 4", "nodes: 4\n---", "HW112", None, "put each document into a separate file"),
+]
+CLUSTERS = [
+    key("fabrics", "fabric"),
+    key("fabrics", "networks"),
+    key("    gpus", "    gpus_per_node"),
+    key("    gpu", "    gpu_type"),
+    key("    host_memory", "    memory"),
+    key("    nics", "    hcas"),
+    key("    cpus", "    cores"),
+    key("    count", "    replicas"),
+    key("    role", "    purpose"),
+    key("    transport", "    protocol"),
+    key("    partition", "    queue"),
+    key("  node_mtbf", "  mtbf"),
+    key("  torch", "  pytorch"),
+    key("    shared", "    is_shared"),
+    key("        lossless", "        pfc"),
+    moved("  kind: slurm\n", "  kind: slurm\n  partition: main\n", "`partition` belongs under `options`"),
+    moved("name: admin", "name: admin\n    vlan: 100", "leave it out"),
+    value("host_memory: 2TiB", "2T", fix="2TiB", hint="`2TiB` (powers of 1024) or `2TB` (powers of 1000)"),
+    value("host_memory: 2TiB", "2tib"),
+    value("host_memory: 2TiB", "2048Gi", fix="2048GiB"),
+    value("host_memory: 2TiB", "2199023255552", "HW213"),
+    value("nic_speed: 400Gb/s", "400G"),
+    value("nic_speed: 400Gb/s", "400Gbps"),
+    value("nic_speed: 400Gb/s", "400GbE"),
+    value("nic_speed: 400Gb/s", "NDR"),
+    value("nic_speed: 400Gb/s", "400", "HW213"),
+    value("nic_speed: 400Gb/s", "400GB/s", hint="`B` is a byte: write `400Gb/s`"),
+    value("write: 200GB/s", "200GBps"),
+    value("write: 200GB/s", "200G"),
+    value("write: 200GB/s", "1600Gbps"),
+    value("node_mtbf: 300d", "300 days"),
+    value('cuda: "12.8"', "12.8", "HW203"),
+    value("torch: 2.8.0", "v2.8.0+cu128"),
+    Mistake("kind: slurm", "kind: k8s", "HW208", "kubernetes", is_whole=False),
+    value("transport: roce", "rocev2", "HW205"),
+    value("role: scale_out", "compute", "HW205"),
+    value("role: management", "mgmt", "HW205"),
+    value("congestion: pfc+ecn", "dcqcn", "HW205"),
+    value("kind: posix", "nfs", "HW205"),
+    value("shared: true", '"yes"', "HW203"),
+    value("gpu: H100-SXM-80", "H100-SMX-80", "HW231"),
+    Mistake("name: admin", "name: rails", "HW209", None, "give each a unique name"),
+    Mistake("congestion:", "rails: 4\n    congestion:", "HW515", "8"),
+    Mistake("dscp: 48", "dscp: 24", "HW506", None, "for example 48"),
+    Mistake("nics: [mlx5_0,", "nics: [{name: mlx5_0, fabric: rials},", "HW236", "rails"),
+    Mistake("nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]", "nics: mlx5_0", "HW203", "[mlx5_0]"),
+    Mistake("interface: eth0", "interfaces: eth0", "HW201", "interface"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "iron.yaml").write_text(CLUSTER)
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def problems(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    main(["check", "--format", "json", "job.yaml"])
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["problems"]
+    return found
+
+
+def test_the_documents_are_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems(capsys) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "mistake"), [*(("job.yaml", each) for each in JOBS), *(("iron.yaml", each) for each in CLUSTERS)], ids=str
+)
+def test_one_mistake_is_one_problem_with_its_mend(
+    folder: Path, capsys: pytest.CaptureFixture[str], file: str, mistake: Mistake
+) -> None:
+    path = folder / file
+    text = path.read_text()
+    assert text.count(mistake.old) >= 1
+    wrong = text.replace(mistake.old, mistake.new, 1)
+    path.write_text(wrong)
+    (problem,) = problems(capsys)
+    assert (problem["code"], problem["file"]) == (mistake.code, file)
+    assert problem["fix"] == mistake.fix
+    assert mistake.hint in problem["hint"]
+    if mistake.fix is not None and mistake.is_whole:
+        path.write_text(mended(wrong, problem))
+        assert problems(capsys) == []

@@ -1,0 +1,94 @@
+"""Other programs' names: each leads to a field or a value of the language, and texts have their form in words."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headway.cli.verbs.schema import TABLES
+from headway.jobspec.aliases import normal, note, places, values
+from headway.jobspec.catalog.table import rows
+from headway.jobspec.forms import FORMS
+from headway.jobspec.parse import MODELS
+from headway.jobspec.schema import document_schema
+from headway.jobspec.spec.fields import field_names, owner_of
+from headway.templates.schedulers import SCHEDULERS
+from headway.templates.switches import SWITCHES
+from headway.templates.trainers import TRAINERS
+
+TABLE = rows("aliases")
+PLACES = [(kind, place) for kind, fields in TABLE["fields"].items() for place in fields]
+
+
+def fields_at(kind: str, section: tuple[str, ...]) -> set[str]:
+    """Return the fields of the section of a document; of options, those of all kinds."""
+    if section and section[-1] == "options":
+        tables: dict[str, Any] = {"scheduler": SCHEDULERS, "trainer": TRAINERS, "data": TRAINERS["builtin"].data}
+        return {name for each in tables[section[0]].values() for name in field_names(each.options)}
+    owner = owner_of(MODELS[kind], section)
+    assert owner is not None, section
+    return set(field_names(owner))
+
+
+@pytest.mark.parametrize(("kind", "place"), PLACES, ids=lambda each: each)
+def test_every_place_is_a_field_that_has_no_alias_of_its_own_name(kind: str, place: str) -> None:
+    *section, field = place.split(".")
+    fields = fields_at(kind, tuple(section))
+    assert field in fields
+    names = TABLE["fields"][kind][place]
+    assert [normal(name) for name in names] == names
+    assert not fields & set(names)
+    assert all(tuple(place.split(".")) in places(kind, name) for name in names)
+
+
+def test_no_name_has_both_a_field_of_its_own_section_and_a_note() -> None:
+    for kind, notes in TABLE["notes"].items():
+        for name, text in notes.items():
+            assert note(kind, name) == text
+            assert not any(len(place) == 1 for place in places(kind, name)), name
+
+
+def literals(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from (str(each) for each in [*schema.get("enum", ()), schema.get("const")] if each is not None)
+        for each in schema.values():
+            yield from literals(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from literals(each)
+
+
+def schemas() -> Iterator[Any]:
+    for kind in MODELS:
+        yield document_schema(TABLES, kind)
+
+
+def test_every_value_is_one_of_the_language() -> None:
+    allowed = {each for schema in schemas() for each in literals(schema)} | {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
+    assert set(TABLE["values"]) - allowed == set()
+    for value, names in TABLE["values"].items():
+        assert all(value in values(name, TABLE["values"]) for name in names)
+
+
+def test_a_name_that_means_two_allowed_values_gives_both() -> None:
+    assert values("ethernet", ["roce", "tcp", "efa"]) == ["roce", "tcp"]
+    assert values("BFloat16", ["bf16", "fp32"]) == ["bf16"]
+
+
+def patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+        for each in schema.values():
+            yield from patterns(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from patterns(each)
+
+
+def test_no_message_shows_a_regular_expression() -> None:
+    found = {pattern for schema in schemas() for pattern in patterns(schema)}
+    quantities = {pattern for pattern in found if pattern.startswith("^(?:")}
+    assert found - quantities - FORMS.keys() == set()
+    assert all(re.compile(pattern) for pattern in FORMS)
