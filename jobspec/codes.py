@@ -73,6 +73,8 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW322": "a sequence longer than the model's learned positions",
         "HW323": "a global batch in tokens that is not a multiple of the sequence length",
         "HW324": "a warm-up and a decay that do not fit into the run",
+        "HW325": "a number format that the job's GPUs have no units for",
+        "HW326": "a layout that the script's framework does not run (warning)",
         "HW401": "no Cluster document of this name",
         "HW402": "several Cluster documents of one name",
         "HW403": "the job needs more nodes than the cluster's group has",
@@ -101,6 +103,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW426": "a mount that cannot be made read-only (warning)",
         "HW427": "a step that does not fit into the GPUs' memory, by the planner's estimate (warning)",
         "HW428": "nodes that are not a multiple of the segments that keep groups of ranks in one NVLink domain",
+        "HW429": "nodes with less memory than the job's processes take (warning)",
         "HW501": "a RoCE fabric without a class that carries collectives",
         "HW502": "an RDMA fabric whose nodes list no adapter",
         "HW503": "a transport that does not fit the fabric's role",
@@ -148,5 +151,8 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW711": "captures of checkpoints that do not fit into a node's memory",
         "HW712": "runs on a storage without hard links",
         "HW713": "spares that cannot replace a node, because a group of ranks needs several of one NVLink domain (warning)",
+        "HW714": "checkpoints to keep that are larger than their storage (warning)",
+        "HW715": "checkpoints that take longer to write than the time between them (warning)",
+        "HW716": "attempts that end before their first checkpoint (warning)",
     }
 )

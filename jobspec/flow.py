@@ -8,7 +8,7 @@ from typing import Any
 from headway.jobspec.scalar import plain_scalar
 
 # Text that needs no quotes between brackets (YAML 1.2, 7.3.3), and some less.
-_PLAIN = re.compile(r"[\w./~+<-]([\w ./~+<>()=@*$%-]|:(?=[\w/]))*(?<! )")
+_PLAIN = re.compile(r"(?!-(?: |$))[\w./~+<-]([\w ./~+<>()=@*$%-]|:(?=[\w/]))*(?<! )")
 
 
 def flow(value: Any) -> str:

@@ -4,6 +4,7 @@ The tree is built from libyaml's event stream, bounded while it is read: PyYAML'
 nested brackets. Nothing here raises on bad input.
 """
 
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path as FilePath
@@ -61,10 +62,12 @@ def _unreadable(name: str, error: OSError | ValueError) -> Problem:
 
 
 def _not_utf8(name: str, content: bytes, start: int) -> tuple[Document, list[Problem]]:
-    message = f"byte {start} is not valid UTF-8"
+    message, hint = f"byte {start} is not valid UTF-8", "save the file as UTF-8"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        message, hint = "the file is in UTF-16", "save it as UTF-8: in PowerShell by `| Out-File -Encoding utf8` in place of `>`"
     span = _span_at(content[:start].decode("utf-8-sig"))
     document = Document(name, content.decode("utf-8-sig", errors="replace"))
-    return document, [Problem("HW102", name, (), message, "save the file as UTF-8", span=span)]
+    return document, [Problem("HW102", name, (), message, hint, span=span)]
 
 
 class _StopError(Exception):

@@ -10,6 +10,7 @@ from headway.jobspec import units
 
 _DECIMAL = {letter: 1000**power for power, letter in enumerate("kMGTP", 1)}
 _BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)}
+_PARTS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -42,6 +43,18 @@ def write_bytes_per_second(number: int) -> str:
 def write_seconds(seconds: float) -> str:
     """Write `90s`, `7d`; fractions of a millisecond are lost."""
     return _in_largest(round(seconds * 1000), _MILLISECONDS) if seconds else "0s"
+
+
+def write_duration(seconds: float) -> str:
+    """Return a time in days, hours, minutes and seconds as a spec may have it, the two largest parts: `2h41m`, `7d`."""
+    largest = next((at for at, (_, scale) in enumerate(_PARTS) if round(seconds) >= scale), len(_PARTS) - 1)
+    shown = _PARTS[largest : largest + 2]
+    left = round(seconds / shown[-1][1]) * shown[-1][1]
+    parts = []
+    for unit, scale in _PARTS:
+        count, left = divmod(left, scale)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
 
 
 def write_metres(metres: int) -> str:

@@ -40,9 +40,15 @@ def no_limits(options: BaseModel) -> Limited:
     return {}
 
 
+def no_problems(options: BaseModel) -> Iterator[Problem]:
+    """Return no problems: options of the right form are right."""
+    return iter(())
+
+
 @dataclass(frozen=True)
 class JobKind:
-    """A scheduler or a trainer. `check`, `render`, `settings` and `files` get options that `options` has validated.
+    """A scheduler or a trainer. `check`, `check_options`, `render`, `settings` and `files` get options that `options` has validated;
+    `check_options` needs no plan, and so finds the mistakes of a document by itself.
 
     Problems name their document by its part (`problem.JOB`). Only for a trainer: `data` are the kinds of data that it
     reads, `needs` the fields of a job that it requires, `only` those with a single supported value, `limits` those that
@@ -59,6 +65,7 @@ class JobKind:
     files: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
     only: Limited = field(default_factory=dict)
     limits: Callable[[Any], Limited] = no_limits
+    check_options: Callable[[Any], Iterator[Problem]] = no_problems
 
 
 @dataclass(frozen=True)

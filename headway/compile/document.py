@@ -25,6 +25,7 @@ from headway.jobspec.problem import CLUSTER, JOB, Problem, capped, locate
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import TrainingJob
+from headway.templates.schedulers import SCHEDULERS
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,10 @@ def check_spec(parsed: AnyParsed) -> Iterator[Problem]:
     document = parsed.document
     if is_cluster(parsed):
         yield from check_cluster(parsed)
-        yield from scheduler_options(document)[1] + provider_options(document)[1]
+        scheduler, problems = scheduler_options(document)
+        yield from problems + provider_options(document)[1]
+        if scheduler is not None:
+            yield from SCHEDULERS[str(document.value(("scheduler", "kind")))].check_options(scheduler)
         for _, problems in switch_options(document).values():
             yield from problems
     elif is_job(parsed):

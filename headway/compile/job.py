@@ -14,13 +14,13 @@ from headway.compile.problems import NoPlanError, Steps, located, passed
 from headway.jobspec.auto import Decisions, with_values
 from headway.jobspec.check.environment import check_environment
 from headway.jobspec.check.placement import check_placement
-from headway.jobspec.document import Document
+from headway.jobspec.document import Document, dotted
 from headway.jobspec.parse import Parsed, parse_job
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
-from headway.templates.kind import Files
+from headway.templates.kind import Files, Limited
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.trainers import TRAINERS
 
@@ -84,12 +84,23 @@ def decide_auto(
 
     kind = TRAINERS[job.spec.trainer.kind]
     limits = {path: values for path, (values, _) in {**kind.only, **kind.limits(trainer)}.items()}
+    yield from located(_without_effect(job, kind.limits(trainer)), job)
     decisions, undecided = decide(job, plan, limits)
     yield from passed(located(undecided, job))
     decided, invalid = parse_job(with_values(job.document, {path: each.value for path, each in decisions.items()}))
     problems: Iterable[Problem] = [*invalid, *check_spec(decided), *check_placement(decided, cluster)]
     yield from passed(located(problems, job, cluster))
     return decided, decisions
+
+
+def _without_effect(job: Parsed[TrainingJob], limits: Limited) -> Iterator[Problem]:
+    """Warn of each `auto` whose value no argument passes to the script: it is decided as if it were left out."""
+    for path in job.undecided:
+        name = dotted(path)
+        if path in limits:
+            message = f"`{name}: auto` has no effect: no argument passes it to the script"
+            hint = f"add an argument with its value, for example `--{path[-1]}={{{name}}}`, or leave it out"
+            yield Problem("HW313", JOB, path, message, hint, Severity.WARNING)
 
 
 def check_plan(
@@ -100,18 +111,26 @@ def check_plan(
     yield from located(check_environment(plan), job)
     yield from located(SCHEDULERS[plan.scheduler].check(options.scheduler, plan, cluster_plan), job, cluster)
     yield from passed(located(trainer.check(options.trainer, plan, cluster_plan), job, cluster))
-    yield from located(_check_memory(plan, cluster_plan), job)
+    yield from located(_check_estimates(plan, cluster_plan), job, cluster)
     yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
     return trainer.settings(options.trainer, plan)
 
 
-def _check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Memory of GPUs for the training, memory of hosts for captures. The ledger is only imported for a job that has one."""
+def _check_estimates(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Memory of GPUs and hosts, the framework's layout, checkpoints. The ledger is only imported for a job that has one."""
     if plan.model is not None and plan.gpus_per_slot:
-        from headway.planner.check.memory import check_memory  # noqa: PLC0415
+        from headway.planner.check.memory import check_host_memory, check_memory  # noqa: PLC0415
 
         yield from check_memory(plan, cluster)
+        yield from check_host_memory(plan, cluster, [group.name for group in cluster.groups].index(plan.group))
+    if plan.spec["trainer"]["options"].get("framework"):
+        from headway.planner.check.framework import check_framework  # noqa: PLC0415
+
+        yield from check_framework(plan)
     if plan.run.checkpoint.tiers:
+        from headway.planner.check.checkpoints import check_checkpoints  # noqa: PLC0415
+
+        yield from check_checkpoints(plan, cluster)
         from headway.planner.check.captures import check_captures  # noqa: PLC0415
 
         yield from check_captures(plan, cluster)

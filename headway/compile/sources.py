@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.compile.document import CheckedDocument, check_document, check_kind
+from headway.compile.marks import is_marked, is_meant, plain
 from headway.compile.problems import NoPlanError, Steps, passed
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes, load_file, read_bytes
@@ -17,20 +18,17 @@ from headway.jobspec.problem import Problem
 SUFFIXES = (".yaml", ".yml")
 # Folders that hold no documents of this repository, some of them with very many files.
 SKIPPED = {"rendered", "node_modules", "__pycache__"}
-_MARK = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?headway/""", re.MULTILINE)
-# A document with one of headway's kinds, or its version under a misspelt key, and no foreign apiVersion, is headway's, with a mistake.
-_FOREIGN = re.compile(rb"""^["']?apiVersion["']?[ \t]*:""", re.MULTILINE)
-_MEANT = re.compile(
-    rb"""^["']?(kind["']?[ \t]*:[ \t]*["']?(TrainingJob|Cluster|Inventory)\b|[\w-]+["']?[ \t]*:[ \t]*["']?headway/v"""
-    rb"""|extends["']?[ \t]*:.*\.ya?ml\b)""",
-    re.MULTILINE,
-)
-# A document in braces, as programs write JSON: its keys stand anywhere.
-_BRACES = re.compile(rb"""\s*(?:#[^\n]*\n\s*)*\{""")
-_MARK_INSIDE = re.compile(rb"""["']?apiVersion["']?\s*:\s*["']?headway/""")
-_BOM = "\ufeff".encode()
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Below:
+    """The headway documents in a folder and below it, in order; the YAML files that are none; and folders that cannot be read."""
+
+    documents: list[Path]
+    passed_over: list[Path]
+    problems: list[Problem]
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,17 @@ class Sources:
         found: T = self._made[key]
         return found
 
-    def documents_below(self, folder: Path) -> Iterator[Path]:
-        """The headway documents in the folder and below it, in order; hidden folders are left out."""
-        for parent, folders, files in os.walk(folder):
+    def below(self, folder: Path) -> Below:
+        """The documents in the folder and below it; hidden folders are left out."""
+        found = Below([], [], [])
+        for parent, folders, files in os.walk(folder, onerror=lambda error: found.problems.append(_unreadable_folder(error))):
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
-            yield from (path for path in (Path(parent, name) for name in sorted(files)) if self._is_headway(path))
+            for path in (Path(parent, name) for name in sorted(files)):
+                if self._is_headway(path) or _is_broken(path):
+                    found.documents.append(path)
+                elif path.suffix.lower() in SUFFIXES:
+                    found.passed_over.append(path)
+        return found
 
     def clusters_around(self, document: Path) -> Iterator[Clusters]:
         """The clusters of the document's folder, then of each parent up to the repository's root (`.git`)."""
@@ -107,7 +111,7 @@ class Sources:
         if document.data is not None:
             return kind_of(document) == kind
         mark = rf"""^["']?kind["']?[ \t]*:[ \t]*["']?{kind}\b"""
-        return re.search(mark.encode(), content.removeprefix(_BOM), re.MULTILINE) is not None
+        return re.search(mark.encode(), plain(content), re.MULTILINE) is not None
 
     def _clusters_in(self, folder: Path) -> Clusters:
         documents = {path: self.load(path)[0] for path in self.of_kind(folder, "Cluster")}
@@ -118,13 +122,14 @@ class Sources:
         return Clusters(named, [path for path, document in documents.items() if document.data is None])
 
     def _is_headway(self, path: Path) -> bool:
-        """Whether the file is YAML that calls itself a headway document, or means to; readable or not as such."""
-        if path.suffix not in SUFFIXES or not is_file(path):  # a pipe would be waited for
+        """Whether the file is YAML or JSON that calls itself a headway document, or means to; readable or not as such."""
+        suffix = path.suffix.lower()
+        if suffix not in (*SUFFIXES, ".json") or not is_file(path):  # a pipe would be waited for
             return False
-        content = (self._content(path) or b"").removeprefix(_BOM)
-        if _BRACES.match(content):
-            return _MARK_INSIDE.search(content) is not None
-        return bool(_MARK.search(content) or (_MEANT.search(content) and not _FOREIGN.search(content)))
+        content = self._content(path)
+        if content is None:
+            return suffix in SUFFIXES
+        return is_marked(content) if suffix == ".json" else is_meant(content)
 
     def _content(self, path: Path) -> bytes | None:
         """Return the file's content; None if it cannot be read."""
@@ -155,6 +160,16 @@ def is_folder(path: Path) -> bool:
 def is_file(path: Path) -> bool:
     """Whether there is a file of that path, and no folder or pipe."""
     return os.path.isfile(path)  # noqa: PTH113 (as above)
+
+
+def _is_broken(path: Path) -> bool:
+    """Whether the file has the name of a document and is a link to nothing."""
+    return path.suffix.lower() in SUFFIXES and path.is_symlink() and not os.path.exists(path)  # noqa: PTH110 (as below)
+
+
+def _unreadable_folder(error: OSError) -> Problem:
+    message = f"cannot read the folder: {error.strerror}"
+    return Problem("HW101", str(error.filename), (), message, "check its permissions, or name the documents in it")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -43,6 +43,8 @@ _UNSAID: Mapping[str, tuple[Any, ...] | None] = {
     "sequence_parallel": (True,),
 }
 _DEGREE_UNSAID = (1,)
+# The reason of a value that the trainer does not leave open (templates/kind.py, `Limited`).
+_ONLY_VALUE = "the only value that the trainer takes"
 # Rounds over the tiers, whose intervals hardly depend on each other.
 _ROUNDS = 3
 
@@ -101,9 +103,10 @@ def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths
     found = found if found.best is not None else search(request)
     if found.best is None:
         raise _in_the_way(found, spec, request, paths) or _nothing_left(found, plan.world_size, paths, limits)
-    reasons = (_reason_of_layout(found, found.best), *["found by the same search"] * len(paths))
+    reasons = iter((_reason_of_layout(found, found.best), *["found by the same search"] * len(paths)))
     return {
-        path: Decision(_value(path, found.best.training, limits), reason) for path, reason in zip(paths, reasons, strict=False)
+        path: Decision(_value(path, found.best.training, limits), _ONLY_VALUE if path in limits else next(reasons))
+        for path in paths
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from math import prod
 
+from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.check.domains import check_domains
 from headway.jobspec.check.layout import check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
@@ -18,7 +19,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import did_you_mean, listed
 from headway.jobspec.units import format_seconds
 from headway.runner.contract import Mesh
 
@@ -154,12 +155,24 @@ def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
     return axis, f"if the others stay the same, `{axis}` can be {fitting}"
 
 
+def _check_format(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    """Check that the GPUs have units for the format of the matrices."""
+    group, compute = _group(job, cluster), job.precision.compute
+    gpu = None if group is None or group.gpu is None else gpus().get(group.gpu)
+    if gpu is None or compute is None or gpu.computes(compute):
+        return
+    message = f"`{gpu.name}` ({gpu.arch}) has no units for {compute}"
+    able = listed(each for each in ("fp8", "bf16") if gpu.computes(each))
+    yield Problem("HW325", JOB, ("precision", "compute"), message, f"use {able}, or GPUs of a later generation")
+
+
 _Rule = Callable[[TrainingJob, Cluster], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
     (("group",), ("name", "nodes"), _check_group),
     (("group", "nodes", "resilience"), ("name", "nodes"), _check_nodes),
     (("group", "nodes", "layout"), ("name", "nodes"), _check_degrees),
     (("group", "nodes", "layout", "batch", "history"), ("name", "nodes"), _check_batch),
+    (("group", "precision"), ("name", "nodes"), _check_format),
     (("group", "checkpoint"), ("name", "nodes", "storage"), _check_storage),
     (("group", "nodes", "limits", "resilience"), ("name", "nodes"), _check_cost),
 )

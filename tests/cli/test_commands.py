@@ -73,12 +73,12 @@ def test_check_of_a_folder_takes_headway_documents_only(repository: Path, capsys
     (repository / ".github").mkdir()
     (repository / ".github" / "cluster.yaml").write_text(CLUSTER)
     assert main(["check", "."]) == 0
-    assert capsys.readouterr().out == "2 documents: no problems\n"
+    assert capsys.readouterr().out == "2 documents: no problems; 2 YAML files passed over: list.yaml, other.yaml\n"
 
 
 def test_check_of_a_file_takes_it_whatever_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "other.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
-    assert main(["check", "other.yaml", "absent.yaml"]) == 1
+    assert main(["check", "other.yaml", "absent.yaml"]) == 2
     out = capsys.readouterr().out
     assert "error[HW206]: unknown apiVersion `apps/v1`" in out
     assert "error[HW101]: cannot read the file: No such file or directory\n  --> absent.yaml\n" in out

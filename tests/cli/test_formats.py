@@ -95,7 +95,8 @@ def test_every_format_says_what_the_text_says(case: str, capsys: pytest.CaptureF
 def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = checked("json", capsys, "five-mistakes.yaml", "absent.yaml")
     data = json.loads(out)
-    assert code == 1
+    # One of the paths is absent.
+    assert code == 2
     assert data["documents"] == 2
     assert data["problems"][0] == {
         "code": "HW101",
@@ -128,7 +129,10 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_fine_document_gives_an_empty_list_and_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert checked("json", capsys, "lab.yaml") == (0, '{"documents": 1, "problems": [], "schema": "headway.problems/1"}\n')
+    assert checked("json", capsys, "lab.yaml") == (
+        0,
+        '{"documents": 1, "passed_over": [], "problems": [], "schema": "headway.problems/1"}\n',
+    )
     assert checked("github", capsys, "lab.yaml") == (0, "")
     code, out = checked("sarif", capsys, "lab.yaml")
     assert (code, json.loads(out)["runs"][0]["results"]) == (0, [])

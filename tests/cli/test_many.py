@@ -1,12 +1,14 @@
 """Many documents in one call: each file is read once, whatever number of jobs and clusters want it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from headway.cli.main import main
 from headway.compile import Sources
 
 STORY = Path(__file__).parents[2] / "examples" / "two-node-slurm"
@@ -51,7 +53,10 @@ def test_each_file_is_read_once(words: list[str], tmp_path: Path) -> None:
 FOREIGN = {
     "manifest.yaml": "apiVersion: v1\nkind: ConfigMap\ndata:\n  job.yaml: |\n    apiVersion: headway/v1alpha1\n    kind: TrainingJob\n",
     "manifest.json.yaml": '{"apiVersion": "v1", "kind": "Cluster", "metadata": {"name": "x"}}',
-    "bom.yaml": "\ufeffapiVersion: v1\nkind: Cluster\n",
+    "bom.yaml": "\ufeffapiVersion: cluster.x-k8s.io/v1beta1\nkind: Cluster\n",
+    "empty.yaml": "",
+    "lightning.yaml": "trainer: {max_steps: 10}\nmodel: {class_path: Net}\ndata: {batch_size: 2}\n",
+    "config.json": '{"model_type": "llama"}',
     "list.yaml": "- headway\n",
 }
 OURS = {
@@ -60,16 +65,82 @@ OURS = {
     "indented.yaml": '{\n  "apiVersion": "headway/v1alpha1"\n}',
     "heir.yaml": "extends: base.yaml\nname: no-header\n",
     "misspelt.yaml": "apiversion: headway/v1alpha1\n",
+    "kubernetes.yaml": "apiVersion: v1\nkind: TrainingJob\n",
+    "kind.yaml": "apiVersion: v1alpha1\nkind: TraningJob\n",
+    "group.yaml": "apiVersion: headwy/v1alpha1\nkind: TrainingJob\n",
+    "headless-job.yaml": "name: a\ncluster: iron\ntrainer: {kind: script}\n",
+    "headless-cluster.yaml": "name: iron\nscheduler: {kind: slurm}\nnodes: []\nstorage: []\n",
+    "capitals.YAML": "apiVersion: headway/v1alpha1\n",
+    "job.json": '{"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}',
 }
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_document_is_found_in_its_folder_however_it_is_written(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(OURS[name])
-    assert list(Sources().documents_below(tmp_path)) == [tmp_path / name]
+    assert Sources().below(tmp_path).documents == [tmp_path / name]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_file_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FOREIGN[name])
-    assert list(Sources().documents_below(tmp_path)) == []
+    found = Sources().below(tmp_path)
+    assert found.documents == []
+    assert found.passed_over == ([tmp_path / name] if name.endswith(".yaml") else [])
+
+
+def test_a_document_in_another_encoding_is_an_error_of_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(OURS["kubernetes.yaml"], encoding="utf-16")
+    assert main(["check", str(tmp_path)]) == 1
+    assert "the file is in UTF-16" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gone.yaml").symlink_to("absent.yaml")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    assert main(["check", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("cannot read the file") == 2
+    assert "2 documents: 2 errors" in out
+
+
+def test_what_only_others_may_read_is_an_error_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "own.yaml").write_text(OURS["bom.yaml"])
+    (tmp_path / "own.yaml").chmod(0)
+    (tmp_path / "jobs").chmod(0)
+    # Root reads everything by two capabilities.
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    program = "import sys; from headway.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = [*without, sys.executable, "-c", program, "check", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    (tmp_path / "jobs").chmod(0o755)
+    assert done.returncode == 1, done.stderr
+    assert "cannot read the folder: Permission denied" in done.stdout
+    assert "cannot read the file: Permission denied" in done.stdout
+
+
+def test_files_that_are_passed_over_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.yaml", "b.yml", "c.yaml", "d.yaml"):
+        (tmp_path / name).write_text("- 1\n")
+    assert main(["check", str(tmp_path)]) == 2
+    assert (
+        f"4 YAML files passed over: {tmp_path}/a.yaml, {tmp_path}/b.yml, {tmp_path}/c.yaml and 1 more" in capsys.readouterr().err
+    )
+    (tmp_path / "lab.yaml").write_text((STORY / "cpu-cluster.yaml").read_text())
+    assert main(["check", str(tmp_path)]) == 0
+    assert "1 document: no problems; 4 YAML files passed over: " in capsys.readouterr().out
+    assert main(["check", str(tmp_path), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["passed_over"]) == 4
+
+
+def test_a_path_that_is_not_there_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path / "absent.yaml")]) == 2
+    assert "cannot read the file: No such file or directory" in capsys.readouterr().out
+
+
+def test_strict_makes_a_warning_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(STORY.parents[1] / "tests" / "errors")
+    assert main(["check", "no-scale-out.yaml"]) == 0
+    assert main(["check", "no-scale-out.yaml", "--strict"]) == 1
+    assert main(["check", "lab.yaml", "--strict"]) == 0

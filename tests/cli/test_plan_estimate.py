@@ -215,28 +215,28 @@ def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> Non
 
 
 @pytest.mark.parametrize(
-    ("gpu", "compute", "told"),
+    ("gpu", "compute", "code"),
     [
-        ("A100-SXM-80", "fp8", "no rate for fp8 in the catalogue, so the time is for bf16"),
-        ("A100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue, so the time is for bf16"),
-        ("H100-SXM-80", "nvfp4", "no rate for nvfp4 in the catalogue, so the time is for fp8"),
-        ("H100-SXM-80", "fp8", None),
-        ("B200-180", "nvfp4", None),
-        ("A100-SXM-80", "bf16", None),
+        ("A100-SXM-80", "fp8", 1),
+        ("A100-SXM-80", "nvfp4", 1),
+        ("H100-SXM-80", "nvfp4", 1),
+        ("H100-SXM-80", "mxfp8", 1),
+        ("MI355X-288", "nvfp4", 1),
+        ("H100-SXM-80", "fp8", 0),
+        ("B200-180", "nvfp4", 0),
+        ("B200-180", "mxfp8", 0),
+        ("A100-SXM-80", "bf16", 0),
     ],
 )
-def test_a_format_that_the_gpu_does_not_have_is_told(
-    gpu: str, compute: str, told: str | None, job: Path, capsys: Capture
-) -> None:
+def test_a_format_that_the_gpu_has_no_units_for_is_refused(gpu: str, compute: str, code: int, job: Path, capsys: Capture) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace("H100-SXM-80", gpu))
     job.write_text(
         JOB.replace("steps: 1000", f"steps: 1000\nprecision: {{compute: {compute}}}").replace(
             "argv: [", "argv: ['{precision.compute}', "
         )
     )
-    assert main(["plan", str(job), "--estimate"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  precision")]
-    assert lines == ([] if told is None else [f"  precision     {gpu} has {told}"])
+    assert main(["plan", str(job), "--estimate"]) == code
+    assert ("HW325" in capsys.readouterr().err) == bool(code)
 
 
 def test_a_terminal_without_blocks_gets_other_bars(job: Path) -> None:

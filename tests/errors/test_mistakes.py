@@ -15,8 +15,8 @@ from headway.cli.main import main
 from tests.errors.test_fixes import mended
 
 HERE = Path(__file__).parent
-JOB = (HERE / "right" / "job.yaml").read_text()
-CLUSTER = (HERE / "right" / "iron.yaml").read_text()
+JOB = (HERE / "right-job.yaml").read_text()
+CLUSTER = (HERE / "iron.yaml").read_text()
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ from headway.cli.terminal import counted
 from headway.cli.views.problems import counts, print_problems
 from headway.compile import PlannedCluster, PlannedJob, Problems, Sources, compile_documents
 from headway.compile.document import is_job
-from headway.compile.sources import is_folder
+from headway.compile.sources import Below, is_folder
 from headway.jobspec.parse import AnyParsed, Parsed, is_partial
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.job import TrainingJob
 from headway.templates.cluster import reader_of
+
+# Files that are passed over by name; more are counted.
+_SHOWN = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="output format: text for people, github for annotations of a pull request (default: %(default)s)",
     )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings too")
     parser.add_argument("--color", action="store_true", help="colour each problem's severity; text format only")
     parser.add_argument(
         "--run",
@@ -38,22 +42,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks each document by itself, each job against its clusters and its run, each cluster against the files rendered from it.
 
-    1 on errors, or when there is no such run; 2 without a document, or where a run is named and no single job.
+    1 on errors, with `--strict` on warnings too, or when there is no such run; 2 without a document, without one of the paths, or where
+    a run is named and no single job.
     """
     sources = Sources()
-    named = (file for path in args.paths for file in (sources.documents_below(path) if is_folder(path) else [path]))
-    files = list(dict.fromkeys(named))
-    if not files:
-        print(f"headway: no headway documents below {', '.join(map(str, args.paths))}", file=sys.stderr)
+    found = [sources.below(path) if is_folder(path) else Below([path], [], []) for path in args.paths]
+    files = list(dict.fromkeys(file for each in found for file in each.documents))
+    passed_over = list(dict.fromkeys(file for each in found for file in each.passed_over))
+    unreadable = [problem for each in found for problem in each.problems]
+    if not files and not unreadable:
+        print(
+            f"headway: no headway documents below {', '.join(map(str, args.paths))}{_passed_over(passed_over)}", file=sys.stderr
+        )
         return 2
     compiled = compile_documents(files, of_inventories=True, sources=sources)
     if args.run is not None and not (len(files) == 1 and all(map(is_job, compiled.documents))):
         print("headway: `--run` compares one job with its run; pass one TrainingJob", file=sys.stderr)
         return 2
-    problems = compiled.problems.plus(_namesakes(compiled.documents), sources.documents)
+    problems = compiled.problems.plus([*unreadable, *_namesakes(compiled.documents)], sources.documents)
     for plan in compiled.plans:
-        found = _read_back(plan)
-        problems = problems.plus(found.problems, found.documents)
+        rendered = _read_back(plan)
+        problems = problems.plus(rendered.problems, rendered.documents)
     taken: list[str] = []
     if args.run is not None:
         compared = _since(
@@ -63,21 +72,31 @@ def run(args: argparse.Namespace) -> int:
             return 1
         taken, refused = compared
         problems = problems.plus(refused, sources.documents)
-    _print(args, problems, len(files), taken)
-    return 1 if problems.errors else 0
+    _print(args, problems, len(files), taken, passed_over)
+    if not all(map(os.path.lexists, args.paths)):
+        return 2
+    return 1 if problems.errors or (args.strict and problems.warnings) else 0
 
 
-def _print(args: argparse.Namespace, problems: Problems, files: int, taken: list[str]) -> None:
-    """The problems of so many files; in text, what the run's next attempt takes up as well."""
+def _print(args: argparse.Namespace, problems: Problems, files: int, taken: list[str], passed_over: list[Path]) -> None:
+    """The problems of so many files, and the YAML files that are none; in text, what the run's next attempt takes up as well."""
     if args.format == "text":
         print_problems(problems, sys.stdout, args.color)
         if taken:
             print(*taken, "", sep="\n")
-        print(f"{counted(files, 'document')}: {counts(problems, 'error')}")
+        print(f"{counted(files, 'document')}: {counts(problems, 'error')}{_passed_over(passed_over)}")
     else:
         from headway.cli.views.formats import FORMATS  # noqa: PLC0415 (most checks are read by people)
 
-        sys.stdout.write(FORMATS[args.format](problems, files))
+        sys.stdout.write(FORMATS[args.format](problems, files, list(map(str, passed_over))))
+
+
+def _passed_over(files: list[Path]) -> str:
+    """The YAML files of the folders that are no headway documents, a few of them by name."""
+    if not files:
+        return ""
+    more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    return f"; {counted(len(files), 'YAML file')} passed over: {', '.join(map(str, files[:_SHOWN]))}{more}"
 
 
 def _since(run: str, jobs: list[Parsed[TrainingJob]], problems: Problems) -> tuple[list[str], list[Problem]] | None:

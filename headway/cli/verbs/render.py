@@ -58,13 +58,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes or compares the tree of every job and cluster; with errors nothing is written."""
     sources = Sources()
-    searched = [file for path in args.paths if is_folder(path) for file in sources.documents_below(path)]
+    below = [sources.below(path) for path in args.paths if is_folder(path)]
+    searched = [file for found in below for file in found.documents]
     files = _once([*searched, *(path for path in args.paths if not is_folder(path))], args.output)
     compiled = compile_documents(files, args.cluster, sources=sources)
     outputs, conflicts = _outputs(compiled, args.output)
     if args.output is None and args.cluster is None:
         _add_stale(outputs, searched)
-    problems = compiled.problems.plus(conflicts, sources.documents)
+    unreadable = [problem for found in below for problem in found.problems]
+    problems = compiled.problems.plus([*conflicts, *unreadable], sources.documents)
     print_problems(problems, sys.stderr)
     if problems.errors:
         return 1

@@ -75,9 +75,6 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
     yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
     yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
-    gpu, compute = training.gpu, training.formats.compute
-    if gpu.lacks(compute):
-        yield "precision", f"{gpu.name} has no rate for {compute} in the catalogue, so the time is for {gpu.rate_of(compute)[0]}"
     needed = max(memory.needed, memory.reserved + memory.outside)
     held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
     yield "GPU memory", f"{memory.verdict}: {held}"

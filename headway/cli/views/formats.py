@@ -1,7 +1,7 @@
 """Formats problems for other programs: JSON, SARIF 2.1.0, and GitHub's workflow commands."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ SUBJECTS: Mapping[str, str] = {
 _WARNING = " (warning)"
 
 
-def as_json(problems: Problems, documents: int) -> str:
+def as_json(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
     """Every problem with its place, lines and columns counted from 1; the end is the first column that is not part of it."""
     listed = [
         {
@@ -46,10 +46,10 @@ def as_json(problems: Problems, documents: int) -> str:
         }
         for problem in problems
     ]
-    return json_text({"schema": SCHEMA, "documents": documents, "problems": listed})
+    return json_text({"schema": SCHEMA, "documents": documents, "passed_over": list(passed_over), "problems": listed})
 
 
-def as_sarif(problems: Problems, documents: int) -> str:
+def as_sarif(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
     """One SARIF run, with every code as a rule. Paths are relative to the repository's root."""
     driver = {"name": "headway", "version": version("headway"), "rules": [_rule(code) for code in CODES]}
     run = {
@@ -62,13 +62,13 @@ def as_sarif(problems: Problems, documents: int) -> str:
     return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def as_github(problems: Problems, documents: int) -> str:
+def as_github(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
     """A workflow command a line, each of which GitHub Actions shows at its place in the pull request."""
     return "".join(f"{_command(problem, problems)}\n" for problem in problems)
 
 
-# What is printed of the problems in so many documents, by the name of the format; `text` is what people read.
-FORMATS: Mapping[str, Callable[[Problems, int], str]] = {"json": as_json, "sarif": as_sarif, "github": as_github}
+# Prints the problems of so many documents, and the files that are none, by the name of the format; `text` is what people read.
+FORMATS: Mapping[str, Callable[[Problems, int, Sequence[str]], str]] = {"json": as_json, "sarif": as_sarif, "github": as_github}
 
 
 def _span(problem: Problem, problems: Problems) -> Span | None:

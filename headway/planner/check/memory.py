@@ -1,23 +1,34 @@
 """Checks a job's step against the memory of its GPUs, by the planner's ledger."""
 
+import math
 from collections.abc import Iterator
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
+from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, states_framework, training_of
 from headway.planner.memory.hints import hints
+from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
+from headway.planner.training import Training
+
+# A parameter and its gradient in bf16.
+_LEAST_BYTES = 4
 
 
 def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Warn if the step does not fit; no error, since a profile may be less exact than a user's measurement.
 
-    A script of an unknown framework is not checked.
+    Of a script of an unknown framework only parameters and gradients are counted, in 2 bytes each and split over all ranks of a replica:
+    no framework needs less.
     """
-    if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot or not states_framework(plan):
+    if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot:
         return
     try:
         training = training_of(plan, cluster)
+        if not states_framework(plan):
+            yield from _check_least(training, plan)
+            return
         use = peak(training)
     except (EstimateError, ValueError):
         return
@@ -31,3 +42,29 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     yield Problem(
         "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING
     )
+
+
+def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterator[Problem]:
+    """Warn if a node of the group, the cluster's `index`-th, has less memory than the job's processes take without any checkpoint."""
+    node = cluster.group(plan.group).host_memory_bytes
+    try:
+        needed = host_bytes_per_node(training_of(plan, cluster), HostLoad(staged=0), plan.procs_per_slot)
+    except (EstimateError, ValueError):
+        return
+    if node is not None and needed > node:
+        ranks = f"{plan.procs_per_slot} rank{'' if plan.procs_per_slot == 1 else 's'} with data loaders"
+        message = f"{ranks} take about {format_bytes(needed)} of host memory, but a node has {format_bytes(node)}"
+        hint = f"correct `host_memory`, for example to `{-(-needed // GIB)}GiB`, or run on larger nodes"
+        yield Problem("HW429", CLUSTER, ("nodes", index, "host_memory"), message, hint, Severity.WARNING)
+
+
+def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
+    needed = training.model.parameters * _LEAST_BYTES / (training.gpus / training.degrees.dp_replicate)
+    room = training.gpu.memory_bytes
+    if needed > room:
+        message = (
+            f"parameters and gradients alone take {needed / GIB:.1f} GiB of each GPU in 2 bytes each, but `{training.gpu.name}` has "
+            f"{room / GIB:.1f} GiB"
+        )
+        nodes = math.ceil(plan.slots * needed / room)
+        yield Problem("HW427", JOB, ("nodes",), message, f"use more than {nodes} nodes, or larger GPUs", Severity.WARNING)

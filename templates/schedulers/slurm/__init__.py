@@ -5,8 +5,8 @@ Start reading: `render.py`, `job.sbatch.j2`.
 """
 
 from headway.templates.kind import JobKind
-from headway.templates.schedulers.slurm.check import check
+from headway.templates.schedulers.slurm.check import check, check_options
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.render import render
 
-SLURM = JobKind(SlurmOptions, check, render)
+SLURM = JobKind(SlurmOptions, check, render, check_options=check_options)

@@ -47,7 +47,6 @@ _OWN = (
 def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Yield problems with containers that nothing starts, impossible mounts, and groups of ranks that Slurm does not
     keep together."""
-    yield from _check_directives(options)
     yield from _check_segment(options, plan, cluster)
     if options.containers is None:
         hint = "if pyxis is installed, add `containers: pyxis` to the cluster's `scheduler.options`; else leave `image` out"
@@ -61,7 +60,7 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     yield from check_variables(plan)
 
 
-def _check_directives(options: SlurmOptions) -> Iterator[Problem]:
+def check_options(options: SlurmOptions) -> Iterator[Problem]:
     """Check the directives. sbatch reads its options by getopt_long(3), which accepts unambiguous prefixes."""
     for index, directive in enumerate(options.directives):
         name = directive.removeprefix("--").partition("=")[0]

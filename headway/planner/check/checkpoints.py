@@ -1,0 +1,106 @@
+"""Checks a run's checkpoints against its storage and the length of an attempt: room, the time to write one, and how often."""
+
+from collections.abc import Iterator
+
+from headway.jobspec.document import Path
+from headway.jobspec.notation import write_duration
+from headway.jobspec.plan import ClusterPlan, JobPlan, StoragePlan
+from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.units import format_bytes
+from headway.planner.from_plan import EstimateError, training_of
+from headway.planner.memory.ledger import checkpoint_bytes
+from headway.planner.training import Training
+from headway.runner.contract import Tier
+
+
+def check_checkpoints(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Warn of checkpoints that do not fit; no error, since their size and the time of a step are estimates."""
+    training = _training(plan, cluster)
+    for index, tier in enumerate(plan.run.checkpoint.tiers):
+        path, storage = ("checkpoint", "tiers", index), _storage(tier, cluster)
+        if training is not None and storage is not None:
+            extra = 2 if plan.run.checkpoint.horizon_steps else 1
+            yield from _check_room(path, tier.keep, extra, checkpoint_bytes(training), storage)
+            yield from _check_writing(path, tier, training, storage)
+    yield from _check_attempt(plan, training)
+
+
+def _check_room(path: Path, keep: int, extra: int, size: int, storage: StoragePlan) -> Iterator[Problem]:
+    """`extra` checkpoints are there in addition to those to keep: one is written before the oldest is deleted, and one may be older."""
+    needed = size * (keep + extra)
+    if storage.capacity_bytes is not None and needed > storage.capacity_bytes:
+        message = (
+            f"{keep} checkpoints of {format_bytes(size)} and the one being written take {format_bytes(needed)}, but `{storage.name}` "
+            f"has {format_bytes(storage.capacity_bytes)}"
+        )
+        most = storage.capacity_bytes // size - extra
+        hint = f"set `keep: {most}`, or use a larger storage" if most >= 2 else "use a larger storage"
+        yield Problem("HW714", JOB, path, message, hint, Severity.WARNING, at_key=True)
+
+
+def _check_writing(path: Path, tier: Tier, training: Training, storage: StoragePlan) -> Iterator[Problem]:
+    interval = None if storage.write_bytes_s is None else _interval_s(tier, training)
+    if storage.write_bytes_s is None or interval is None:
+        return
+    size = checkpoint_bytes(training)
+    writing = size / storage.write_bytes_s
+    if writing > interval:
+        message = (
+            f"writing a checkpoint of {format_bytes(size)} to `{storage.name}` takes {write_duration(writing)}, and one is due "
+            f"every {write_duration(interval)}"
+        )
+        hint = f"save every {write_duration(-(-int(writing * 2) // 60) * 60)} or less often, or correct `write` of the storage"
+        yield Problem("HW715", JOB, (*path, "every"), message, hint, Severity.WARNING)
+
+
+def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem]:
+    """Warn if no tier that outlives an attempt saves within one: only what ranks save in the grace time would be kept."""
+    limit = plan.spec["limits"]["time"]
+    kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in ("disk", "remote")]
+    if limit is None or not kept:
+        return
+    intervals = {index: _interval_s(tier, training) for index, tier in kept}
+    if any(interval is None or interval < limit for interval in intervals.values()):
+        return
+    if plan.run.steps is not None and training is not None and plan.run.steps * _step_s(training) < limit:
+        return
+    index = min(intervals, key=lambda each: intervals[each] or 0)
+    message = (
+        f"an attempt of {write_duration(limit)} ends before its first checkpoint after {write_duration(intervals[index] or 0)}"
+    )
+    hint = f"save more often, for example `every: {write_duration(max(60, limit // 600 * 60))}`, or raise `limits.time`"
+    yield Problem("HW716", JOB, ("checkpoint", "tiers", index, "every"), message, hint, Severity.WARNING)
+
+
+def _training(plan: JobPlan, cluster: ClusterPlan) -> Training | None:
+    try:
+        return training_of(plan, cluster)
+    except (EstimateError, ValueError):
+        return None
+
+
+def _step_s(training: Training) -> float:
+    from headway.planner.estimate import estimate  # noqa: PLC0415 (few intervals have to be turned into a time)
+
+    return estimate(training).step.seconds
+
+
+def _interval_s(tier: Tier, training: Training | None) -> float | None:
+    """Return the seconds between two checkpoints; None where they are counted in steps of unknown length."""
+    if tier.every_s is not None:
+        return tier.every_s
+    try:
+        return None if training is None else tier.interval_s(_step_s(training))
+    except (EstimateError, ValueError):
+        return None
+
+
+def _storage(tier: Tier, cluster: ClusterPlan) -> StoragePlan | None:
+    """Return the storage of the tier: the runs' file system, or the object store whose bucket and prefix begin its URL."""
+    if tier.kind == "disk":
+        return next((each for each in cluster.storage if each.shared and each.path is not None), None)
+    if tier.kind == "remote" and tier.url is not None:
+        return next(
+            (each for each in cluster.storage if each.url is not None and tier.url.startswith(each.url.rstrip("/"))), None
+        )
+    return None
