@@ -74,6 +74,7 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
         "overlap": Rule(How.ANYTIME, "the same data is sent at another time"),
         "compile": Rule(How.ANYTIME, "the same formulas are computed by other kernels"),
         "optimizer": Rule(How.HISTORY, "every later update follows from it"),
+        "run": Rule(How.ANYTIME, "it is short for `trainer`, which is compared"),
         "trainer.kind": Rule(How.NEW_RUN, "another trainer neither computes the same nor loads these checkpoints"),
         "trainer.options": Rule(How.HISTORY, "a script computes what its arguments ask for"),
         "steps": Rule(How.HISTORY, "the learning rate's schedule ends with the last step"),

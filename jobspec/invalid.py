@@ -194,7 +194,7 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
-        return repair.items(value, None if loc[-1] == "argv" else ",")
+        return repair.items(value, None if loc[-1] in ("argv", "run") else ",")
     section = None if info is None else model_of(info.annotation)
     short = None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None

@@ -154,8 +154,9 @@ def _part_of(keyword: str, value: Any, definitions: dict[str, JsonSchema]) -> An
             # A list is never completed.
             return value
         case "if":
-            # Another document's content decides nothing here.
-            return {**value, "required": list(value["properties"])}
+            # Another document's content decides nothing here; of alternatives the first names what the others stand for.
+            named = value["anyOf"][0] if "anyOf" in value else value
+            return {**named, "required": list(named["properties"])}
         case "$ref":
             return _part_reference(value, definitions)
     return _part(value, definitions)
@@ -183,7 +184,10 @@ def _job(schema: JsonSchema, tables: Tables) -> JsonSchema:
     return {
         **schema,
         "properties": {**properties, "data": data},
-        "allOf": [{"if": _with_trainer(name), "then": _of_trainer(name, tables)} for name in tables.data],
+        "allOf": [
+            {"anyOf": [{"required": [name]} for name in ("run", "trainer", "data")]},
+            *({"if": _with_trainer(name), "then": _of_trainer(name, tables)} for name in tables.data),
+        ],
     }
 
 
@@ -242,9 +246,11 @@ def _of_kind(name: str) -> JsonSchema:
 
 
 def _with_trainer(name: str) -> JsonSchema:
-    """Return a job that this trainer runs, which the default one does unasked."""
-    condition = _property("trainer", _of_kind(name))
-    return condition if name == DEFAULT_TRAINER else {**condition, "required": ["trainer"]}
+    """Return a job that this trainer runs: it is named, or `run` or `data` stand for it."""
+    named = {**_property("trainer", _of_kind(name)), "required": ["trainer"]}
+    if name == DEFAULT_TRAINER:
+        return {"anyOf": [named, {"required": ["data"], "not": {"anyOf": [{"required": ["trainer"]}, {"required": ["run"]}]}}]}
+    return {"anyOf": [named, {"required": ["run"]}]} if name == "script" else named
 
 
 def _property(name: str, schema: JsonSchema) -> JsonSchema:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+import headway.jobspec.catalog
 from headway.compile.document import is_cluster, is_inventory
 from headway.compile.inventories import clusters_named_by, read_inventories
 from headway.compile.options import provider_options, switch_options
@@ -62,6 +63,10 @@ def read_clusters(files: Iterable[Path], sources: Sources) -> Steps[list[Parsed[
     return clusters
 
 
+# This machine, for jobs that name no other; a document of the repository with this name counts more.
+LOCAL = Path(headway.jobspec.catalog.__file__).parent / "clusters" / "local.yaml"
+
+
 def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> Steps[Path | None]:
     seen: list[str] = []
     unreadable: list[Path] = []
@@ -75,6 +80,8 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
             return None
         seen += clusters.named
         unreadable += clusters.unreadable
+    if name == LOCAL.stem:
+        return LOCAL
     for path in unreadable:
         yield from sources.load(path)[1]
     message = f"no Cluster document called `{name}` in the job's folder or above it"

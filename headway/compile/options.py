@@ -41,7 +41,7 @@ def switch_options(cluster: Document) -> dict[tuple[str, str], Options]:
 
 def trainer_options(job: Document) -> Options:
     """The options of the job's trainer."""
-    return choose(job, ("trainer",), TRAINERS, DEFAULT_TRAINER)
+    return choose(job, ("trainer",), TRAINERS, _default_trainer(job))
 
 
 def data_options(job: Document) -> Options:
@@ -57,5 +57,10 @@ def fields_needed(job: Document) -> tuple[str, ...]:
 
 
 def _trainer(job: Document) -> JobKind | None:
-    kind = job.value(("trainer", "kind")) if ("trainer",) in job.values else DEFAULT_TRAINER
+    kind = job.value(("trainer", "kind")) if ("trainer",) in job.values else _default_trainer(job)
     return TRAINERS.get(kind) if isinstance(kind, str) else None
+
+
+def _default_trainer(job: Document) -> str | None:
+    """Return the trainer of a job that names none: the only one that reads `data`."""
+    return DEFAULT_TRAINER if job.value(("data",)) is not None else None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from headway.jobspec.invalid import lacking
 from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.spec.job import TrainingJob
 
 
@@ -12,6 +12,15 @@ def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Pr
     """Yield a problem for each missing field; one of the wrong form has a separate one, and a base document may omit any."""
     if not job.has(("partial",)) or job.spec.partial:
         return
+    document = job.document
+    if job.has(("run", "trainer", "data")) and not any(
+        document.value((name,)) is not None for name in ("run", "trainer", "data")
+    ):
+        hint = "write `run: [train.py]` for a training script, or `trainer: {kind: builtin}`"
+        yield Problem("HW202", JOB, (), "`run` or `trainer` is missing from a TrainingJob: nothing is run", hint, at_key=True)
+    if document.value(("run",)) is not None and document.keys.get(("trainer",)) not in (None, document.keys.get(("run",))):
+        message = "`run` and `trainer` are both set, and `run` is short for a trainer"
+        yield Problem("HW210", JOB, ("run",), message, "keep one of the two", at_key=True)
     for name in needs:
         if job.has((name,)) and getattr(job.spec, name) is None:
             yield lacking(name, TrainingJob, job.document)

@@ -18,6 +18,9 @@ from headway.runner import contract
 
 DEFAULT_TRAINER = "builtin"
 
+# execve(2) ends an argument at its first NUL.
+Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+
 _Names = Annotated[tuple[Name, ...], Field(min_length=1, max_length=64)]
 Clusters = Annotated[_Names, BeforeValidator(one_or_many, json_schema_input_type=Name | _Names)]
 
@@ -70,7 +73,8 @@ class TrainingJob(Section):
     """The code that runs: exactly what was reviewed."""
     cluster: Clusters = Field(examples=["two-h100-nodes"])
     """Name of the Cluster document, or a list of names of which the first is the default. It is looked for in the job's folder and then
-    in each folder above, up to the repository's root (`.git`); the nearest counts."""
+    in each folder above, up to the repository's root (`.git`); the nearest counts. `local` is this machine with
+    one rank, where no document has that name."""
     group: Name | None = Field(None, examples=["gpu"])
     """Group of nodes to run on; the cluster's first when left out."""
     nodes: int = Field(1, ge=1, le=100_000, examples=[2])
@@ -93,8 +97,12 @@ class TrainingJob(Section):
     """Whether blocks are compiled by torch.compile."""
     optimizer: Optimizer | None = Field(None, examples=[{"lr": 3e-4, "warmup_steps": 2000}])
     """How the parameters are updated."""
+    run: Annotated[tuple[Argument, ...], Field(min_length=1)] | None = Field(
+        None, exclude=True, examples=[["train.py", "--epochs=3"]]
+    )
+    """The training script and its arguments: short for `trainer: {kind: script, options: {argv: [...]}}`."""
     trainer: Choice = Field(Choice(kind=DEFAULT_TRAINER), examples=[{"kind": "builtin"}])
-    """The trainer that runs the steps."""
+    """The trainer that runs the steps: `script` for a job with `run`, `builtin` for one with `data`; else it has to be named."""
     steps: int | None = Field(None, ge=1, examples=[10000])
     """Optimizer steps of the whole run."""
     seed: int = Field(contract.RunConfig.seed, ge=0, le=2**63 - 1, examples=[1])

@@ -58,6 +58,7 @@ JOBS = [
     key("nodes", "noeds"),
     key("nodes", "Nodes"),
     key("nodes", "num_nodes"),
+    key("trainer", "trianer"),
     key("batch", "bacth"),
     key("  preset", "  prest"),
     key("optimizer", "optimiser"),

@@ -248,6 +248,9 @@ def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Pat
     planned(tmp_path, "train.py")
     job = tmp_path / "job.yaml"
     job.write_text(re.sub("trainer: .*", "", job.read_text()))
+    (problem,) = compile_documents([job]).problems
+    assert problem.message == "`run` or `trainer` is missing from a TrainingJob: nothing is run"
+    job.write_text(job.read_text() + "trainer: {kind: builtin}\n")
     assert [problem.message for problem in compile_documents([job]).problems] == [
         f"`{name}` is missing from a TrainingJob" for name in TRAINERS["builtin"].needs
     ]

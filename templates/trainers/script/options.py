@@ -1,14 +1,10 @@
 """Defines the options of a training script."""
 
-from typing import Annotated
+from pydantic import Field
 
-from pydantic import Field, StringConstraints
-
+from headway.jobspec.spec.job import Argument
 from headway.jobspec.spec.section import Section
 from headway.planner.framework import Framework
-
-# execve(2) ends an argument at its first NUL.
-Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 
 
 class ScriptOptions(Section):

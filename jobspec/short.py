@@ -1,0 +1,43 @@
+"""Writes out the short form of a job: `run` in place of a trainer of kind `script`."""
+
+from dataclasses import replace
+
+from headway.jobspec.document import Document, Path
+
+_RUN: Path = ("run",)
+_TRAINER: Path = ("trainer",)
+_ARGV: Path = (*_TRAINER, "options", "argv")
+
+
+def with_trainer(document: Document) -> Document:
+    """Return the job with the trainer that its `run` is short for; all of it has the positions of `run`.
+
+    Of a `run` and a `trainer` of which a base has one, the heir's counts. A `run` of the wrong form, or in addition to the same
+    document's `trainer`, is left to the reader of the spec.
+    """
+    if not isinstance(document.data, dict) or not _is_argv(document.value(_RUN)):
+        return document
+    if _TRAINER in document.values:
+        of_run, of_trainer = document.origin(_RUN), document.origin(_TRAINER)
+        if of_run is of_trainer:
+            return document
+        if of_trainer is document:
+            return replace(document, data={key: value for key, value in document.data.items() if key != "run"})
+    below = {path for path in document.values if path[:1] == _TRAINER}
+    data = {**document.data, "trainer": {"kind": "script", "options": {"argv": document.data["run"]}}}
+    parts = (_TRAINER, (*_TRAINER, "kind"), (*_TRAINER, "options"), _ARGV)
+    items = {(*_ARGV, *path[1:]): path for path in document.values if path[:1] == _RUN and len(path) > 1}
+    values = {path: span for path, span in document.values.items() if path not in below}
+    keys = {path: span for path, span in document.keys.items() if path[:1] != _TRAINER}
+    values |= dict.fromkeys(parts, document.values[_RUN]) | {path: document.values[at] for path, at in items.items()}
+    keys |= {part: document.keys[_RUN] for part in parts if _RUN in document.keys}
+    scalars = (document.scalars - below) | {path for path, at in items.items() if at in document.scalars}
+    origins = {path: base for path, base in document.origins.items() if path[:1] != _TRAINER}
+    origins |= {(*_ARGV, *path[1:]): base for path, base in document.origins.items() if path[:1] == _RUN}
+    if _RUN in document.origins:
+        origins[_TRAINER] = document.origins[_RUN]
+    return replace(document, data=data, keys=keys, values=values, scalars=frozenset(scalars), origins=origins)
+
+
+def _is_argv(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
