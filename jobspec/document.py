@@ -58,6 +58,16 @@ class Document:
 
     def shown(self, line: int) -> str:
         """Return the line, stars in place of secrets; empty when there is no such line."""
+        # A hundred problems may be on one line of a million characters.
+        if line not in self._shown:
+            self._shown[line] = self._without_secrets(line)
+        return self._shown[line]
+
+    @cached_property
+    def _shown(self) -> dict[int, str]:
+        return {}
+
+    def _without_secrets(self, line: int) -> str:
         text = self._lines[line] if line < len(self._lines) else ""
         for span in self._secrets_of_lines.get(line, ()):
             start = span.column if line == span.line else 0

@@ -44,6 +44,6 @@ FORMS: Mapping[str, str] = {
         "label's key: a name of up to 63 characters, after a domain and `/` or alone"
     ),
     r"^/": "path that begins with `/`",
-    r"^[1-9][0-9]*([KMGT]i|[kMGT])?$": "quantity of Kubernetes: a whole number with `k`, `M`, `G`, `T`, `Ki`, `Mi`, `Gi` or `Ti`",
+    r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$": "whole number with `k`, `M`, `G`, `T`, `Ki`, `Mi`, `Gi` or `Ti`, with `B` or without",
 }
 """The noun after "must be a", by the regular expression, and what the text consists of."""

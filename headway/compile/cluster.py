@@ -70,25 +70,37 @@ LOCAL = Path(headway.jobspec.catalog.__file__).parent / "clusters" / "local.yaml
 def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> Steps[Path | None]:
     seen: list[str] = []
     unreadable: list[Path] = []
-    for clusters in sources.clusters_around(Path(job.document.name)):
+    document = Path(job.document.name)
+    for clusters in sources.clusters_around(document):
         found = clusters.named.get(name, [])
-        if len(found) == 1:
-            return found[0]
         if found:
-            message = f"several Cluster documents are called `{name}`: {listed(map(str, found))}"
-            yield from located([Problem("HW402", JOB, ("cluster", index), message, "rename all but one")], job)
-            return None
+            return (yield from _only(job, index, found))
         seen += clusters.named
         unreadable += clusters.unreadable
+    # `jobs/` and `clusters/` are often next to each other.
+    elsewhere = sources.clusters_beside(document)
+    if name in elsewhere:
+        return (yield from _only(job, index, elsewhere[name]))
+    seen = list(dict.fromkeys([*seen, *elsewhere]))
     if name == LOCAL.stem:
         return LOCAL
     for path in unreadable:
         yield from sources.load(path)[1]
-    message = f"no Cluster document called `{name}` in the job's folder or above it"
+    where = "in the job's folder or above it" if not elsewhere else "in the job's repository"
+    message = f"no Cluster document called `{name}` {where}"
     hint = did_you_mean(name, seen, "clusters") if seen else Hint("put its Cluster document beside the job")
     if unreadable and nearest(name, seen) is None:
         hint = Hint(f"{listed(map(str, unreadable))} cannot be read; run `headway check` to see why")
     yield from located([Problem("HW401", JOB, ("cluster", index), message, hint.text, fix=hint.fix)], job)
+    return None
+
+
+def _only(job: Parsed[TrainingJob], index: int, found: Sequence[Path]) -> Steps[Path | None]:
+    """The one file; None, with a problem, for several of one name."""
+    if len(found) == 1:
+        return found[0]
+    message = f"several Cluster documents are called `{job.spec.cluster[index]}`: {listed(map(str, found))}"
+    yield from located([Problem("HW402", JOB, ("cluster", index), message, "rename all but one")], job)
     return None
 
 

@@ -96,6 +96,14 @@ class Sources:
                 self._clusters[folder] = self._clusters_in(folder)
             yield self._clusters[folder]
 
+    def clusters_beside(self, document: Path) -> Mapping[str, list[Path]]:
+        """The Cluster documents of the document's repository by their names; none without a repository."""
+        folders = _folders_up(document.resolve().parent)
+        if not (folders[-1] / ".git").exists():
+            return {}
+        root = folders[-1] if document.is_absolute() else Path(os.path.relpath(folders[-1]))
+        return self.once(("clusters", root), lambda: self._clusters_below(root))
+
     def of_kind(self, folder: Path, kind: str) -> list[Path]:
         """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order."""
         if (folder, kind) not in self._of_kind:
@@ -120,6 +128,13 @@ class Sources:
             if document.data is not None and not is_partial(document):
                 named.setdefault(str(document.value(("name",))), []).append(path)
         return Clusters(named, [path for path, document in documents.items() if document.data is None])
+
+    def _clusters_below(self, root: Path) -> Mapping[str, list[Path]]:
+        found: dict[str, list[Path]] = {}
+        for folder in dict.fromkeys(path.parent for path in self.below(root).documents):
+            for name, paths in self._clusters_in(folder).named.items():
+                found.setdefault(name, []).extend(paths)
+        return found
 
     def _is_headway(self, path: Path) -> bool:
         """Whether the file is YAML or JSON that calls itself a headway document, or means to; readable or not as such."""

@@ -30,6 +30,10 @@ class ConfigError(Exception):
         self.hint = hint
 
 
+class UnknownTypeError(ConfigError):
+    """A `model_type` that headway does not read: a script may know it."""
+
+
 def read_config(folder: Path, name: str) -> Model:
     """Return the sizes in the file `name`, a path from `folder`. Raises ConfigError."""
     config = _object(name, _content(folder / name, name))
@@ -90,9 +94,8 @@ def _unknown_type(name: str, kind: object) -> NoReturn:
         raise ConfigError(
             f"`{name}`: `model_type` must be text, found {_shown(kind)}", "check that this is the config.json of a model"
         )
-    raise ConfigError(
-        f"`{name}`: headway does not read the model_type {_shown(kind)}", did_you_mean(kind, FAMILIES, "types").text
-    )
+    message = f"`{name}`: headway does not read the model_type {_shown(kind)}"
+    raise UnknownTypeError(message, did_you_mean(kind, FAMILIES, "types").text)
 
 
 def _model(name: str, values: Values) -> Model:

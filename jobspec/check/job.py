@@ -18,6 +18,7 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.model import Model
 from headway.jobspec.units import format_seconds
 
+_GLOBAL = ("batch", "global")
 # The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
 _DIGEST = re.compile(r"[^@]+@([a-z0-9]+(?:[+._-][a-z0-9]+)*):([A-Za-z0-9=_-]+)")
 _HEX_DIGITS = {"sha256": 64, "sha512": 128}
@@ -41,7 +42,8 @@ def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     if not job.has(("model",)) or job.spec.model is None:
         return
     misspelt = job.document.value(("model",)).keys() - Model.model_fields.keys()
-    for problem in check_model(job.spec.model, job.document.folder(("model", "config"))):
+    of_script = job.has(("trainer",)) and job.spec.trainer.kind == "script"
+    for problem in check_model(job.spec.model, job.document.folder(("model", "config")), of_script=of_script):
         if not misspelt or problem.path != ("model",):
             yield problem
 
@@ -62,6 +64,12 @@ def _check_tokens(job: TrainingJob) -> Iterator[Problem]:
         if tokens % length:
             nearest = " or ".join(f"{count} tokens ({count // length} sequences)" for count in nearest_multiples(tokens, length))
             message = f"{tokens} tokens are not a multiple of the {length} tokens of a sequence"
+            # Papers write 16M for 16 x 2^20 tokens.
+            binary = (tokens // 10**6) << 20
+            if tokens % 10**6 == 0 and binary % length == 0 and path == _GLOBAL:
+                written = f"{tokens // 10**6}Mi tokens"
+                yield Problem("HW323", JOB, path, message, f"write `{written}` ({binary // length} sequences)", fix=written)
+                continue
             yield Problem("HW323", JOB, path, message, f"the nearest multiple is {nearest}")
 
 

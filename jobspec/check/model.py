@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headway.jobspec.catalog.huggingface import ConfigError
+from headway.jobspec.catalog.huggingface import ConfigError, UnknownTypeError
 from headway.jobspec.catalog.models import models
 from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.model import UnknownPresetError, described, expert_layers, has_dense_layers, missing_sizes
 from headway.jobspec.spec.model import Model
 from headway.jobspec.suggest import did_you_mean, listed
@@ -14,8 +14,9 @@ from headway.jobspec.suggest import did_you_mean, listed
 _EXAMPLE = "llama-3.1-8b"
 
 
-def check_model(model: Model, folder: Path) -> Iterator[Problem]:
-    """Yield every problem of the model; `folder` is the document's, which `config` is a path from."""
+def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Iterator[Problem]:
+    """Yield every problem of the model; `folder` is the document's, which `config` is a path from. Only a script can train a model whose
+    type is unknown."""
     if model.preset is not None and model.config is not None:
         hint = "keep one of them; sizes set beside it override its sizes"
         yield Problem("HW210", JOB, ("model", "config"), "`config` and `preset` are both set", hint, at_key=True)
@@ -25,6 +26,13 @@ def check_model(model: Model, folder: Path) -> Iterator[Problem]:
     except UnknownPresetError as error:
         near = did_you_mean(str(error), models(), "models")
         yield Problem("HW309", JOB, ("model", "preset"), f"the catalogue has no model `{error}`", near.text, fix=near.fix)
+        return
+    except UnknownTypeError as error:
+        message = (
+            f"{error}, so the model's sizes are unknown: neither memory nor time can be estimated" if of_script else str(error)
+        )
+        hint = f"give its sizes in place of `config`, or leave `model` out; {error.hint}" if of_script else error.hint
+        yield Problem("HW310", JOB, ("model", "config"), message, hint, Severity.WARNING if of_script else Severity.ERROR)
         return
     except ConfigError as error:
         yield Problem("HW310", JOB, ("model", "config"), str(error), error.hint)

@@ -45,6 +45,15 @@ def test_the_cluster_is_found_up_to_the_repositorys_root_and_not_above(
     assert "error[HW401]" in capsys.readouterr().out
 
 
+def test_a_cluster_in_a_folder_next_to_the_jobs_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "clusters" / "slurm").mkdir(parents=True)
+    (repository / "cluster.yaml").rename(repository / "clusters" / "slurm" / "lab.yaml")
+    assert main(["check", "jobs/deep/job.yaml"]) == 0
+    (repository / "clusters" / "other.yaml").write_text(CLUSTER)
+    assert main(["check", "jobs/deep/job.yaml"]) == 1
+    assert "error[HW402]: several Cluster documents" in capsys.readouterr().out
+
+
 def test_the_nearest_cluster_of_a_name_counts(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "jobs" / "near.yaml").write_text(CLUSTER.replace("count: 2", "count: 1"))
     assert main(["check", "jobs/deep/job.yaml"]) == 1

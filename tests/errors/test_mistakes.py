@@ -145,7 +145,7 @@ JOBS = [
     value("HF_HOME: /data/hf", "1", "HW203", fix='"1"'),
     Mistake("  HF_HOME", "  hf-home", "HW204", "hf_home"),
     # Arithmetic: at the value that has to change.
-    Mistake("global: 256 sequences", "global: 2M tokens", "HW323", None, "the nearest multiple"),
+    Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
     # Syntax.
     Mistake("name: case", 'name: "case', "HW105", '"case"'),

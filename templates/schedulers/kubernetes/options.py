@@ -68,7 +68,7 @@ class KubernetesOptions(Section):
     """Lines of POSIX shell that run first in every pod, for example to find `python3`."""
     mounts: tuple[Mount, ...] = Field((), examples=[[{"path": "/scratch", "claim": "scratch"}]])
     """Directories from outside; one of them must hold the runs."""
-    memory: str | None = Field(None, pattern=r"^[1-9][0-9]*([KMGT]i|[kMGT])?$", examples=["1536Gi"])
+    memory: str | None = Field(None, pattern=r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$", examples=["1536Gi"])
     """Memory of one pod, including /dev/shm; without it a pod is among the first to be evicted when its node runs short."""
     rdma: Rdma | None = Field(None, examples=[{"resource": "rdma/hca_shared_devices_a"}])
     """RDMA devices of one pod."""

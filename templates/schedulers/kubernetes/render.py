@@ -110,7 +110,8 @@ def _limits(options: KubernetesOptions, plan: JobPlan) -> dict[str, Any]:
     """Return a pod's resource limits. CPU time has none: a limit there would stop the processes repeatedly."""
     devices = {options.rdma.resource: options.rdma.count} if options.rdma else {}
     gpus = {"nvidia.com/gpu": plan.gpus_per_slot} if plan.gpus_per_slot else {}
-    return {**_given(memory=options.memory), **gpus, **devices}
+    memory = None if options.memory is None else options.memory.removesuffix("B")
+    return {**_given(memory=memory), **gpus, **devices}
 
 
 def _toleration(toleration: Toleration) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from headway.jobspec.aliases import places
@@ -117,7 +118,7 @@ def names_in(argument: str) -> list[str]:
 
 def names_meant(argument: str, known: Mapping[str, Value | None]) -> set[str]:
     """Return the known names in braces, and those that unknown ones are meant to be."""
-    return {name if name in known else _meant(name, known) or name for name in names_in(argument)}
+    return {name if name in known else _meant(name) or name for name in names_in(argument)}
 
 
 def section_of(name: str) -> str:
@@ -149,19 +150,20 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
         )
     if not re.fullmatch(r"[\w.]+", name):
         return Hint("write `{{` and `}}` for literal braces")
-    near = _meant(name, known)
+    near = _meant(name)
     if near is not None:
         return Hint(f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}}}", f"{{{near}}}")))
     fields = [each for each in known if each.startswith(f"{name.rpartition('.')[0]}.")]
     return Hint(f"known names: {listed(fields)}" if fields else "docs/script.md lists all names")
 
 
-def _meant(name: str, known: Mapping[str, Value | None]) -> str | None:
+@cache
+def _meant(name: str) -> str | None:
     """Return the name that a wrong one is meant to be: another program's, or a misspelt one."""
     section, _, field = name.rpartition(".")
     called = [".".join(place) for place in places("TrainingJob", field) if place[0] == section or not section]
-    ends = [each for each in known if each.endswith(f".{name}")]
-    fields = {each.removeprefix(f"{section}."): each for each in known if section and each.startswith(f"{section}.")}
+    ends = [each for each in NAMES if each.endswith(f".{name}")]
+    fields = {each.removeprefix(f"{section}."): each for each in NAMES if section and each.startswith(f"{section}.")}
     begin = next((fields[each] for each in fields if field.startswith(each)), None)
-    near = begin or (fields.get(str(nearest(field, fields))) if fields else nearest(name, known))
-    return next((each for each in (*called, *ends) if each in known), near)
+    near = begin or (fields.get(str(nearest(field, fields))) if fields else nearest(name, NAMES))
+    return next((each for each in (*called, *ends) if each in NAMES), near)

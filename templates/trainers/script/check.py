@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.environment import is_for_a_shell
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.problem import JOB, MAX_PROBLEMS, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
@@ -44,8 +44,12 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     known = values(plan)
     # A model without sizes has a problem of its own.
     invalid = {"model"} if plan.model is None and plan.spec["model"] is not None else set()
+    wrong = 0
     for index, argument in enumerate(options.argv):
+        if wrong > MAX_PROBLEMS:
+            return
         for message, mend in mistakes(argument, known, invalid):
+            wrong += 1
             yield Problem("HW312", JOB, (*_ARGV, index), message, mend.text, fix=mend.fix)
         if is_for_a_shell(argument):
             message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
