@@ -51,6 +51,8 @@ START: Mapping[str, Start] = {
     "queue": Start(2.0, 0.3),
     "late": Start(4.0, 1.0),
 }
+USUAL: Mapping[str, float] = {name: start.value for name, start in START.items()}
+"""Values without any rows."""
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:
@@ -58,14 +60,19 @@ def timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.moe and row.timed]
 
 
-def errors(rows: Sequence[Row], values: Mapping[str, float]) -> dict[str, list[float]]:
-    """Logarithms of estimated over measured step time, by source."""
-    constants = replace(speed.constants(), experts=experts_speed.speed_of(tables_with(values)))
+def errors(rows: Sequence[Row], values: Mapping[str, float], known: speed.Speed | None = None) -> dict[str, list[float]]:
+    """Logarithms of estimated over measured step time, by source; all other constants are those of `known`, or the committed ones."""
+    constants = with_values(speed.constants() if known is None else known, values)
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.training is not None and row.step_s is not None:
             found[row.source].append(math.log(step_time(row.training, constants).seconds / row.step_s))
     return found
+
+
+def with_values(known: speed.Speed, values: Mapping[str, float]) -> speed.Speed:
+    """Return the constants with other ones of models with experts."""
+    return replace(known, experts=experts_speed.speed_of(tables_with(values)))
 
 
 def tables_with(values: Mapping[str, float]) -> dict[str, Any]:
@@ -79,9 +86,9 @@ def tables_with(values: Mapping[str, float]) -> dict[str, Any]:
     return tables
 
 
-def cost(rows: Sequence[Row], values: Mapping[str, float]) -> float:
+def cost(rows: Sequence[Row], values: Mapping[str, float], known: speed.Speed | None = None) -> float:
     """Return what the fit minimises."""
-    sources = errors(rows, values).values()
+    sources = errors(rows, values, known).values()
     mean = statistics.mean(statistics.mean(robust(error) for error in of_source) for of_source in sources)
     return mean + _PULL * sum((math.log(values[name] / start.value) / start.spread) ** 2 for name, start in START.items())
 
@@ -92,9 +99,9 @@ def robust(error: float) -> float:
     return abs(error) - 0.7 * far
 
 
-def fit(rows: Sequence[Row], values: Mapping[str, float]) -> dict[str, float]:
-    """Constants near `values` that no single change of theirs makes better."""
-    best, least = dict(values), cost(rows, values)
+def fit(rows: Sequence[Row], values: Mapping[str, float], known: speed.Speed | None = None) -> dict[str, float]:
+    """Constants near `values` that no single change of theirs makes better; all other constants as in `errors`."""
+    best, least = dict(values), cost(rows, values, known)
     for step in _STEPS:
         improved = True
         while improved:
@@ -102,7 +109,7 @@ def fit(rows: Sequence[Row], values: Mapping[str, float]) -> dict[str, float]:
             for name in START:
                 for direction in (step, -step):
                     trial = {**best, name: _bounded(name, best[name] * math.exp(direction))}
-                    found = cost(rows, trial)
+                    found = cost(rows, trial, known)
                     if found < least - 1e-5:
                         best, least, improved = trial, found, True
     return best
@@ -179,8 +186,7 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     rows = timed(read())
-    usual = {name: start.value for name, start in START.items()}
-    found = fit(rows, usual)
+    found = fit(rows, USUAL)
     for name, value in found.items():
         print(f"{name:24} {value:10.3f}")
     _table(rows, found)
@@ -188,7 +194,7 @@ def main() -> None:
         file = experts_speed.FILE
         file.write_text(written(file.read_text(encoding="utf-8"), found), encoding="utf-8")
     if chosen.leave_one_out:
-        _leave_out(rows, usual)
+        _leave_out(rows, USUAL)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,92 @@
+"""Reads intervals.yaml: how far steps of sources that no constant was fitted on were from their estimates."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headway.planner.training import Training
+
+FILE = Path(__file__).with_name("intervals.yaml")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Logarithms of measured over estimated time that 90 % of the steps of a class are between."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class WideInterval(Interval):
+    """The interval of one training; `reasons` are what no published step has in common with it, as text, and make it wide."""
+
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The published steps that constants were fitted on: of which `accelerators`, on how many GPUs and ranks of `ep` at most."""
+
+    accelerators: frozenset[str]
+    gpus: int
+    ep: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Intervals by class, and what was `measured`: each by the kind of model, `dense` or `experts`.
+
+    `usual` is of steps like those that were measured, `accelerator` of an accelerator without a measured step, `gpus` and `ep` of more GPUs
+    and more ranks of `ep` than any measured step.
+    """
+
+    classes: Mapping[str, Mapping[str, Interval]]
+    measured: Mapping[str, Measured]
+
+    def of(self, training: Training) -> WideInterval:
+        """Return the interval that holds all that apply to the training, with what makes it wide."""
+        kind = "dense" if training.model.experts is None else "experts"
+        table = self.classes[kind]
+        found = dict(_unlike(training, self.measured[kind], " with experts" if kind == "experts" else ""))
+        each = [table["usual"], *(table[name] for name in found)]
+        return WideInterval(min(one.low for one in each), max(one.high for one in each), tuple(found.values()))
+
+
+def _unlike(training: Training, measured: Measured, experts: str) -> Iterator[tuple[str, str]]:
+    """Yield each class beyond the usual one that the training is in, with its reason."""
+    if training.gpu.name not in measured.accelerators:
+        yield "accelerator", f"no published step{experts} on {training.gpu.name} was measured"
+    if training.gpus > measured.gpus:
+        yield "gpus", f"no published step{experts} on more than {measured.gpus:,} GPUs was measured"
+    if training.degrees.ep > measured.ep:
+        yield "ep", f"no published step{experts} at ep > {measured.ep} was measured"
+
+
+@cache
+def intervals() -> Intervals:
+    """Return the committed intervals."""
+    return intervals_of(read())
+
+
+def read() -> dict[str, Any]:
+    """intervals.yaml unchanged."""
+    found: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    return found
+
+
+def intervals_of(tables: Mapping[str, Any]) -> Intervals:
+    """Return the tables of intervals.yaml as records."""
+    return Intervals(
+        classes={
+            kind: {name: Interval(*row["interval"]) for name, row in table.items()} for kind, table in tables["classes"].items()
+        },
+        measured={
+            kind: Measured(frozenset(row["accelerators"]), row["gpus"], row.get("ep", 1))
+            for kind, row in tables["measured"].items()
+        },
+    )
