@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from benchmarks.planner import unseen
 from benchmarks.planner.least_squares import OWN_LINE, Fit, training_of
 from benchmarks.planner.rows import Row, read
@@ -24,8 +22,6 @@ from headway.planner.speed.step import step_time
 from headway.planner.training import Training
 
 _OWN_STRIDE = 24
-# A framework with fewer rows has the interval of all; no interval is narrower than what repeated runs differ by.
-_ENOUGH_ROWS, _LEAST_SPREAD = 24, 0.06
 # What an error counts as at most where errors are multiplied.
 _FAR_OFF = 0.3
 
@@ -70,21 +66,6 @@ def _summary(found: Mapping[str, Sequence[tuple[Row, float]]]) -> dict[str, Any]
             by_source.setdefault(row.source, []).append((math.exp(error), 1.0))
     means = {source: mean_of_groups({source: pairs}) for source, pairs in sorted(by_source.items())}
     return {"mean_over_sources": mean_of_groups(by_source), "by_source": means}
-
-
-def _spread(pairs: Sequence[tuple[Row, float]]) -> dict[str, tuple[float, float]]:
-    """Between which logarithms of measured over estimated time nine of ten rows lie, by framework; those of few rows have what all have."""
-    by_framework = dict[str, list[float]]()
-    for row, error in pairs:
-        by_framework.setdefault(training_of(row).framework, []).append(-error)
-    all_ = sorted(-error for _, error in pairs)
-    found = {name: _ninety(errors) for name, errors in sorted(by_framework.items()) if len(errors) >= _ENOUGH_ROWS}
-    return found | {"other": _ninety(all_)}
-
-
-def _ninety(errors: Sequence[float]) -> tuple[float, float]:
-    low, high = np.quantile(errors, [0.05, 0.95])
-    return round(min(float(low), -_LEAST_SPREAD), 3), round(max(float(high), _LEAST_SPREAD), 3)
 
 
 def _likeness(pairs: Sequence[tuple[Row, float]], length: float) -> dict[str, float]:
@@ -143,13 +124,11 @@ def main() -> None:
 
 
 def _leave_out(rows: Sequence[Row]) -> None:
-    """Write the results on rows that a fit did not see: the scores, the intervals, and how alike errors are on an unknown cluster."""
+    """Write the results on rows that a fit did not see: the scores, and how alike errors are on an unknown cluster."""
     sources, scales, models = left_out(rows, lambda row: row.source), left_out(rows, _by_scale), left_out(rows, _by_model)
-    intervals = _spread([*_pairs(scales), *_pairs(models)])
-    values: dict[tuple[str, ...], str] = {("spread", name): f"[{low}, {high}]" for name, (low, high) in intervals.items()}
     likeness = _likeness(_pairs(sources), speed.constants().likeness["distance"])
-    _write(values | {("likeness", name): str(value) for name, value in likeness.items()})
-    report = _summary(sources) | {"scales": _summary(scales), "models": _summary(models)}
+    _write({("likeness", name): str(value) for name, value in likeness.items()})
+    report = {"scales": _summary(scales), "models": _summary(models)}
     unseen.write(report)
     print(json.dumps(report, indent=1))
 

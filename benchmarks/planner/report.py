@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.planner.goals import Goal, goals
+from benchmarks.planner.intervals import Coverage
 from benchmarks.planner.layouts import Choices
 from benchmarks.planner.memories import Verdicts
 from benchmarks.planner.score import Beside, ByLayout, Counts, Score
@@ -16,6 +17,9 @@ _IDS = 4
 def lines(score: Score) -> Iterator[str]:
     """Yield the whole report."""
     yield from _counts(score.counts)
+    yield from _unseen("dense models", score.unseen_sources)
+    yield from _unseen("models with experts", score.unseen_sources["experts"])
+    yield from _coverage(score.coverage)
     yield from _kind("Step time, dense models", score.dense)
     yield from _transfer(score.transfer)
     yield from _left_one_out(score.left_one_out, "fit")
@@ -89,12 +93,28 @@ def _transfer(found: Transfer | None) -> Iterator[str]:
     )
 
 
+def _unseen(kind: str, found: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"Step time, {kind}, of sources that no constant saw (benchmarks.planner.leave_out, on its own rows)"
+    yield f"  mean over sources {_share(found['mean_over_sources'])}, by the naive model {_share(found['naive']['mean_over_sources'])}"
+    yield f"  pooled            {_share(found['pooled'])} ({found['rows']} rows), by the naive model {_share(found['naive']['pooled'])}"
+    yield "    " + ", ".join(f"{source} {share:.1%}" for source, share in found["by_source"].items())
+
+
+def _coverage(found: tuple[Coverage, ...]) -> Iterator[str]:
+    yield ""
+    yield "Intervals of 90 %, of rows whose source none of them saw; ends differ by the factor (median)"
+    for each in found:
+        yield (
+            f"  {each.name:30} {each.rows:4} rows of {each.sources:2} sources: hold {each.held:.1%}, mean over sources "
+            f"{each.held_over_sources:.1%}, factor {each.factor:.2f}; naive model {each.naive_held:.1%}, factor {each.naive_factor:.2f}"
+        )
+
+
 def _left_one_out(found: Mapping[str, Any] | None, fit: str) -> Iterator[str]:
     if found is None:
-        yield f"  a source that no constant saw: `python -m benchmarks.planner.{fit} --leave-one-out` has not measured it"
+        yield f"  models that no constant saw: `python -m benchmarks.planner.{fit} --leave-one-out` has not measured them"
         return
-    yield f"  a source that no constant saw: mean over sources {found['mean_over_sources']:.1%} (benchmarks.planner.{fit}, on its own rows)"
-    yield "    " + ", ".join(f"{source} {share:.1%}" for source, share in found["by_source"].items() if share is not None)
     if "scales" in found:
         yield f"  models and numbers of GPUs that no constant saw: mean over sources {found['scales']['mean_over_sources']:.1%}"
     elif "models" in found:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from benchmarks.planner import unseen
+from benchmarks.planner.intervals import Coverage, coverages
 from benchmarks.planner.layouts import Choices, Sweep, by_source, choices, choices_by_verdict, summed, sweeps
 from benchmarks.planner.memories import Peaks, Verdicts, comparable, labelled, peaks, verdicts
 from benchmarks.planner.naive import naive_seconds
@@ -67,8 +68,8 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class Score:
-    """One run. `left_one_out` is what the fits measured when the constants were fitted: a source that no constant saw, and under `experts`
-    the same of models with experts."""
+    """One run. `unseen_sources`, `left_one_out` and `coverage` were measured when the constants were fitted (unseen.py, intervals.py):
+    sources that no constant saw, fifths and models that none saw, and how many steps of such sources intervals hold."""
 
     counts: Counts
     dense: Kind
@@ -76,7 +77,9 @@ class Score:
     own_line: Kind
     transfer: Transfer | None
     transfer_experts: Transfer | None
+    unseen_sources: Mapping[str, Any]
     left_one_out: Mapping[str, Any] | None
+    coverage: tuple[Coverage, ...]
     peaks: Peaks
     out_of_memory: OutOfMemory
     layouts: ByLayout
@@ -100,7 +103,9 @@ def score(rows: Sequence[Row], peers: bool = True) -> tuple[Score, list[Predicte
         own_line=kind([row for row in times if row.predicted.row.source == OWN_LINE]),
         transfer=transfer(dense),
         transfer_experts=transfer(experts),
+        unseen_sources=unseen.sources(),
         left_one_out=unseen.read(),
+        coverage=coverages(),
         peaks=peaks(predictions),
         out_of_memory=_out_of_memory(labelled(predictions)),
         layouts=_by_layout([sweep for sweep in found if sweep.source != OWN_LINE]),

@@ -34,15 +34,18 @@ def measured(peers: bool = False) -> tuple[Score, list[Predicted]]:
 def headline() -> str:
     """The figures of a dense step and of memory in a sentence."""
     found, _ = measured()
-    steps, peaks = found.dense.pooled, found.peaks.known
+    steps, peaks, unseen = found.dense.pooled, found.peaks.known, found.unseen_sources
     assert steps is not None
     assert peaks is not None
-    left = found.left_one_out
-    unseen = f", and {left['mean_over_sources']:.1%} for sources that no constant was fitted on" if left else ""
+    held = {each.name: each.held for each in found.coverage}
     return (
-        f"Compared with {steps.rows} published steps of dense models, on which its constants were fitted, the time has a mean error of "
-        f"{steps.mean:.1%} (median {steps.median:.1%}){unseen}. Compared with {peaks.rows} published peaks of memory, the mean error is "
-        f"{peaks.mean:.1%}."
+        f"On sources that no constant was fitted on, the time of a step has a mean error of {unseen['pooled']:.1%} for dense models "
+        f"({unseen['rows']} published steps; {unseen['mean_over_sources']:.1%} as the mean over sources; one utilization per accelerator "
+        f"and format: {unseen['naive']['pooled']:.1%}) and of {unseen['experts']['pooled']:.1%} with experts ({unseen['experts']['rows']} "
+        f"steps; {unseen['experts']['mean_over_sources']:.1%} over sources). The printed intervals of 90% hold "
+        f"{held['dense, unseen sources']:.1%} and {held['experts, unseen sources']:.1%} of these steps. On the rows that the constants "
+        f"were fitted on, the error of a dense step is {steps.mean:.1%}. Compared with {peaks.rows} published peaks of memory, the mean "
+        f"error is {peaks.mean:.1%}."
     )
 
 
@@ -54,15 +57,17 @@ def scores_markdown() -> str:
             *_rows(found, predictions),
             "### What was measured",
             _goals(found),
+            "### Sources that no constant saw",
+            *_unseen(found),
+            "### Intervals",
+            _coverage(found),
             "### Step time, dense models",
             _by_source(found.dense),
             *_wrong(found.dense),
             "### Step time, models with experts",
             _by_source(found.experts),
             *_wrong(found.experts),
-            *_unseen_experts(found),
             *_own_line(found.own_line),
-            *_unseen(found),
             "### The worst rows",
             _worst(predictions),
             "### Memory",
@@ -179,26 +184,60 @@ def _row(row: Timed) -> tuple[str, ...]:
 
 
 def _unseen(found: Score) -> Iterator[str]:
-    """Rows that no constant saw."""
+    """Rows that no constant saw, of dense models and of those with experts."""
+    dense, experts = found.unseen_sources, found.unseen_sources["experts"]
+    rows = (
+        (
+            name,
+            str(each["rows"]),
+            _share(each["pooled"]),
+            _share(each["mean_over_sources"]),
+            _share(each["naive"]["pooled"]),
+            _share(each["naive"]["mean_over_sources"]),
+        )
+        for name, each in (("dense", dense), ("with experts", experts))
+    )
+    yield table(
+        ("models", "rows", "error, pooled", "mean over sources", "naive model, pooled", "naive model, over sources"), rows
+    )
+    for name, each in (("Dense", dense), ("With experts", experts)):
+        by_source = ", ".join(f"{source} {share:.1%}" for source, share in each["by_source"].items())
+        yield f"{name}: {by_source}."
     left = found.left_one_out
     if left is not None:
-        by_source = ", ".join(f"{source} {share:.1%}" for source, share in left["by_source"].items() if share is not None)
-        yield f"Each source predicted by constants that were fitted on the others: {by_source}; mean {left['mean_over_sources']:.1%}."
-        folds = {"scales": "groups of a source, model, accelerator and number of GPUs", "models": "models of a source"}
-        said = (f"{text} {left[name]['mean_over_sources']:.1%}" for name, text in folds.items() if name in left)
-        yield f"By fifths that the fit did not see, mean over sources: {', '.join(said)}."
-
-
-def _unseen_experts(found: Score) -> Iterator[str]:
-    """The same of models with experts: each model of a source on an accelerator in turn."""
-    left = (found.left_one_out or {}).get("experts")
-    if left is not None:
-        by_source = ", ".join(f"{source} {share:.1%}" for source, share in left["by_source"].items())
-        models = left["models"]["mean_over_sources"]
         yield (
-            f"Each source predicted by constants that were fitted on the others: {by_source}; mean {left['mean_over_sources']:.1%}. Each "
-            f"model of a source left out alone: {models:.1%}, mean over sources."
+            "By fifths that the fit did not see, mean over sources: groups of a source, model, accelerator and number of GPUs "
+            f"{left['scales']['mean_over_sources']:.1%}, models of a source {left['models']['mean_over_sources']:.1%}. With experts, each "
+            f"model of a source left out alone: {left['experts']['models']['mean_over_sources']:.1%}, mean over sources."
         )
+
+
+def _coverage(found: Score) -> str:
+    """How many steps of unseen sources are within their intervals."""
+    rows = (
+        (
+            each.name,
+            str(each.rows),
+            str(each.sources),
+            _share(each.held),
+            _share(each.held_over_sources),
+            f"{each.factor:.2f}",
+            _share(each.naive_held),
+            f"{each.naive_factor:.2f}",
+        )
+        for each in found.coverage
+    )
+    head = (
+        "steps",
+        "rows",
+        "sources",
+        "held",
+        "mean over sources",
+        "upper / lower end",
+        "naive model: held",
+        "upper / lower end",
+    )
+    return table(head, rows)
 
 
 def _memory(found: Score) -> str:

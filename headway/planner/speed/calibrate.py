@@ -50,7 +50,13 @@ class Calibration:
             parts={name: seconds * factor for name, seconds in step.parts.items()},
             low=step.seconds * factor * (step.low / step.seconds) ** left,
             high=step.seconds * factor * (step.high / step.seconds) ** left,
+            wide=tuple(reason for reason in step.wide if reason not in self._lifted),
         )
+
+    @property
+    def _lifted(self) -> set[str]:
+        """Reasons for a wide interval that a measured step had too."""
+        return {reason for training in self.measured for reason in self.speed.intervals.of(training).reasons}
 
     def _left_open(self, training: Training) -> float:
         """Return the share of the estimate's spread, as a logarithm, that the measurements leave open."""

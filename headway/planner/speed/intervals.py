@@ -22,8 +22,8 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class WideInterval(Interval):
-    """The interval of one training; `reasons` are what no published step has in common with it, as text, and make it wide."""
+class TrainingInterval(Interval):
+    """The interval of one training. `reasons` for a wide one, as text: each names what no measured step has."""
 
     reasons: tuple[str, ...] = ()
 
@@ -48,13 +48,13 @@ class Intervals:
     classes: Mapping[str, Mapping[str, Interval]]
     measured: Mapping[str, Measured]
 
-    def of(self, training: Training) -> WideInterval:
+    def of(self, training: Training) -> TrainingInterval:
         """Return the interval that holds all that apply to the training, with what makes it wide."""
         kind = "dense" if training.model.experts is None else "experts"
         table = self.classes[kind]
         found = dict(_unlike(training, self.measured[kind], " with experts" if kind == "experts" else ""))
         each = [table["usual"], *(table[name] for name in found)]
-        return WideInterval(min(one.low for one in each), max(one.high for one in each), tuple(found.values()))
+        return TrainingInterval(min(one.low for one in each), max(one.high for one in each), tuple(found.values()))
 
 
 def _unlike(training: Training, measured: Measured, experts: str) -> Iterator[tuple[str, str]]:

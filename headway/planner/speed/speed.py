@@ -11,6 +11,7 @@ import yaml
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.planner.speed.experts.speed import ExpertSpeed, expert_constants
+from headway.planner.speed.intervals import Intervals, intervals
 
 FILE = Path(__file__).with_name("speed.yaml")
 
@@ -108,8 +109,7 @@ class Speed:
 
     `clocks` are of accelerators that hold another clock than their peak is stated for, `casts` the bytes that the format of a matrix
     product costs for each number of its inputs. `interference` is how much of what computation hides still costs, of its time at the speed
-    of scale-up links. `spread` has the 90 % intervals, as
-    logarithms of measured over estimated time, by framework; `likeness` what calibrate.py takes measured steps to share.
+    of scale-up links. `likeness` is what calibrate.py takes measured steps to share.
     """
 
     chips: Mapping[str, ChipSpeed]
@@ -119,9 +119,9 @@ class Speed:
     clocks: Mapping[str, float]
     casts: Mapping[str, float]
     interference: float
-    spread: Mapping[str, tuple[float, float]]
     likeness: Mapping[str, float]
     experts: ExpertSpeed = field(default_factory=expert_constants)
+    intervals: Intervals = field(default_factory=intervals)
 
     def chip(self, gpu: Gpu) -> ChipSpeed:
         """Return the constants of the GPU's architecture."""
@@ -134,10 +134,6 @@ class Speed:
     def network(self, transport: str) -> NetworkSpeed:
         """Return the constants of adapters on this transport."""
         return self.networks[transport]
-
-    def interval(self, framework: str) -> tuple[float, float]:
-        """Return the framework's, or what all have in common."""
-        return self.spread.get(framework, self.spread["other"])
 
     def profile(self, framework: str) -> Profile:
         """Return the profile of the framework. Raises KeyError."""
@@ -166,7 +162,6 @@ def speed_of(tables: Mapping[str, Any]) -> Speed:
         clocks=_values(tables["clocks"]),
         casts=_values(tables["casts"]),
         interference=tables["interference"]["value"],
-        spread={name: tuple(value) for name, value in _values(tables["spread"]).items()},
         likeness=_values(tables["likeness"]),
     )
 

@@ -27,7 +27,7 @@ class EstimatedStep:
 
     `bubble` is the share of the ranks' time in which the pipeline leaves them idle. `bytes_per_rank` are what one rank sends in a step, by
     mesh dimension. `flops_causal` and `flops_full` are the model's operations of a step on all GPUs in both ways of counting. 90 % of
-    measured steps lie between `low` and `high`.
+    measured steps of unseen sources are between `low` and `high`; `wide` are the reasons for a wide interval, as text.
     """
 
     seconds: float
@@ -38,6 +38,7 @@ class EstimatedStep:
     flops_full: float
     low: float
     high: float
+    wide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class _Step:
         parts["launch"] += self.profile.step
         seconds = sum(parts.values())
         causal, full = model_flops(self.training)
-        low, high = self._interval()
+        interval = self.speed.intervals.of(self.training)
         blocks = (sum(stage.dense + stage.experts for stage in held), experts)
         return EstimatedStep(
             seconds=seconds,
@@ -114,14 +115,10 @@ class _Step:
             bytes_per_rank=sent(self.training, self.groups, blocks, exchange, self.profile.each_microbatch),
             flops_causal=causal,
             flops_full=full,
-            low=seconds * math.exp(low),
-            high=seconds * math.exp(high),
+            low=seconds * math.exp(interval.low),
+            high=seconds * math.exp(interval.high),
+            wide=interval.reasons,
         )
-
-    def _interval(self) -> tuple[float, float]:
-        if self.training.model.experts is not None:
-            return self.speed.experts.spread
-        return self.speed.interval(self.training.framework)
 
     @property
     def _ranks(self) -> tuple[int, ...]:

@@ -26,8 +26,6 @@ class ExpertSpeed:
     Hosts: an operation takes `operation_us` to launch, times the host's `processors`. `queue` is the power by which the accelerator's and
     the host's time add up: 1 one after the other, infinity at once. `late` is how much longer FSDP exchanges experts where the host waits
     for the router before each block.
-
-    `spread` is the 90 % interval, as logarithms of measured over estimated time.
     """
 
     domain: float
@@ -43,7 +41,6 @@ class ExpertSpeed:
     processors: Mapping[str, float]
     queue: float
     late: float
-    spread: tuple[float, float]
 
 
 @cache
