@@ -9,7 +9,7 @@ from typing import Literal
 FILE = Path(__file__).with_name("residuals.csv")
 
 LeftOut = Literal["source", "accelerator", "architecture", "gpus", "ep"]
-"""What was taken out whole with the row: its source, and all rows with its accelerator, its architecture, as many GPUs, or as large an ep."""
+"""What was taken out whole: the row's source, and all rows of its accelerator, of its architecture, on many GPUs, or with a large `ep`."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Residual:
     naive: float
 
 
-def read_residuals(file: Path = FILE) -> list[Residual]:
-    """Return the residuals of the file. Raises OSError, ValueError."""
+def read_residuals(file: Path | None = None) -> list[Residual]:
+    """Return the residuals of the file, or the committed ones. Raises OSError, ValueError."""
     kinds = {field.name: field.type for field in fields(Residual)}
-    with file.open(newline="", encoding="utf-8") as lines:
+    with (file or FILE).open(newline="", encoding="utf-8") as lines:
         return [Residual(**{name: _value(kinds[name], text) for name, text in line.items()}) for line in csv.DictReader(lines)]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from headway.jobspec.markdown import code, table
 from headway.planner.memory import profiles as memory_profiles
-from headway.planner.speed import speed
+from headway.planner.speed import intervals, speed
 from headway.planner.speed.experts import speed as experts_speed
 
 MEMORY = Path(memory_profiles.__file__).with_name("memory.yaml")
@@ -30,7 +30,6 @@ _UNSAID = {"parameter": "as matrices are multiplied", "gradient": "as the parame
 
 # What tables of speed.yaml are from that say it in a comment only.
 _SEEN = {
-    "spread": "measured over estimated time of 90 % of the rows that a fit did not see",
     "likeness": "standard deviations of logarithms, of sources that a fit did not see",
     "distance": "assumed: doublings over which likeness falls to a third",
 }
@@ -45,8 +44,9 @@ class Constant(NamedTuple):
 
 
 def constants_markdown() -> str:
-    """All constants of speed.yaml, experts.yaml and memory.yaml."""
-    return "\n\n".join([*_of_time(speed.read()), *_of_experts(experts_speed.read()), *_of_memory(_memory())])
+    """All constants of speed.yaml, experts.yaml, intervals.yaml and memory.yaml."""
+    parts = [_of_time(speed.read()), _of_experts(experts_speed.read()), _of_intervals(intervals.read()), _of_memory(_memory())]
+    return "\n\n".join(line for part in parts for line in part)
 
 
 def _memory() -> dict[str, Any]:
@@ -69,6 +69,31 @@ def _of_time(tables: Mapping[str, Any]) -> Iterator[str]:
 def _of_experts(tables: Mapping[str, Any]) -> Iterator[str]:
     yield "### Models with experts"
     yield table(("constant", "value", "from"), _alone(tables))
+
+
+# The steps of each class of intervals.yaml.
+_CLASSES = {
+    "usual": "all others",
+    "accelerator": "on an accelerator without a measured step",
+    "gpus": "on more GPUs than any measured step",
+    "ep": "at a larger ep than any measured step",
+}
+
+
+def _of_intervals(tables: Mapping[str, Any]) -> Iterator[str]:
+    yield "### Intervals of the time"
+    rows = (
+        (kind, _CLASSES[name], _written(row["interval"]), str(row["rows"]), str(row["sources"]))
+        for kind, classes in tables["classes"].items()
+        for name, row in classes.items()
+    )
+    yield table(("models", "steps", "measured over estimated time", "from rows", "of sources"), rows)
+    yield " ".join(_most(kind, row) for kind, row in tables["measured"].items())
+
+
+def _most(kind: str, row: Mapping[str, Any]) -> str:
+    ep = f" and ep {row['ep']}" if "ep" in row else ""
+    return f"Measured steps ({kind}) are on {', '.join(row['accelerators'])}, on {row['gpus']:,} GPUs{ep} at most."
 
 
 def _of_memory(tables: Mapping[str, Any]) -> Iterator[str]:

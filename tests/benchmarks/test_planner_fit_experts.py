@@ -69,9 +69,9 @@ def test_a_source_is_predicted_by_constants_that_were_fitted_on_the_others(
     assert found["by_source"]["moezoo"] == pytest.approx(0.5)
     assert found["mean_over_sources"] == pytest.approx(statistics.fmean(found["by_source"].values()))
     monkeypatch.setattr(unseen, "FILE", tmp_path / "leave-one-out.json")
-    unseen.write({"mean_over_sources": 0.1})
+    unseen.write({"models": {"mean_over_sources": 0.1}})
     unseen.write({"experts": found})
-    assert unseen.read() == {"mean_over_sources": 0.1, "experts": found}
+    assert unseen.read() == {"models": {"mean_over_sources": 0.1}, "experts": found}
 
 
 def test_only_complete_runs_of_models_with_experts_that_printed_a_time_are_fitted_on() -> None:

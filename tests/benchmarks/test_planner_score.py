@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.planner.memories import comparable, labelled, peaks, verdicts
 from benchmarks.planner.naive import fitted, naive_seconds
 from benchmarks.planner.peers import PYTHON, llm_analysis_seconds
 from benchmarks.planner.predict import Predicted, predict
+from benchmarks.planner.residuals import Residual, write_residuals
 from benchmarks.planner.rows import Peak, Row, as_row
 from benchmarks.planner.spread import errors, mean_of_groups, rank_correlation
 from benchmarks.planner.times import Timed, kind, timed, transfer
@@ -277,25 +279,27 @@ def test_the_command_says_in_words_what_it_left_out(tmp_path: Path, capsys: pyte
 def test_what_was_measured_of_a_source_that_no_constant_saw_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experts = {"mean_over_sources": 0.2, "by_source": {"moezoo": 0.3}, "models": {"mean_over_sources": 0.15}}
-    measured = {
-        "mean_over_sources": 0.123,
-        "by_source": {"mpt": 0.1, "aleph": None},
-        "scales": {"mean_over_sources": 0.08},
-        "experts": experts,
-    }
+    measured = {"scales": {"mean_over_sources": 0.08}, "experts": {"models": {"mean_over_sources": 0.15}}}
     file = tmp_path / "leave-one-out.json"
     file.write_text(json.dumps(measured), encoding="utf-8")
+    residuals = [
+        Residual("a", "source", "mpt", "A100-SXM-80", "Ampere", "composer", 0, 8, -math.log(1.123), -math.log(1.3)),
+        Residual("b", "source", "moezoo", "H100-SXM-80", "Hopper", "megatron", 8, 64, -math.log(1.3), -math.log(1.5)),
+    ]
+    write_residuals(
+        residuals + [replace(residual, source=f"{residual.source}-other") for residual in residuals], tmp_path / "rows.csv"
+    )
     monkeypatch.setattr("benchmarks.planner.unseen.FILE", file)
-    main(["--rows", str(_file(tmp_path / "rows.csv", [LLAMA]))])
+    monkeypatch.setattr("benchmarks.planner.residuals.FILE", tmp_path / "rows.csv")
+    main(["--rows", str(_file(tmp_path / "published.csv", [LLAMA]))])
     printed = capsys.readouterr().out.splitlines()
-    assert "  a source that no constant saw: mean over sources 12.3% (benchmarks.planner.fit, on its own rows)" in printed
-    assert "    mpt 10.0%" in printed
+    assert "  mean over sources 12.3%, by the naive model 30.0%" in printed
+    assert "    mpt 12.3%, mpt-other 12.3%" in printed
+    assert "    moezoo 30.0%, moezoo-other 30.0%" in printed
     assert "  models and numbers of GPUs that no constant saw: mean over sources 8.0%" in printed
-    assert "  a source that no constant saw: mean over sources 20.0% (benchmarks.planner.fit_experts, on its own rows)" in printed
-    assert "    moezoo 30.0%" in printed
     assert "  a source's models that no constant saw: mean over sources 15.0%" in printed
-    assert "  NOT MET      dense step time, a source that no constant saw: 12.3%, at most 12%" in printed
+    assert "  NOT MET      dense step time, unseen sources, mean over sources: 12.3%, at most 12%" in printed
+    assert "  NOT MET      intervals of 90 % that hold the measured time: dense, unseen sources: 100.0%, 87% to 95%" in printed
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

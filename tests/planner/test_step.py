@@ -213,7 +213,7 @@ def test_every_framework_and_accelerator_has_its_constants() -> None:
 
 
 def test_every_constant_says_where_it_is_from_and_what_is_fitted_has_a_prior() -> None:
-    found = list(entries({name: table for name, table in speed.read().items() if name not in ("likeness",)}))
+    found = list(entries({name: table for name, table in speed.read().items() if name != "likeness"}))
     assert all(entry["source"].strip() for entry in found)
     fitted = [entry for entry in found if "prior" in entry]
     assert all(entry["within"] > 0 and entry["value"] > 0 for entry in fitted)

@@ -52,19 +52,19 @@ class Intervals:
         """Return the interval that holds all that apply to the training, with what makes it wide."""
         kind = "dense" if training.model.experts is None else "experts"
         table = self.classes[kind]
-        found = dict(_unlike(training, self.measured[kind], " with experts" if kind == "experts" else ""))
+        found = dict(_unlike(training, self.measured[kind], "of a dense model" if kind == "dense" else "with experts"))
         each = [table["usual"], *(table[name] for name in found)]
         return TrainingInterval(min(one.low for one in each), max(one.high for one in each), tuple(found.values()))
 
 
-def _unlike(training: Training, measured: Measured, experts: str) -> Iterator[tuple[str, str]]:
+def _unlike(training: Training, measured: Measured, kind: str) -> Iterator[tuple[str, str]]:
     """Yield each class beyond the usual one that the training is in, with its reason."""
     if training.gpu.name not in measured.accelerators:
-        yield "accelerator", f"no published step{experts} on {training.gpu.name} was measured"
+        yield "accelerator", f"no published step {kind} on {training.gpu.name} was measured"
     if training.gpus > measured.gpus:
-        yield "gpus", f"no published step{experts} on more than {measured.gpus:,} GPUs was measured"
+        yield "gpus", f"no published step {kind} on more than {measured.gpus:,} GPUs was measured"
     if training.degrees.ep > measured.ep:
-        yield "ep", f"no published step{experts} at ep > {measured.ep} was measured"
+        yield "ep", f"no published step {kind} at ep > {measured.ep} was measured"
 
 
 @cache
