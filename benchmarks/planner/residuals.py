@@ -4,12 +4,12 @@ import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 FILE = Path(__file__).with_name("residuals.csv")
 
 LeftOut = Literal["source", "accelerator", "architecture", "gpus", "ep"]
-"""What was taken out whole: the row's source, and all rows of its accelerator, of its architecture, on many GPUs, or with a large `ep`."""
+"""All that was taken out: the row's source, and all rows of its accelerator, of its architecture, on many GPUs, or with a large `ep`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ def read_residuals(file: Path | None = None) -> list[Residual]:
     """Return the residuals of the file, or the committed ones. Raises OSError, ValueError."""
     kinds = {field.name: field.type for field in fields(Residual)}
     with (file or FILE).open(newline="", encoding="utf-8") as lines:
-        return [Residual(**{name: _value(kinds[name], text) for name, text in line.items()}) for line in csv.DictReader(lines)]
+        return [_residual({name: _value(kinds[name], text) for name, text in line.items()}) for line in csv.DictReader(lines)]
+
+
+def _residual(values: dict[str, Any]) -> Residual:
+    return Residual(**values)
 
 
 def _value(kind: object, text: str) -> object:

@@ -84,15 +84,15 @@ def test_the_estimate_is_below_the_plan_and_adds_up(job: Path, capsys: Capture) 
 
 
 def test_a_wide_interval_has_its_reason(job: Path, capsys: Capture) -> None:
-    assert asked(job, capsys, "--estimate")["estimate"]["interval_is_wide"] == []  # type: ignore[index]
+    assert asked(job, capsys, "--estimate")["estimate"]["extrapolated"] == []  # type: ignore[index]
     cluster = job.parent / "lab.yaml"
     cluster.write_text(CLUSTER.replace("H100-SXM-80", "MI300X-192"))
     assert main(["plan", str(job), "--estimate"]) == 0
     reason = "no published step of a dense model on MI300X-192 was measured"
-    assert f"\n                the interval is wide: {reason}\n" in capsys.readouterr().out
+    assert f"\n                extrapolated: {reason}\n" in capsys.readouterr().out
     found = asked(job, capsys, "--estimate")["estimate"]
     assert isinstance(found, dict)
-    assert found["interval_is_wide"] == [reason]
+    assert found["extrapolated"] == [reason]
 
 
 def test_host_memory_is_compared_with_the_nodes(job: Path, capsys: Capture) -> None:

@@ -32,7 +32,7 @@ NEW = gpus()["MI300X-192"]
 def test_the_ends_are_the_steps_time_by_the_interval() -> None:
     step, interval = step_time(BASE), intervals().of(BASE)
     assert (step.low / step.seconds, step.high / step.seconds) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
-    assert step.wide == ()
+    assert step.extrapolated == ()
 
 
 def test_a_step_like_those_that_were_measured_has_the_usual_interval() -> None:
@@ -69,7 +69,7 @@ def test_a_measured_step_lifts_its_reasons() -> None:
     new = replace(BASE, gpu=NEW)
     many = replace(new, degrees=replace(BASE.degrees, dp_shard=8192))
     calibration = calibrate([(new, step_time(new).seconds)])
-    assert step_time(new).wide
-    assert calibration.step_time(new).wide == ()
-    assert [reason for reason in calibration.step_time(many).wide if "MI300X" in reason] == []
-    assert len(calibration.step_time(many).wide) == 1
+    assert step_time(new).extrapolated
+    assert calibration.step_time(new).extrapolated == ()
+    assert [reason for reason in calibration.step_time(many).extrapolated if "MI300X" in reason] == []
+    assert len(calibration.step_time(many).extrapolated) == 1

@@ -41,7 +41,7 @@ def estimate_json(estimate: Estimate) -> Mapping[str, Any]:
         "step_s": step.seconds,
         "step_low_s": step.low,
         "step_high_s": step.high,
-        "interval_is_wide": list(step.wide),
+        "extrapolated": list(step.extrapolated),
         "tokens_s": estimate.tokens_s,
         "tokens_s_gpu": estimate.tokens_s_gpu,
         "tflops_causal": estimate.tflops_causal,
@@ -73,7 +73,7 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     batch = f"{training.accumulation} x {units.count(training.micro, 'sequence')} a rank"
     yield "layout", f"{layout_words(estimate)}; {batch}, recompute {training.recompute}"
     yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"
-    yield from (("", f"the interval is wide: {reason}") for reason in step.wide)
+    yield from (("", f"extrapolated: {reason}") for reason in step.extrapolated)
     yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
     yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
     yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"

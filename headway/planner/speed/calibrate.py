@@ -50,7 +50,7 @@ class Calibration:
             parts={name: seconds * factor for name, seconds in step.parts.items()},
             low=step.seconds * factor * (step.low / step.seconds) ** left,
             high=step.seconds * factor * (step.high / step.seconds) ** left,
-            wide=tuple(reason for reason in step.wide if reason not in self._lifted),
+            extrapolated=tuple(reason for reason in step.extrapolated if reason not in self._lifted),
         )
 
     @property

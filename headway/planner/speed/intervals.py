@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("intervals.yaml")
 
 
 @dataclass(frozen=True)
-class Interval:
+class TimeInterval:
     """Logarithms of measured over estimated time that 90 % of the steps of a class are between."""
 
     low: float
@@ -22,8 +22,8 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class TrainingInterval(Interval):
-    """The interval of one training. `reasons` for a wide one, as text: each names what no measured step has."""
+class TrainingInterval(TimeInterval):
+    """The interval of one training. `reasons` why it is extrapolated, as text: each names what no measured step has."""
 
     reasons: tuple[str, ...] = ()
 
@@ -45,11 +45,11 @@ class Intervals:
     and more ranks of `ep` than any measured step.
     """
 
-    classes: Mapping[str, Mapping[str, Interval]]
+    classes: Mapping[str, Mapping[str, TimeInterval]]
     measured: Mapping[str, Measured]
 
     def of(self, training: Training) -> TrainingInterval:
-        """Return the interval that holds all that apply to the training, with what makes it wide."""
+        """Return the interval that holds all that apply to the training, with what no measured step has."""
         kind = "dense" if training.model.experts is None else "experts"
         table = self.classes[kind]
         found = dict(_unlike(training, self.measured[kind], "of a dense model" if kind == "dense" else "with experts"))
@@ -83,7 +83,8 @@ def intervals_of(tables: Mapping[str, Any]) -> Intervals:
     """Return the tables of intervals.yaml as records."""
     return Intervals(
         classes={
-            kind: {name: Interval(*row["interval"]) for name, row in table.items()} for kind, table in tables["classes"].items()
+            kind: {name: TimeInterval(*row["interval"]) for name, row in table.items()}
+            for kind, table in tables["classes"].items()
         },
         measured={
             kind: Measured(frozenset(row["accelerators"]), row["gpus"], row.get("ep", 1))

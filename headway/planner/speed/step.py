@@ -27,7 +27,7 @@ class EstimatedStep:
 
     `bubble` is the share of the ranks' time in which the pipeline leaves them idle. `bytes_per_rank` are what one rank sends in a step, by
     mesh dimension. `flops_causal` and `flops_full` are the model's operations of a step on all GPUs in both ways of counting. 90 % of
-    measured steps of unseen sources are between `low` and `high`; `wide` are the reasons for a wide interval, as text.
+    measured steps of unseen sources are between `low` and `high`; `extrapolated` names what no measured step has, as text.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class EstimatedStep:
     flops_full: float
     low: float
     high: float
-    wide: tuple[str, ...] = ()
+    extrapolated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class _Step:
             flops_full=full,
             low=seconds * math.exp(interval.low),
             high=seconds * math.exp(interval.high),
-            wide=interval.reasons,
+            extrapolated=interval.reasons,
         )
 
     @property
