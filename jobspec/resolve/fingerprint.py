@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from headway.jobspec.resolve.model import ModelSizes
 
-# Keys that define where values come from, not the values.
-_PLACES = {"extends", "partial"}
+# Keys that define where values come from, not the values, and the short form of a trainer (jobspec/short.py).
+_PLACES = {"extends", "partial", "run"}
 
 
 def values_of(spec: BaseModel) -> dict[str, Any]:

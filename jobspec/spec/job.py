@@ -97,9 +97,7 @@ class TrainingJob(Section):
     """Whether blocks are compiled by torch.compile."""
     optimizer: Optimizer | None = Field(None, examples=[{"lr": 3e-4, "warmup_steps": 2000}])
     """How the parameters are updated."""
-    run: Annotated[tuple[Argument, ...], Field(min_length=1)] | None = Field(
-        None, exclude=True, examples=[["train.py", "--epochs=3"]]
-    )
+    run: Annotated[tuple[Argument, ...], Field(min_length=1)] | None = Field(None, examples=[["train.py", "--epochs=3"]])
     """The training script and its arguments: short for `trainer: {kind: script, options: {argv: [...]}}`."""
     trainer: Choice = Field(Choice(kind=DEFAULT_TRAINER), examples=[{"kind": "builtin"}])
     """The trainer that runs the steps: `script` for a job with `run`, `builtin` for one with `data`; else it has to be named."""

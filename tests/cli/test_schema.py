@@ -285,6 +285,7 @@ def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_p
     assert json.loads((tmp_path / "problems.json").read_text()) == {
         "schema": "headway.problems/1",
         "documents": 5,
+        "passed_over": [],
         "problems": [],
     }
 
