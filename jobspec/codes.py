@@ -73,7 +73,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW322": "a sequence longer than the model's learned positions",
         "HW323": "a global batch in tokens that is not a multiple of the sequence length",
         "HW324": "a warm-up and a decay that do not fit into the run",
-        "HW325": "a number format that the job's GPUs have no units for",
+        "HW325": "a number format that the job's GPUs do not support",
         "HW326": "a layout that the script's framework does not run (warning)",
         "HW401": "no Cluster document of this name",
         "HW402": "several Cluster documents of one name",

@@ -238,8 +238,7 @@ class _Reader:
             self._forbidden_character(error)
             return
         found = explain(error, LINE_BREAK.split(self.text))
-        at = found.place
-        span = None if at is None else self._between(at.line, at.column, at.line, at.column + at.length)
+        span = None if found.place is None else self._between(*found.place)
         self._problem("HW105", span, found.message, found.hint, found.fix)
 
     def _span(self, event: yaml.Event) -> Span:

@@ -49,10 +49,14 @@ def write_duration(seconds: float) -> str:
     """Return a time in days, hours, minutes and seconds as a spec may have it, the two largest parts: `2h41m`, `7d`."""
     largest = next((at for at, (_, scale) in enumerate(_PARTS) if round(seconds) >= scale), len(_PARTS) - 1)
     shown = _PARTS[largest : largest + 2]
-    left = round(seconds / shown[-1][1]) * shown[-1][1]
+    return write_parts(round(seconds / shown[-1][1]) * shown[-1][1])
+
+
+def write_parts(seconds: int) -> str:
+    """Return a time in days, hours, minutes and seconds, those that are not zero: `1d12h30m`."""
     parts = []
     for unit, scale in _PARTS:
-        count, left = divmod(left, scale)
+        count, seconds = divmod(seconds, scale)
         parts += [f"{count}{unit}"] if count else []
     return "".join(parts) or "0s"
 

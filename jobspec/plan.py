@@ -276,6 +276,11 @@ class ClusterPlan:
     failures: FailurePlan = field(default_factory=FailurePlan)
     schema: str = CLUSTER_PLAN_SCHEMA
 
+    @property
+    def shared_storage(self) -> StoragePlan | None:
+        """The shared file system that holds the runs and their checkpoints; None without one."""
+        return next((storage for storage in self.storage if storage.shared and storage.path is not None), None)
+
     def group(self, name: str) -> GroupPlan:
         """Return the group of nodes of this name; KeyError when there is none."""
         return {group.name: group for group in self.groups}[name]

@@ -1,6 +1,6 @@
 """Writes a value in the way that its field reads it: `7 days` becomes `7d`, `400Gbps` becomes `400Gb/s`.
 
-It is read more loosely here than `units` does, and only to say what to write in a problem's hint: nothing is accepted.
+It reads more loosely than `units`, but only for the hint of a problem: a document with such a value stays wrong.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.jobspec import units
 from headway.jobspec.flow import flow
-from headway.jobspec.notation import write_bits_per_second, write_bytes, write_bytes_per_second
+from headway.jobspec.notation import write_bits_per_second, write_bytes, write_bytes_per_second, write_parts
 from headway.jobspec.suggest import Hint
 
 _NUMBER = r"[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
@@ -19,6 +19,7 @@ _SLURM_TIME = re.compile(r"([0-9]+)-([0-9]{1,2})(?::([0-9]{1,2}))?(?::([0-9]{1,2
 _CLOCK = re.compile(r"([0-9]{1,4}):([0-5]?[0-9])")
 _ISO_TIME = re.compile(r"P(?:([0-9]+)W)?(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)S)?)?", re.IGNORECASE)
 _TIME_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)", re.IGNORECASE)
+_PER_SECOND = re.compile(r"\s*(?:/|per)\s*s(?:ec(?:ond)?)?$", re.IGNORECASE)
 _BETWEEN_PARTS = re.compile(r"[\s,]*(?:and\s+)?", re.IGNORECASE)
 
 _TIME_UNITS: Mapping[str, tuple[str, float]] = {
@@ -45,9 +46,6 @@ _WORDS_OF_PREFIXES: Mapping[str, str] = {
     **{f"{each}i": f"{each[0].upper()}i" for each in ("kib", "meb", "gib", "teb", "peb")},
     **{letter: letter.upper() if letter != "k" else letter for letter in "kmgtp"},
     "": "",
-}
-_SCALES: Mapping[str, int] = {"": 1, **{letter: 1000**power for power, letter in enumerate("kMGTP", 1)}} | {
-    f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
 # InfiniBand's names of link speeds, four lanes wide.
 _INFINIBAND: Mapping[str, str] = {"qdr": "40", "fdr": "56", "edr": "100", "hdr": "200", "ndr": "400", "xdr": "800", "gdr": "1600"}
@@ -79,7 +77,7 @@ def number(value: Any, whole: bool) -> Hint | None:
     amount = None if found is None else _decimal(found[1].removeprefix("-"))
     if found is None or amount is None:
         return None
-    amount *= _SCALES[_WORDS_OF_PREFIXES[(found[2] or "").lower()]]
+    amount *= units.PREFIXES[_WORDS_OF_PREFIXES[(found[2] or "").lower()]]
     amount = (amount / 100 if found[3] else amount) * (-1 if found[1].startswith("-") else 1)
     if whole and amount != amount.to_integral_value():
         return None
@@ -198,7 +196,7 @@ def _accepted(text: str, parse: Callable[[str], Any]) -> str | None:
 def _time(text: str) -> str | Hint | None:
     if slurm := _SLURM_TIME.fullmatch(text):
         days, hours, minutes, seconds = (int(each or 0) for each in slurm.groups())
-        return _seconds(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        return write_parts(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     if clock := _CLOCK.fullmatch(text):
         first, second = clock.groups()
         return Hint(
@@ -206,7 +204,7 @@ def _time(text: str) -> str | Hint | None:
         )
     if (iso := _ISO_TIME.fullmatch(text)) and any(iso.groups()):
         weeks, days, hours, minutes, seconds = (int(each or 0) for each in iso.groups())
-        return _seconds((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds)
+        return write_parts((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds)
     if re.fullmatch(_NUMBER, text):
         return Hint(f"write `{text}s` for seconds, `{text}m` for minutes")
     if text.lower() in _NO_LIMIT:
@@ -230,15 +228,6 @@ def _time_parts(text: str) -> str | None:
     return _accepted("".join(parts), units.parse_seconds)
 
 
-def _seconds(seconds: int) -> str | None:
-    """Return the time in days, hours, minutes and seconds, those that are not zero."""
-    parts = []
-    for unit, scale in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, seconds = divmod(seconds, scale)
-        parts += [f"{count}{unit}"] if count else []
-    return _accepted("".join(parts), units.parse_seconds)
-
-
 def _interval(text: str) -> str | Hint | None:
     return _steps(re.sub(r"^every\s+", "", text, flags=re.IGNORECASE)) or _time(
         re.sub(r"^every\s+", "", text, flags=re.IGNORECASE)
@@ -258,7 +247,7 @@ def _steps(text: str) -> str | None:
     if prefix in {"M", "G", "T", "P"} and not rest:
         # `5m` and `1M` may be minutes.
         return None
-    amount *= _SCALES[prefix]
+    amount *= units.PREFIXES[prefix]
     return _accepted(f"{_plain(amount)} step{'' if amount == 1 else 's'}", units.parse_steps)
 
 
@@ -281,7 +270,7 @@ def _amount(text: str) -> str | None:
     else:
         return None
     if "." in f"{amount:f}" or amount >= 100_000:
-        return _accepted(f"{_plain(amount * _SCALES[scale])} {counted}", units.parse_amount)
+        return _accepted(f"{_plain(amount * units.PREFIXES[scale])} {counted}", units.parse_amount)
     return _accepted(f"{_plain(amount)}{scale} {counted}", units.parse_amount)
 
 
@@ -310,8 +299,7 @@ def _link_speed(text: str) -> str | Hint | None:
     infiniband = re.fullmatch(r"(?:ib[- ]?)?([a-z]dr)[0-9]*", text.lower())
     if infiniband and infiniband[1] in _INFINIBAND:
         return f"{_INFINIBAND[infiniband[1]]}Gb/s"
-    joined = re.sub(r"\s*(?:/|per)\s*s(?:ec(?:ond)?)?$", "ps", text, flags=re.IGNORECASE)
-    found = _measured(joined)
+    found = _measured(_PER_SECOND.sub("ps", text))
     if found is None or found[2]:
         return None
     amount, word, _ = found
@@ -326,8 +314,7 @@ def _link_speed(text: str) -> str | Hint | None:
 
 
 def _rate(text: str) -> str | Hint | None:
-    joined = re.sub(r"\s*(?:/|per)\s*s(?:ec(?:ond)?)?$", "ps", text, flags=re.IGNORECASE)
-    found = _measured(joined)
+    found = _measured(_PER_SECOND.sub("ps", text))
     if found is None or found[2]:
         return None
     amount, word, _ = found

@@ -39,5 +39,10 @@ def with_trainer(document: Document) -> Document:
     return replace(document, data=data, keys=keys, values=values, scalars=frozenset(scalars), origins=origins)
 
 
+def has_two_programs(document: Document) -> bool:
+    """Return whether one document has both a `run` and a `trainer`, so that `with_trainer` has not replaced either."""
+    return document.value(_RUN) is not None and document.keys.get(_TRAINER) not in (None, document.keys.get(_RUN))
+
+
 def _is_argv(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)

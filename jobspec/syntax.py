@@ -3,12 +3,14 @@
 libyaml reports the place where reading had to stop, which may be the end of the file for a quote that is not closed on line 3.
 """
 
+import json
 import re
 from typing import NamedTuple
 
 import yaml
 
 from headway.jobspec.credentials import starred
+from headway.jobspec.document import Span
 
 _TAB = "\t"
 _NO_BREAK = "\u00a0"
@@ -17,20 +19,12 @@ _HINT = "indent with spaces, put a space after `:` and quote texts that contain 
 _ITEM = 'close the list, and quote an item with braces between brackets: `"--tp={layout.tp}"`'
 
 
-class TextRange(NamedTuple):
-    """So many characters from a line and column on, counted from 0."""
-
-    line: int
-    column: int
-    length: int = 1
-
-
 class Explained(NamedTuple):
     """An error in words. `fix` replaces the text at `place`, if it is known."""
 
     message: str
     hint: str
-    place: TextRange | None
+    place: Span | None
     fix: str | None = None
 
 
@@ -57,21 +51,25 @@ def _has_credential(line: str) -> bool:
     return starred(spaced) != spaced
 
 
-def _place(mark: yaml.Mark | None) -> TextRange | None:
-    return None if mark is None else TextRange(mark.line, mark.column)
+def _place(mark: yaml.Mark | None) -> Span | None:
+    return None if mark is None else _at(mark.line, mark.column)
 
 
-def _tab(lines: list[str], here: TextRange) -> Explained | None:
+def _at(line: int, column: int, length: int = 1) -> Span:
+    return Span(line, column, line, column + length)
+
+
+def _tab(lines: list[str], here: Span) -> Explained | None:
     """Explain a tab in an indentation."""
     indent = re.match(r"[ \t]*", lines[here.line])
     if indent is None or _TAB not in indent[0] or here.column > indent.end():
         return None
     before = next((line for line in reversed(lines[: here.line]) if line.strip()), "")
     fix = " " * (len(before) - len(before.lstrip()) + (2 if before.rstrip().endswith(":") else 0))
-    return Explained("a tab in the indentation", "indent with spaces", TextRange(here.line, 0, indent.end()), fix)
+    return Explained("a tab in the indentation", "indent with spaces", _at(here.line, 0, indent.end()), fix)
 
 
-def _by_kind(what: str, context: str, lines: list[str], here: TextRange, begin: TextRange | None) -> Explained | None:
+def _by_kind(what: str, context: str, lines: list[str], here: Span, begin: Span | None) -> Explained | None:
     line = lines[here.line]
     if begin is not None and context.endswith("a quoted scalar") and what.startswith("found unexpected"):
         return _open_quote(lines, begin)
@@ -84,8 +82,9 @@ def _by_kind(what: str, context: str, lines: list[str], here: TextRange, begin: 
     if what == "found character that cannot start any token":
         character = line[here.column : here.column + 1]
         value = line[here.column :].split(" #", maxsplit=1)[0].rstrip()
-        place = TextRange(here.line, here.column, max(1, len(value)))
-        return Explained(f"a value cannot begin with `{character}`", f'quote it: `"{value}"`', place, f'"{value}"')
+        place = _at(here.line, here.column, max(1, len(value)))
+        quoted = json.dumps(value, ensure_ascii=False)
+        return Explained(f"a value cannot begin with `{character}`", f"quote it: `{quoted}`", place, quoted)
     if what == "did not find expected key":
         return _no_key(lines, here)
     if what == "did not find expected '-' indicator":
@@ -97,7 +96,7 @@ def _by_kind(what: str, context: str, lines: list[str], here: TextRange, begin: 
     return None
 
 
-def _no_key(lines: list[str], here: TextRange) -> Explained:
+def _no_key(lines: list[str], here: Span) -> Explained:
     """Explain a line, or the rest of one, that libyaml cannot make a field of."""
     line, opened = lines[here.line], _odd_quote(lines[: here.line + 1])
     if opened is not None and opened.line < here.line:
@@ -105,7 +104,7 @@ def _no_key(lines: list[str], here: TextRange) -> Explained:
     before = line[: here.column].rstrip()
     if before.endswith(('"', "'")):
         value = before[before.index(before[-1]) :]
-        place = TextRange(here.line, before.index(before[-1]), len(line.rstrip()) - before.index(before[-1]))
+        place = _at(here.line, before.index(before[-1]), len(line.rstrip()) - before.index(before[-1]))
         joined = f"{value[:-1]}{line[len(before) :].rstrip()}{value[-1]}"
         return Explained("there is text after the closing quote", f"write `{joined}`", place, joined)
     at = next(
@@ -115,29 +114,29 @@ def _no_key(lines: list[str], here: TextRange) -> Explained:
     return Explained("the indentation fits no section before it", hint, _word(line, here))
 
 
-def _odd_quote(lines: list[str]) -> TextRange | None:
+def _odd_quote(lines: list[str]) -> Span | None:
     """Return the first quote that begins a value and is not closed on its line."""
     for number, line in enumerate(lines):
         found = re.match(r"""[^"'#]*?(?::|-|\[|,)\s+(")(?:[^"\\]|\\.)*$""", line)
         if found is not None:
-            return TextRange(number, found.start(1))
+            return _at(number, found.start(1))
     return None
 
 
-def _word(line: str, here: TextRange) -> TextRange:
+def _word(line: str, here: Span) -> Span:
     """Return the first word of the line, up to its colon."""
     found = re.match(r"(\s*(?:- )*)([^\s:]*)", line)
-    return here if found is None else TextRange(here.line, found.end(1), max(1, len(found[2])))
+    return here if found is None else _at(here.line, found.end(1), max(1, len(found[2])))
 
 
-def _open_quote(lines: list[str], begin: TextRange) -> Explained:
+def _open_quote(lines: list[str], begin: Span) -> Explained:
     quote = lines[begin.line][begin.column]
     value = lines[begin.line][begin.column :].rstrip()
-    place = TextRange(begin.line, begin.column, len(value))
+    place = _at(begin.line, begin.column, len(value))
     return Explained(f"the quote `{quote}` is not closed", f"write `{value}{quote}`", place, f"{value}{quote}")
 
 
-def _open_bracket(closing: str, lines: list[str], here: TextRange, begin: TextRange | None) -> Explained:
+def _open_bracket(closing: str, lines: list[str], here: Span, begin: Span | None) -> Explained:
     """Explain brackets that are not closed; on one line an item with braces, which begin a mapping, is likely the cause."""
     what = "list" if closing == "]" else "mapping"
     if begin is None or begin.line == here.line:
@@ -149,28 +148,29 @@ def _open_bracket(closing: str, lines: list[str], here: TextRange, begin: TextRa
     return Explained(message, f"close it with `{closing}`", begin)
 
 
-def _no_colon(line: str, begin: TextRange) -> Explained:
+def _no_colon(line: str, begin: Span) -> Explained:
     if _NO_BREAK in line:
-        place = TextRange(begin.line, line.index(_NO_BREAK))
+        place = _at(begin.line, line.index(_NO_BREAK))
         return Explained("a no-break space (U+00A0) in place of a space", "write a plain space", place, " ")
     joined = re.match(r"([\w-]+):(\S.*?)\s*$", line[begin.column :])
     if joined:
         fix = f"{joined[1]}: {joined[2]}"
-        place = TextRange(begin.line, begin.column, joined.end(2))
+        place = _at(begin.line, begin.column, joined.end(2))
         return Explained("no space after the `:`", f"write `{fix}`", place, fix)
     word = line[begin.column :].split(" #", maxsplit=1)[0].rstrip()
     equals = re.fullmatch(r"([\w-]+)\s*=\s*(\S.*)", word)
-    place = TextRange(begin.line, begin.column, max(1, len(word)))
+    place = _at(begin.line, begin.column, max(1, len(word)))
     if equals:
         return Explained("`=` in place of `:`", f"write `{equals[1]}: {equals[2]}`", place, f"{equals[1]}: {equals[2]}")
     return Explained("a line without a `:` between a field and its value", "put `: ` after the field's name", place)
 
 
-def _second_colon(line: str, here: TextRange) -> Explained:
+def _second_colon(line: str, here: Span) -> Explained:
     before = re.match(r"\s*(?:- )*[^\s:#][^:#]*:\s+(?=\S)", line)
     if before is not None and before.end() <= here.column:
         value = line[before.end() :].split(" #", maxsplit=1)[0].rstrip()
-        place = TextRange(here.line, before.end(), max(1, len(value)))
-        return Explained("a value with `: ` in it is not quoted", f'write `"{value}"`', place, f'"{value}"')
+        place = _at(here.line, before.end(), max(1, len(value)))
+        quoted = json.dumps(value, ensure_ascii=False)
+        return Explained("a value with `: ` in it is not quoted", f"write `{quoted}`", place, quoted)
     hint = "indent it like the line before, or leave the value there empty"
     return Explained("the line is indented deeper than the field before it, which has a value", hint, _word(line, here))

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 # IEEE 1541 and IEC 80000-13: k, M, G, ... are powers of 1000, Ki, Mi, Gi, ... of 1024. B is a byte, b a bit.
-_PREFIXES: Mapping[str, int] = {"": 1} | {
+PREFIXES: Mapping[str, int] = {"": 1} | {
     letter + suffix: base**power
     for power, letters in enumerate(("kK", "MM", "GG", "TT", "PP"), 1)
     for letter, suffix, base in ((letters[0], "", 1000), (letters[1], "i", 1024))
@@ -108,7 +108,7 @@ def parse_amount(text: str) -> Amount:
     found = re.fullmatch(rf"({_NUMBER}) ?({_PREFIX}) (sequences?|tokens?)", text)
     if found is None:
         raise ValueError(text)
-    number = _whole(Fraction(found[1]) * _PREFIXES[found[2]])
+    number = _whole(Fraction(found[1]) * PREFIXES[found[2]])
     if number < 1:
         raise ValueError(text)
     return Amount(tokens=number) if found[3].startswith("token") else Amount(sequences=number)
@@ -123,7 +123,7 @@ def format_seconds(seconds: float) -> str:
 def format_bytes(number: float) -> str:
     """Return bytes in the largest binary unit, with one digit behind the point where it is not whole."""
     for name in ("PiB", "TiB", "GiB", "MiB", "KiB"):
-        scale = _PREFIXES[name.removesuffix("B")]
+        scale = PREFIXES[name.removesuffix("B")]
         if number >= scale:
             return f"{number / scale:.1f}".removesuffix(".0") + name
     return f"{number:g}B"
@@ -133,7 +133,7 @@ def _scaled(text: str, unit: str) -> Fraction:
     found = re.fullmatch(rf"({_NUMBER}) ?({_PREFIX}){re.escape(unit)}", text)
     if found is None:
         raise ValueError(text)
-    return Fraction(found[1]) * _PREFIXES[found[2]]
+    return Fraction(found[1]) * PREFIXES[found[2]]
 
 
 def _whole(number: Fraction) -> int:

@@ -6,7 +6,6 @@ import re
 from headway.jobspec.suggest import nearest
 
 _KINDS = ("TrainingJob", "Cluster", "Inventory")
-_MARK = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?headway/""", re.MULTILINE)
 _VERSION = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?([^\s"'#]*)""", re.MULTILINE)
 _KIND = re.compile(rb"""^["']?kind["']?[ \t]*:[ \t]*["']?([^\s"'#]*)""", re.MULTILINE)
 # A document with one of headway's kinds, or its version under a misspelt key, and no foreign apiVersion, is headway's, with a mistake.
@@ -33,12 +32,6 @@ _ENCODINGS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _ALIKE = 0.75
-
-
-def is_marked(content: bytes) -> bool:
-    """Return whether the text calls itself a headway document."""
-    text = plain(content)
-    return (_MARK_INSIDE if _BRACES.match(text) else _MARK).search(text) is not None
 
 
 def is_meant(content: bytes) -> bool:

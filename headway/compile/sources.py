@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.compile.document import CheckedDocument, check_document, check_kind
-from headway.compile.marks import is_marked, is_meant, plain
+from headway.compile.marks import is_meant, plain
 from headway.compile.problems import NoPlanError, Steps, passed
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes, load_file, read_bytes
@@ -137,14 +137,11 @@ class Sources:
         return found
 
     def _is_headway(self, path: Path) -> bool:
-        """Whether the file is YAML or JSON that calls itself a headway document, or means to; readable or not as such."""
-        suffix = path.suffix.lower()
-        if suffix not in (*SUFFIXES, ".json") or not is_file(path):  # a pipe would be waited for
+        """Whether the file is YAML that calls itself a headway document, or means to; readable or not as such. Runs keep specs as JSON."""
+        if path.suffix.lower() not in SUFFIXES or not is_file(path):  # a pipe would be waited for
             return False
         content = self._content(path)
-        if content is None:
-            return suffix in SUFFIXES
-        return is_marked(content) if suffix == ".json" else is_meant(content)
+        return content is None or is_meant(content)
 
     def _content(self, path: Path) -> bytes | None:
         """Return the file's content; None if it cannot be read."""

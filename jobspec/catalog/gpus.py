@@ -53,9 +53,12 @@ class Gpu:
             return "fp8", self.fp8_tflops
         return "bf16", self.bf16_tflops
 
-    def computes(self, compute: str) -> bool:
-        """Return whether the GPU has units for matrices in the format: `mxfp8` came with the units for 4 bits, in Blackwell and CDNA 4
-        (OCP Microscaling Formats 1.0), and `nvfp4` is NVIDIA's own format of 4 bits."""
+    def supports(self, compute: str) -> bool:
+        """Return whether the GPU multiplies matrices in the format in hardware.
+
+        `mxfp8` came together with formats of 4 bits, in Blackwell and CDNA 4 (OCP Microscaling Formats 1.0); `nvfp4` is NVIDIA's own
+        format of 4 bits.
+        """
         if compute == "nvfp4":
             return self.fp4_tflops is not None and self.vendor == "NVIDIA"
         if compute == "mxfp8":

@@ -5,11 +5,15 @@ from collections.abc import Iterator
 from headway.jobspec.invalid import lacking
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.short import has_two_programs
 from headway.jobspec.spec.job import TrainingJob
 
 
 def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield a problem for each missing field; one of the wrong form has a separate one, and a base document may omit any."""
+    """Yield a problem if the job names nothing to run, or two programs, and for each missing field of its trainer.
+
+    A field of the wrong form has a separate problem, and a base document may omit any.
+    """
     if not job.has(("partial",)) or job.spec.partial:
         return
     document = job.document
@@ -18,7 +22,7 @@ def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Pr
     ):
         hint = "write `run: [train.py]` for a training script, or `trainer: {kind: builtin}`"
         yield Problem("HW202", JOB, (), "`run` or `trainer` is missing from a TrainingJob: nothing is run", hint, at_key=True)
-    if document.value(("run",)) is not None and document.keys.get(("trainer",)) not in (None, document.keys.get(("run",))):
+    if has_two_programs(document):
         message = "`run` and `trainer` are both set, and `run` is short for a trainer"
         yield Problem("HW210", JOB, ("run",), message, "keep one of the two", at_key=True)
     for name in needs:

@@ -156,13 +156,13 @@ def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
 
 
 def _check_format(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
-    """Check that the GPUs have units for the format of the matrices."""
+    """Check that the GPUs support the format of the matrices."""
     group, compute = _group(job, cluster), job.precision.compute
     gpu = None if group is None or group.gpu is None else gpus().get(group.gpu)
-    if gpu is None or compute is None or gpu.computes(compute):
+    if gpu is None or compute is None or gpu.supports(compute):
         return
-    message = f"`{gpu.name}` ({gpu.arch}) has no units for {compute}"
-    able = listed(each for each in ("fp8", "bf16") if gpu.computes(each))
+    message = f"`{gpu.name}` ({gpu.arch}) does not support {compute}"
+    able = listed(each for each in ("fp8", "bf16") if gpu.supports(each))
     yield Problem("HW325", JOB, ("precision", "compute"), message, f"use {able}, or GPUs of a later generation")
 
 

@@ -73,8 +73,8 @@ class TrainingJob(Section):
     """The code that runs: exactly what was reviewed."""
     cluster: Clusters = Field(examples=["two-h100-nodes"])
     """Name of the Cluster document, or a list of names of which the first is the default. It is looked for in the job's folder and then
-    in each folder above, up to the repository's root (`.git`); the nearest counts. `local` is this machine with
-    one rank, where no document has that name."""
+    in each folder above, up to the repository's root (`.git`); the nearest counts. If none has it, the whole
+    repository is searched. `local`, where no document has that name, is this machine with one rank."""
     group: Name | None = Field(None, examples=["gpu"])
     """Group of nodes to run on; the cluster's first when left out."""
     nodes: int = Field(1, ge=1, le=100_000, examples=[2])

@@ -57,6 +57,8 @@ FOREIGN = {
     "empty.yaml": "",
     "lightning.yaml": "trainer: {max_steps: 10}\nmodel: {class_path: Net}\ndata: {batch_size: 2}\n",
     "config.json": '{"model_type": "llama"}',
+    # A run keeps its spec so (runner/rundir.py).
+    "spec.json": '{"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}',
     "list.yaml": "- headway\n",
 }
 OURS = {
@@ -71,7 +73,6 @@ OURS = {
     "headless-job.yaml": "name: a\ncluster: iron\ntrainer: {kind: script}\n",
     "headless-cluster.yaml": "name: iron\nscheduler: {kind: slurm}\nnodes: []\nstorage: []\n",
     "capitals.YAML": "apiVersion: headway/v1alpha1\n",
-    "job.json": '{"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}',
 }
 
 

@@ -240,7 +240,7 @@ def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> Non
         ("A100-SXM-80", "bf16", 0),
     ],
 )
-def test_a_format_that_the_gpu_has_no_units_for_is_refused(gpu: str, compute: str, code: int, job: Path, capsys: Capture) -> None:
+def test_a_format_that_the_gpu_does_not_support_is_refused(gpu: str, compute: str, code: int, job: Path, capsys: Capture) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace("H100-SXM-80", gpu))
     job.write_text(
         JOB.replace("steps: 1000", f"steps: 1000\nprecision: {{compute: {compute}}}").replace(

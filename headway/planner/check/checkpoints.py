@@ -98,7 +98,7 @@ def _interval_s(tier: Tier, training: Training | None) -> float | None:
 def _storage(tier: Tier, cluster: ClusterPlan) -> StoragePlan | None:
     """Return the storage of the tier: the runs' file system, or the object store whose bucket and prefix begin its URL."""
     if tier.kind == "disk":
-        return next((each for each in cluster.storage if each.shared and each.path is not None), None)
+        return cluster.shared_storage
     if tier.kind == "remote" and tier.url is not None:
         return next(
             (each for each in cluster.storage if each.url is not None and tier.url.startswith(each.url.rstrip("/"))), None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan, StoragePlan
+from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.planner.from_plan import EstimateError
 from headway.planner.goodput.defaults import Defaults, defaults
 from headway.planner.goodput.run import (
@@ -56,7 +56,7 @@ def transfer_of(plan: JobPlan, cluster: ClusterPlan, checkpoint_bytes: int) -> T
     """Return what one of the job's checkpoints moves, and over what."""
     group, known = cluster.group(plan.group), defaults().checkpoints
     gbps = group.nic_gbps or known["adapter_gbps"]
-    storage, default = _storage(cluster), known["storage_bytes_s"] * plan.slots
+    storage, default = cluster.shared_storage, known["storage_bytes_s"] * plan.slots
     write_bytes_s = storage.write_bytes_s if storage else None
     read_bytes_s = storage.read_bytes_s if storage else None
     return Transfer(
@@ -117,14 +117,9 @@ def _tiers(plan: JobPlan, step_s: float, transfer: Transfer) -> tuple[SimulatedT
     return tuple(tier_of(tier.kind, tier.interval_s(step_s), transfer, tier.keep) for tier in plan.run.checkpoint.tiers)
 
 
-def _storage(cluster: ClusterPlan) -> StoragePlan | None:
-    """Return the shared file system that holds the runs and their checkpoints."""
-    return next((storage for storage in cluster.storage if storage.shared and storage.path is not None), None)
-
-
 def _assumed(plan: JobPlan, cluster: ClusterPlan, group: GroupPlan, known: Defaults) -> Iterator[str]:
     """Return the assumptions that no document replaces, as text, each with its source."""
-    seen, storage = cluster.failures, _storage(cluster)
+    seen, storage = cluster.failures, cluster.shared_storage
     if seen.node_mtbf_s is None:
         days, rate = known.node_mtbf_s(group.gpu, group.gpus) / 86400, known.rate(group.gpu)
         yield f"a node fails every {days:.0f} days ({rate.source})"
