@@ -8,11 +8,14 @@ main() {
   run_json=$(open_run "$runs" quickstart-abbe1ce0-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
+  stopping=
   # Every runner gets the signal: a terminal's does not reach what a script starts in the background.
-  trap 'kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
+  trap 'stopping=1; kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
   for ((node = 0; node < 1; node++)); do
     python3 -m headway.runner "$run_json" --attempt 0 --node "$node" &
     runners+=("$!")
+    # The signal may have come between the start of this runner and its entry in the list.
+    if [[ -n $stopping ]]; then kill -TERM "$!" 2>/dev/null || true; fi
   done
 
   worst=0
