@@ -20,12 +20,20 @@ _FORMS = (
     ("glpat-", "a GitLab token", rf"{_START}glpat-{_TEXT}{{20}}"),
     ("hf_", "a Hugging Face token", rf"{_START}hf_[A-Za-z0-9]{{30}}"),
     ("sk-", "an API key", rf"{_START}sk-(?:(?:proj|ant|svcacct|admin)-{_TEXT}{{16}}|[A-Za-z0-9]{{20}})"),
+    ("k_live_", "a Stripe key", rf"{_START}[rs]k_live_[A-Za-z0-9]{{16}}"),
     ("nvapi-", "an NVIDIA API key", rf"{_START}nvapi-{_TEXT}{{20}}"),
     ("AIza", "a Google API key", rf"{_START}AIza{_TEXT}{{35}}"),
     ("xox", "a Slack token", rf"{_START}xox[abeoprs]-[A-Za-z0-9-]{{10}}"),
+    (":AA", "a Telegram token", rf"{_START}[0-9]{{8,10}}:AA{_TEXT}{{33}}(?!{_TEXT})"),
     ("hooks.slack.com", "a Slack webhook", r"hooks\.slack\.com/services/[A-Za-z0-9/]{20}"),
     ("eyJ", "a signed token", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_-]{8}"),
     ("PRIVATE KEY", "a private key", r"-----BEGIN (?:[A-Z]{2,9} ){0,2}PRIVATE KEY"),
+    ("wandb login", "a Weights & Biases key", r"\bwandb login (?:--?[\w-]{1,32}(?:=\S{1,256})? ){0,4}[0-9a-f]{40}"),
+    (
+        " login ",
+        "a password",
+        r"\b(?:docker|podman|nerdctl|oras|registry|auth) login (?:[^\s-]\S{0,256} |-u ?\S{1,256} ){0,3}-p ?[^\s$<{]",
+    ),
     ("earer ", "a bearer token", r"\b[Bb]earer (?=[A-Za-z_.~+/-]{0,64}[0-9])[A-Za-z0-9_.~+/-]{16}"),
     ("://", "a password in a URL", r"://[^/\s:@]{0,256}:(?![$<{])[^/\s@]{1,256}@"),
 )
@@ -39,7 +47,7 @@ _OPTION = re.compile(r"--[A-Za-z][\w-]*")
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS = ("password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey", "secretkey", "accesskey", "dsn")
-_ENDINGS = (*_ALWAYS, "token", "key")
+_ENDINGS = (*_ALWAYS, "token", "key", "pass", "pwd", "auth", "wandb", "dockerconfigjson")
 # Before `token`: of a tokenizer's vocabulary, or a count. Before `key`: a field of the data, of a mapping, or public.
 _TOKEN_OF = re.compile(
     "pad|eos|bos|sep|cls|mask|unk|image|audio|video|vision|special|start|stop|end|begin|prefix|suffix|per|max|min|num"
@@ -49,12 +57,22 @@ _KEY_OF = re.compile(
     "|source|column|field|name|query|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item"
 )
 
+# Before `pass`: a number of passes.
+_PASS_OF = re.compile("one|two|first|second|single|multi|last|num|max|min|per|by|forward|backward|extra|next|each|all")
+_PASSES = ("pass", "pgpass", "dbpass", "userpass", "sshpass")
+# A key of Weights & Biases; the base64 of a registry's login.
+_FOLDERS = ("pwd", "oldpwd")
+_SWITCHES = ("true", "false", "yes", "no", "on", "off", "none", "null")
+_HEX_KEY = re.compile("[0-9a-f]{40}")
+_BASE64 = re.compile(r"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9+/_-]{20,8192}={0,2}")
+
 # Placeholders for a value: a variable, an argument's `{name}`, `<token>`, stars.
 _STAND_IN = re.compile(r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}")
 _PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?")
 STARS = "********"
 # A field of a mapping, in a line of YAML.
-_YAML = re.compile(r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: +["']?)(?P<value>[^\s"',{}]+)""")
+_YAML = re.compile(r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}]+)""")
+_COMMENT = re.compile(r"(?:^|\s)#")
 # In a longer text only the forms are looked for.
 _LONGEST = 8192
 
@@ -62,6 +80,18 @@ _LONGEST = 8192
 def find_credentials(data: Any) -> dict[Path, str]:
     """Return the scalars of the document's data that are credentials or hold one, and what each looks like."""
     return dict(_walk((), data))
+
+
+def find_in_comment(line: str) -> tuple[int, int, str] | None:
+    """Return the first and last column of the first text of an issuer's form in the line's comment, and what it looks like."""
+    comment = _COMMENT.search(line)
+    if comment is None:
+        return None
+    for part, kind, form in _FORMS:
+        found = re.compile(rf"{form}[^\s\"'`]*").search(line, comment.start()) if part in line else None
+        if found is not None:
+            return found.start(), found.end(), kind
+    return None
 
 
 def starred(text: str, values: Iterable[str] = ()) -> str:
@@ -119,8 +149,14 @@ def _is_secret(name: str, value: str) -> bool:
     before, last = words[-2] if len(words) > 1 else "", words[-1]
     if last.endswith(_ALWAYS):
         return True
-    if value.isdigit() or (last == "key" and not before):
+    if value.isdigit() or value.lower() in _SWITCHES or (last == "key" and not before):
         return False
+    if last in _PASSES or last.endswith("pwd"):
+        return name.lstrip("-").lower() not in _FOLDERS and (last != "pass" or (before != "" and not _PASS_OF.fullmatch(before)))
+    if last == "wandb":
+        return _HEX_KEY.fullmatch(value) is not None
+    if last in {"auth", "dockerconfigjson"}:
+        return _BASE64.fullmatch(value) is not None
     if last == "key":
         return not _KEY_OF.fullmatch(before)
     return last.endswith("token") and not _TOKEN_OF.fullmatch(before)

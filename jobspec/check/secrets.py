@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.document import Document, dotted
+from headway.jobspec.credentials import find_in_comment
+from headway.jobspec.document import Document, Span, dotted
 from headway.jobspec.problem import Problem
 
 _HINT = (
@@ -15,3 +16,20 @@ def check_secrets(document: Document) -> Iterator[Problem]:
     """Yield a problem for each; the value itself is in none of them."""
     for path, kind in document.credentials.items():
         yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _HINT)
+    for line, start, end, kind in _in_comments(document):
+        message = f"the comment holds a secret in clear text: {kind}"
+        yield Problem("HW215", document.name, (), message, _HINT, span=Span(line, start, line, end))
+
+
+def _in_comments(document: Document) -> Iterator[tuple[int, int, int, str]]:
+    """Yield line, first and last column, and kind of what has a credential's form outside of all values."""
+    found = [(line, *secret) for line, text in enumerate(document.lines()) if "#" in text and (secret := find_in_comment(text))]
+    if found:
+        inside = {
+            line
+            for path in document.scalars
+            if document.origin(path) is document
+            for line in range(document.values[path].line, document.values[path].end_line + 1)
+            if document.values[path].end_line > document.values[path].line or path in document.credentials
+        }
+        yield from (secret for secret in found if secret[0] not in inside)

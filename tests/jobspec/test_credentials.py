@@ -26,6 +26,10 @@ FORMS = {
     "an API key": [f"sk-{ALNUM[:48]}", f"sk-proj-{ALNUM[:48]}", f"sk-ant-api03-{ALNUM[:60]}"],
     "an NVIDIA API key": [f"nvapi-{ALNUM[:64]}"],
     "a Google API key": [f"AIza{ALNUM[:35]}"],
+    "a Stripe key": [f"sk_live_{ALNUM[:24]}", f"rk_live_{ALNUM[:24]}"],
+    "a Telegram token": [f"1234567890:AA{ALNUM[:33]}"],
+    "a Weights & Biases key": ["wandb login " + "0a" * 20, "wandb login --relogin --host=https://w.example " + "0a" * 20],
+    "a password": ["docker login -u bob -p hunter2 registry.example", "podman login registry.example -p hunter2"],
     "a Slack token": [f"xox{kind}-123456789012-{ALNUM[:24]}" for kind in "bp"],
     "a Slack webhook": [f"https://hooks.slack.com/services/T00000000/B00000000/{ALNUM[:24]}"],
     "a signed token": [f"eyJ{ALNUM[:20]}.eyJ{ALNUM[:20]}.{ALNUM[:20]}"],
@@ -44,6 +48,9 @@ SECRET_NAMES = [
     "SERVICE_CREDENTIAL",
     "apiKey",
     "access-token",
+    "PGPASS",
+    "DB_PASS",
+    "DB_PWD",
     "ENCRYPTION_KEY",
 ]
 HARMLESS_NAMES = [
@@ -61,6 +68,13 @@ HARMLESS_NAMES = [
     "HF_TOKEN_PATH",
     "SSH_KEY_FILE",
     "secretary",
+    "BYPASS",
+    "compass",
+    "first_pass",
+    "pass",
+    "OLDPWD",
+    "SMTP_AUTH",
+    "WANDB",
 ]
 
 
@@ -89,6 +103,31 @@ def test_a_name_that_only_resembles_one_is_none(name: str) -> None:
 )
 def test_what_stands_in_for_a_secret_is_none(value: str) -> None:
     assert find_credentials({"HF_TOKEN": value, "argv": [f"--hf-token={value}", "--hf-token", value]}) == {}
+
+
+@pytest.mark.parametrize("value", ["true", "off", "None"])
+def test_a_switch_is_no_secret(value: str) -> None:
+    assert find_credentials({"USE_AUTH": value, "two_factor_pass": value, "pin_token": value}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WANDB", "0a" * 20), ("DOCKER_AUTH", "eyJhdXRocyI6eyJ4IjoxfX0K"), ("x.dockerconfigjson", "eyJhdXRocyI6eyJ4IjoxfX0=")],
+)
+def test_a_name_and_a_form_make_one_together(name: str, value: str) -> None:
+    assert find_credentials({name: value}) == {(name,): "by its name"}
+
+
+def test_a_secret_in_a_comment_is_found_at_its_place_and_not_shown() -> None:
+    text = f"name: a  # glpat-{ALNUM[:20]}\n# hf_{ALNUM[:34]}\nsetup: |\n  # see hf_{ALNUM[:34]}\n"
+    document, _ = load_bytes("a.yaml", text.encode())
+    problems = list(check_secrets(document))
+    assert [(problem.path, problem.span and problem.span[:2]) for problem in problems] == [
+        (("setup",), None),
+        ((), (0, 11)),
+        ((), (1, 2)),
+    ]
+    assert not any(ALNUM[:20] in document.shown(line) for line in range(4))
 
 
 def test_a_password_of_digits_is_one() -> None:
