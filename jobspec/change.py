@@ -52,6 +52,7 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
         "kind": Rule(How.NEW_RUN, "another kind of document does not describe this job"),
         "name": Rule(How.NEW_RUN, "the run and its checkpoints are stored under it"),
         "extends": Rule(How.ANYTIME, "it sets where values are written; the values themselves are compared"),
+        "ignore": Rule(How.ANYTIME, "it sets which problems are accepted, not what is computed"),
         "partial": Rule(How.ANYTIME, "it sets where values are written; the values themselves are compared"),
         "code": Rule(
             How.ANYTIME, "each attempt records the code that it ran; whether new code computes the same is for its review"

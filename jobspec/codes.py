@@ -3,6 +3,9 @@
 import types
 from collections.abc import Mapping
 
+# The end of the meaning of a code that is a warning wherever it appears.
+WARNING = " (warning)"
+
 CODES: Mapping[str, str] = types.MappingProxyType(
     {
         "HW101": "the file cannot be read",
@@ -49,6 +52,8 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW235": "GPUs that do not divide evenly over their adapters (warning)",
         "HW236": "a fabric or a group of nodes that the cluster does not have",
         "HW237": "versions of NVIDIA's software where all GPUs are AMD's (warning)",
+        "HW238": "an entry of `ignore` without a problem that it accepts (warning)",
+        "HW239": "an entry of `ignore` for an error, without whose mend there is no plan",
         "HW301": "the degrees of the layout do not multiply to the number of ranks",
         "HW302": "`hidden` is not a multiple of `heads`",
         "HW303": "`heads` is not a multiple of `kv_heads`",

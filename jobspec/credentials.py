@@ -71,7 +71,7 @@ _STAND_IN = re.compile(r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|
 _PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?")
 STARS = "********"
 # A field of a mapping, in a line of YAML.
-_YAML = re.compile(r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}]+)""")
+_YAML = re.compile(r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}`]+)""")
 _COMMENT = re.compile(r"(?:^|\s)#")
 # In a longer text only the forms are looked for.
 _LONGEST = 8192

@@ -9,6 +9,7 @@ FORMS: Mapping[str, str] = {
     r"^(s3|gs|az)://[A-Za-z0-9][-A-Za-z0-9._]*(/[^\s?#]*)?$": (
         "URL of an object store: `s3://`, `gs://` or `az://`, then the bucket and a prefix"
     ),
+    r"^HW[0-9]{3}$": "code of a problem: `HW` and three digits",
     r"^[0-9]{1,4}(\.[0-9]{1,5}){1,3}$": "version: two to four numbers separated by dots",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "name of a variable: letters, digits and `_`, not starting with a digit",
     r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$": "host name or IPv4 address, with `:PORT` unless it is 22",

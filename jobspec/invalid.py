@@ -55,6 +55,9 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "too_short": lambda bound: f"have at least {bound['min_length']} items",
     "too_long": lambda bound: f"have at most {_counted(bound['max_length'], 'item')}",
 }
+_MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
+# A line of a mapping without the space after its colon.
+_PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 _LIMITS = ("gt", "ge", "lt", "le")
 
 # How a text is brought into its form, by the form's regular expression.
@@ -195,6 +198,9 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
         return repair.items(value, None if loc[-1] in ("argv", "run") else ",")
+    if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
+        one = f"{pair[1]}: {pair[2]}"
+        return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
     section = None if info is None else model_of(info.annotation)
     short = None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None

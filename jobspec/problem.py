@@ -38,6 +38,7 @@ class Problem:
     """One mistake. `path` leads to the value; `span` is set only where there is no path yet (syntax).
 
     `fix` is the text that mends it, in place of the text at its position.
+    `ignored` is the reason for which the document accepts it (`ignore`); it counts as no error then, and is not listed.
     `heir` is the document in which it was found, if `document` is a base of it that has the value.
     """
 
@@ -51,10 +52,11 @@ class Problem:
     span: Span | None = None
     heir: str | None = None
     fix: str | None = None
+    ignored: str | None = None
 
     @property
     def is_error(self) -> bool:
-        return self.severity is Severity.ERROR
+        return self.severity is Severity.ERROR and self.ignored is None
 
 
 def locate(problems: Iterable[Problem], names: Mapping[str, str]) -> list[Problem]:

@@ -22,6 +22,7 @@ from headway.compile.job import PlannedJob, check_fit, check_plan, decide_auto
 from headway.compile.problems import Problems, Steps, collected
 from headway.compile.sources import Sources, read_document
 from headway.jobspec.check.layout import sizes_of
+from headway.jobspec.ignore import check_unused
 from headway.jobspec.parse import AnyParsed, Parsed
 from headway.jobspec.problem import Problem
 from headway.jobspec.resolve.job import resolve_job
@@ -92,6 +93,8 @@ def compile_documents(
             # Find cluster, then check fit, decide auto, resolve, check plan.
             for each in done(find_clusters(document, cluster, first_only, sources)) or []:
                 plans.append(done(_plan_job(document, each, _broken(problems), sources)))
+    if cluster is None and not first_only:
+        problems.extend(_unused(plans, documents, problems))
     # An inventory that is compiled itself gets no warning for the cluster that it does not have.
     given = {str(file) for file in files}
     kept = tuple(problem for problem in problems if not (is_stray(problem) and problem.document in given))
@@ -105,6 +108,19 @@ def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collec
     plan = resolve_job(decided.spec, cluster_plan, sizes_of(decided), options.data)
     settings = yield from check_plan(plan, decided, cluster, cluster_plan, options)
     return PlannedJob(with_settings(plan, settings), cluster_plan, options.scheduler, options.trainer, decided, decisions)
+
+
+def _unused(
+    plans: Iterable[PlannedJob | PlannedCluster | None], documents: Iterable[AnyParsed], problems: Collection[Problem]
+) -> list[Problem]:
+    """Warnings for the entries of `ignore` in the planned documents that accept nothing. Other problems of a document count more."""
+    planned, broken = {plan.document.name for plan in plans if plan is not None}, _broken(problems)
+    return [
+        problem
+        for parsed in documents
+        if parsed.document.name in planned - broken
+        for problem in check_unused(parsed.document, problems, of_job=is_job(parsed))
+    ]
 
 
 def _broken(problems: Iterable[Problem]) -> set[str]:

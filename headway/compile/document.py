@@ -20,6 +20,7 @@ from headway.jobspec.check.needs import check_needs
 from headway.jobspec.check.secrets import check_secrets
 from headway.jobspec.compose import Load
 from headway.jobspec.document import Document
+from headway.jobspec.ignore import accepted, check_codes
 from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, read, said_only
 from headway.jobspec.problem import CLUSTER, JOB, Problem, capped, locate
 from headway.jobspec.spec.cluster import Cluster
@@ -50,14 +51,15 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     judged = [] if parsed is None else list(check_spec(parsed))
     judged = capped(said_only(judged) if is_partial(document) else judged, document.name)
     secrets = capped(check_secrets(document), document.name)
-    return CheckedDocument(
-        document, parsed, (*unreadable, *secrets, *locate(judged, {JOB: document.name, CLUSTER: document.name}))
-    )
+    found = [*unreadable, *secrets, *locate(judged, {JOB: document.name, CLUSTER: document.name})]
+    return CheckedDocument(document, parsed, tuple(accepted(found, document, document.name)))
 
 
 def check_spec(parsed: AnyParsed) -> Iterator[Problem]:
     """Yield the problems of the spec by itself: rules over several fields, and the options of the kinds that it chooses."""
     document = parsed.document
+    if not is_inventory(parsed) and parsed.has(("ignore",)):
+        yield from check_codes(document)
     if is_cluster(parsed):
         yield from check_cluster(parsed)
         scheduler, problems = scheduler_options(document)

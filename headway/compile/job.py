@@ -78,7 +78,7 @@ def decide_auto(
     """The job with a value for each `auto`, checked like any other, and the reasons for these values."""
     if job.complete:
         return job, {}
-    if any(problem.is_error for problem in check_spec(job)):
+    if any(problem.is_error for problem in located(check_spec(job), job)):
         raise NoPlanError
     from headway.planner.decide import decide  # noqa: PLC0415 (most jobs leave nothing open)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from headway.jobspec.document import Document
+from headway.jobspec.ignore import accepted
 from headway.jobspec.parse import AnyParsed
 from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
 
@@ -38,6 +39,11 @@ class Problems:
         return Problems((*self.found, *more), {**self.documents, **documents})
 
     @property
+    def ignored(self) -> list[Problem]:
+        """The problems that their documents accept, in order; they are none of the others."""
+        return [problem for problem in in_order(self._finders, self.documents) if problem.ignored is not None]
+
+    @property
     def errors(self) -> int:
         """The number of errors."""
         return sum(problem.is_error for problem in self._in_order)
@@ -53,7 +59,7 @@ class Problems:
 
     @cached_property
     def _in_order(self) -> list[Problem]:
-        return in_order(self._finders, self.documents)
+        return [problem for problem in in_order(self._finders, self.documents) if problem.ignored is None]
 
     @cached_property
     def _finders(self) -> Mapping[Problem, Mapping[str, None]]:
@@ -67,9 +73,12 @@ class Problems:
 
 
 def located(problems: Iterable[Problem], job: AnyParsed | None = None, cluster: AnyParsed | None = None) -> list[Problem]:
-    """The problems with the names of the files in place of the parts by which checks know them."""
-    parts = {JOB: job, CLUSTER: cluster}
-    return locate(problems, {part: parsed.document.name for part, parsed in parts.items() if parsed is not None})
+    """The problems with the names of the files in place of the parts by which checks know them; those that the files accept marked so."""
+    parts = {part: parsed.document for part, parsed in ((JOB, job), (CLUSTER, cluster)) if parsed is not None}
+    found = list(problems)
+    for part, document in parts.items():
+        found = accepted(found, document, part)
+    return locate(found, {part: document.name for part, document in parts.items()})
 
 
 def passed(problems: Iterable[Problem]) -> Steps[None]:

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from headway.jobspec.resolve.model import ModelSizes
 
-# Keys that define where values come from, not the values, and the short form of a trainer (jobspec/short.py).
-_PLACES = {"extends", "partial", "run"}
+# Keys that define where values come from, not the values, the short form of a trainer (jobspec/short.py), and the problems that its
+# author accepts.
+_PLACES = {"extends", "partial", "run", "ignore"}
 
 
 def values_of(spec: BaseModel) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from headway.jobspec.choice import Choice
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.spec.operation import Failures, Health, Versions
-from headway.jobspec.spec.section import API_VERSION, Name, Section
+from headway.jobspec.spec.section import API_VERSION, Ignore, Name, Section
 from headway.jobspec.spec.storage import Storage
 from headway.jobspec.spec.written import Bases
 
@@ -26,6 +26,10 @@ class Cluster(Section):
     """A Cluster document that this one extends, by its path from here, or a list of which later ones win."""
     partial: bool = Field(False, examples=[True])
     """Whether this document is only a base for others, and may be incomplete."""
+    ignore: tuple[Ignore, ...] = Field(
+        (), max_length=100, examples=[[{"code": "HW231", "field": "nodes", "reason": "a sample of the next GPU"}]]
+    )
+    """Problems that are accepted, each with its reason: warnings, and errors about which the author can know better."""
     scheduler: Choice = Field(examples=[{"kind": "slurm"}])
     """The scheduler that starts jobs."""
     provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])

@@ -10,7 +10,7 @@ from headway.jobspec.spec.history import Change
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.model import Model
 from headway.jobspec.spec.resilience import Checkpoint, EnvName, Resilience
-from headway.jobspec.spec.section import API_VERSION, Name, Section
+from headway.jobspec.spec.section import API_VERSION, Ignore, Name, Section
 from headway.jobspec.spec.training import Optimizer, Overlap, Precision
 from headway.jobspec.spec.written import Bases, OrAuto, one_or_many
 from headway.jobspec.units import Seconds
@@ -69,6 +69,10 @@ class TrainingJob(Section):
     """A TrainingJob document that this one extends, by its path from here, or a list of which later ones win."""
     partial: bool = Field(False, examples=[True])
     """Whether this document is only a base for others, and may be incomplete."""
+    ignore: tuple[Ignore, ...] = Field(
+        (), max_length=100, examples=[[{"code": "HW427", "field": "batch.micro", "reason": "measured: 71 GiB"}]]
+    )
+    """Problems that are accepted, each with its reason: warnings, and errors about which the author can know better."""
     code: Code = Field(default_factory=Code, examples=[{"commit": "HEAD"}])
     """The code that runs: exactly what was reviewed."""
     cluster: Clusters = Field(examples=["two-h100-nodes"])

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 API_VERSION = "headway/v1alpha1"
 
@@ -15,3 +15,14 @@ class Section(BaseModel):
 
     # Pydantic compiles a model when the first document needs it: most are needed by none.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+
+class Ignore(Section):
+    """A problem that is accepted."""
+
+    code: str = Field(pattern=r"^HW[0-9]{3}$", examples=["HW427"])
+    """Code of the problem: a warning, or one of the errors that can be ignored (docs/guide.md)."""
+    field: str | None = Field(None, examples=["layout.tp"])
+    """Field at or below which it is accepted, as messages name it; the whole document when left out."""
+    reason: str = Field(min_length=1, max_length=500, examples=["measured on this cluster: 71 GiB"])
+    """Why it may stay; reports of `headway check` quote it."""

@@ -131,7 +131,7 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
 def test_a_fine_document_gives_an_empty_list_and_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert checked("json", capsys, "lab.yaml") == (
         0,
-        '{"documents": 1, "passed_over": [], "problems": [], "schema": "headway.problems/1"}\n',
+        '{"documents": 1, "ignored": [], "passed_over": [], "problems": [], "schema": "headway.problems/1"}\n',
     )
     assert checked("github", capsys, "lab.yaml") == (0, "")
     code, out = checked("sarif", capsys, "lab.yaml")
@@ -167,7 +167,7 @@ OBJECTS = {
     "driver": ({"name"}, {"version", "rules"}),
     "rule": ({"id"}, {"shortDescription", "fullDescription", "help", "defaultConfiguration"}),
     "invocation": ({"executionSuccessful"}, set()),
-    "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "fixes"}),
+    "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "fixes", "suppressions"}),
     "fix": ({"artifactChanges"}, {"description"}),
     "artifactChange": ({"artifactLocation", "replacements"}, set()),
     "replacement": ({"deletedRegion"}, {"insertedContent"}),

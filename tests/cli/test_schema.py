@@ -286,6 +286,7 @@ def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_p
         "schema": "headway.problems/1",
         "documents": 5,
         "passed_over": [],
+        "ignored": [],
         "problems": [],
     }
 

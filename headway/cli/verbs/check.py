@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headway.cli.read_back import ReadBack, compare, read_back
 from headway.cli.terminal import counted
-from headway.cli.views.problems import counts, print_problems
+from headway.cli.views.problems import counts, print_ignored, print_problems
 from headway.compile import PlannedCluster, PlannedJob, Problems, Sources, compile_documents
 from headway.compile.document import is_job
 from headway.compile.sources import Below, is_folder
@@ -82,6 +82,7 @@ def _print(args: argparse.Namespace, problems: Problems, files: int, taken: list
     """The problems of so many files, and the YAML files that are none; in text, what the run's next attempt takes up as well."""
     if args.format == "text":
         print_problems(problems, sys.stdout, args.color)
+        print_ignored(problems, sys.stdout)
         if taken:
             print(*taken, "", sep="\n")
         print(f"{counted(files, 'document')}: {counts(problems, 'error')}{_passed_over(passed_over)}")

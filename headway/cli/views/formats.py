@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headway.compile import Problems
-from headway.jobspec.codes import CODES
+from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Span
 from headway.jobspec.json_text import json_text
 from headway.jobspec.problem import Problem, inherited, printable, span_of
@@ -27,13 +27,13 @@ SUBJECTS: Mapping[str, str] = {
     "HW6": "NCCL",
     "HW7": "checkpoints and storage",
 }
-_WARNING = " (warning)"
 
 
 def as_json(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
     """Every problem with its place, lines and columns counted from 1; the end is the first column that is not part of it."""
-    listed = [
-        {
+
+    def row(problem: Problem) -> dict[str, Any]:
+        return {
             "code": problem.code,
             "severity": problem.severity.value,
             "file": problem.document,
@@ -44,9 +44,17 @@ def as_json(problems: Problems, documents: int, passed_over: Sequence[str] = ())
             "hint": problem.hint,
             "fix": problem.fix,
         }
-        for problem in problems
-    ]
-    return json_text({"schema": SCHEMA, "documents": documents, "passed_over": list(passed_over), "problems": listed})
+
+    ignored = [{**row(problem), "reason": problem.ignored} for problem in problems.ignored]
+    return json_text(
+        {
+            "schema": SCHEMA,
+            "documents": documents,
+            "passed_over": list(passed_over),
+            "problems": list(map(row, problems)),
+            "ignored": ignored,
+        }
+    )
 
 
 def as_sarif(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
@@ -57,7 +65,7 @@ def as_sarif(problems: Problems, documents: int, passed_over: Sequence[str] = ()
         "invocations": [{"executionSuccessful": True}],
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"uri": f"{_root().as_uri().rstrip('/')}/"}},
-        "results": [_result(problem, problems) for problem in problems],
+        "results": [_result(problem, problems) for problem in (*problems, *problems.ignored)],
     }
     return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
@@ -107,14 +115,14 @@ def _in_repository(file: str) -> Path:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    meaning = CODES[code].removesuffix(_WARNING)
+    meaning = CODES[code].removesuffix(WARNING)
     sentence = f"{meaning[0].upper()}{meaning[1:]}."
     return {
         "id": code,
         "shortDescription": {"text": sentence},
         "fullDescription": {"text": f"{sentence} ({SUBJECTS[code[:3]]})"},
         "help": {"text": f"{sentence} A result says what was found and what to do; docs/problems.md lists every code."},
-        "defaultConfiguration": {"level": "warning" if CODES[code].endswith(_WARNING) else "error"},
+        "defaultConfiguration": {"level": "warning" if CODES[code].endswith(WARNING) else "error"},
     }
 
 
@@ -127,7 +135,13 @@ def _result(problem: Problem, problems: Problems) -> dict[str, Any]:
         "message": {"text": _said(problem, problems)},
         "locations": [{"physicalLocation": location}],
         **_fixes(problem, location),
+        **_suppression(problem),
     }
+
+
+def _suppression(problem: Problem) -> dict[str, Any]:
+    """The reason for which the document accepts the problem, as SARIF's section 3.35 has it."""
+    return {} if problem.ignored is None else {"suppressions": [{"kind": "inSource", "justification": problem.ignored}]}
 
 
 def _fixes(problem: Problem, location: Mapping[str, Any]) -> dict[str, Any]:

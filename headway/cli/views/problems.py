@@ -4,7 +4,7 @@ from typing import TextIO
 
 from headway.cli.terminal import counted
 from headway.compile import Problems
-from headway.jobspec.problem import show
+from headway.jobspec.problem import printable, show, span_of
 
 
 def print_problems(problems: Problems, stream: TextIO, colour: bool = False, warnings: bool = True) -> None:
@@ -12,6 +12,16 @@ def print_problems(problems: Problems, stream: TextIO, colour: bool = False, war
     for problem in (problem for problem in problems if warnings or problem.is_error):
         text = show(problem, problems.documents.get(problem.document), colour, problems.heirs(problem))
         print(text, end="\n\n", file=stream)
+
+
+def print_ignored(problems: Problems, stream: TextIO) -> None:
+    """The problems that documents accept, a line each with the reason; a blank line after them."""
+    for problem in problems.ignored:
+        span = span_of(problem, problems.documents.get(problem.document))
+        place = problem.document if span is None else f"{problem.document}:{span.line + 1}:{span.column + 1}"
+        print(printable(f"ignored[{problem.code}]: {place}: {problem.ignored}"), file=stream)
+    if problems.ignored:
+        print(file=stream)
 
 
 def counts(problems: Problems, what: str) -> str:

@@ -1,0 +1,92 @@
+"""Finds the problems that a document accepts: each entry of its `ignore` names a code, and the reason why the problem may stay."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from headway.jobspec.codes import CODES, WARNING
+from headway.jobspec.document import Document, Path, dotted
+from headway.jobspec.problem import Problem, Severity
+from headway.jobspec.suggest import did_you_mean
+
+_ENTRIES = "ignore"
+_MAX = 100
+
+# Errors about which the author of a document can know better: rules of caution and tables that can be out of date. All other errors
+# mean that there is no plan.
+JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
+# Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
+_BOTH = frozenset({"HW214", "HW233", "HW310", "HW513", "HW520", "HW703", "HW708"})
+# The warnings of a cluster by itself; others appear only together with certain jobs.
+_OF_CLUSTERS = ("HW23", "HW5")
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """One entry: problems with this code at the field `at` or below it, anywhere in the document if `at` is empty."""
+
+    path: Path
+    code: str
+    at: str
+    reason: str
+
+    def covers(self, problem: Problem) -> bool:
+        """Return whether the entry accepts the problem."""
+        where = dotted(problem.path)
+        below = where == self.at or where.startswith((f"{self.at}.", f"{self.at}["))
+        return problem.code == self.code and (not self.at or below)
+
+
+def entries(document: Document) -> list[Ignored]:
+    """Return the document's entries, those of its bases included; an entry in the wrong form counts for nothing."""
+    written = document.value((_ENTRIES,))
+    return [
+        Ignored((_ENTRIES, index), each["code"], str(each.get("field", "")), each["reason"])
+        for index, each in enumerate(written[:_MAX] if isinstance(written, list) else [])
+        if isinstance(each, dict) and isinstance(each.get("code"), str) and isinstance(each.get("reason"), str)
+    ]
+
+
+def accepted(problems: Iterable[Problem], document: Document, part: str) -> list[Problem]:
+    """Return the problems, each one of the document (which problems know by its `part`) that an entry covers with the entry's reason."""
+    found = entries(document)
+    if not found:
+        return list(problems)
+    return [_accepted(problem, found) if problem.document == part else problem for problem in problems]
+
+
+def may_be_ignored(code: str) -> bool:
+    """Return whether some problem with this code can be accepted."""
+    return CODES[code].endswith(WARNING) or code in JUDGEMENTS or code in _BOTH
+
+
+def check_codes(document: Document) -> Iterator[Problem]:
+    """Yield a problem for each entry whose code does not exist, or whose problem is an error that leaves no plan."""
+    for entry in entries(document):
+        path = (*entry.path, "code")
+        if entry.code not in CODES:
+            hint = did_you_mean(entry.code, CODES, "codes")
+            yield Problem("HW205", document.name, path, f"`{entry.code}` is not the code of a problem", hint.text, fix=hint.fix)
+        elif not may_be_ignored(entry.code):
+            message = f"{entry.code} cannot be ignored: it is an error, {CODES[entry.code]}"
+            yield Problem("HW239", document.name, path, message, "mend the problem; warnings can be ignored")
+
+
+# Codes that are an error in some documents and a warning in others.
+def check_unused(document: Document, problems: Iterable[Problem], of_job: bool) -> Iterator[Problem]:
+    """Yield a warning for each entry of the document itself that accepted none of the problems.
+
+    A cluster's entries are judged only where no job is needed to find their problem.
+    """
+    ignored = [problem for problem in problems if problem.ignored is not None and problem.document == document.name]
+    for entry in entries(document):
+        own = document.origin(entry.path) is document
+        if own and (of_job or entry.code.startswith(_OF_CLUSTERS)) and not any(map(entry.covers, ignored)):
+            where = f" at `{entry.at}`" if entry.at else ""
+            message = f"there is no {entry.code}{where} to ignore"
+            yield Problem("HW238", document.name, (*entry.path, "code"), message, "remove the entry", Severity.WARNING)
+
+
+def _accepted(problem: Problem, found: Iterable[Ignored]) -> Problem:
+    entry = next((each for each in found if each.covers(problem)), None)
+    may = problem.severity is Severity.WARNING or problem.code in JUDGEMENTS
+    return replace(problem, ignored=entry.reason) if entry is not None and may else problem
