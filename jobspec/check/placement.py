@@ -12,8 +12,9 @@ from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
+from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
-from headway.jobspec.resolve.nodes import procs_per_node
+from headway.jobspec.resolve.nodes import domain_of, procs_per_node
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
@@ -56,13 +57,14 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
-    if _group(job, cluster) is None:
+    group = _group(job, cluster)
+    if group is None:
         return
     world_size = _world_size(job, cluster)
     try:
         resolve_mesh(job.layout, world_size)
     except MeshError as error:
-        axis, hint = _culprit(job.layout, world_size)
+        axis, hint = _culprit(job.layout, world_size, group)
         ranks = f"{job.nodes} nodes of {world_size // job.nodes} ranks on `{cluster.name}`"
         yield Problem("HW301", JOB, ("layout", axis), f"{error}: {ranks}", hint)
 
@@ -95,7 +97,10 @@ def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterato
     sizes = sizes_of(job)
     if mesh is not None:
         yield from check_mesh(job.spec.layout, mesh, sizes, job.spec.batch if job.has(("batch",)) else None)
-    if group is not None:
+    # Degrees that do not multiply because of `tp` have a problem there already, with values that are in a domain.
+    if group is not None and (
+        mesh is not None or _culprit(job.spec.layout, _world_size(job.spec, cluster.spec), group)[0] != "tp"
+    ):
         yield from check_domains(job.spec, group, sizes)
 
 
@@ -140,7 +145,7 @@ def _mesh(job: TrainingJob, cluster: Cluster) -> Mesh | None:
         return None
 
 
-def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
+def _culprit(layout: Layout, world_size: int, group: NodeGroup) -> tuple[str, str]:
     """Return the degree to change, if one is enough `dp_shard` or else the largest, and the remedy."""
     degrees = {axis: degree for axis, degree in layout.model_dump(include=set(Mesh().axes)).items() if degree is not None}
     others = {axis: prod(degrees.values()) // degree for axis, degree in degrees.items()}
@@ -151,7 +156,11 @@ def _culprit(layout: Layout, world_size: int) -> tuple[str, str]:
     if not alone:
         return axis, f"choose degrees whose product {'divides' if layout.dp_shard is None else 'is'} {world_size}"
     left = world_size // others[axis]
-    fitting = listed_numbers(divisors(left) if layout.dp_shard is None else [left])
+    numbers = divisors(left) if layout.dp_shard is None else [left]
+    if axis == "tp" and group.gpus is not None:
+        domains = Domains(domain_of(group), group.gpus, group.count)
+        numbers = [number for number in numbers if not domains.are_crossed_by(number)] or numbers
+    fitting = listed_numbers(numbers)
     return axis, f"if the others stay the same, `{axis}` can be {fitting}"
 
 
