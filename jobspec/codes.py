@@ -53,7 +53,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW236": "a fabric or a group of nodes that the cluster does not have",
         "HW237": "versions of NVIDIA's software where all GPUs are AMD's (warning)",
         "HW238": "an entry of `ignore` without a problem that it accepts (warning)",
-        "HW239": "an entry of `ignore` for an error, without whose mend there is no plan",
+        "HW239": "an entry of `ignore` for a code that does not exist, or for an error that cannot be ignored",
         "HW301": "the degrees of the layout do not multiply to the number of ranks",
         "HW302": "`hidden` is not a multiple of `heads`",
         "HW303": "`heads` is not a multiple of `kv_heads`",

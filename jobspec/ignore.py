@@ -65,7 +65,7 @@ def check_codes(document: Document) -> Iterator[Problem]:
         path = (*entry.path, "code")
         if entry.code not in CODES:
             hint = did_you_mean(entry.code, CODES, "codes")
-            yield Problem("HW205", document.name, path, f"`{entry.code}` is not the code of a problem", hint.text, fix=hint.fix)
+            yield Problem("HW239", document.name, path, f"`{entry.code}` is not the code of a problem", hint.text, fix=hint.fix)
         elif not may_be_ignored(entry.code):
             message = f"{entry.code} cannot be ignored: it is an error, {CODES[entry.code]}"
             yield Problem("HW239", document.name, path, message, "mend the problem; warnings can be ignored")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.jobspec.catalog.gpus import Gpu, gpus
 from headway.jobspec.json_text import json_text
 from headway.jobspec.resolve.fingerprint import with_sizes
 from headway.jobspec.resolve.model import ModelSizes
@@ -57,7 +58,8 @@ class GroupPlan:
     """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
 
     Jobs may plan with `count` less `spares` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
-    the adapters on the fabric between the nodes, in the order of their rails.
+    the adapters on the fabric between the nodes, in the order of their rails. `gpu_model` is the GPU that the cluster file describes
+    because the catalogue does not have it.
     """
 
     name: str
@@ -67,6 +69,7 @@ class GroupPlan:
     gpu: str | None
     gpus: int
     nics: tuple[str, ...]
+    gpu_model: Gpu | None = None
     spares: int = 0
     arch: str = "x86_64"
     host_memory_bytes: int | None = None
@@ -76,6 +79,11 @@ class GroupPlan:
     nic: str | None = None
     nic_gbps: float | None = None
     hourly_cost: float | None = None
+
+    @property
+    def known_gpu(self) -> Gpu | None:
+        """The values of its GPU, from the cluster file or the catalogue; None without GPUs and where neither has them."""
+        return self.gpu_model or (None if self.gpu is None else gpus().get(self.gpu))
 
     @property
     def backend(self) -> str:

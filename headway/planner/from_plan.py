@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.planner.framework import Framework
@@ -60,8 +60,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
     if group.gpu is None:
         reason = f"the nodes of group `{group.name}` have no GPU, and the planner only models GPUs"
         raise EstimateError(reason, "set `gpu` of the cluster's group to a model of docs/models.md")
-    if group.gpu not in gpus():
-        raise EstimateError(f"the catalogue does not have the GPU `{group.gpu}`", "use a model of docs/models.md")
+    gpu = _known(group)
     if plan.model is None:
         raise EstimateError("the job has no `model`", "set `model: {preset: llama-3.1-8b}`, a config.json, or its sizes")
     if plan.run.batch is None:
@@ -70,7 +69,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
     degrees = _degrees(plan, framework)
     return Training(
         model=plan.model,
-        gpu=gpus()[group.gpu],
+        gpu=gpu,
         network=network_of(cluster, group, plan.slots),
         degrees=degrees,
         micro=batch.micro_sequences,
@@ -87,8 +86,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
 
 
 def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
-    """Return the network of the GPUs of `nodes` nodes of the group. Raises EstimateError."""
-    gpu = gpus()[str(group.gpu)]
+    """Return the network of the GPUs of `nodes` nodes of the group, whose model is known. Raises EstimateError."""
     fabric = cluster.scale_out
     transport = "tcp" if fabric is None else fabric.transport
     adapter_bytes_s = _adapter_gbps(group, transport) * _GBPS
@@ -99,12 +97,20 @@ def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
     return Network(
         gpus_per_node=group.gpus,
         scale_up_domain=group.nvlink_domain,
-        scale_up_bytes_s=gpu.scale_up_gb_s * 1e9 / 2,
+        scale_up_bytes_s=_known(group).scale_up_gb_s * 1e9 / 2,
         scale_out_bytes_s=adapters * adapter_bytes_s / group.gpus,
         adapters_per_node=adapters,
         transport=transport,
         oversubscription=1.0 if fabric is None else fabric.leaf_oversubscription,
     )
+
+
+def _known(group: GroupPlan) -> Gpu:
+    gpu = group.known_gpu
+    if gpu is None:
+        hint = "use a model of docs/models.md, or describe it with `gpu_model` in the cluster's group"
+        raise EstimateError(f"the catalogue does not have the GPU `{group.gpu}`", hint)
+    return gpu
 
 
 def _adapter_gbps(group: GroupPlan, transport: str) -> float:

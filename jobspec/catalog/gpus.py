@@ -26,13 +26,13 @@ class Gpu:
     arch: str
     memory_gib: int
     memory_tb_s: float
-    bf16_tflops: int
+    bf16_tflops: float
     scale_up_domain: int
-    scale_up_gb_s: int
+    scale_up_gb_s: float
     source: str
     usable_gib: float | None = None
-    fp8_tflops: int | None = None
-    fp4_tflops: int | None = None
+    fp8_tflops: float | None = None
+    fp4_tflops: float | None = None
     host_arch: str | None = None
 
     @property
@@ -40,7 +40,7 @@ class Gpu:
         """Return what a job can use: the memory as reported, else as named."""
         return int((self.memory_gib if self.usable_gib is None else self.usable_gib) * (1 << 30))
 
-    def rate_of(self, compute: str) -> tuple[str, int]:
+    def rate_of(self, compute: str) -> tuple[str, float]:
         """Return the rate at which matrices in the format `compute` are multiplied: the rate's format (`bf16`, `fp8`,
         `fp4`), and its peak in 10^12 operations a second.
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from headway.jobspec.catalog.gpus import Gpu, gpus
+from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import Nic as NicModel
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.nodes import gpu_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
@@ -96,7 +97,10 @@ def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.gpu is not None and nodes.gpus is None:
         hint = "set the number of GPUs per node, for example `gpus: 8`"
         yield Problem("HW210", CLUSTER, (*path, "gpu"), "`gpu` needs `gpus`", hint, at_key=True)
-    if nodes.gpus is not None and nodes.gpu is None:
+    if nodes.gpu_model is not None and nodes.gpu is None:
+        hint = "name the model, for example `gpu: H300-SXM-288`"
+        yield Problem("HW210", CLUSTER, (*path, "gpu_model"), "`gpu_model` needs `gpu`", hint, at_key=True)
+    elif nodes.gpus is not None and nodes.gpu is None:
         hint = "set the model, for example `gpu: H100-SXM-80`"
         yield Problem("HW210", CLUSTER, (*path, "gpus"), "`gpus` needs `gpu`", hint, at_key=True)
     if nodes.nvlink_domain is not None and nodes.gpus is None:
@@ -162,22 +166,28 @@ def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -
 
 def _usual_domain(nodes: NodeGroup) -> int | None:
     """Return how many GPUs of the group's model NVLink usually joins, if that is a rack."""
-    model = _gpu(nodes)
+    model = gpu_of(nodes)
     return model.scale_up_domain if model and model.scale_up_domain > _LARGEST_NODE else None
-
-
-def _gpu(nodes: NodeGroup) -> Gpu | None:
-    return None if nodes.gpu is None else gpus().get(nodes.gpu)
 
 
 def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.gpu is None:
         return
-    model = _gpu(nodes)
-    if model is None:
+    own, model = nodes.gpu_model, gpu_of(nodes)
+    if own is not None and own.like not in gpus():
+        near = did_you_mean(own.like, gpus(), "GPUs")
+        message = f"the catalogue has no GPU `{own.like}` that `{nodes.gpu}` could be like, so its memory and speed are unknown"
+        yield Problem("HW231", CLUSTER, (*path, "gpu_model", "like"), message, near.text, Severity.WARNING, fix=near.fix)
+    elif own is not None and nodes.gpu in gpus():
+        message = f"`gpu_model` describes `{nodes.gpu}`, which the catalogue has"
+        hint = "leave `gpu_model` out, or give a GPU that differs a name of its own"
+        yield Problem("HW210", CLUSTER, (*path, "gpu_model"), message, hint, at_key=True)
+    elif model is None:
         message = f"the catalogue has no GPU `{nodes.gpu}`, so its memory, speed and software requirements are unknown"
         near = did_you_mean(nodes.gpu, gpus(), "GPUs")
-        yield Problem("HW231", CLUSTER, (*path, "gpu"), message, near.text, Severity.WARNING, fix=near.fix)
+        own_values = "`gpu_model: {like: H100-SXM-80, memory: 96GiB, bf16_tflops: 148}`"
+        hint = near.text if near.fix is not None else f"describe it, for example {own_values}; {near.text}"
+        yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING, fix=near.fix)
     elif model.host_arch not in (None, nodes.arch):
         message = f"a `{nodes.gpu}` comes with a host of {model.host_arch}, but `arch` is {nodes.arch}"
         place = "arch" if "arch" in nodes.model_fields_set else "gpu"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from math import prod
 
-from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.check.domains import check_domains
 from headway.jobspec.check.layout import check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
@@ -14,7 +13,7 @@ from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
 from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
-from headway.jobspec.resolve.nodes import domain_of, procs_per_node
+from headway.jobspec.resolve.nodes import domain_of, gpu_of, procs_per_node
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
@@ -167,7 +166,7 @@ def _culprit(layout: Layout, world_size: int, group: NodeGroup) -> tuple[str, st
 def _check_format(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     """Check that the GPUs support the format of the matrices."""
     group, compute = _group(job, cluster), job.precision.compute
-    gpu = None if group is None or group.gpu is None else gpus().get(group.gpu)
+    gpu = None if group is None else gpu_of(group)
     if gpu is None or compute is None or gpu.supports(compute):
         return
     message = f"`{gpu.name}` ({gpu.arch}) does not support {compute}"

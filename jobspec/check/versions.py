@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.versions import Compatibility, compatibility, is_older, major_minor, ordering_key
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.environment import nccl_environment
 from headway.jobspec.resolve.fabric import resolve_fabric
-from headway.jobspec.resolve.nodes import resolve_group
+from headway.jobspec.resolve.nodes import gpu_of, resolve_group
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.operation import Versions
 from headway.jobspec.suggest import listed
@@ -30,7 +29,8 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
 def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
     """Check that driver and CUDA support the GPUs, and that there are GPUs that use them."""
     versions = cluster.versions
-    models = [nodes.gpu for nodes in cluster.nodes if nodes.gpu is not None]
+    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in cluster.nodes]
+    models = [gpu for gpu in described if gpu is not None]
     if versions.driver is not None:
         yield from _check_gpu_driver(versions.driver, models, compatibility())
     if versions.cuda is not None:
@@ -109,8 +109,8 @@ def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> I
 
 def _all_from_amd(cluster: Cluster) -> bool:
     """Return whether there are GPUs, and each is a model of AMD's."""
-    models = [nodes.gpu for nodes in cluster.nodes if nodes.gpu is not None]
-    return bool(models) and all(gpu in gpus() and gpus()[gpu].vendor == "AMD" for gpu in models)
+    models = [gpu_of(nodes) for nodes in cluster.nodes if nodes.gpu is not None]
+    return bool(models) and all(model is not None and model.vendor == "AMD" for model in models)
 
 
 def _check_unused(versions: Versions) -> Iterator[Problem]:

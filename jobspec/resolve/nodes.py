@@ -1,7 +1,9 @@
 """Resolves groups of nodes into the plan's: the adapters on the fabric between them, in the order of their rails."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from headway.jobspec.catalog.gpus import Gpu, gpus
 from headway.jobspec.plan import DiskPlan, GroupPlan
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
@@ -31,6 +33,28 @@ def adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[str, int]:
     return _rails(nic for nic in nodes.nics if nic.fabric == fabric.name)
 
 
+def gpu_of(nodes: NodeGroup) -> Gpu | None:
+    """Return the GPU of the nodes, as the group describes it or the catalogue; None without GPUs and where neither has it."""
+    name, own = nodes.gpu, nodes.gpu_model
+    if name is None or own is None:
+        return None if name is None else gpus().get(name)
+    if own.like not in gpus():
+        return None
+    known = gpus()[own.like]
+    return replace(
+        known,
+        name=name,
+        source="the cluster file",
+        memory_gib=known.memory_gib if own.memory is None else own.memory // (1 << 30),
+        usable_gib=known.usable_gib if own.memory is None else own.memory / (1 << 30),
+        memory_tb_s=known.memory_tb_s if own.memory_bandwidth is None else own.memory_bandwidth / 1e12,
+        bf16_tflops=known.bf16_tflops if own.bf16_tflops is None else own.bf16_tflops,
+        fp8_tflops=known.fp8_tflops if own.fp8_tflops is None else own.fp8_tflops or None,
+        fp4_tflops=known.fp4_tflops if own.fp4_tflops is None else own.fp4_tflops or None,
+        scale_up_gb_s=known.scale_up_gb_s if own.nvlink is None else own.nvlink / 1e9,
+    )
+
+
 def _rails(nics: Iterable[Nic]) -> dict[str, int]:
     rails = {nic.name: place if nic.rail is None else nic.rail for place, nic in enumerate(nics)}
     return dict(sorted(rails.items(), key=lambda item: item[1]))
@@ -48,6 +72,7 @@ def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
         disks=tuple(DiskPlan(disk.path, disk.size, disk.write, disk.read) for disk in nodes.disks),
         procs=procs_per_node(nodes),
         gpu=nodes.gpu,
+        gpu_model=None if nodes.gpu_model is None else gpu_of(nodes),
         gpus=nodes.gpus or 0,
         nvlink_domain=domain_of(nodes) if nodes.gpus else 0,
         imex=nodes.imex,

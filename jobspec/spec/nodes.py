@@ -9,6 +9,7 @@ from headway.jobspec.units import BitRate, ByteRate, Bytes
 
 Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$", max_length=259)]
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
+_MODEL = r"^[A-Za-z0-9][-A-Za-z0-9_.]*$"
 
 
 class Nic(Section):
@@ -42,6 +43,26 @@ class Disk(Section):
     """Speed of reading."""
 
 
+class GpuModel(Section):
+    """A GPU that the catalogue does not have, by what it differs in from one that it has."""
+
+    like: str = Field(pattern=_MODEL, examples=["H100-SXM-80"])
+    """The model of the same generation in the catalogue (docs/models.md) that it resembles. Its values hold where this leaves them out, and
+    so do the efficiencies measured on it."""
+    memory: Bytes | None = Field(None, ge=1 << 30, examples=["96GiB"])
+    """Memory that a job can use."""
+    memory_bandwidth: ByteRate | None = Field(None, ge=1, examples=["4TB/s"])
+    """Bandwidth of the memory."""
+    bf16_tflops: float | None = Field(None, gt=0, examples=[148])
+    """Peak rate of dense matrices in bf16, in 10^12 operations a second."""
+    fp8_tflops: float | None = Field(None, ge=0, examples=[296])
+    """Peak rate of dense matrices in fp8; 0 without such units."""
+    fp4_tflops: float | None = Field(None, ge=0, examples=[0])
+    """Peak rate of dense matrices in 4 bits; 0 without such units."""
+    nvlink: ByteRate | None = Field(None, ge=1, examples=["400GB/s"])
+    """Exchange rate with the other GPUs of its NVLink domain, both directions together; that of PCIe where there is no NVLink."""
+
+
 class NodeGroup(Section):
     """A group of identical nodes."""
 
@@ -61,8 +82,10 @@ class NodeGroup(Section):
     """Local disks of one node."""
     procs: int | None = Field(None, ge=1, le=1024, examples=[2])
     """Ranks that one node of a group without GPUs runs; 1 when left out."""
-    gpu: str | None = Field(None, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", examples=["H100-SXM-80"])
-    """Name of the GPU model in the catalogue (docs/models.md)."""
+    gpu: str | None = Field(None, pattern=_MODEL, examples=["H100-SXM-80"])
+    """Name of the GPU model in the catalogue (docs/models.md), or of one that `gpu_model` describes."""
+    gpu_model: GpuModel | None = Field(None, examples=[{"like": "H100-SXM-80", "memory": "96GiB", "bf16_tflops": 148}])
+    """The GPU, where the catalogue does not have it."""
     gpus: int | None = Field(None, ge=1, le=64, examples=[8])
     """GPUs in one node, each of which runs one rank."""
     nvlink_domain: int | None = Field(None, ge=1, le=576, examples=[72])

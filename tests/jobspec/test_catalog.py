@@ -262,6 +262,10 @@ GPUS = """
 
 Rates are peaks for dense matrices. `usable` is the memory that frameworks report, if a source has printed it. `joined` is the number of
 GPUs that usually share an NVLink or Infinity Fabric domain; each GPU's bandwidth is in GB/s, both directions together.
+
+A cluster describes a GPU that is not listed by what it differs in from one that is:
+`{gpu: L40S, gpu_model: {like: A100-SXM-80, memory: 48GB, bf16_tflops: 362, fp8_tflops: 733, nvlink: 64GB/s}}`. Estimates then take the
+efficiencies measured on the listed GPU, with wide intervals.
 """
 NICS = """
 ## Adapters

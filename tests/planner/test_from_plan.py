@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.documents import load_job_plan
+from headway.compile import compile_documents
 from headway.planner.estimate import estimate
 from headway.planner.from_plan import EstimateError, training_of
 from headway.planner.training import Training
@@ -38,6 +39,28 @@ def test_the_network_is_the_clusters(tmp_path: Path) -> None:
     assert (network.scale_up_bytes_s, network.scale_out_bytes_s) == (450e9, 50e9)
     half = training(tmp_path, cluster=CLUSTER.replace("[a, b, c, d, e, f, g, h]", "[a, b, c, d]")).network
     assert half.scale_out_bytes_s == 25e9
+
+
+OWN = "gpu: X9, gpu_model: {like: H100-SXM-80, memory: 16GiB, bf16_tflops: 500, fp8_tflops: 0, nvlink: 400GB/s}"
+
+
+def test_a_gpu_is_the_one_that_the_cluster_describes(tmp_path: Path) -> None:
+    found, known = training(tmp_path, cluster=CLUSTER.replace("gpu: H100-SXM-80", OWN)), training(tmp_path).gpu
+    assert (found.gpu.name, found.gpu.arch, found.gpu.memory_tb_s) == ("X9", "Hopper", known.memory_tb_s)
+    assert (found.gpu.memory_bytes, found.gpu.bf16_tflops, found.gpu.fp8_tflops) == (16 << 30, 500, None)
+    assert found.network.scale_up_bytes_s == 200e9
+    # Half the rate: the step takes longer, and the interval says that no such accelerator was measured.
+    slow, fast = estimate(found), estimate(training(tmp_path))
+    assert 1.3 < fast.tokens_s / slow.tokens_s < 2.1
+
+
+def test_memory_is_checked_against_the_gpu_that_the_cluster_describes(tmp_path: Path) -> None:
+    def codes(cluster: str) -> list[str]:
+        training(tmp_path, cluster=cluster)
+        return [problem.code for problem in compile_documents([tmp_path / "job.yaml"]).problems]
+
+    assert codes(CLUSTER.replace("gpu: H100-SXM-80", OWN)) == ["HW427"]
+    assert codes(CLUSTER.replace("gpu: H100-SXM-80", OWN.replace("16GiB", "160GiB"))) == []
 
 
 @pytest.mark.parametrize(
