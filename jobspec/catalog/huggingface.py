@@ -332,13 +332,101 @@ def _deepseek_v3(keys: _Keys) -> Values:
     return {**_decoder(keys), **own, **_with_dense(keys, experts, "intermediate_size")}
 
 
+def _gemma(keys: _Keys) -> Values:
+    head = {"head_dim": keys.integer("head_dim", default=256)}
+    return {**_decoder(keys, tied=True), **head, "ffn_hidden": keys.integer("intermediate_size")}
+
+
+def _gemma3_text(keys: _Keys) -> Values:
+    return {**_gemma(keys), "rope_theta": keys.rope_theta(1_000_000.0), "qk_norm": True}
+
+
+def _gemma3(keys: _Keys) -> Values:
+    return _of_text(keys, _gemma3_text)
+
+
+def _olmo2(keys: _Keys) -> Values:
+    return {**_decoder(keys, eps=1e-5, theta=500_000.0), "ffn_hidden": keys.integer("intermediate_size"), "qk_norm": True}
+
+
+def _olmoe(keys: _Keys) -> Values:
+    experts = {
+        "count": keys.integer("num_experts"),
+        "top_k": keys.integer("num_experts_per_tok"),
+        "ffn_hidden": keys.integer("intermediate_size"),
+    }
+    return {**_decoder(keys, eps=1e-5), "experts": experts, "qk_norm": True}
+
+
+def _qwen2_moe(keys: _Keys) -> Values:
+    values = _qwen3_moe(keys)
+    shared = {"shared": 1, "shared_ffn_hidden": keys.integer("shared_expert_intermediate_size")}
+    return {**values, "qk_norm": None, "qkv_bias": keys.flag("qkv_bias", True), "experts": {**values["experts"], **shared}}
+
+
+def _gpt_oss(keys: _Keys) -> Values:
+    """Return the sizes; of the biases those of queries, keys and values."""
+    experts = {
+        "count": keys.integer("num_local_experts"),
+        "top_k": keys.integer("num_experts_per_tok", "experts_per_token"),
+        "ffn_hidden": keys.integer("intermediate_size"),
+    }
+    bias = {"qkv_bias": keys.flag("attention_bias", True), "linear_bias": False}
+    return {**_decoder(keys, eps=1e-5, theta=150_000.0, own_biases=bias), "experts": experts}
+
+
+def _falcon(keys: _Keys) -> Values:
+    hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads", "n_head")
+    grouped, single = keys.flag("new_decoder_architecture"), keys.flag("multi_query", True)
+    biased = keys.flag("bias")
+    return {
+        "vocab_size": keys.integer("vocab_size"),
+        "layers": keys.integer("num_hidden_layers", "n_layer", most=_MAX_LAYERS),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": keys.integer("num_kv_heads", "n_head_kv", default=heads) if grouped else 1 if single else heads,
+        "ffn_hidden": keys.integer("ffn_hidden_size", default=4 * hidden),
+        "mlp": "plain",
+        "norm": "layer",
+        "positions": "none" if keys.flag("alibi") else "rotary",
+        "rope_theta": None if keys.flag("alibi") else keys.rope_theta(),
+        "norm_eps": keys.number("layer_norm_epsilon", 1e-5),
+        "tie_embeddings": keys.flag("tie_word_embeddings", True),
+        "qkv_bias": biased,
+        "linear_bias": biased,
+    }
+
+
+def _bloom(keys: _Keys) -> Values:
+    hidden = keys.integer("hidden_size", "n_embed")
+    return {
+        "vocab_size": keys.integer("vocab_size"),
+        "layers": keys.integer("n_layer", "num_hidden_layers", most=_MAX_LAYERS),
+        "hidden": hidden,
+        "heads": keys.integer("n_head", "num_attention_heads"),
+        "ffn_hidden": 4 * hidden,
+        "mlp": "plain",
+        "norm": "layer",
+        "positions": "none",
+        "norm_eps": keys.number("layer_norm_epsilon", 1e-5),
+        "tie_embeddings": keys.flag("tie_word_embeddings", True),
+        "qkv_bias": True,
+        "linear_bias": True,
+    }
+
+
 def _llama4(keys: _Keys) -> Values:
+    return _of_text(keys, _llama4_text)
+
+
+def _of_text(keys: _Keys, read: Callable[[_Keys], Values]) -> Values:
+    """Return the sizes of the text part of a model of several parts."""
     text = keys.config.get("text_config")
     if not isinstance(text, dict):
         keys.faults.append("`text_config` is missing")
         return {}
     inner = _Keys(text)
-    values = _llama4_text(inner)
+    values = read(inner)
     keys.faults += inner.faults
     return values
 
@@ -384,21 +472,54 @@ def _gpt2(keys: _Keys) -> Values:
 
 # By `model_type`.
 FAMILIES: Mapping[str, Callable[[_Keys], Values]] = {
+    "bloom": _bloom,
     "deepseek_v2": _deepseek_v3,
     "deepseek_v3": _deepseek_v3,
+    "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3_text,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
+    "gpt_oss": _gpt_oss,
     "granite": _llama,
+    # The config of the published weights has the keys of deepseek_v3.
+    "kimi_k2": _deepseek_v3,
     "llama": _llama,
     "llama4": _llama4,
     "llama4_text": _llama4_text,
     "mistral": _llama,
     "mixtral": _mixtral,
     "nemotron": _nemotron,
+    "olmo2": _olmo2,
+    "olmo3": _olmo2,
+    "olmoe": _olmoe,
     "phi3": _phi3,
     "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "smollm3": _smollm3,
     "starcoder2": _starcoder2,
 }
+
+# Parts of a family that its sizes omit: far below one percent of the parameters, which estimates can do without, and a trainer cannot.
+LEFT_OUT: Mapping[str, str] = {
+    "bloom": "the norm after the embedding and the biases of the positions (ALiBi)",
+    "falcon": "that attention and MLP work side by side",
+    "gemma2": "the norms after attention and MLP",
+    "gemma3": "the norms after attention and MLP, and the parts that are not text",
+    "gemma3_text": "the norms after attention and MLP",
+    "gpt_oss": "the attention sinks and the experts' biases",
+    "olmo2": "that norms come after attention and MLP, and the width of those of queries and keys",
+    "olmo3": "that norms come after attention and MLP, and the width of those of queries and keys",
+    "olmoe": "the width of the norms of queries and keys",
+    "qwen2_moe": "the gate of the shared expert",
+}
+
+
+def left_out(folder: Path, name: str) -> tuple[str, str] | None:
+    """Return the family of the config.json, and the parts that its sizes omit; None if there are none. Raises ConfigError."""
+    kind = str(_object(name, _content(folder / name, name)).get("model_type"))
+    return (kind, LEFT_OUT[kind]) if kind in LEFT_OUT else None

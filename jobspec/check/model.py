@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headway.jobspec.catalog.huggingface import ConfigError, UnknownTypeError
+from headway.jobspec.catalog.huggingface import ConfigError, UnknownTypeError, left_out
 from headway.jobspec.catalog.models import models
 from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
 from headway.jobspec.problem import JOB, Problem, Severity
@@ -37,6 +37,11 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Itera
     except ConfigError as error:
         yield Problem("HW310", JOB, ("model", "config"), str(error), error.hint)
         return
+    missing = None if model.config is None or of_script else left_out(folder, model.config)
+    if missing is not None:
+        message = f"the builtin trainer does not build a `{missing[0]}`: its sizes leave out {missing[1]}"
+        hint = "train it with a script: `run: [train.py]`; `plan` and `check` estimate it from these sizes"
+        yield Problem("HW310", JOB, ("model", "config"), message, hint)
     for rule in _RULES:
         yield from rule(model, whole)
 
