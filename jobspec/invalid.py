@@ -12,7 +12,7 @@ from headway.jobspec import repair
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.forms import FORMS
-from headway.jobspec.notation import Notation, notation_of
+from headway.jobspec.notation import Notation, counted, notation_of
 from headway.jobspec.problem import MAX_PROBLEMS, Problem, capped
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, holder_of, literals_of, model_of, owner_of
@@ -49,11 +49,11 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "greater_than_equal": lambda bound: f"be at least {bound['ge']}",
     "less_than": lambda bound: f"be less than {bound['lt']}",
     "less_than_equal": lambda bound: f"be at most {bound['le']}",
-    "string_too_short": lambda bound: f"have at least {_counted(bound['min_length'], 'character')}",
-    "string_too_long": lambda bound: f"have at most {_counted(bound['max_length'], 'character')}",
+    "string_too_short": lambda bound: f"have at least {counted(bound['min_length'], 'character')}",
+    "string_too_long": lambda bound: f"have at most {counted(bound['max_length'], 'character')}",
     "string_pattern_mismatch": lambda bound: _form(bound["pattern"]),
     "too_short": lambda bound: f"have at least {bound['min_length']} items",
-    "too_long": lambda bound: f"have at most {_counted(bound['max_length'], 'item')}",
+    "too_long": lambda bound: f"have at most {counted(bound['max_length'], 'item')}",
 }
 _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 # A line of a mapping without the space after its colon.
@@ -256,10 +256,6 @@ def _form(pattern: str) -> str:
 
 def _number(number: float) -> str:
     return f"{number:g}" if isinstance(number, float) else str(number)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _in_quotes(document: Document, path: Path) -> Hint:

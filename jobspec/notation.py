@@ -61,6 +61,11 @@ def write_parts(seconds: int) -> str:
     return "".join(parts) or "0s"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def write_metres(metres: int) -> str:
     """`40m`."""
     return f"{metres}m"
@@ -68,7 +73,7 @@ def write_metres(metres: int) -> str:
 
 def write_steps(steps: int) -> str:
     """`100 steps`."""
-    return f"{steps} steps"
+    return counted(steps, "step")
 
 
 def write_interval(interval: units.Interval) -> str:
@@ -78,7 +83,7 @@ def write_interval(interval: units.Interval) -> str:
 
 def write_amount(amount: units.Amount) -> str:
     """`2048 sequences`, `16Mi tokens`."""
-    return f"{amount.sequences} sequences" if amount.tokens is None else _in_largest(amount.tokens, _BINARY, " tokens")
+    return counted(amount.sequences or 0, "sequence") if amount.tokens is None else _in_largest(amount.tokens, _BINARY, " tokens")
 
 
 def _in_largest(number: int, scales: Mapping[str, int], unit: str = "") -> str:

@@ -1,5 +1,7 @@
 """Represents a problem of a document and shows it: message, place, the line with a caret, hint."""
 
+import textwrap
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,6 +22,8 @@ MAX_PROBLEMS = 100
 
 _WIDTH = 120
 _LONGEST = 1000
+# A narrower terminal is treated as this wide.
+_NARROWEST = 40
 _RESET = "\x1b[0m"
 
 
@@ -31,6 +35,9 @@ class Severity(StrEnum):
 
 
 _COLOUR: Mapping[Severity, str] = {Severity.ERROR: "\x1b[1;31m", Severity.WARNING: "\x1b[1;33m"}
+_FRAME = "\x1b[1;34m"
+_HINT = "\x1b[1;36m"
+_HINT_INDENT = " " * len("hint: ")
 
 
 @dataclass(frozen=True)
@@ -101,19 +108,43 @@ def in_order(problems: Iterable[Problem], documents: Mapping[str, Document]) -> 
     return sorted(dict.fromkeys(problems), key=key)
 
 
-def show(problem: Problem, document: Document | None, colour: bool = False, heirs: Sequence[str] = ()) -> str:
-    """Return the problem as text of several lines, without a line break at the end. `heirs` inherit it from the document."""
-    label = f"{problem.severity}[{problem.code}]"
-    head = f"{_COLOUR[problem.severity]}{label}{_RESET}" if colour else label
+def show(
+    problem: Problem, document: Document | None, colour: bool = False, heirs: Sequence[str] = (), width: int | None = None
+) -> str:
+    """Return the problem as text of several lines, without a line break at the end. `heirs` inherit it from the document.
+
+    Lines are wrapped at `width` columns; message and hint are a line each without it.
+    """
     span = span_of(problem, document)
-    lines = [f"{head}: {printable(problem.message)}", f"  --> {printable(problem.document)}{_position(span)}"]
+    label = f"{problem.severity}[{problem.code}]"
+    head = _wrapped(f"{label}: {printable(problem.message)}", width, "  ")
+    lines = [_coloured(_COLOUR[problem.severity], label, colour) + head.removeprefix(label)]
+    lines.append(f"  {_coloured(_FRAME, '-->', colour)} {printable(problem.document)}{_position(span)}")
     if document is not None and span is not None:
-        lines += _excerpt(document, span)
+        line, carets = _excerpt(document, span, width)
+        lines += [line, _carets_in(_COLOUR[problem.severity], carets) if colour else carets]
     if heirs:
         lines.append(f" {' ' * len(str(span.line + 1 if span else ''))} = {printable(inherited(heirs))}")
     if problem.hint is not None:
-        lines += ["", f"hint: {printable(problem.hint)}"]
+        hint = _wrapped(f"hint: {printable(problem.hint)}", width, _HINT_INDENT)
+        lines += ["", _coloured(_HINT, "hint", colour) + hint.removeprefix("hint")]
     return "\n".join(lines)
+
+
+def _coloured(code: str, text: str, colour: bool) -> str:
+    return f"{code}{text}{_RESET}" if colour else text
+
+
+def _carets_in(code: str, line: str) -> str:
+    first = line.index("^")
+    return f"{line[:first]}{code}{line[first:]}{_RESET}"
+
+
+def _wrapped(text: str, width: int | None, indent: str) -> str:
+    """Return the text in lines of `width` columns at most; words stay whole, also those that are longer, for copying."""
+    if width is None:
+        return text
+    return textwrap.fill(text, max(_NARROWEST, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def inherited(heirs: Sequence[str]) -> str:
@@ -138,11 +169,20 @@ def _position(span: Span | None) -> str:
     return "" if span is None else f":{span.line + 1}:{span.column + 1}"
 
 
-def _excerpt(document: Document, span: Span) -> list[str]:
-    line = document.shown(span.line)
+def _excerpt(document: Document, span: Span, width: int | None) -> tuple[str, str]:
+    """Return the line of the problem, and the carets below its place."""
+    line, number = document.shown(span.line), str(span.line + 1)
+    most = _WIDTH if width is None else max(_NARROWEST, min(_WIDTH, width)) - len(number) - 4
     end = span.end_column if span.end_line == span.line else len(line.rstrip())
-    first = max(0, min(span.column - _WIDTH // 2, len(line) - _WIDTH))
-    shown = "".join(char if char.isprintable() else " " for char in line[first : first + _WIDTH])
-    carets = "^" * max(1, min(end, first + _WIDTH) - span.column)
-    number = str(span.line + 1)
-    return [f" {number} | {shown}".rstrip(), f" {' ' * len(number)} | {' ' * (span.column - first)}{carets}"]
+    first = max(0, min(span.column - most // 2, len(line) - most))
+    shown = "".join(char if char.isprintable() else " " for char in line[first : first + most])
+    place = span.column - first
+    carets = "^" * max(1, _cells(shown[place : min(end, first + most) - first]))
+    return f" {number} | {shown}".rstrip(), f" {' ' * len(number)} | {' ' * _cells(shown[:place])}{carets}"
+
+
+def _cells(text: str) -> int:
+    """Return the columns that a terminal shows the text in: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

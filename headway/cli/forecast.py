@@ -23,6 +23,8 @@ from headway.planner.training import Training
 from headway.report import units
 from headway.templates.trainers import TRAINERS
 
+# Layouts that a search shows.
+_TOP = 10
 _GROWTHS: tuple[Growth, ...] = ("strong", "weak")
 # A step that is this much longer or shorter than its estimate is of another job, or in another unit.
 _PLAUSIBLE = 100
@@ -49,9 +51,7 @@ def configure_forecast(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--search", action="store_true", help="for a job: rank all layouts of its GPUs and explain why others were ruled out"
     )
-    parser.add_argument(
-        "--top", type=_count, default=10, metavar="N", help="number of layouts that --search shows (default: %(default)s)"
-    )
+    parser.add_argument("--top", type=_count, metavar="N", help=f"number of layouts that --search shows (default: {_TOP})")
     parser.add_argument(
         "--scaling",
         type=_range,
@@ -81,7 +81,7 @@ def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
         training = training_of(plan, cluster)
         found = estimate(training)
         calibration = _calibration(training, args.calibrate, args.cluster)
-        request = request_of(spec, plan, cluster, limits, args.top)
+        request = request_of(spec, plan, cluster, limits, args.top or _TOP)
         grown = request
         if args.scaling:
             # More nodes than the job's may need what the cluster does not set: an EstimateError.

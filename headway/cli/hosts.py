@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from headway.cli.terminal import counted
 from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
 from headway.infra.host import FileChange, ForeignFileError, HostState
 from headway.infra.providers import PROVIDERS
 from headway.infra.reach import Reach
+from headway.jobspec.notation import counted
 from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:

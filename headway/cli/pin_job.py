@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from headway.cli.in_place import PinError, write_in_place
-from headway.cli.terminal import counted, fail, progress
+from headway.cli.terminal import fail, progress
 from headway.cli.views.problems import print_problems
 from headway.compile import PlannedJob, Sources, compile_documents
 from headway.jobspec.auto import rewritten, with_values
@@ -14,6 +14,7 @@ from headway.jobspec.compose import compose
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.load import load_bytes
+from headway.jobspec.notation import counted
 
 _BOM = "\ufeff"
 

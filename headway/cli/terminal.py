@@ -1,8 +1,12 @@
 """Formats terminal output: counts, bars, tables with the columns that fit, and progress lines."""
 
+import argparse
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from headway.jobspec.suggest import listed
 
@@ -18,6 +22,34 @@ _PIPE_WIDTH = 130
 _GAP = 2
 
 
+def has_colour(stream: TextIO, when: str = "auto") -> bool:
+    """Whether to print in colour: `always`, `never`, or `auto`. For `auto` the variables NO_COLOR (no-color.org) and FORCE_COLOR decide,
+    then whether the stream is a terminal that is not `dumb`."""
+    if when != "auto":
+        return when == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR", "")
+    if forced:
+        return forced != "0"
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def add_color(parser: argparse.ArgumentParser) -> None:
+    """The option `--color`, as `has_colour` reads it."""
+    parser.add_argument(
+        "--color",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="colour the text; auto: on a terminal, unless NO_COLOR is set, or with FORCE_COLOR (default: %(default)s)",
+    )
+
+
+def width_of(stream: TextIO) -> int | None:
+    """The columns of the terminal, or those that COLUMNS sets for it; None for a file or a pipe, whose readers search whole lines."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
 def stdout_console() -> "Console":
     """A console on stdout, 130 columns wide where that is no terminal; what it prints reads without colour."""
     from rich.console import Console  # noqa: PLC0415 (only what people read needs it)
@@ -25,15 +57,17 @@ def stdout_console() -> "Console":
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
+def print_line(console: "Console", text: str, hang: int = 0, style: str | None = None) -> None:
+    """A line of text as it is; on a terminal wrapped between words to its width, further lines `hang` columns to the right."""
+    width = max(console.width, 40)
+    shown = textwrap.fill(text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False)
+    console.print(shown if console.is_terminal else text, markup=False, soft_wrap=True, style=style)
+
+
 def bar(share: float, console: "Console", cells: int = BAR) -> str:
     """A bar as long as the share of `cells`; of `#` where the console's encoding has no blocks."""
     block = "█" if console.encoding.startswith("utf") else "#"
     return block * round(cells * min(1.0, max(0.0, share)))
-
-
-def counted(number: int, what: str) -> str:
-    """The number with its noun: 1 file, 2 files."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def fail(message: str, code: int) -> int:

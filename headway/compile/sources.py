@@ -44,6 +44,7 @@ class Sources:
 
     def __init__(self) -> None:
         self._contents: dict[Path, bytes | None] = {}
+        self._taken: set[Path] = set()
         self._loaded: dict[Path, tuple[Document, list[Problem]]] = {}
         self._checked: dict[Path, CheckedDocument] = {}
         self._of_kind: dict[tuple[Path, str], list[Path]] = {}
@@ -55,6 +56,15 @@ class Sources:
         """Every document that has been read so far, by its name: with its bases if it has been checked."""
         documents = [document for document, _ in self._loaded.values()] + [each.document for each in self._checked.values()]
         return {document.name: document for document in documents}
+
+    def take(self, path: Path, content: bytes) -> None:
+        """Read `content` wherever the file is named, whether it exists or not."""
+        self._contents[path] = content
+        self._taken.add(path)
+
+    def has(self, path: Path) -> bool:
+        """Whether there is something of that name."""
+        return path in self._taken or os.path.lexists(path)
 
     def load(self, path: Path) -> tuple[Document, list[Problem]]:
         """The document in the file, as `load_file` reads it: without its bases, not parsed."""

@@ -3,29 +3,20 @@
 import math
 from datetime import UTC, datetime
 
+from headway.jobspec.notation import write_duration
+
 UNKNOWN = "n/a"
 
 
 def seconds(value: float | None) -> str:
-    """`0 s`, `0.42 s`, `11.4 s`, `1 min 32 s`, `2 h 05 min`, `3 d 04 h`."""
+    """`0 s`, `0.42 s`, `11.4 s`; from a minute on as a spec has it: `1m32s`, `2h5m`, `3d4h`."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value < 1:
         return f"{value:.2f} s" if value else "0 s"
     if value < 59.95:
         return f"{value:.1f} s"
-    return _long_duration(round(value))
-
-
-def _long_duration(whole_s: int) -> str:
-    minutes, s = divmod(whole_s, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days:,} d {hour:02} h"
-    if hours:
-        return f"{hours} h {minute:02} min"
-    return f"{minutes} min {s:02} s"
+    return write_duration(value)
 
 
 def size(n_bytes: float) -> str:

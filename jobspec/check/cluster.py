@@ -7,6 +7,7 @@ from headway.jobspec.check.names import check_host, normal_host
 from headway.jobspec.check.nodes import check_adapters, check_nodes
 from headway.jobspec.check.storage import check_storage, check_storage_groups
 from headway.jobspec.check.versions import check_gpu_versions, check_nccl_version, check_versions
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
@@ -30,7 +31,7 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
                 yield Problem("HW209", CLUSTER, ("nodes", index, "hosts", place), message, "give each node its own address")
     for index, nodes in enumerate(cluster.nodes):
         if nodes.hosts and len(nodes.hosts) != nodes.count:
-            message = f"the group `{nodes.group}` has {nodes.count} nodes, but `hosts` lists {len(nodes.hosts)}"
+            message = f"the group `{nodes.group}` has {counted(nodes.count, 'node')}, but `hosts` lists {len(nodes.hosts)}"
             yield Problem("HW512", CLUSTER, ("nodes", index, "hosts"), message, "list one address for each node", at_key=True)
 
 

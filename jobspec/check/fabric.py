@@ -7,6 +7,7 @@ from headway.jobspec.check.nodes import are_named_apart, are_on_fabrics
 from headway.jobspec.check.qos import check_classes
 from headway.jobspec.check.switches import check_planes, check_switches, in_network
 from headway.jobspec.document import Path
+from headway.jobspec.notation import counted
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.fabric import SWITCHED_SHAPE, leaf_links, leaf_oversubscription
 from headway.jobspec.resolve.links import rails_of
@@ -140,8 +141,12 @@ def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
     most = max(map(len, on), default=0)
     leave_out = any(rails != list(range(len(rails))) for rails in on)
     if fabric.rails is not None and fabric.rails > most > 0 and not leave_out:
-        message = f"`{fabric.name}` has {fabric.rails} rails, but no node has more than {most} adapters on it"
-        yield Problem("HW515", CLUSTER, (*path, "rails"), message, f"list the adapters of all rails, or use {most} rails")
+        message = (
+            f"`{fabric.name}` has {counted(fabric.rails, 'rail')}, but no node has more than {counted(most, 'adapter')} on it"
+        )
+        yield Problem(
+            "HW515", CLUSTER, (*path, "rails"), message, f"list the adapters of all rails, or use {counted(most, 'rail')}"
+        )
 
 
 def _check_shared_rails(fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -263,7 +268,7 @@ def _check_shape(path: Path, fabric: Fabric) -> Iterator[Problem]:
     """Check the shape against its numbers."""
     rails, planes = fabric.rails, fabric.planes
     if fabric.shape == "leaf-spine" and rails is not None and rails > 1:
-        message = f"in `leaf-spine` all adapters of a node connect to one leaf, but `{fabric.name}` has {rails} rails"
+        message = f"in `leaf-spine` all adapters of a node connect to one leaf, but `{fabric.name}` has {counted(rails, 'rail')}"
         yield Problem("HW518", CLUSTER, (*path, "rails"), message, "leave `rails` out, or set `shape: rail-optimized`")
     if fabric.shape == "rail-only" and planes > 1 and rails not in (None, planes):
         message = f"in `rail-only` nothing connects the rails, but in {planes} planes some of the {rails} share spines"

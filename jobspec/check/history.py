@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from headway.jobspec.change import How, Rule, changeable, changeable_fields, field_at
 from headway.jobspec.document import Document, Path
 from headway.jobspec.invalid import describe
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.spec.history import Change, takes_effect_at
@@ -63,7 +64,7 @@ def _check_end(job: TrainingJob) -> Iterator[Problem]:
             yield Problem("HW218", JOB, ("history", index, "set", "steps"), message, hint)
         elif end is not None and steps is None and begins >= end:
             key = "from_step" if entry.rollback_to is None else "rollback_to"
-            message = f"`{key}` {begins} is never reached: the run ends after {end} steps"
+            message = f"`{key}` {begins} is never reached: the run ends after {counted(end, 'step')}"
             hint = "set more `steps` in the same entry, for example `set: {steps: " + f"{2 * end}" + "}`"
             yield Problem("HW218", JOB, ("history", index, key), message, hint)
         if isinstance(steps, int):

@@ -11,6 +11,7 @@ from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.pending import check_pending
 from headway.jobspec.check.tiers import check_peer, check_tiers
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
@@ -83,14 +84,14 @@ def _check_first_checkpoint(job: TrainingJob) -> Iterator[Problem]:
         return
     for index, tier in enumerate(job.checkpoint.tiers):
         if tier.every.steps is not None and tier.every.steps > job.steps:
-            message = f"the run ends after {job.steps} steps, before its first checkpoint at {tier.every.steps}"
+            message = f"the run ends after {counted(job.steps, 'step')}, before its first checkpoint at {tier.every.steps}"
             path = ("checkpoint", "tiers", index, "every")
-            yield Problem("HW701", JOB, path, message, f"use at most {job.steps} steps", Severity.WARNING)
+            yield Problem("HW701", JOB, path, message, f"use at most {counted(job.steps, 'step')}", Severity.WARNING)
 
 
 def _check_warmup(job: TrainingJob) -> Iterator[Problem]:
     if job.optimizer is not None and job.steps is not None and job.optimizer.warmup_steps > job.steps:
-        message = f"the warm-up of {job.optimizer.warmup_steps} steps is longer than the run of {job.steps}"
+        message = f"the warm-up of {counted(job.optimizer.warmup_steps, 'step')} is longer than the run of {job.steps}"
         hint = f"`lr` is never reached; use at most {job.steps}"
         yield Problem("HW308", JOB, ("optimizer", "warmup_steps"), message, hint, Severity.WARNING)
 
@@ -116,7 +117,9 @@ def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
     if optimizer is None or steps is None or optimizer.decay_steps is None or optimizer.schedule != "wsd":
         return
     if optimizer.warmup_steps + optimizer.decay_steps > steps:
-        message = f"{optimizer.warmup_steps} steps of warm-up and {optimizer.decay_steps} of decay, but the run has {steps}"
+        message = (
+            f"{counted(optimizer.warmup_steps, 'step')} of warm-up and {optimizer.decay_steps} of decay, but the run has {steps}"
+        )
         left = steps - optimizer.warmup_steps
         hint = f"use at most {left} for the decay" if left > 0 else "shorten both, or train longer"
         yield Problem("HW324", JOB, ("optimizer", "decay_steps"), message, hint)

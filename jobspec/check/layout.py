@@ -8,6 +8,7 @@ from math import gcd, lcm
 
 from headway.jobspec.catalog.huggingface import ConfigError
 from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import global_sequences
@@ -155,7 +156,7 @@ def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
     if layout.pp == 1:
         return
     if stages > layers + 2:
-        message = f"{stages} stages ({_stages(layout)}) are more than the model's {layers} layers"
+        message = f"{stages} stages ({_stages(layout)}) are more than the model's {counted(layers, 'layer')}"
         hint = f"`pp` x `virtual_stages` can be {listed_numbers(divisors(layers))}"
         yield Problem("HW317", JOB, ("layout", "pp"), message, hint)
     elif all((layers + ends) % stages for ends in range(3)):
@@ -215,7 +216,9 @@ def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pr
     least = _least(layout, schedule)
     if number < least:
         message = f"`{schedule}` needs a microbatch for each of {least} stages, but a step has {number}"
-        yield Problem("HW320", JOB, ("batch", "global"), message, f"use at least {least * sequences // number} sequences")
+        yield Problem(
+            "HW320", JOB, ("batch", "global"), message, f"use at least {counted(least * sequences // number, 'sequence')}"
+        )
     elif schedule in _IN_ROUNDS and number % max(1, number // layout.pp):
         message = f"`{schedule}` runs in rounds of equal size, but {number} microbatches do not divide into {number // layout.pp} rounds"
         nearest = " or ".join(str(count * sequences // number) for count in nearest_multiples(number, layout.pp))

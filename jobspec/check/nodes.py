@@ -7,6 +7,7 @@ from headway.jobspec.catalog.nics import Nic as NicModel
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
+from headway.jobspec.notation import counted
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.nodes import gpu_of
 from headway.jobspec.spec.cluster import Cluster
@@ -64,7 +65,8 @@ def _check_enough_rails(cluster: Cluster) -> Iterator[Problem]:
         crowded = [nodes for nodes in cluster.nodes if _is_short_of_rails(nodes, fabric)]
         if crowded:
             number = max(len(_adapters_on(nodes, fabric)) for nodes in crowded)
-            message = f"`{fabric.name}` has {fabric.rails} rails, but a node of `{crowded[0].group}` has {number} adapters on it"
+            rails = counted(fabric.rails or 0, "rail")
+            message = f"`{fabric.name}` has {rails}, but a node of `{crowded[0].group}` has {counted(number, 'adapter')} on it"
             hint = f"set `rails: {number}`, one for each adapter, or name the fabric of each adapter"
             yield Problem("HW515", CLUSTER, ("fabrics", place, "rails"), message, hint, fix=str(number))
 

@@ -8,6 +8,7 @@ from headway.jobspec.check.layout import check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.document import Path
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
@@ -48,9 +49,8 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     if wanted > free:
         own = f" and {n} spare{'' if n == 1 else 's'}" if (n := job.resilience.spares) else ""
         kept = f", {n} of them {'a spare' if n == 1 else 'spares'} of the cluster" if (n := group.spares) else ""
-        message = (
-            f"the job needs {job.nodes} nodes{own}, but the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
-        )
+        there = f"the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
+        message = f"the job needs {counted(job.nodes, 'node')}{own}, but {there}"
         path: Path = ("nodes",) if job.nodes > free else ("resilience", "spares")
         yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or another cluster")
 
@@ -64,7 +64,7 @@ def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         resolve_mesh(job.layout, world_size)
     except MeshError as error:
         axis, hint = _culprit(job.layout, world_size, group)
-        ranks = f"{job.nodes} nodes of {world_size // job.nodes} ranks on `{cluster.name}`"
+        ranks = f"{counted(job.nodes, 'node')} of {counted(world_size // job.nodes, 'rank')} on `{cluster.name}`"
         yield Problem("HW301", JOB, ("layout", axis), f"{error}: {ranks}", hint)
 
 
@@ -76,10 +76,10 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         replicas = mesh.dp_replicate * mesh.dp_shard
         step, sequences = batch.micro_sequences * replicas, global_sequences(batch)
         if sequences % step and _is_whole(batch):
-            message = f"the global batch of {sequences} sequences is not a multiple of `micro` x data-parallel ranks = {step}"
+            message = f"the global batch of {counted(sequences, 'sequence')} is not a multiple of `micro` x data-parallel ranks = {step}"
             found = f"{message} ({batch.micro_sequences} x {replicas} on `{cluster.name}`)"
             above = -(-sequences // step) * step
-            hint = f"the nearest multiple is {above} sequences" + (f" or {above - step}" if above > step else "")
+            hint = f"the nearest multiple is {counted(above, 'sequence')}" + (f" or {above - step}" if above > step else "")
             yield Problem("HW305", JOB, path, found, hint)
 
 

@@ -1,5 +1,6 @@
 """The verbs: exit codes, what goes to which stream, which documents they find, and what they import."""
 
+import io
 import json
 import os
 import re
@@ -12,7 +13,10 @@ import pytest
 import yaml
 
 from headway.cli.main import VERBS, main
+from headway.cli.terminal import has_colour
+from headway.jobspec.load import load_bytes
 from headway.jobspec.plan import JobPlan
+from headway.jobspec.problem import Problem, show
 from headway.runner.contract import from_json
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
@@ -98,10 +102,81 @@ def test_colour_comes_only_when_asked_for(repository: Path, capsys: pytest.Captu
     (repository / "cluster.yaml").write_text(CLUSTER.replace("count: 2", "count: two"))
     assert main(["check", "cluster.yaml"]) == 1
     plain = capsys.readouterr().out
-    assert main(["check", "cluster.yaml", "--color"]) == 1
+    assert main(["check", "cluster.yaml", "--color", "always"]) == 1
     coloured = capsys.readouterr().out
     assert "\x1b" not in plain
-    assert coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "") == plain != coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    assert all(f"\x1b[{part}\x1b[0m" in coloured for part in ("1;31merror[HW203]", "1;34m-->", "1;31m^^^", "1;36mhint"))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("when", "environment", "on_terminal", "in_a_pipe"),
+    [
+        ("auto", {}, True, False),
+        ("auto", {"TERM": "dumb"}, False, False),
+        ("auto", {"NO_COLOR": "1"}, False, False),
+        ("auto", {"NO_COLOR": ""}, True, False),
+        ("auto", {"FORCE_COLOR": "1"}, True, True),
+        ("auto", {"FORCE_COLOR": "0"}, False, False),
+        ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
+        ("always", {"NO_COLOR": "1"}, True, True),
+        ("never", {"FORCE_COLOR": "1"}, False, False),
+    ],
+)
+def test_colour_follows_the_option_then_the_variables_then_the_terminal(
+    when: str, environment: dict[str, str], on_terminal: bool, in_a_pipe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (has_colour(Terminal(), when), has_colour(io.StringIO(), when)) == (on_terminal, in_a_pipe)
+
+
+def test_text_is_wrapped_to_a_terminal_and_whole_in_a_pipe(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "cluster.yaml").write_text(CLUSTER.replace("count: 2", "count: two"))
+    assert main(["check", "cluster.yaml"]) == 1
+    whole = capsys.readouterr().out
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["check", "cluster.yaml"]) == 1
+    assert max(map(len, terminal.getvalue().splitlines())) <= 50 < max(map(len, whole.splitlines()))
+    assert " ".join(terminal.getvalue().split()).startswith(" ".join(whole.split())[:60])
+
+
+def test_a_document_is_read_from_stdin_in_the_place_of_a_file(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = (repository / "jobs" / "deep" / "job.yaml").read_text()
+
+    def piped(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    piped(job)
+    assert main(["check", "-", "--stdin-filename", "jobs/deep/edited.yaml"]) == 0
+    assert capsys.readouterr().out == "1 document: no problems\n"
+    piped(job.replace("nodes:", "noeds:"))
+    assert main(["check", "-"]) == 1
+    assert "\n  --> <stdin>:" in capsys.readouterr().out
+    piped(job)
+    assert main(["plan", "-", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "case"
+
+
+def test_carets_are_below_wide_characters() -> None:
+    document, _ = load_bytes("a.yaml", "名前: é東京x\n".encode())
+    problem = Problem("HW205", "a.yaml", ("名前",), "m")
+    assert show(problem, document).splitlines()[2:] == [" 1 | 名前: é東京x", "   |       ^^^^^^"]
 
 
 def test_render_writes_beside_the_job_and_check_sees_every_drift(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,15 +54,30 @@ def test_a_job_shows_its_command_model_pipeline_checkpoints_and_limits(folder: P
     assert main(["plan", "job.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first = lines.index("command: job.yaml --tp=4 '--name=a b'")
-    assert lines[first + 1 : lines.index("ranks") - 1] == [
+    assert lines[first + 1 : lines.index("environment of every rank") - 1] == [
         "model: 46,702,792,704 parameters, 12,879,925,248 of them active for a token",
         "expert parallelism: 2 ranks, folded over dp_shard x cp x tp",
         "pipeline schedule: Interleaved1F1B",
         "stages a rank: 2",
         "checkpoints on disk: every 100 steps, 5 stay",
-        "longest attempt: 1:30:00",
+        "longest attempt: 1h30m",
         "GPU-hours of an attempt: 108 at most",
     ]
+
+
+def test_a_job_shows_memory_and_time_first_and_its_ranks_on_request(folder: Path, capsys: Capture) -> None:
+    def heads(*options: str) -> list[str]:
+        assert main(["plan", "job.yaml", *options]) == 0
+        starts = ("estimate", "ranks", "environment", "files")
+        return [line.split()[0].rstrip(":") for line in capsys.readouterr().out.splitlines() if line.startswith(starts)]
+
+    assert heads() == ["estimate", "environment", "files"]
+    assert heads("--ranks") == ["estimate", "ranks", "environment", "files"]
+
+
+def test_top_without_a_search_is_wrong_usage(folder: Path, capsys: Capture) -> None:
+    assert main(["plan", "job.yaml", "--top", "3"]) == 2
+    assert "add `--search`" in capsys.readouterr().err
 
 
 def test_a_job_shows_what_is_checked_against_silent_corruption_and_what_it_takes(folder: Path, capsys: Capture) -> None:

@@ -222,7 +222,7 @@ def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> Non
     assert main(["plan", str(job), "--estimate"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  the run"))
     assert line.startswith("  the run       1 step, 256 tokens: 0.")
-    assert " minutes, 0.0" in line
+    assert " s, 0.0" in line
     assert " GPU-hours, 0.0" in line
 
 

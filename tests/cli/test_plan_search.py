@@ -15,6 +15,7 @@ from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.json_text import json_text
 from headway.jobspec.resolve.model import resolve_model
 from headway.jobspec.spec.model import Model
+from headway.planner.estimate import Estimate
 from headway.planner.scaling import scaling
 from headway.planner.search.search import Allowed, Request, SearchResult, search
 from headway.planner.training import Network
@@ -73,6 +74,18 @@ def test_a_narrow_terminal_gets_fewer_columns_and_every_value_of_the_others(foun
     assert [f"{each.tokens_s:,.0f}" in row for each, row in zip(found.ranked, lines[4:8], strict=True)] == [True] * 4
     assert "…" not in text.getvalue()
     assert max(map(len, lines[:8])) <= 60
+
+
+def test_the_jobs_own_layout_is_found_in_the_table_or_compared_with_its_first_row(found: SearchResult) -> None:
+    def line(own: Estimate) -> str:
+        console, text = printed(200)
+        print_search(console, found, own)
+        return next(line for line in text.getvalue().splitlines() if "the job's layout" in line)
+
+    assert line(found.ranked[1]).endswith(", is number 2")
+    slower = replace(found.ranked[0], training=replace(found.ranked[0].training, accumulation=977))
+    slower = replace(slower, step=replace(slower.step, seconds=2 * slower.step.seconds))
+    assert "100% longer than number 1" in line(slower)
 
 
 def test_one_of_each_is_told_as_one() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.cli.read_back import changed_settings, compare, read_back
-from headway.cli.terminal import counted
+from headway.cli.terminal import add_color
 from headway.cli.views.problems import counts, print_problems
 from headway.compile import Problems, compile_documents
+from headway.jobspec.notation import counted
 from headway.templates.agreement import carries_collectives
 from headway.templates.cluster import reader_of, readers_by_kind
 from headway.templates.nccl.read import read as read_environment
@@ -24,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a file in force, with its KIND where the name does not show it, or a folder of them",
     )
     add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
-    add("--color", action="store_true", help="colour each problem's severity")
+    add_color(parser)
     parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are only compared with each other."
 
 

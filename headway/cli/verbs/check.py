@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from headway.cli.documents import add_stdin, given
 from headway.cli.read_back import ReadBack, compare, read_back
-from headway.cli.terminal import counted
+from headway.cli.terminal import add_color, progress
 from headway.cli.views.problems import counts, print_ignored, print_problems
 from headway.compile import PlannedCluster, PlannedJob, Problems, Sources, compile_documents
 from headway.compile.document import is_job
 from headway.compile.sources import Below, is_folder
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import AnyParsed, Parsed, is_partial
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.job import TrainingJob
@@ -20,10 +22,12 @@ from headway.templates.cluster import reader_of
 
 # Files that are passed over by name; more are counted.
 _SHOWN = 3
+# More documents than this take more than a second.
+_MANY = 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a document, or a folder of documents")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a document, a folder of documents, or `-` for stdin")
     parser.add_argument(
         "--format",
         choices=["text", "json", "sarif", "github"],
@@ -31,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="output format: text for people, github for annotations of a pull request (default: %(default)s)",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings too")
-    parser.add_argument("--color", action="store_true", help="colour each problem's severity; text format only")
+    add_color(parser)
+    add_stdin(parser)
     parser.add_argument(
         "--run",
         metavar="RUN",
@@ -46,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     a run is named and no single job.
     """
     sources = Sources()
-    found = [sources.below(path) if is_folder(path) else Below([path], [], []) for path in args.paths]
+    paths = [given(path, sources, args.stdin_filename) for path in args.paths]
+    found = [sources.below(path) if is_folder(path) else Below([path], [], []) for path in paths]
     files = list(dict.fromkeys(file for each in found for file in each.documents))
     passed_over = list(dict.fromkeys(file for each in found for file in each.passed_over))
     unreadable = [problem for each in found for problem in each.problems]
@@ -55,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
             f"headway: no headway documents below {', '.join(map(str, args.paths))}{_passed_over(passed_over)}", file=sys.stderr
         )
         return 2
+    if len(files) > _MANY:
+        progress(f"checking {len(files):,} documents")
     compiled = compile_documents(files, of_inventories=True, sources=sources)
     if args.run is not None and not (len(files) == 1 and all(map(is_job, compiled.documents))):
         print("headway: `--run` compares one job with its run; pass one TrainingJob", file=sys.stderr)
@@ -73,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         taken, refused = compared
         problems = problems.plus(refused, sources.documents)
     _print(args, problems, len(files), taken, passed_over)
-    if not all(map(os.path.lexists, args.paths)):
+    if not all(sources.has(path) for path in paths):
         return 2
     return 1 if problems.errors or (args.strict and problems.warnings) else 0
 

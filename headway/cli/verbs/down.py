@@ -17,8 +17,8 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
-from headway.cli.terminal import counted
 from headway.infra.host import HostState
+from headway.jobspec.notation import counted
 from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.cli.in_place import PinError, write_in_place
 from headway.cli.pin_job import pin_job
-from headway.cli.terminal import counted, fail
+from headway.cli.terminal import fail
 from headway.cli.views.problems import print_problems
 from headway.compile import Problems, Sources
 from headway.compile.cluster import read_clusters
@@ -20,6 +20,7 @@ from headway.compile.problems import NoPlanError, Steps, collected
 from headway.compile.sources import SUFFIXES
 from headway.jobspec.document import Document
 from headway.jobspec.load import load_bytes
+from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed, kind_of, parse
 from headway.jobspec.problem import show
 from headway.jobspec.resolve.inventory import Observed, resolve_cables

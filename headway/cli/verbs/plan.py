@@ -4,18 +4,21 @@ import argparse
 import sys
 from pathlib import Path
 
+from headway.cli.documents import add_stdin, given
 from headway.cli.forecast import ForecastError, asks, configure_forecast, forecast
 from headway.cli.terminal import fail, stdout_console
 from headway.cli.views.forecast import forecast_json, print_forecast
-from headway.cli.views.plan_text import print_cluster, print_job
+from headway.cli.views.plan_text import print_cluster, print_head, print_job
 from headway.cli.views.problems import print_problems
-from headway.compile import PlannedCluster, PlannedJob, compile_documents
+from headway.compile import PlannedCluster, PlannedJob, Sources, compile_documents
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import to_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document")
+    parser.add_argument(
+        "document", type=Path, metavar="JOB|CLUSTER", help="a TrainingJob or a Cluster document, or `-` for stdin"
+    )
     parser.add_argument(
         "--cluster", type=Path, metavar="FILE", help="for a job: a Cluster document (default: the first that the job names)"
     )
@@ -24,6 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print JSON: the whole plan, or the result of the other options",
     )
+    parser.add_argument("--ranks", action="store_true", help="for a job: list its ranks with their places in the mesh")
+    add_stdin(parser)
     configure_forecast(parser)
 
 
@@ -31,7 +36,11 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan. 1 when the documents have errors, 2 for a folder, which has no plan of its own."""
     if args.document.is_dir():
         return fail(f"{args.document} is a folder; pass one document", 2)
-    compiled = compile_documents([args.document], args.cluster, kinds=("TrainingJob", "Cluster"), first_only=True)
+    if args.top is not None and not args.search:
+        return fail("`--top` limits the layouts that `--search` lists; add `--search`", 2)
+    sources = Sources()
+    document = given(args.document, sources, args.stdin_filename)
+    compiled = compile_documents([document], args.cluster, kinds=("TrainingJob", "Cluster"), first_only=True, sources=sources)
     print_problems(compiled.problems, sys.stderr)
     if compiled.problems.errors:
         return 1
@@ -56,8 +65,10 @@ def _show_job(planned: PlannedJob, args: argparse.Namespace) -> None:
         return
     console = stdout_console()
     if not asks(args):
-        print_job(console, planned)
+        print_head(console, planned.plan)
     print_forecast(console, found, planned)
+    if not asks(args):
+        print_job(console, planned, ranks=args.ranks)
 
 
 def _show_cluster(planned: PlannedCluster, args: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
-from headway.cli.terminal import counted
+from headway.jobspec.notation import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from headway.cli.hosts import (
     read_hosts,
     stopping,
 )
-from headway.cli.terminal import counted
+from headway.jobspec.notation import counted
 
 if TYPE_CHECKING:
     from headway.infra.stack import StackOutcome

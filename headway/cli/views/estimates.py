@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.terminal import bar
+from headway.cli.terminal import bar, print_line
 from headway.jobspec.plan import GroupPlan, JobPlan
 from headway.planner.estimate import Estimate
 from headway.planner.memory.captures import host_load
@@ -25,7 +25,7 @@ def print_estimate(console: "Console", estimate: Estimate, plan: JobPlan, group:
     corrected = ", corrected by measurements" if calibrated else ""
     console.print(f"\n[bold]estimate[/] of a step, by the profile `{training.framework}`{corrected}")
     for name, value in _facts(estimate, plan, group):
-        console.print(f"  {name:14}{value}", markup=False, soft_wrap=True)
+        print_line(console, f"  {name:14}{value}", hang=16)
     console.print("\n  where the time goes")
     _print_bars(console, estimate.step.parts, estimate.step.seconds, step_seconds)
     console.print(f"\n  GPU memory of pipeline rank {estimate.memory.stage}, {estimate.memory.instant}")
@@ -72,16 +72,16 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     memory, step, training = estimate.memory, estimate.step, estimate.training
     batch = f"{training.accumulation} x {units.count(training.micro, 'sequence')} a rank"
     yield "layout", f"{layout_words(estimate)}; {batch}, recompute {training.recompute}"
-    yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"
-    yield from (("", f"extrapolated: {reason}") for reason in step.extrapolated)
-    yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
-    yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
-    yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
     needed = max(memory.needed, memory.reserved + memory.outside)
     held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
     yield "GPU memory", f"{memory.verdict}: {held}"
     yield from (("", hint) for hint in estimate.hints)
     yield "host memory", _host_memory(estimate, plan, group)
+    yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"
+    yield from (("", f"extrapolated: {reason}") for reason in step.extrapolated)
+    yield "tokens", f"{_number(estimate.tokens_s)} a second, {_number(estimate.tokens_s_gpu)} a GPU"
+    yield "TFLOP/s a GPU", f"{_number(estimate.tflops_causal)}, MFU {estimate.mfu_causal:.1%}, with attention's causal half"
+    yield "", f"{_number(estimate.tflops_full)}, MFU {estimate.mfu_full:.1%}, with its full square; both of the peak in bf16"
     yield "largest costs", "; ".join(f"{name} {share:.0%}" for name, share in estimate.costs)
     if estimate.training.degrees.pp > 1:
         yield "bubble", f"{step.bubble:.1%} of the time, ranks wait for the pipeline"
@@ -106,15 +106,8 @@ def _run(estimate: Estimate, steps: int, hourly_cost: float | None, plan: JobPla
     """Spares are held, and cost, from the start."""
     budget = estimate.budget(steps * estimate.training.tokens)
     cost = "" if hourly_cost is None else f", {_number(hourly_cost * plan.nodes * budget.days * 24)} in the cluster's currency"
-    tokens = f"{units.count(steps, 'step')}, {_tokens(budget.tokens)}"
-    return f"{tokens}: {_length(budget.days)}, {_number(budget.gpu_hours * plan.nodes / plan.slots)} GPU-hours{cost}, where nothing fails"
-
-
-def _length(days: float) -> str:
-    for unit, scale in (("days", 1.0), ("hours", 24.0)):
-        if days * scale >= 1:
-            return f"{days * scale:,.1f} {unit}"
-    return f"{_number(days * 24 * 60)} minutes"
+    length = f"{units.count(steps, 'step')}, {_tokens(budget.tokens)}: {units.seconds(budget.days * 86400)}"
+    return f"{length}, {_number(budget.gpu_hours * plan.nodes / plan.slots)} GPU-hours{cost}, where nothing fails"
 
 
 def _print_bars(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.forecast import Forecast
+from headway.cli.terminal import print_line
 from headway.cli.views.estimates import estimate_json, print_estimate
 from headway.cli.views.plan_scaling import print_scaling, scaling_json
 from headway.cli.views.plan_search import print_search, search_json
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 def print_forecast(console: "Console", forecast: Forecast, planned: PlannedJob) -> None:
     """The answers, one below the other."""
     if forecast.estimate is None:
-        console.print("\n[bold]estimate[/]: none: ", end="")
-        console.print(forecast.lacks, markup=False, soft_wrap=True)
+        console.print()
+        print_line(console, f"estimate: none: {forecast.lacks}", hang=2)
         return
     group = planned.cluster.group(planned.plan.group)
     print_estimate(console, forecast.estimate, planned.plan, group, forecast.calibrated)
     if forecast.search is not None:
-        print_search(console, forecast.search)
+        print_search(console, forecast.search, forecast.estimate)
     if forecast.scaling:
         print_scaling(console, forecast.scaling)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.terminal import bar, print_table
+from headway.cli.terminal import bar, print_line, print_table
 from headway.cli.views.estimates import layout_words
 from headway.planner.scaling import Scaling, ScalingPoint
 
@@ -25,9 +25,10 @@ def print_scaling(console: "Console", scalings: Sequence[Scaling]) -> None:
     for each in scalings:
         console.print(f"\n[bold]{each.growth} scaling[/]: {_TITLES[each.growth]}")
         print_table(console, [_cells(point, console) for point in each.points], _TEXTS, _DISPENSABLE)
-        console.print(each.words, markup=False, soft_wrap=True)
+        print_line(console, each.words, hang=2)
     if any(point.goodput is not None for each in scalings for point in each.points):
-        console.print(f"\n{_GOODPUT}", markup=False, soft_wrap=True)
+        console.print()
+        print_line(console, _GOODPUT)
 
 
 def scaling_json(scalings: Sequence[Scaling]) -> Mapping[str, Any]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.terminal import print_table
-from headway.cli.views.estimates import estimate_json, step_seconds
+from headway.cli.terminal import print_line, print_table
+from headway.cli.views.estimates import estimate_json, layout_words, step_seconds
 from headway.planner.estimate import Estimate
 from headway.planner.memory.ledger import GIB
 from headway.planner.search.placement import Placement, placements
@@ -21,8 +21,8 @@ _TEXTS = ("", "schedule", "recompute", "splits", " ")
 _DISPENSABLE = ("splits", "schedule", "recompute", "MFU", " ", "free")
 
 
-def print_search(console: "Console", found: SearchResult) -> None:
-    """Print the ranked layouts, how the first is placed on the nodes, and the counts of all others."""
+def print_search(console: "Console", found: SearchResult, own: Estimate | None = None) -> None:
+    """Print the ranked layouts, how they compare with the job's own, how the first is placed on the nodes, and the counts of all others."""
     request = found.request
     console.print(
         f"\n[bold]layouts[/] of {units.count(request.gpus, 'GPU')}, {units.count(request.sequences, 'sequence')} of "
@@ -32,6 +32,8 @@ def print_search(console: "Console", found: SearchResult) -> None:
         console.print("  none can be used")
     else:
         _print_ranked(console, found)
+        if own is not None:
+            print_line(console, f"  the job's layout, {_compared(own, found)}", hang=4)
         for placement in placements(found.best.training.degrees, request.network):
             console.print(f"  {_placed(placement)}", markup=False)
     _print_counts(console, found)
@@ -79,9 +81,21 @@ def _print_ranked(console: "Console", found: SearchResult) -> None:
     rows = [_cells(estimate, number, estimate in found.pareto) for number, estimate in enumerate(found.ranked, 1)]
     columns = [name for name in rows[0] if name not in _OPTIONAL or any(row[name] != _OPTIONAL[name] for row in rows)]
     print_table(console, [{name: row[name] for name in columns} for row in rows], _TEXTS, _DISPENSABLE)
-    console.print(
-        "  * no faster layout leaves as much memory free; of times within 0.5 %, the simplest layout comes first", markup=False
+    print_line(
+        console, "  * no faster layout leaves as much memory free; of times within 0.5 %, the simplest layout comes first", hang=4
     )
+
+
+def _compared(own: Estimate, found: SearchResult) -> str:
+    """The job's own layout, and its place in the table or how much longer its step is than the fastest."""
+    place = next((number for number, each in enumerate(found.ranked, 1) if each.training == own.training), None)
+    words = f"{layout_words(own)}, recompute {own.training.recompute}"
+    if place is not None:
+        return f"{words}, is number {place}"
+    ratio = own.step.seconds / found.ranked[0].step.seconds
+    slower = f"{ratio - 1:.0%} longer than number 1" if ratio > 1 else "not longer than number 1"
+    room = "" if own.memory.verdict == "fits" else f", and its memory: {own.memory.verdict}"
+    return f"{words}: a step of {step_seconds(own.step.seconds)}, {slower}{room}"
 
 
 def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
@@ -114,11 +128,11 @@ def _placed(placement: Placement) -> str:
 def _print_counts(console: "Console", found: SearchResult) -> None:
     counts = found.counts
     legal = units.count(counts.legal, "layout is", "layouts are")
-    console.print(
-        f"\n{legal} legal: {counts.scored:,} scored, {counts.unfit:,} without room in memory, {counts.slow:,} too slow by their bounds",
-        markup=False,
-        soft_wrap=True,
+    console.print()
+    print_line(
+        console,
+        f"{legal} legal: {counts.scored:,} scored, {counts.unfit:,} without room in memory, {counts.slow:,} too slow by their bounds",
     )
     for rejection in found.rejections:
         number = units.count(rejection.layouts, "layout") if rejection.layouts else units.count(rejection.choices, "choice")
-        console.print(f"  {number:>16}  {rejection.reason}", markup=False, soft_wrap=True)
+        print_line(console, f"  {number:>16}  {rejection.reason}", hang=20)

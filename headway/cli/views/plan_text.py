@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.terminal import counted
+from headway.cli.terminal import print_line
 from headway.cli.views.plan_checkpoints import checkpoint_facts
 from headway.compile import PlannedJob
-from headway.jobspec.notation import write_interval
+from headway.jobspec.notation import counted, write_duration, write_interval
 from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
@@ -23,18 +23,23 @@ _Facts = Iterator[tuple[str, str]]
 _ROWS_SHOWN = 32
 
 
-def print_job(console: "Console", planned: PlannedJob) -> None:
-    """The job's plan: its mesh, facts, ranks, environment and files."""
-    plan = planned.plan
+def print_head(console: "Console", plan: JobPlan) -> None:
+    """The names of job and cluster, and where the job runs."""
     console.print(f"[bold]{plan.name}[/] on [bold]{plan.cluster}[/] ({plan.scheduler}), spec {plan.spec_hash[:8]}")
     console.print(f"runs in {plan.runs}", markup=False)
+
+
+def print_job(console: "Console", planned: PlannedJob, *, ranks: bool) -> None:
+    """The job's plan: its mesh, facts, the ranks on request, environment and files."""
+    plan = planned.plan
     nodes = "1 node" if plan.slots == 1 else f"{plan.slots} nodes"
     spares = f", {counted(plan.spares, 'spare')}" if plan.spares else ""
     mesh = _table("axis", *plan.mesh.axes)
     mesh.add_row("degree", *map(str, plan.mesh.shape))
     _section(console, f"{plan.world_size} ranks: {nodes} x {plan.procs_per_slot}{spares}, {plan.backend}", mesh)
     _print_facts(console, _facts(planned))
-    _section(console, "ranks", _ranks(plan))
+    if ranks:
+        _section(console, "ranks", _ranks(plan))
     _print_environment(console, plan)
     console.print("\n[bold]files[/] (`headway render`)")
     for path in sorted(planned.files()):
@@ -89,7 +94,7 @@ def _facts(planned: PlannedJob) -> _Facts:
     if plan.run.corruption is not None:
         yield "against silent corruption", "; ".join(_checks(plan.run.corruption))
     if plan.time_limit is not None:
-        yield "longest attempt", plan.time_limit
+        yield "longest attempt", write_duration(plan.spec["limits"]["time"])
     if (hours := plan.spec["limits"]["gpu_hours"]) is not None:
         yield "GPU-hours of an attempt", f"{hours:g} at most"
 
@@ -117,7 +122,7 @@ def _checks(corruption: Corruption) -> Iterator[str]:
 
 def _print_facts(console: "Console", facts: _Facts) -> None:
     for name, value in facts:
-        console.print(f"{name}: {value}", markup=False, soft_wrap=True)
+        print_line(console, f"{name}: {value}", hang=4)
 
 
 def _classes(qos: QosPlan) -> "Table":
@@ -169,6 +174,8 @@ def _ranks(plan: JobPlan) -> "Table":
 def _print_environment(console: "Console", plan: JobPlan) -> None:
     console.print("\n[bold]environment of every rank[/]")
     for variable in plan.env:
-        console.print(f"  {variable.name}={variable.value}", markup=False, soft_wrap=True)
-        console.print(f"      {variable.reason}", markup=False, soft_wrap=True)
-        console.print(f"      {variable.source}", markup=False, soft_wrap=True, style="dim")
+        # `=eth0` is a value of NCCL's, and `NAME==eth0` looks like a mistake.
+        value = f"'{variable.value}'" if variable.value.startswith("=") else variable.value
+        print_line(console, f"  {variable.name}={value}", hang=4)
+        print_line(console, f"      {variable.reason}", hang=6)
+        print_line(console, f"      {variable.source}", hang=6, style="dim")

@@ -2,15 +2,18 @@
 
 from typing import TextIO
 
-from headway.cli.terminal import counted
+from headway.cli.terminal import has_colour, width_of
 from headway.compile import Problems
+from headway.jobspec.notation import counted
 from headway.jobspec.problem import printable, show, span_of
 
 
-def print_problems(problems: Problems, stream: TextIO, colour: bool = False, warnings: bool = True) -> None:
-    """Every problem in order, a blank line after each; only the errors if `warnings` is false."""
+def print_problems(problems: Problems, stream: TextIO, colour: str = "auto", warnings: bool = True) -> None:
+    """Every problem in order, a blank line after each; only the errors if `warnings` is false. In `colour` as `has_colour` reads it, and
+    wrapped to the width of a terminal."""
+    coloured, width = has_colour(stream, colour), width_of(stream)
     for problem in (problem for problem in problems if warnings or problem.is_error):
-        text = show(problem, problems.documents.get(problem.document), colour, problems.heirs(problem))
+        text = show(problem, problems.documents.get(problem.document), coloured, problems.heirs(problem), width)
         print(text, end="\n\n", file=stream)
 
 

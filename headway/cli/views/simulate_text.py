@@ -3,17 +3,18 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from headway.cli.simulation import Simulation
-from headway.cli.terminal import bar, stdout_console
+from headway.cli.terminal import bar, print_line, print_table, stdout_console
 from headway.planner.goodput.run import SimulatedRun
 from headway.planner.goodput.simulate import TimeBucket
 from headway.planner.goodput.summary import IntervalRow, SampleSpread, Summary
 from headway.report import units
 
+# Columns that a narrow terminal can do without, the first of them first.
+_DISPENSABLE = ("by the formula", "lost, beside the worst")
 _SAME = 1e-9
 
 _Facts = Iterator[tuple[str, str]]
@@ -30,7 +31,7 @@ def print_simulation(simulation: Simulation) -> None:
     low, mean, high = (units.share(share) for share in (summary.goodput.low, summary.goodput.mean, summary.goodput.high))
     console.print(f"\n[bold]goodput {mean} ({low} to {high} in nine runs of ten)[/]")
     for name, value in _facts(run, summary):
-        console.print(f"{name}: {value}", markup=False, soft_wrap=True)
+        print_line(console, f"{name}: {value}", hang=2)
     console.print("\n[bold]where the time goes[/]", _buckets(summary.shares, console), sep="\n")
     if summary.failures:
         console.print("\n[bold]what fails[/], in one run", _causes(summary.failures, console), sep="\n")
@@ -38,11 +39,12 @@ def print_simulation(simulation: Simulation) -> None:
         _print_tier(console, run, kind, rows, simulation.best_interval_s[kind])
     if simulation.intervals:
         console.print("\nThe formula does not model waiting for nodes or a restart budget.")
-    console.print(f"\n{_spares(run, simulation.best_spares)}", markup=False, soft_wrap=True)
+    console.print()
+    print_line(console, _spares(run, simulation.best_spares), hang=2)
     if run.assumed:
         console.print("\n[bold]from publications[/], as the documents do not set it")
         for line in run.assumed:
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+            print_line(console, f"  {line}", hang=4)
 
 
 def _print_tier(console: Console, run: SimulatedRun, kind: str, rows: tuple[IntervalRow, ...], best_s: float) -> None:
@@ -53,7 +55,7 @@ def _print_tier(console: Console, run: SimulatedRun, kind: str, rows: tuple[Inte
     if best_s >= run.length_s:
         best = "best only at the end: the work lost without these checkpoints costs less than writing them"
     console.print(best, markup=False)
-    console.print(_intervals(rows, tier.interval_s, console))
+    print_table(console, _intervals(rows, tier.interval_s, console), ("every", "lost, beside the worst"), _DISPENSABLE)
 
 
 def _length(run: SimulatedRun) -> str:
@@ -112,17 +114,19 @@ def _causes(failures: Mapping[str, float], console: Console) -> Table:
     return table
 
 
-def _intervals(rows: tuple[IntervalRow, ...], own_s: float, console: Console) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in ("every", "goodput", "nine of ten runs", "by the formula", "lost, beside the worst"):
-        table.add_column(column)
+def _intervals(rows: tuple[IntervalRow, ...], own_s: float, console: Console) -> list[dict[str, str]]:
     most = max(1 - row.goodput.mean for row in rows) or 1.0
-    for row in rows:
-        own = " (the job's)" if math.isclose(row.interval_s, own_s, rel_tol=_SAME) else ""
-        spread = f"{units.share(row.goodput.low)} to {units.share(row.goodput.high)}"
-        cells = (units.share(row.goodput.mean), spread, units.share(row.expected), bar((1 - row.goodput.mean) / most, console))
-        table.add_row(f"{units.seconds(row.interval_s)}{own}", *cells)
-    return table
+    return [
+        {
+            "every": units.seconds(row.interval_s)
+            + (" (the job's)" if math.isclose(row.interval_s, own_s, rel_tol=_SAME) else ""),
+            "goodput": units.share(row.goodput.mean),
+            "nine of ten runs": f"{units.share(row.goodput.low)} to {units.share(row.goodput.high)}",
+            "by the formula": units.share(row.expected),
+            "lost, beside the worst": bar((1 - row.goodput.mean) / most, console),
+        }
+        for row in rows
+    ]
 
 
 def _numbers(spread: SampleSpread) -> str:
