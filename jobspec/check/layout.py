@@ -106,7 +106,8 @@ def _check_split(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
     `num_query_groups`).
     """
     uneven = [f"`{name}` {number}" for name, number in _split_by_tp(layout, sizes) if number % layout.tp]
-    if not _shares_kv_heads(layout.tp, sizes.kv_heads) and sizes.kv_heads != sizes.heads:
+    is_grouped = sizes.kv_heads != sizes.heads and sizes.heads % sizes.kv_heads == 0
+    if is_grouped and not _shares_kv_heads(layout.tp, sizes.kv_heads):
         uneven.append(f"`kv_heads` {sizes.kv_heads}")
     if uneven:
         fitting = [tp for tp in divisors(sizes.heads) if _splits(tp, layout, sizes)]

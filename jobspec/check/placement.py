@@ -46,7 +46,8 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     if group is None:
         return
     free, wanted = group.count - group.spares, job.nodes + job.resilience.spares
-    if wanted > free:
+    # A group of nothing but spares is a problem of the cluster's document.
+    if wanted > free > 0:
         own = f" and {n} spare{'' if n == 1 else 's'}" if (n := job.resilience.spares) else ""
         kept = f", {n} of them {'a spare' if n == 1 else 'spares'} of the cluster" if (n := group.spares) else ""
         there = f"the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"

@@ -101,7 +101,9 @@ def _is_longer(one: Interval, other: Interval) -> bool:
 def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
     """Check the first shared file system, which holds the runs (`resolve_runs`), including checkpoints of the `disk` tier."""
     shared = [storage for storage in cluster.storage if storage.shared and storage.path is not None]
-    if shared and not _reaches(shared[0], group):
+    known = {nodes.group for nodes in cluster.nodes}
+    # A group that the cluster does not have is its own problem, in the cluster's document.
+    if shared and not _reaches(shared[0], group) and known.issuperset(shared[0].groups):
         message = (
             f"the nodes `{group.group}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
             f"it is for {listed(shared[0].groups)}"

@@ -9,10 +9,11 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from headway.cli.main import main
-from headway.cli.views.formats import FORMATS, SUBJECTS, as_github
+from headway.cli.views.formats import FORMATS, as_github
 from headway.compile import Problems
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Span
+from headway.jobspec.explain import SUBJECTS
 from headway.jobspec.problem import Problem
 
 ROOT = Path(__file__).parents[2]
@@ -165,9 +166,9 @@ OBJECTS = {
     "run": ({"tool"}, {"invocations", "columnKind", "originalUriBaseIds", "results"}),
     "tool": ({"driver"}, set()),
     "driver": ({"name"}, {"version", "rules"}),
-    "rule": ({"id"}, {"shortDescription", "fullDescription", "help", "defaultConfiguration"}),
+    "rule": ({"id"}, {"helpUri", "shortDescription", "fullDescription", "help", "defaultConfiguration"}),
     "invocation": ({"executionSuccessful"}, set()),
-    "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "fixes", "suppressions"}),
+    "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "fixes", "suppressions", "relatedLocations"}),
     "fix": ({"artifactChanges"}, {"description"}),
     "artifactChange": ({"artifactLocation", "replacements"}, set()),
     "replacement": ({"deletedRegion"}, {"insertedContent"}),

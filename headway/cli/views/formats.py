@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,23 +10,13 @@ from urllib.parse import quote
 from headway.compile import Problems
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Span
+from headway.jobspec.explain import explanations
 from headway.jobspec.json_text import json_text
 from headway.jobspec.problem import Problem, inherited, printable, span_of
 
 SCHEMA = "headway.problems/1"
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "%SRCROOT%"
-
-# What the codes of one hundred are about, as docs/problems.md has it.
-SUBJECTS: Mapping[str, str] = {
-    "HW1": "the text of a document",
-    "HW2": "one document",
-    "HW3": "layout",
-    "HW4": "a job against its cluster",
-    "HW5": "fabrics",
-    "HW6": "NCCL",
-    "HW7": "checkpoints and storage",
-}
 
 
 def as_json(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
@@ -59,7 +49,13 @@ def as_json(problems: Problems, documents: int, passed_over: Sequence[str] = ())
 
 def as_sarif(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
     """One SARIF run, with every code as a rule. Paths are relative to the repository's root."""
-    driver = {"name": "headway", "version": version("headway"), "rules": [_rule(code) for code in CODES]}
+    address = _address()
+    driver = {
+        "name": "headway",
+        "version": version("headway"),
+        **({} if address is None else {"informationUri": address}),
+        "rules": [_rule(code, address) for code in CODES],
+    }
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": True}],
@@ -114,16 +110,22 @@ def _in_repository(file: str) -> Path:
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def _rule(code: str) -> dict[str, Any]:
-    meaning = CODES[code].removesuffix(WARNING)
-    sentence = f"{meaning[0].upper()}{meaning[1:]}."
+def _rule(code: str, address: str | None) -> dict[str, Any]:
+    found = explanations()[code]
     return {
         "id": code,
-        "shortDescription": {"text": sentence},
-        "fullDescription": {"text": f"{sentence} ({SUBJECTS[code[:3]]})"},
-        "help": {"text": f"{sentence} A result says what was found and what to do; docs/problems.md lists every code."},
+        "shortDescription": {"text": found.title},
+        "fullDescription": {"text": f"{found.title} {found.why.strip()}"},
+        "help": {"text": found.text(), "markdown": found.markdown()},
+        **({} if address is None else {"helpUri": f"{address.rstrip('/')}/docs/problems.md#{code.lower()}"}),
         "defaultConfiguration": {"level": "warning" if CODES[code].endswith(WARNING) else "error"},
     }
+
+
+def _address() -> str | None:
+    """The address of the project's pages, as its package states it (`[project.urls]`); None where it states none."""
+    stated = (url.partition(", ") for url in metadata("headway").get_all("Project-URL") or [])
+    return next((address for name, _, address in stated if name.lower() == "source"), None)
 
 
 def _result(problem: Problem, problems: Problems) -> dict[str, Any]:
@@ -134,9 +136,19 @@ def _result(problem: Problem, problems: Problems) -> dict[str, Any]:
         "level": problem.severity.value,
         "message": {"text": _said(problem, problems)},
         "locations": [{"physicalLocation": location}],
+        **_related(problem, problems),
         **_fixes(problem, location),
         **_suppression(problem),
     }
+
+
+def _related(problem: Problem, problems: Problems) -> dict[str, Any]:
+    """The documents that inherit the problem, as SARIF's section 3.27.22 has it; nothing where there are none."""
+    heirs = [
+        {"physicalLocation": {"artifactLocation": _artifact(heir), "region": {"startLine": 1}}, "message": {"text": "extends it"}}
+        for heir in problems.heirs(problem)
+    ]
+    return {"relatedLocations": heirs} if heirs else {}
 
 
 def _suppression(problem: Problem) -> dict[str, Any]:

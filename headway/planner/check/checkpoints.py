@@ -57,7 +57,8 @@ def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem
     """Warn if no tier that outlives an attempt saves within one: only what ranks save in the grace time would be kept."""
     limit = plan.spec["limits"]["time"]
     kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in ("disk", "remote")]
-    if limit is None or not kept:
+    # An attempt that ends before its nodes have joined has a problem of its own.
+    if limit is None or not kept or limit <= max(plan.run.grace_s, plan.run.timeout_s("join")):
         return
     intervals = {index: _interval_s(tier, training) for index, tier in kept}
     if any(interval is None or interval < limit for interval in intervals.values()):

@@ -1,0 +1,73 @@
+"""Explains the codes of problems: why each is reported, how to mend it, and a part of a document before and after."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from headway.jobspec.codes import CODES, WARNING
+from headway.jobspec.ignore import may_be_ignored
+
+# What the codes of one hundred are about.
+SUBJECTS: Mapping[str, str] = {
+    "HW1": "the text of a document",
+    "HW2": "one document",
+    "HW3": "layout",
+    "HW4": "a job against its cluster",
+    "HW5": "fabrics",
+    "HW6": "NCCL",
+    "HW7": "checkpoints and storage",
+}
+_FILE = Path(__file__).with_name("explanations.yaml")
+_OF = {"job": "in a job", "cluster": "in a cluster", "text": "a document"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A code's explanation. `wrong` and `right` are a part of a job or a cluster, or a whole document, as `of` states; None of a problem
+    that needs several files to appear."""
+
+    code: str
+    why: str
+    mend: str
+    wrong: str | None = None
+    right: str | None = None
+    of: str = "job"
+
+    @property
+    def title(self) -> str:
+        """The code's meaning as a sentence."""
+        meaning = CODES[self.code].removesuffix(WARNING)
+        return f"{meaning[0].upper()}{meaning[1:]}."
+
+    @property
+    def status(self) -> str:
+        """Whether it is an error or a warning, and whether a document may accept it."""
+        kind = "warning" if CODES[self.code].endswith(WARNING) else "error"
+        return f"{kind}, can be ignored with a reason" if may_be_ignored(self.code) else kind
+
+    def markdown(self) -> str:
+        """The explanation below its heading."""
+        parts = [self.why.strip(), self.mend.strip()]
+        for text, verdict in ((self.wrong, "wrong"), (self.right, "right")):
+            if text is not None:
+                parts.append(f"```yaml\n# {verdict}, {_OF[self.of]}\n{text.rstrip()}\n```")
+        return "\n\n".join(parts)
+
+    def text(self) -> str:
+        """The explanation for a terminal, a paragraph a line."""
+        parts = [f"{self.code}: {self.title} ({self.status})", self.why.strip(), self.mend.strip()]
+        for text, verdict in ((self.wrong, "wrong"), (self.right, "right")):
+            if text is not None:
+                shown = "\n".join(f"    {line}" for line in text.rstrip().splitlines())
+                parts.append(f"{verdict}, {_OF[self.of]}:\n\n{shown}")
+        return "\n\n".join(parts)
+
+
+@cache
+def explanations() -> Mapping[str, Explanation]:
+    """Return the explanation of each code, in the order of the codes."""
+    rows = yaml.load(_FILE.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    return {code: Explanation(code, **row) for code, row in rows.items()}
