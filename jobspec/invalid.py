@@ -188,6 +188,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
 def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, path: Path) -> Hint | None:
     """Return what to write for a value of the wrong type; None if that is unknown."""
     value = document.value(path)
+    if kind == "dict_type" and isinstance(value, list):
+        return _pairs(value)
     if path not in document.scalars or value is None:
         return None
     if kind == "string_type":
@@ -204,6 +206,19 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     section = None if info is None else model_of(info.annotation)
     short = None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
+
+
+def _pairs(items: list[Any]) -> Hint | None:
+    """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
+    pairs: dict[str, Any] = {}
+    for item in items:
+        if isinstance(item, dict) and item.keys() == {"name", "value"}:
+            pairs[str(item["name"])] = item["value"]
+        elif isinstance(item, str) and "=" in item:
+            name, _, pairs[name] = item.partition("=")
+        else:
+            return None
+    return Hint(f"write a mapping: `{flow(pairs)}`") if pairs else None
 
 
 def _of_form(pattern: Any, value: Any) -> Hint | None:

@@ -39,6 +39,8 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     fields = field_names(owner)
     if same := next((name for name in fields if aliases.normal(name) == aliases.normal(key)), None):
         return Meaning(Hint(f"write `{same}`", same), (*here, same))
+    if one := next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None):
+        return Meaning(Hint(f"did you mean `{one}`?", one), (*here, one))
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
     if note := aliases.note(kind, key) if not prefix else None:
@@ -63,7 +65,19 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
 
 def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = ()) -> dict[Path, Meaning]:
     """Return the meaning of each unknown field among the errors, by its place below `model`."""
-    return {details["loc"]: meaning(details["loc"], model, document, prefix) for details in found if is_unknown(details)}
+    meant = {details["loc"]: meaning(details["loc"], model, document, prefix) for details in found if is_unknown(details)}
+    missing: dict[Path, list[str]] = {}
+    for details in found:
+        if details["type"] == "missing":
+            missing.setdefault(details["loc"][:-1], []).append(str(details["loc"][-1]))
+    for section, names in missing.items():
+        strange = [loc for loc in meant if loc[:-1] == section]
+        # One field too many and one too few: the one is meant to be the other.
+        if len(names) == len(strange) == 1 and section and meant[strange[0]].target is None:
+            name = names[0]
+            hint = Hint(f"did you mean `{name}`, which is missing here?", name)
+            meant[strange[0]] = Meaning(hint, (*names_of((*prefix, *section)), name))
+    return meant
 
 
 def misread_sections(error: ValidationError, model: type[BaseModel], document: Document) -> set[str]:

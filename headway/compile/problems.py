@@ -59,7 +59,8 @@ class Problems:
 
     @cached_property
     def _in_order(self) -> list[Problem]:
-        return [problem for problem in in_order(self._finders, self.documents) if problem.ignored is None]
+        found = [problem for problem in in_order(self._finders, self.documents) if problem.ignored is None]
+        return _without_consequences(found)
 
     @cached_property
     def _finders(self) -> Mapping[Problem, Mapping[str, None]]:
@@ -70,6 +71,35 @@ class Problems:
             placed = problem if document is None else at_origin(_without_secrets(problem, document), document)
             finders.setdefault(replace(placed, heir=None), {})[placed.heir or placed.document] = None
         return finders
+
+
+# Problems that another one on the same value explains: it has to change anyway.
+_EXPLAINED: Mapping[str, tuple[str, ...]] = {
+    "HW314": ("HW301",),
+    "HW315": ("HW301", "HW314", "HW413"),
+    "HW318": ("HW301",),
+    "HW321": ("HW210",),
+    "HW413": ("HW301",),
+    "HW716": ("HW701",),
+}
+# Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
+_EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {"HW301": ("HW403", "HW413"), "HW305": ("HW403",)}
+
+
+def _without_consequences(problems: list[Problem]) -> list[Problem]:
+    """Return the problems without those that another one of them explains."""
+    here = {(problem.document, problem.path, problem.code) for problem in problems}
+    causes = [
+        problem
+        for problem in problems
+        if not any((problem.document, problem.path, code) in here for code in _EXPLAINED.get(problem.code, ()))
+    ]
+    there = {(problem.document, problem.code) for problem in causes}
+    return [
+        problem
+        for problem in causes
+        if not any((problem.document, code) in there for code in _EXPLAINED_ANYWHERE.get(problem.code, ()))
+    ]
 
 
 def located(problems: Iterable[Problem], job: AnyParsed | None = None, cluster: AnyParsed | None = None) -> list[Problem]:

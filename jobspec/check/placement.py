@@ -97,10 +97,7 @@ def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterato
     sizes = sizes_of(job)
     if mesh is not None:
         yield from check_mesh(job.spec.layout, mesh, sizes, job.spec.batch if job.has(("batch",)) else None)
-    # Degrees that do not multiply because of `tp` have a problem there already, with values that are in a domain.
-    if group is not None and (
-        mesh is not None or _culprit(job.spec.layout, _world_size(job.spec, cluster.spec), group)[0] != "tp"
-    ):
+    if group is not None:
         yield from check_domains(job.spec, group, sizes)
 
 

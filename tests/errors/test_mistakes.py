@@ -54,6 +54,21 @@ def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint:
 
 
 JOBS = [
+    # One letter too many or too few, before what another section calls so; the one missing field under a name that nothing explains.
+    key("nodes", "node"),
+    key("limits", "limit"),
+    key("budget", "budgets"),
+    key("micro", "per_step"),
+    key("every", "rhythm"),
+    Mistake("preset: llama-3.1-8b", "name: llama-3.1-8b", "HW201", "preset"),
+    Mistake("optimizer:\n", "training: {seed: 1}\noptimizer:\n", "HW201", None, "at the top of the job"),
+    Mistake("  HF_HOME: /data/hf", "  - {name: HF_HOME, value: /data/hf}", "HW203", None, "`{HF_HOME: /data/hf}`"),
+    Mistake("  HF_HOME: /data/hf", "  - HF_HOME=/data/hf", "HW203", None, "`{HF_HOME: /data/hf}`"),
+    Mistake("argv: [train.py,", 'argv: ["python train.py",', "HW210", None, "as an item of its own"),
+    # Two reasons against one value are one problem.
+    Mistake("tp: 2", "tp: 3", "HW301", None, "`tp` can be"),
+    Mistake("tp: 2", "tp: 32", "HW413", None, "`tp` can be"),
+    Mistake("nodes: 4", "nodes: 500", "HW403", None, "at most 8"),
     # Typing errors, also of a section with defaults: nothing else is reported.
     key("nodes", "noeds"),
     key("nodes", "Nodes"),

@@ -67,7 +67,12 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
     """Check that the first item is the script, or with `module` a module."""
     first, at = options.argv[0], (*_ARGV, 0)
     command = PurePosixPath(first).name
-    if first == "-m":
+    words = first.split()
+    if len(words) > 1 and (_PYTHON.fullmatch(PurePosixPath(words[0]).name) or PurePosixPath(words[0]).name in _LAUNCHERS):
+        message = f"`{first}` is one argument, and no script has this name"
+        hint = "write each argument as an item of its own, and begin with the script: `[train.py, --steps=100]`"
+        yield Problem("HW210", JOB, at, message, hint)
+    elif first == "-m":
         yield Problem("HW210", JOB, at, "`-m` in place of the script", "set `module: true` and put the module first")
     elif _PYTHON.fullmatch(command):
         yield Problem("HW210", JOB, at, f"`{first}` in place of the script", "remove it: every rank runs the script by Python")
