@@ -83,22 +83,22 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW716": ("HW701",),
 }
 # Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
-_EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {"HW301": ("HW403", "HW413"), "HW305": ("HW403",)}
+_EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {"HW301": ("HW403",), "HW305": ("HW403",)}
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
     """Return the problems without those that another one of them explains."""
-    here = {(problem.document, problem.path, problem.code) for problem in problems}
+    there = {(problem.document, problem.code) for problem in problems}
     causes = [
         problem
         for problem in problems
-        if not any((problem.document, problem.path, code) in here for code in _EXPLAINED.get(problem.code, ()))
+        if not any((problem.document, code) in there for code in _EXPLAINED_ANYWHERE.get(problem.code, ()))
     ]
-    there = {(problem.document, problem.code) for problem in causes}
+    here = {(problem.document, problem.path, problem.code) for problem in causes}
     return [
         problem
         for problem in causes
-        if not any((problem.document, code) in there for code in _EXPLAINED_ANYWHERE.get(problem.code, ()))
+        if not any((problem.document, problem.path, code) in here for code in _EXPLAINED.get(problem.code, ()))
     ]
 
 

@@ -67,7 +67,6 @@ JOBS = [
     Mistake("argv: [train.py,", 'argv: ["python train.py",', "HW210", None, "as an item of its own"),
     # Two reasons against one value are one problem.
     Mistake("tp: 2", "tp: 3", "HW301", None, "`tp` can be"),
-    Mistake("tp: 2", "tp: 32", "HW413", None, "`tp` can be"),
     Mistake("nodes: 4", "nodes: 500", "HW403", None, "at most 8"),
     # Typing errors, also of a section with defaults: nothing else is reported.
     key("nodes", "noeds"),
