@@ -280,7 +280,9 @@ def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_p
     script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "-euc", f"set -o pipefail\n{script}"]
-    done = subprocess.run(command, cwd=tmp_path / "story", env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path / "story", env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads((tmp_path / "story" / "problems.json").read_text()) == {
         "schema": "headway.problems/1",
