@@ -60,9 +60,9 @@ _KEY_OF = re.compile(
 # Before `pass`: a number of passes.
 _PASS_OF = re.compile("one|two|first|second|single|multi|last|num|max|min|per|by|forward|backward|extra|next|each|all")
 _PASSES = ("pass", "pgpass", "dbpass", "userpass", "sshpass")
-# A key of Weights & Biases; the base64 of a registry's login.
 _FOLDERS = ("pwd", "oldpwd")
 _SWITCHES = ("true", "false", "yes", "no", "on", "off", "none", "null")
+# A key of Weights & Biases; the base64 of a registry's login.
 _HEX_KEY = re.compile("[0-9a-f]{40}")
 _BASE64 = re.compile(r"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9+/_-]{20,8192}={0,2}")
 

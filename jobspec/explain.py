@@ -1,6 +1,7 @@
 """Explains the codes of problems: why each is reported, how to mend it, and a part of a document before and after."""
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,20 +51,18 @@ class Explanation:
 
     def markdown(self) -> str:
         """The explanation below its heading."""
-        parts = [self.why.strip(), self.mend.strip()]
-        for text, verdict in ((self.wrong, "wrong"), (self.right, "right")):
-            if text is not None:
-                parts.append(f"```yaml\n# {verdict}, {_OF[self.of]}\n{text.rstrip()}\n```")
-        return "\n\n".join(parts)
+        examples = [f"```yaml\n# {title}\n{text}\n```" for title, text in self._examples()]
+        return "\n\n".join([self.why.strip(), self.mend.strip(), *examples])
 
     def text(self) -> str:
         """The explanation for a terminal, a paragraph a line."""
-        parts = [f"{self.code}: {self.title} ({self.status})", self.why.strip(), self.mend.strip()]
+        examples = [f"{title}:\n\n{textwrap.indent(text, '    ')}" for title, text in self._examples()]
+        return "\n\n".join([f"{self.code}: {self.title} ({self.status})", self.why.strip(), self.mend.strip(), *examples])
+
+    def _examples(self) -> Iterator[tuple[str, str]]:
         for text, verdict in ((self.wrong, "wrong"), (self.right, "right")):
             if text is not None:
-                shown = "\n".join(f"    {line}" for line in text.rstrip().splitlines())
-                parts.append(f"{verdict}, {_OF[self.of]}:\n\n{shown}")
-        return "\n\n".join(parts)
+                yield f"{verdict}, {_OF[self.of]}", text.rstrip()
 
 
 @cache

@@ -68,7 +68,9 @@ def check_codes(document: Document) -> Iterator[Problem]:
             yield Problem("HW239", document.name, path, f"`{entry.code}` is not the code of a problem", hint.text, fix=hint.fix)
         elif not may_be_ignored(entry.code):
             message = f"{entry.code} cannot be ignored: it is an error, {CODES[entry.code]}"
-            yield Problem("HW239", document.name, path, message, "mend the problem; warnings can be ignored")
+            yield Problem(
+                "HW239", document.name, path, message, "fix the problem; docs/guide.md lists the errors that can be ignored"
+            )
 
 
 # Codes that are an error in some documents and a warning in others.

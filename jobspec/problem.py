@@ -117,7 +117,7 @@ def show(
     """
     span = span_of(problem, document)
     label = f"{problem.severity}[{problem.code}]"
-    head = _wrapped(f"{label}: {printable(problem.message)}", width, "  ")
+    head = wrapped(f"{label}: {printable(problem.message)}", width, "  ")
     lines = [_coloured(_COLOUR[problem.severity], label, colour) + head.removeprefix(label)]
     lines.append(f"  {_coloured(_FRAME, '-->', colour)} {printable(problem.document)}{_position(span)}")
     if document is not None and span is not None:
@@ -126,7 +126,7 @@ def show(
     if heirs:
         lines.append(f" {' ' * len(str(span.line + 1 if span else ''))} = {printable(inherited(heirs))}")
     if problem.hint is not None:
-        hint = _wrapped(f"hint: {printable(problem.hint)}", width, _HINT_INDENT)
+        hint = wrapped(f"hint: {printable(problem.hint)}", width, _HINT_INDENT)
         lines += ["", _coloured(_HINT, "hint", colour) + hint.removeprefix("hint")]
     return "\n".join(lines)
 
@@ -140,8 +140,9 @@ def _carets_in(code: str, line: str) -> str:
     return f"{line[:first]}{code}{line[first:]}{_RESET}"
 
 
-def _wrapped(text: str, width: int | None, indent: str) -> str:
-    """Return the text in lines of `width` columns at most; words stay whole, also those that are longer, for copying."""
+def wrapped(text: str, width: int | None, indent: str = "") -> str:
+    """Return the text in lines of `width` columns at most, further ones behind `indent`; a single line without a width. Words stay whole,
+    also those that are longer, for copying."""
     if width is None:
         return text
     return textwrap.fill(text, max(_NARROWEST, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

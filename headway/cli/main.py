@@ -33,7 +33,7 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "check": Verb("Check jobs and clusters; report every problem at its line and column", "headway check jobs/"),
-    "explain": Verb("Explain a problem by its code: its cause, an example, and how to mend it", "headway explain HW301"),
+    "explain": Verb("Explain a problem by its code: the cause, the fix, and an example", "headway explain HW301"),
     "plan": Verb(
         "Show what a job or a cluster resolves to: ranks, environment, traffic classes, switches, files",
         "headway plan job.yaml --cluster cluster.yaml",

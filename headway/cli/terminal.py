@@ -4,10 +4,10 @@ import argparse
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from headway.jobspec.problem import wrapped
 from headway.jobspec.suggest import listed
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def stdout_console() -> "Console":
 
 def print_line(console: "Console", text: str, hang: int = 0, style: str | None = None) -> None:
     """A line of text as it is; on a terminal wrapped between words to its width, further lines `hang` columns to the right."""
-    width = max(console.width, 40)
-    shown = textwrap.fill(text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False)
-    console.print(shown if console.is_terminal else text, markup=False, soft_wrap=True, style=style)
+    shown = wrapped(text, console.width if console.is_terminal else None, " " * hang)
+    console.print(shown, markup=False, soft_wrap=True, style=style)
 
 
 def bar(share: float, console: "Console", cells: int = BAR) -> str:

@@ -41,7 +41,7 @@ class Problems:
     @property
     def ignored(self) -> list[Problem]:
         """The problems that their documents accept, in order; they are none of the others."""
-        return [problem for problem in in_order(self._finders, self.documents) if problem.ignored is not None]
+        return [problem for problem in self._sorted if problem.ignored is not None]
 
     @property
     def errors(self) -> int:
@@ -59,8 +59,11 @@ class Problems:
 
     @cached_property
     def _in_order(self) -> list[Problem]:
-        found = [problem for problem in in_order(self._finders, self.documents) if problem.ignored is None]
-        return _without_consequences(found)
+        return _without_consequences([problem for problem in self._sorted if problem.ignored is None])
+
+    @cached_property
+    def _sorted(self) -> list[Problem]:
+        return in_order(self._finders, self.documents)
 
     @cached_property
     def _finders(self) -> Mapping[Problem, Mapping[str, None]]:

@@ -507,13 +507,13 @@ FAMILIES: Mapping[str, Callable[[_Keys], Values]] = {
 # Parts of a family that its sizes omit: far below one percent of the parameters, which estimates can do without, and a trainer cannot.
 LEFT_OUT: Mapping[str, str] = {
     "bloom": "the norm after the embedding and the biases of the positions (ALiBi)",
-    "falcon": "that attention and MLP work side by side",
+    "falcon": "the parallel attention and MLP",
     "gemma2": "the norms after attention and MLP",
     "gemma3": "the norms after attention and MLP, and the parts that are not text",
     "gemma3_text": "the norms after attention and MLP",
     "gpt_oss": "the attention sinks and the experts' biases",
-    "olmo2": "that norms come after attention and MLP, and the width of those of queries and keys",
-    "olmo3": "that norms come after attention and MLP, and the width of those of queries and keys",
+    "olmo2": "the place of the norms, and the width of those of queries and keys",
+    "olmo3": "the place of the norms, and the width of those of queries and keys",
     "olmoe": "the width of the norms of queries and keys",
     "qwen2_moe": "the gate of the shared expert",
 }

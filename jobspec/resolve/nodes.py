@@ -45,6 +45,7 @@ def gpu_of(nodes: NodeGroup) -> Gpu | None:
         known,
         name=name,
         source="the cluster file",
+        host_arch=None,
         memory_gib=known.memory_gib if own.memory is None else own.memory // (1 << 30),
         usable_gib=known.usable_gib if own.memory is None else own.memory / (1 << 30),
         memory_tb_s=known.memory_tb_s if own.memory_bandwidth is None else own.memory_bandwidth / 1e12,

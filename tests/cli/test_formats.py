@@ -166,7 +166,7 @@ OBJECTS = {
     "run": ({"tool"}, {"invocations", "columnKind", "originalUriBaseIds", "results"}),
     "tool": ({"driver"}, set()),
     "driver": ({"name"}, {"version", "rules"}),
-    "rule": ({"id"}, {"helpUri", "shortDescription", "fullDescription", "help", "defaultConfiguration"}),
+    "rule": ({"id"}, {"shortDescription", "fullDescription", "help", "defaultConfiguration"}),
     "invocation": ({"executionSuccessful"}, set()),
     "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "fixes", "suppressions", "relatedLocations"}),
     "fix": ({"artifactChanges"}, {"description"}),

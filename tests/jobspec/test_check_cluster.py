@@ -105,6 +105,12 @@ def test_a_cluster_that_can_be_as_it_is_described_has_no_problem(text: str) -> N
     assert problems(text) == []
 
 
+def test_a_described_gpu_may_be_in_any_host() -> None:
+    own = "gpu: X9, gpu_model: {like: GH200-96, memory: 64GiB}"
+    assert ("HW232", "nodes.0.gpu") in found(AWS.replace("gpu: H200-SXM-141", "gpu: GH200-96"))
+    assert found(AWS.replace("gpu: H200-SXM-141", own)) == []
+
+
 def test_a_group_with_fewer_adapters_may_have_any_of_the_rails() -> None:
     part = "  - {group: part, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [{name: mlx5_7, rail: 7}]}\n"
     text = OWN_SWITCHES.replace("  - {group: login", part + "  - {group: login").replace(

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     a run is named and no single job.
     """
     sources = Sources()
-    paths = [given(path, sources, args.stdin_filename) for path in args.paths]
+    paths = [given(path, sources, args.stdin_filename) for path in dict.fromkeys(args.paths)]
     found = [sources.below(path) if is_folder(path) else Below([path], [], []) for path in paths]
     files = list(dict.fromkeys(file for each in found for file in each.documents))
     passed_over = list(dict.fromkeys(file for each in found for file in each.passed_over))

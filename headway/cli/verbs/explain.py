@@ -1,12 +1,12 @@
-"""`headway explain`: prints why a problem is reported and how to mend it, with an example."""
+"""`headway explain`: prints why a problem is reported and how to fix it, with an example."""
 
 import argparse
 import sys
-import textwrap
 
 from headway.cli.terminal import fail, width_of
 from headway.jobspec.codes import CODES
 from headway.jobspec.explain import SUBJECTS, explanations
+from headway.jobspec.problem import wrapped
 from headway.jobspec.suggest import did_you_mean
 
 
@@ -38,6 +38,4 @@ def _overview() -> str:
 def _wrapped(text: str) -> str:
     """Return the text with its paragraphs, but not its examples, wrapped to a terminal's width."""
     width = width_of(sys.stdout)
-    if width is None:
-        return text
-    return "\n\n".join(part if part.startswith("    ") else textwrap.fill(part, max(40, width)) for part in text.split("\n\n"))
+    return "\n\n".join(part if part.startswith("    ") else wrapped(part, width) for part in text.split("\n\n"))

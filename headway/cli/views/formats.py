@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import metadata, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -49,13 +49,7 @@ def as_json(problems: Problems, documents: int, passed_over: Sequence[str] = ())
 
 def as_sarif(problems: Problems, documents: int, passed_over: Sequence[str] = ()) -> str:
     """One SARIF run, with every code as a rule. Paths are relative to the repository's root."""
-    address = _address()
-    driver = {
-        "name": "headway",
-        "version": version("headway"),
-        **({} if address is None else {"informationUri": address}),
-        "rules": [_rule(code, address) for code in CODES],
-    }
+    driver = {"name": "headway", "version": version("headway"), "rules": [_rule(code) for code in CODES]}
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": True}],
@@ -110,22 +104,15 @@ def _in_repository(file: str) -> Path:
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def _rule(code: str, address: str | None) -> dict[str, Any]:
+def _rule(code: str) -> dict[str, Any]:
     found = explanations()[code]
     return {
         "id": code,
         "shortDescription": {"text": found.title},
         "fullDescription": {"text": f"{found.title} {found.why.strip()}"},
         "help": {"text": found.text(), "markdown": found.markdown()},
-        **({} if address is None else {"helpUri": f"{address.rstrip('/')}/docs/problems.md#{code.lower()}"}),
         "defaultConfiguration": {"level": "warning" if CODES[code].endswith(WARNING) else "error"},
     }
-
-
-def _address() -> str | None:
-    """The address of the project's pages, as its package states it (`[project.urls]`); None where it states none."""
-    stated = (url.partition(", ") for url in metadata("headway").get_all("Project-URL") or [])
-    return next((address for name, _, address in stated if name.lower() == "source"), None)
 
 
 def _result(problem: Problem, problems: Problems) -> dict[str, Any]:
