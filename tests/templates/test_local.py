@@ -24,7 +24,7 @@ case "$2 $3" in
 "headway.runner.rundir exit-code") echo "${VERDICT:-$6}" ;;
 "headway.runner "*)
   echo "nodes=$HEADWAY_NODES" >>"$CALLS"
-  if [[ -n ${WAIT:-} ]]; then trap 'exit 82' TERM; : >"$WAIT.$7"; while :; do sleep 0.02; done; fi
+  if [[ -n ${WAIT:-} ]]; then trap 'exit 82' TERM; : >"$WAIT.$7"; sleep 30 & wait; fi
   exit "$((CODE + $7))"
   ;;
 esac

@@ -8,24 +8,26 @@ main() {
   run_json=$(open_run "$runs" quickstart-abbe1ce0-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
-  stopping=
+  signalled=
   # Every runner gets the signal: a terminal's does not reach what a script starts in the background.
-  trap 'stopping=1; kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
+  trap 'signalled=1; kill -TERM "${runners[@]}" 2>/dev/null || true' INT TERM
   for ((node = 0; node < 1; node++)); do
     python3 -m headway.runner "$run_json" --attempt 0 --node "$node" &
     runners+=("$!")
     # The signal may have come between the start of this runner and its entry in the list.
-    if [[ -n $stopping ]]; then kill -TERM "$!" 2>/dev/null || true; fi
+    if [[ -n $signalled ]]; then kill -TERM "$!" 2>/dev/null || true; fi
   done
 
   worst=0
   for runner in "${runners[@]}"; do
     status=0
     wait "$runner" || status=$?
-    # A trapped signal ends `wait` before the runner has ended.
-    while kill -0 "$runner" 2>/dev/null; do
-      status=0
-      wait "$runner" || status=$?
+    # A trapped signal ends `wait` early. The next one returns the runner's exit code, or 127 if the first has returned it.
+    while [[ -n $signalled ]]; do
+      signalled=
+      again=0
+      wait "$runner" 2>/dev/null || again=$?
+      if ((again != 127)); then status=$again; fi
     done
     if ((status > worst)); then worst=$status; fi
   done
