@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec import aliases
 from headway.jobspec.document import Document, Path
 from headway.jobspec.flow import flow
-from headway.jobspec.spec.fields import field_names, model_of, owner_of
+from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
 from headway.jobspec.suggest import Hint, did_you_mean, joined_or, listed, nearest
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
@@ -48,6 +50,10 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     found = aliases.places(kind, key)
     renamed = next((place[-1] for place in found if place[:-1] == here and place[-1] in fields), None)
     if renamed is not None:
+        value = document.value((*prefix, *loc))
+        meant = _translated(fields[renamed], value)
+        if meant != value:
+            return Meaning(Hint(f"write `{renamed}: {meant}`"), (*here, renamed))
         return Meaning(Hint(f"headway calls it `{renamed}`", renamed), (*here, renamed))
     homes = tuple(dict.fromkeys(_homes(key, model))) if not prefix else ()
     if homes:
@@ -57,7 +63,8 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     if near is not None:
         return Meaning(Hint(f"did you mean `{near}`?", near), (*here, near))
     if found:
-        written, section = _written(found[0][-1], (*prefix, *loc), document), found[0][:-1]
+        info = None if prefix else field_of(model, found[0])
+        written, section = _written(found[0][-1], info, (*prefix, *loc), document), found[0][:-1]
         where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
         return Meaning(Hint(f"write {written} {where}"), found[0])
     return Meaning(Hint(_known(owner, list(fields))))
@@ -118,9 +125,16 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
-def _written(name: str, path: Path, document: Document) -> str:
+def _translated(info: FieldInfo | None, value: Any) -> Any:
+    """Return the field's value for one that other programs write; the value itself if no single one is meant."""
+    allowed = literals_of(info)
+    found = [] if isinstance(value, dict | list) or str(value) in allowed else aliases.values(str(value), allowed)
+    return found[0] if len(found) == 1 else value
+
+
+def _written(name: str, info: FieldInfo | None, path: Path, document: Document) -> str:
     """Return the field under its name here, with the value that it has in the document if that is short."""
-    value = document.value(path)
+    value = _translated(info, document.value(path))
     shown = "" if path in document.credentials else flow(value)
     return f"`{name}: {shown}`" if path in document.scalars and 0 < len(shown) <= _SHOWN else f"`{name}`"
 

@@ -9,8 +9,9 @@ from typing import Any, get_args
 import yaml
 
 from benchmarks.planner.columns import LeftOutError
+from headway.jobspec.spec.layout import Sharding
 from headway.planner.framework import Framework
-from headway.planner.training import Formats, Sharding
+from headway.planner.training import Formats
 
 _FILE = Path(__file__).with_name("sources.yaml")
 

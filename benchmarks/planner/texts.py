@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from headway.jobspec.spec.layout import Sharding
 from headway.planner.memory.ledger import GIB
-from headway.planner.training import Formats, Kernels, Overlaps, Recompute, Sharding
+from headway.planner.training import Formats, Kernels, Overlaps, Recompute
 
 # Parts of a block, by the words that sources have for them. `matmuls` is torchtitan's per-operator policy: attention and every second
 # matrix product are kept, all else is computed again (pytorch/torchtitan: torchtitan/distributed/activation_checkpoint.py).

@@ -17,7 +17,7 @@ from headway.planner.from_plan import EstimateError, network_of, training_of
 from headway.planner.goodput.of_plan import run_of
 from headway.planner.goodput.run import SimulatedRun
 from headway.planner.scaling import Growth, Scaling, gpu_counts, scaling
-from headway.planner.search.search import Request, SearchResult, in_order, search, with_every_sharding
+from headway.planner.search.search import Request, SearchResult, in_order, search
 from headway.planner.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
 from headway.planner.training import Training
 from headway.report import units
@@ -103,7 +103,7 @@ def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
     return Forecast(
         estimate=known,
         calibrated=calibration is not None,
-        search=_ranked(search(with_every_sharding(request)), calibration) if args.search else None,
+        search=_ranked(search(request), calibration) if args.search else None,
         scaling=_scalings(grown, args.scaling, _run(planned, known), calibration) if args.scaling else (),
     )
 

@@ -19,26 +19,29 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.suggest import listed
 from headway.planner.estimate import Estimate, estimate
-from headway.planner.from_plan import EstimateError, sharding_of, training_of
+from headway.planner.from_plan import EstimateError, training_of
 from headway.planner.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.planner.goodput.of_plan import run_of
 from headway.planner.goodput.run import SimulatedRun
 from headway.planner.goodput.spares import best_spares
 from headway.planner.goodput.tiers import KINDS
 from headway.planner.memory.ledger import GIB
+from headway.planner.search.frameworks import abilities, setting_of
 from headway.planner.search.search import Allowed, Request, SearchResult, request_like, search
-from headway.planner.training import Degrees, Training
+from headway.planner.training import Training
 
 # Fields with a single supported value for the trainer, and that value; empty if the field has to be omitted.
 Limits = Mapping[tuple[str, ...], tuple[Any, ...]]
 
 _MICRO = ("batch", "micro")
 _RECOMPUTE = ("recompute",)
+_SHARDING = ("layout", "sharding")
 _SPARES = ("resilience", "spares")
 
 # The default of a part of a layout (resolve/mesh.py, from_plan.py); None: it follows from the others.
 _UNSAID: Mapping[str, tuple[Any, ...] | None] = {
     "dp_shard": None,
+    "sharding": None,
     "schedule": ("1F1B", "Interleaved1F1B"),
     "sequence_parallel": (True,),
 }
@@ -79,7 +82,7 @@ def _undecidable(paths: Sequence[Path], error: EstimateError) -> Problem:
 def request_of(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, limits: Limits, top: int) -> Request:
     """Return the search for any layout, microbatch and recomputing, ignoring the job's own. Raises EstimateError."""
     request = _request(spec, plan, cluster, (("layout",), _MICRO, _RECOMPUTE), limits)
-    return replace(request, sharding=sharding_of(request.framework, pp=1), top=top)
+    return replace(request, sharding=abilities(request.framework).sharding, top=top)
 
 
 def on_any_nodes(request: Request, limits: Limits) -> Request:
@@ -92,7 +95,7 @@ def _planned(job: Parsed[TrainingJob], decisions: Decisions, cluster: ClusterPla
     one axis there."""
     decided, _ = parse_job(with_values(job.document, {path: decision.value for path, decision in decisions.items()}))
     spec, is_open = decided.spec, any(path[0] == "layout" for path in decided.undecided)
-    placed = spec.model_copy(update={"layout": Layout()}) if is_open else spec
+    placed = spec.model_copy(update={"layout": Layout(sharding=spec.layout.sharding)}) if is_open else spec
     return spec, resolve_job(placed, cluster, sizes_of(decided), None)
 
 
@@ -172,6 +175,8 @@ def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tupl
     """Return the search for all open values; the others are the job's, or its defaults."""
     training = training_of(plan, cluster)
     parts: dict[str, Any] = {_part(field): _allowed(field, spec.layout, paths, limits) for field in Layout.model_fields}
+    if _SHARDING not in limits and (("layout",) in paths or _SHARDING in paths):
+        parts["sharding"] = abilities(training.framework).shardings or None
     allowed = Allowed(
         **{**parts, "tp": parts["tp"] or _tensor_degrees(plan, cluster.group(plan.group))},
         micro=None if _MICRO in paths else (training.micro,),
@@ -216,13 +221,16 @@ def _value(path: Path, best: Training, limits: Limits) -> Any:
     if path == _RECOMPUTE:
         return best.recompute
     if path != ("layout",):
-        return _degree(str(path[1]), best.degrees)
+        return _degree(str(path[1]), best)
     said = {field: _value(("layout", field), best, limits) for field in Layout.model_fields}
     return {field: value for field, value in said.items() if field == "dp_shard" or not _is_default(field, value)}
 
 
-def _degree(field: str, degrees: Degrees) -> Any:
+def _degree(field: str, best: Training) -> Any:
     """Return the field's value; None if it has no effect alone."""
+    degrees = best.degrees
+    if field == "sharding":
+        return setting_of(best.framework, degrees.sharding)
     if (field == "schedule" and degrees.pp == 1) or (field == "sequence_parallel" and degrees.tp == 1):
         return None
     return getattr(degrees, _part(field))
@@ -249,7 +257,7 @@ def _next_best(found: SearchResult, best: Estimate) -> str:
 def _decide_run(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...]) -> Decisions:
     """Return the intervals of checkpoints and the spares that are open. Raises EstimateError."""
     step = estimate(training_of(plan, cluster))
-    longest = spec.limits.time if spec.steps is None else None
+    longest = spec.limits.attempt.time if spec.steps is None else None
     run = run_of(plan, cluster, step.step.seconds, step.checkpoint_bytes, longest)
     tiers = spec.checkpoint.tiers if spec.checkpoint is not None else ()
     kinds = {path: tiers[path[2]].kind for path in paths if path != _SPARES and isinstance(path[2], int)}

@@ -7,19 +7,8 @@ from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.planner.framework import Framework
-from headway.planner.search.frameworks import abilities
-from headway.planner.training import Degrees, Formats, Kernels, Network, Overlaps, Sharding, Training
-
-# The state that the ranks of `dp_shard` split: Megatron's distributed optimizer only the optimizer's, the others all,
-# as FSDP2 does.
-_SHARDING: Mapping[Framework, Sharding] = {
-    "megatron": "optimizer",
-    "megatron-deepspeed": "optimizer",
-    "megatron-2021": "none",
-    "internevo": "optimizer",
-    "nanotron": "optimizer",
-    "aleph": "optimizer",
-}
+from headway.planner.search.frameworks import abilities, sharding_of
+from headway.planner.training import Degrees, Formats, Kernels, Network, Overlaps, Training
 
 # What `recompute: selective` computes again (jobspec/spec/job.py).
 _SELECTED = ("attention",)
@@ -134,14 +123,8 @@ def _degrees(plan: JobPlan, framework: Framework) -> Degrees:
         tp=mesh.tp,
         sequence_parallel=mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
         ep=layout["ep"],
-        sharding=sharding_of(framework, mesh.pp),
+        sharding=sharding_of(framework, layout["sharding"] or abilities(framework).sharding, mesh.pp),
     )
-
-
-def sharding_of(framework: Framework, pp: int) -> Sharding:
-    """Return what the ranks of `dp_shard` split, with and without a pipeline."""
-    split = _SHARDING.get(framework, "parameters")
-    return abilities(framework).pipelined if split == "parameters" and pp > 1 else split
 
 
 def _formats(precision: Mapping[str, Any], framework: Framework) -> Formats:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.resolve.model import ModelSizes
+from headway.jobspec.spec.layout import Sharding
 from headway.planner.framework import Framework
 
-Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
 Verdict = Literal["fits", "tight", "does not fit"]
 

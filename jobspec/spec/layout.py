@@ -10,6 +10,9 @@ from headway.jobspec.spec.written import OrAuto
 # torch.distributed.pipelining.schedules, as get_schedule_class takes them.
 Schedule = Literal["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]
 
+# State that data-parallel ranks split, from none to all of it.
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+
 # A degree, and one that follows from the others when omitted.
 _Degree = Annotated[int, OrAuto(1)]
 _Rest = Annotated[int | None, OrAuto()]
@@ -24,6 +27,9 @@ class Layout(Section):
     """Replicas of the sharded model."""
     dp_shard: _Rest = Field(None, ge=1, examples=[16])
     """Ranks over which parameters are sharded; all remaining ranks when left out."""
+    sharding: Annotated[Sharding | None, OrAuto()] = Field(None, examples=["optimizer"])
+    """State that is split over `dp_shard` x `cp` ranks: none (DDP), the optimizer's (ZeRO-1), gradients too (ZeRO-2), or parameters too
+    (ZeRO-3, FSDP); the framework's usual one when left out."""
     cp: _Degree = Field(1, ge=1, examples=[2])
     """Ranks over which one sequence is split."""
     tp: _Degree = Field(1, ge=1, examples=[8])

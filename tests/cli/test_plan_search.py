@@ -123,6 +123,8 @@ def test_the_result_as_json_has_each_layout_as_the_language_writes_it(found: Sea
         "pp": degrees.pp,
         "dp_replicate": degrees.dp_replicate,
         "dp_shard": degrees.dp_shard,
+        # torchtitan has no option that sets it.
+        "sharding": None,
         "cp": degrees.cp,
         "tp": degrees.tp,
         "ep": 1,

@@ -219,6 +219,29 @@ def test_a_part_that_is_left_out_is_what_it_means_and_not_open() -> None:
     assert mesh.dp_replicate * mesh.dp_shard == 32
 
 
+def of_megatron(layout: str) -> str:
+    return JOB.replace("torchtitan", "megatron").replace("layout: auto", f"layout: {layout}") + "nodes: 2\n"
+
+
+@pytest.mark.parametrize("layout", ["auto", "{tp: 4, sharding: auto}"])
+def test_a_framework_with_a_switch_for_it_has_its_sharding_decided(layout: str) -> None:
+    decisions, job = decided(of_megatron(layout))
+    assert job.spec.layout.sharding in {"optimizer", "gradients"}
+    assert estimated(job).training.degrees.sharding == job.spec.layout.sharding
+    assert (("layout", "sharding") in decisions) == (layout != "auto")
+
+
+def test_no_sharding_is_decided_that_the_script_is_not_given() -> None:
+    _, job = decided(of_megatron("auto"), {("layout", "sharding"): ()})
+    assert job.spec.layout.sharding is None
+    assert estimated(job).training.degrees.sharding == "optimizer"
+
+
+def test_a_stated_sharding_is_kept_for_every_layout() -> None:
+    _, job = decided(of_megatron("{tp: auto, pp: auto, sharding: gradients}"))
+    assert estimated(job).training.degrees.sharding == "gradients"
+
+
 @pytest.mark.parametrize("limits", [BUILTIN, UNTOLD])
 def test_nothing_is_decided_that_the_trainer_does_not_carry_out(limits: Limits) -> None:
     decisions, _ = decided(JOB + "nodes: 2\nrecompute: auto\n", limits)
@@ -340,5 +363,5 @@ def test_a_run_without_an_end_has_no_best_interval() -> None:
     problem = refused(text)
     assert problem.message == "`checkpoint.tiers[0].every` cannot be decided: the job has no `steps`"
     path: Path = ("checkpoint", "tiers", 0, "every")
-    value: Any = decided(text + "limits: {time: 7d}\n")[0][path].value
+    value: Any = decided(text + "limits: {attempt: {time: 7d}}\n")[0][path].value
     assert 0 < int(value.split()[0]) < inf

@@ -79,6 +79,23 @@ def test_what_ranks_split_is_the_frameworks_habit(framework: str, pp: int, shard
     assert training(tmp_path, job).degrees.sharding == sharding
 
 
+@pytest.mark.parametrize(
+    ("stated", "pp", "sharding"), [("gradients", 1, "gradients"), ("none", 1, "none"), ("parameters", 2, "optimizer")]
+)
+def test_a_stated_sharding_counts_before_the_frameworks_habit(stated: str, pp: int, sharding: str, tmp_path: Path) -> None:
+    job = JOB.replace("framework: megatron", "framework: torchtitan").replace(
+        "tp: 2, dp_shard: 8", f"pp: {pp}, dp_shard: {16 // pp}, sharding: {stated}"
+    )
+    found = training(tmp_path, job)
+    assert found.degrees.sharding == sharding
+    assert "HW313" in codes_of(tmp_path)
+
+
+def codes_of(folder: Path) -> list[str]:
+    """The problems of the job: no argument of its script has the sharding."""
+    return [problem.code for problem in compile_documents([folder / "job.yaml"]).problems]
+
+
 def test_a_pipeline_without_a_schedule_is_the_usual_one(tmp_path: Path) -> None:
     def schedule(layout: str) -> str:
         return training(tmp_path, JOB.replace("tp: 2, dp_shard: 8", layout)).degrees.schedule

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.spec.layout import Sharding
 from headway.planner.framework import Framework
 from headway.planner.schedules.schedule import make_schedule
 from headway.planner.schedules.timeline import Times, run
@@ -20,7 +21,7 @@ from headway.planner.speed.rates import one_microbatch, rates_of
 from headway.planner.speed.speed import constants
 from headway.planner.speed.stages import held_parameters, stages_of
 from headway.planner.speed.step import step_time
-from headway.planner.training import Degrees, Kernels, Overlaps, Sharding, Training
+from headway.planner.training import Degrees, Kernels, Overlaps, Training
 from tests.planner.test_compute import BASE
 from tests.planner.test_memory import LLAMA, NODE
 

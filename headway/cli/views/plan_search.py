@@ -7,6 +7,7 @@ from headway.cli.terminal import print_line, print_table
 from headway.cli.views.estimates import estimate_json, layout_words, step_seconds
 from headway.planner.estimate import Estimate
 from headway.planner.memory.ledger import GIB
+from headway.planner.search.frameworks import setting_of
 from headway.planner.search.placement import Placement, placements
 from headway.planner.search.search import SearchResult, headroom
 from headway.report import units
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # Columns that say nothing where all layouts have this value.
-_OPTIONAL = {"cp": "1", "pp": "1", "ep": "1", "schedule": "-", "splits": "parameters"}
-_TEXTS = ("", "schedule", "recompute", "splits", " ")
+_OPTIONAL = {"cp": "1", "pp": "1", "ep": "1", "schedule": "-", "sharding": "parameters"}
+_TEXTS = ("", "schedule", "recompute", "sharding", " ")
 # What goes first where a terminal is too narrow for all.
-_DISPENSABLE = ("splits", "schedule", "recompute", "MFU", " ", "free")
+_DISPENSABLE = ("sharding", "schedule", "recompute", "MFU", " ", "free")
 
 
 def print_search(console: "Console", found: SearchResult, own: Estimate | None = None) -> None:
@@ -59,6 +60,7 @@ def _layout_json(estimate: Estimate, found: SearchResult) -> Mapping[str, Any]:
             "pp": degrees.pp,
             "dp_replicate": degrees.dp_replicate,
             "dp_shard": degrees.dp_shard,
+            "sharding": setting_of(training.framework, degrees.sharding),
             "cp": degrees.cp,
             "tp": degrees.tp,
             "ep": degrees.ep,
@@ -66,7 +68,6 @@ def _layout_json(estimate: Estimate, found: SearchResult) -> Mapping[str, Any]:
             "schedule": degrees.schedule if degrees.pp > 1 else None,
             "virtual_stages": degrees.chunks,
         },
-        "sharding": degrees.sharding,
         "micro": training.micro,
         "accumulation": training.accumulation,
         "recompute": training.recompute,
@@ -111,7 +112,7 @@ def _cells(estimate: Estimate, number: int, pareto: bool) -> dict[str, str]:
         "schedule": "-" if degrees.pp == 1 else degrees.schedule + chunks,
         "micro": f"{training.accumulation} of {training.micro}",
         "recompute": training.recompute,
-        "splits": degrees.sharding,
+        "sharding": degrees.sharding,
         "step": step_seconds(estimate.step.seconds),
         "tokens/s": f"{estimate.tokens_s:,.0f}",
         "MFU": f"{estimate.mfu_causal:.1%}",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from headway.jobspec.plan import JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import joined_or, listed
 from headway.planner.from_plan import framework_of, states_framework
 from headway.planner.search.frameworks import Abilities, abilities
 
@@ -27,6 +27,10 @@ def _refusals(plan: JobPlan, framework: str, able: Abilities) -> Iterator[tuple[
     missing = [axis for axis in _AXES if (layout["ep"] if axis == "ep" else getattr(mesh, axis)) > 1 and axis not in able.axes]
     for axis in missing:
         yield axis, f"{framework} has no `{axis}`", f"set `{axis}: 1`"
+    sharding = layout["sharding"]
+    if sharding not in (None, "none", *(able.shardings or (sharding,))):
+        others = joined_or([f"`{each}`" for each in able.shardings])
+        yield "sharding", f"{framework} does not split {sharding}", f"set `sharding` to {others}"
     if "pp" in missing or mesh.pp == 1:
         return
     schedule, chunks = layout["schedule"], layout["virtual_stages"]

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from headway.jobspec.spec.layout import Schedule
+from headway.jobspec.spec.layout import Schedule, Sharding
 from headway.planner.framework import Framework
-from headway.planner.training import Sharding
 
 Split = Literal["any", "ends", "even"]
 
@@ -24,8 +23,8 @@ class Abilities:
     `axes` may be larger than 1 in addition to `dp_shard`. `split` is the numbers of stages that the layers can be put
     on: `any`; those that divide the layers (`even`); or those that divide them when embedding and output layer may
     count as a layer each (`ends`). With `rounds`, an interleaved schedule requires a microbatch for each pipeline rank.
-    `expert_sequence_parallel`: a model with experts splits the sequence over `tp`. `pipelined` is what ranks split of a
-    model's state where they split parameters too, and there is a pipeline. `shardings` can be had by a switch.
+    `expert_sequence_parallel`: a model with experts splits the sequence over `tp`. Of a model's state, data-parallel ranks split
+    `sharding` by default, `shardings` by a switch, and `pipelined` where they split parameters too and there is a pipeline.
     """
 
     axes: frozenset[str] = _ALL
@@ -34,6 +33,7 @@ class Abilities:
     split: Split = "any"
     rounds: bool = False
     expert_sequence_parallel: bool = False
+    sharding: Sharding = "parameters"
     pipelined: Sharding = "parameters"
     shardings: tuple[Sharding, ...] = ()
 
@@ -46,6 +46,8 @@ _MEGATRON = Abilities(
     split="ends",
     rounds=True,
     expert_sequence_parallel=True,
+    # The distributed optimizer.
+    sharding="optimizer",
     shardings=("optimizer", "gradients"),
 )
 # With a pipeline, FSDP2 keeps parameters from the first forward to the last backward, and gradients whole until then:
@@ -61,20 +63,23 @@ _OF: Mapping[Framework, Abilities] = {
     # pytorch/torchtitan: torchtitan/models/llama3/infra/parallelize.py, apply_tp: its plan splits the sequence.
     "torchtitan": replace(_FSDP2, sequence_parallel=(True,)),
     "megatron": _MEGATRON,
-    "megatron-fsdp": replace(_MEGATRON, shardings=("optimizer", "gradients", "parameters")),
+    "megatron-fsdp": replace(_MEGATRON, sharding="parameters", shardings=("optimizer", "gradients", "parameters")),
     # NVIDIA/Megatron-LM v2.5 and v3.0: megatron/arguments.py, neither context parallelism nor experts.
-    "megatron-2021": replace(_MEGATRON, axes=frozenset({"pp", "tp"}), split="even", shardings=()),
+    "megatron-2021": replace(_MEGATRON, axes=frozenset({"pp", "tp"}), split="even", sharding="none", shardings=()),
     # bigscience-workshop/Megatron-DeepSpeed: PipelineModule, layers split by type with the embedding (`type:transformer|embedding`).
-    "megatron-deepspeed": Abilities(axes=frozenset({"pp", "tp"}), schedules=("1F1B",), sequence_parallel=(False,), split="ends"),
+    "megatron-deepspeed": Abilities(
+        axes=frozenset({"pp", "tp"}), schedules=("1F1B",), sequence_parallel=(False,), split="ends", sharding="optimizer"
+    ),
     # deepspeedai/DeepSpeed: deepspeed/runtime/pipe/engine.py, "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
-    "deepspeed": replace(_SHARDED, axes=frozenset()),
+    # deepspeedai/DeepSpeed: docs/_pages/config-json.md, `zero_optimization.stage`.
+    "deepspeed": replace(_SHARDED, axes=frozenset(), shardings=("optimizer", "gradients", "parameters")),
     "composer": _SHARDED,
     "fms-fsdp": _SHARDED,
     # huggingface/nanotron: src/nanotron/parallel/pipeline_parallel/engine.py, all forward all backward, and 1F1B.
-    "nanotron": Abilities(axes=frozenset({"pp", "tp", "ep"}), schedules=("1F1B", "GPipe")),
-    "internevo": Abilities(schedules=("1F1B", "Interleaved1F1B"), split="ends"),
+    "nanotron": Abilities(axes=frozenset({"pp", "tp", "ep"}), schedules=("1F1B", "GPipe"), sharding="optimizer"),
+    "internevo": Abilities(schedules=("1F1B", "Interleaved1F1B"), split="ends", sharding="optimizer"),
     # arXiv 2311.05610, section 3.
-    "aleph": Abilities(axes=frozenset({"pp", "tp"}), schedules=("1F1B",), split="even"),
+    "aleph": Abilities(axes=frozenset({"pp", "tp"}), schedules=("1F1B",), split="even", sharding="optimizer"),
 }
 
 
@@ -86,3 +91,9 @@ def abilities(framework: Framework) -> Abilities:
 def sharding_of(framework: Framework, sharding: Sharding, pp: int) -> Sharding:
     """Return what data-parallel ranks split for the length of a step, for the setting `sharding`."""
     return abilities(framework).pipelined if pp > 1 and sharding == "parameters" else sharding
+
+
+def setting_of(framework: Framework, sharding: Sharding) -> Sharding | None:
+    """Return the value of `layout.sharding` with which data-parallel ranks split `sharding` for the length of a step; None
+    where the framework has no switch."""
+    return sharding if abilities(framework).shardings else None

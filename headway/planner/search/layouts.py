@@ -13,11 +13,11 @@ from headway.jobspec.check.multiples import divisors
 from headway.jobspec.problem import Problem
 from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.spec.batch import Batch
-from headway.jobspec.spec.layout import Layout, Schedule
+from headway.jobspec.spec.layout import Layout, Schedule, Sharding
 from headway.jobspec.units import Amount
 from headway.planner.search.frameworks import Abilities, abilities, sharding_of
 from headway.planner.search.request import Request
-from headway.planner.training import Degrees, Recompute, Sharding
+from headway.planner.training import Degrees, Recompute
 from headway.runner.contract import Mesh
 
 # Ranks that DeepEP's kernels are compiled for at most (deepseek-ai/DeepEP: csrc/kernels/launch.cuh, SWITCH_RDMA_RANKS: 20 times 8).

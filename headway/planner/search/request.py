@@ -1,12 +1,11 @@
 """Defines the request of a search: a model on GPUs, and the parts of its layout that the caller has fixed."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.resolve.model import ModelSizes
-from headway.jobspec.spec.layout import Schedule
+from headway.jobspec.spec.layout import Schedule, Sharding
 from headway.planner.framework import Framework
-from headway.planner.search.frameworks import abilities
 from headway.planner.training import (
     Degrees,
     Formats,
@@ -14,7 +13,6 @@ from headway.planner.training import (
     Network,
     Overlaps,
     Recompute,
-    Sharding,
     Training,
 )
 
@@ -117,9 +115,3 @@ def request_like(training: Training, allowed: Allowed | None = None, top: int = 
         allowed=allowed or Allowed(),
         top=top,
     )
-
-
-def with_every_sharding(request: Request) -> Request:
-    """Return the same search with every setting of what data-parallel ranks split, where the framework has a switch for it."""
-    shardings = abilities(request.framework).shardings or None
-    return replace(request, allowed=replace(request.allowed, sharding=shardings))

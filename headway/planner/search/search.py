@@ -12,7 +12,7 @@ from headway.planner.memory.ledger import GIB
 from headway.planner.search.bounds import Bound, Bounds
 from headway.planner.search.layouts import Layouts, Variant
 from headway.planner.search.memory import SAVING, Memory, headroom
-from headway.planner.search.request import Allowed, Request, request_like, with_every_sharding
+from headway.planner.search.request import Allowed, Request, request_like
 from headway.planner.speed.step import step_time
 from headway.planner.training import Degrees
 
@@ -29,7 +29,6 @@ __all__ = (
     "request_like",
     "search",
     "simplicity",
-    "with_every_sharding",
 )
 
 ALIKE = 1.005

@@ -17,6 +17,7 @@ _BYTE_TOKENS = 256
 
 # Fields with a single supported value, and what the trainer does. An omitted field is always fine.
 _ONLY: Limited = {
+    ("layout", "sharding"): (("parameters",), "splits parameters, gradients and optimizer over `dp_shard`"),
     ("layout", "ep"): ((1,), "builds no experts"),
     ("model", "experts"): ((), "builds no experts"),
     ("model", "latent_attention"): ((), "builds plain heads"),

@@ -37,6 +37,7 @@ NAMES = (
     "layout.dp_shard",
     "layout.cp",
     "layout.tp",
+    "layout.sharding",
     "layout.ep",
     "layout.sequence_parallel",
     "layout.schedule",

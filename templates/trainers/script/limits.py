@@ -5,7 +5,7 @@ from headway.templates.trainers.script.arguments import names_in
 from headway.templates.trainers.script.options import ScriptOptions
 
 _DEGREES = ("pp", "dp_replicate", "cp", "tp", "ep", "virtual_stages")
-_CHOICES = (("layout", "sequence_parallel"), ("layout", "schedule"), ("recompute",))
+_CHOICES = (("layout", "sharding"), ("layout", "sequence_parallel"), ("layout", "schedule"), ("recompute",))
 _WHY = "is not given it"
 
 # Fields that a script implements only if an argument contains them: otherwise degrees must be 1 and others omitted.
