@@ -174,14 +174,16 @@ def _check_names(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:
-    if job.limits.gpu_hours is not None and job.limits.time is None:
-        hint = "add `time`: GPU-hours are nodes x GPUs x time"
-        yield Problem("HW210", JOB, ("limits", "gpu_hours"), "`gpu_hours` without `time` is not enforced", hint)
+    if job.limits.attempt.gpu_hours is not None and job.limits.attempt.time is None:
+        hint = "add `time`: GPU-hours are nodes x GPUs x time; or set `limits.run.gpu_hours`, which is counted"
+        yield Problem(
+            "HW210", JOB, ("limits", "attempt", "gpu_hours"), "`gpu_hours` of an attempt without its `time` is not enforced", hint
+        )
 
 
 def _check_time(job: TrainingJob) -> Iterator[Problem]:
     """Check the times: the scheduler asks the job to save and stop so long before it ends it; nodes may take so long to start."""
-    time, grace, join = job.limits.time, job.resilience.grace, job.resilience.timeouts.join
+    time, grace, join = job.limits.attempt.time, job.resilience.grace, job.resilience.timeouts.join
     if time is None:
         return
     if time <= grace:
@@ -189,13 +191,15 @@ def _check_time(job: TrainingJob) -> Iterator[Problem]:
             f"an attempt of {format_seconds(time)} is asked to stop {format_seconds(grace)} "
             f"before its end, which is before it has started"
         )
-        yield Problem("HW708", JOB, ("limits", "time"), message, "use a longer `time`, or a shorter `resilience.grace`")
+        yield Problem(
+            "HW708", JOB, ("limits", "attempt", "time"), message, "use a longer `time`, or a shorter `resilience.grace`"
+        )
     elif time <= join:
         message = (
             f"an attempt of {format_seconds(time)} may end before its nodes have joined, which may take {format_seconds(join)}"
         )
         hint = "use a longer `time`, or a shorter `resilience.timeouts.join`"
-        yield Problem("HW708", JOB, ("limits", "time"), message, hint, Severity.WARNING)
+        yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING)
 
 
 _Rule = Callable[[TrainingJob], Iterator[Problem]]

@@ -109,7 +109,7 @@ def _check_storage(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     """Report that spares are held, and cost, from the start."""
-    group, time, limit = _group(job, cluster), job.limits.time, job.limits.gpu_hours
+    group, time, limit = _group(job, cluster), job.limits.attempt.time, job.limits.attempt.gpu_hours
     gpus = 0 if group is None or group.gpus is None else (job.nodes + job.resilience.spares) * group.gpus
     if time is None or limit is None or gpus * time <= limit * 3600:
         return
@@ -119,7 +119,7 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     )
     longest = limit * 3600 // gpus // 60 * 60
     hint = f"use at most `time: {format_seconds(longest)}`, or fewer nodes" if longest else "use fewer nodes, or raise the limit"
-    yield Problem("HW417", JOB, ("limits", "gpu_hours"), message, hint)
+    yield Problem("HW417", JOB, ("limits", "attempt", "gpu_hours"), message, hint)
 
 
 def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:

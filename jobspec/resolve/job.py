@@ -48,7 +48,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         ranks=resolve_ranks(mesh, group.procs),
         env=tuple(_with_own(resolve_environment(cluster, group), job.environment)),
         runs=resolve_runs(cluster),
-        time_limit=None if job.limits.time is None else format_seconds(job.limits.time),
+        time_limit=None if (longest := job.limits.attempt.time) is None else format_seconds(longest),
         segment_nodes=together,
         code=job.code.model_dump(),
         model=model,

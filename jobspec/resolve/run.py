@@ -58,6 +58,7 @@ def resolve_run(
         spares=job.resilience.spares,
         corruption=None if job.resilience.corruption is None else _corruption(job.resilience.corruption),
         notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
+        limits=contract.Limits(job.limits.run.time, job.limits.run.gpu_hours if group.gpus else None),
         domains=domains,
         segment_required=together is not None,
         segment_slots=together or 1,

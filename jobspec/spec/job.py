@@ -47,13 +47,31 @@ class Mount(Section):
     """Whether the mount is read-only."""
 
 
-class Limits(Section):
-    """The limits of a run."""
+class AttemptLimits(Section):
+    """The limits of one attempt: from the start of the job, or its restart by the scheduler, to its end."""
 
     time: Seconds | None = Field(None, ge=60, le=365 * 86400, examples=["1:30:00", "7d"])
-    """Longest time of one attempt; the scheduler then ends the attempt, and the next one resumes."""
+    """Longest time of an attempt; the scheduler then ends the attempt, and the next one resumes."""
     gpu_hours: float | None = Field(None, gt=0, examples=[5000])
-    """Largest number of GPU-hours of one attempt: nodes x GPUs x time."""
+    """Largest number of GPU-hours of an attempt: nodes x GPUs x time. `headway check` compares it with `time`."""
+
+
+class RunLimits(Section):
+    """The limits of a run over all its attempts. At a limit the run saves where it can, and stops with exit code 83."""
+
+    time: Seconds | None = Field(None, ge=1, le=10 * 365 * 86400, examples=["30d"])
+    """Longest time of all attempts together, without the time in the queue."""
+    gpu_hours: float | None = Field(None, gt=0, examples=[50000])
+    """Largest number of GPU-hours of all attempts together, with those of spares."""
+
+
+class Limits(Section):
+    """The limits of time and cost: of each attempt, and of the run with all its attempts."""
+
+    attempt: AttemptLimits = Field(default_factory=AttemptLimits, examples=[{"time": "7d"}])
+    """The limits of one attempt."""
+    run: RunLimits = Field(default_factory=RunLimits, examples=[{"gpu_hours": 50000}])
+    """The limits of the run over all its attempts."""
 
 
 class TrainingJob(Section):
@@ -113,7 +131,7 @@ class TrainingJob(Section):
     """How the run is saved."""
     resilience: Resilience = Field(default_factory=Resilience, examples=[{"restart": {"budget": 3}}])
     """How the job handles failures."""
-    limits: Limits = Field(default_factory=Limits, examples=[{"time": "1:30:00"}])
+    limits: Limits = Field(default_factory=Limits, examples=[{"attempt": {"time": "1:30:00"}}])
     """The limits of the run."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
     """Variables of every rank; they override the plan's, except those that follow from the cluster file. Not for secrets."""

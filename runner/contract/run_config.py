@@ -159,6 +159,14 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The most that all attempts of a run may use together: seconds without those in the queue, and GPU-hours with those of spares."""
+
+    time_s: float | None = None
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True)
 class Ports:
     """TCP ports; 0 takes any free one: the coordinator publishes its port in the attempt's directory, and each generation's
     rendezvous store has another. A port that is given for the store is that of all generations."""
@@ -236,6 +244,7 @@ class RunConfig:
     min_slots: int | None = None
     corruption: Corruption | None = None
     notify: Notify | None = None
+    limits: Limits = field(default_factory=Limits)
     domains: tuple[Domain, ...] = ()
     segment_required: bool = False
     segment_slots: int = 1

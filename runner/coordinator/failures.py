@@ -63,7 +63,7 @@ def generation_over(state: State) -> None:
     elif state.generation.corrupted is not None:
         decide(state, cause_of_failure(state))
     elif state.preempting:
-        ending.end_attempt(state, Exit.PREEMPTED, "asked to stop")
+        ending.end_attempt(state, *state.asked)
     elif state.generation.unread and len(state.generation.loaded) < state.generation.world_size:
         end_unread(state)
     elif (
@@ -109,7 +109,7 @@ def decide(state: State, cause: Cause) -> None:
     if cause.kind in FAULTY and cause.node is not None and state.policy.judges:
         state.roster.barred.add(cause.node)
     if state.preempting:
-        decision = RestartDecision(Exit.PREEMPTED, "asked to stop")
+        decision = RestartDecision(*state.asked)
     if decision.verdict is not None:
         suspects = suspects_of(state, cause) if decision.verdict in (Exit.RETRY_ELSEWHERE, Exit.PREEMPTED) else ()
         end_soundly(state, decision.verdict, decision.why, cause, suspects)

@@ -12,10 +12,22 @@ def check_preempted(state: State) -> None:
         return
     spent_s = state.now_s - state.preempted_at_s
     if spent_s > LAST_SHARE * state.config.grace_s:
-        ending.end_attempt(state, Exit.PREEMPTED, "asked to stop")
+        ending.end_attempt(state, *state.asked)
     elif spent_s > GRACE_SHARE * state.config.grace_s and state.phase is Phase.RUNNING:
         # A rank cannot save; what is committed stays committed.
         failures.stop_workers(state)
+
+
+def check_limit(state: State) -> None:
+    """Stop the run at its limit of time or GPU-hours, as if the scheduler had asked it to; no attempt follows."""
+    if (
+        state.limit_at_s is not None
+        and state.now_s >= state.limit_at_s
+        and not state.preempting
+        and state.phase is not Phase.ENDED
+    ):
+        state.asked = Exit.STOP, f"the run has reached its limit: {state.limit}"
+        preempt(state, 0.0)
 
 
 def preempt(state: State, age_s: float) -> None:
@@ -26,11 +38,11 @@ def preempt(state: State, age_s: float) -> None:
     state.preempted_at_s = state.now_s - age_s
     state.note(journal.Preempted())
     if state.pending_end is not None:
-        state.pending_end = replace(state.pending_end, exit_code=Exit.PREEMPTED, why="asked to stop")
+        state.pending_end = replace(state.pending_end, exit_code=state.asked[0], why=state.asked[1])
     elif state.phase is Phase.RUNNING and state.generation.alive:
         save_or_stop(state)
     elif state.phase is not Phase.STOPPING:
-        ending.end_attempt(state, Exit.PREEMPTED, "asked to stop")
+        ending.end_attempt(state, *state.asked)
 
 
 def save_or_stop(state: State) -> None:

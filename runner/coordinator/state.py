@@ -87,6 +87,7 @@ class Inherited:
     `generation` is the newest that was claimed (0: none) and `base` its base; `slots` (slot -> node), `hosts` (by node), `started` and
     `corrupted` are the journal's lines on that generation. `barred` nodes must not compute in this attempt any more, and those with
     `undying` ranks not until these have ended. `proven_step` is the last commit of a script's run before its replicas were last equal.
+    `remaining_s` is the time to the run's next `limit`; None without one.
     """
 
     generation: int = 0
@@ -100,6 +101,8 @@ class Inherited:
     barred: frozenset[int] = frozenset()
     undying: Mapping[int, frozenset[int]] = field(default_factory=dict)
     proven_step: int | None = None
+    remaining_s: float | None = None
+    limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,12 @@ class State:
         )
         # The first failure since the last start.
         self.failure: Cause | None = None
+        # When a limit of the run is reached, and which.
+        self.limit_at_s = None if inherited.remaining_s is None else now_s + inherited.remaining_s
+        self.limit = inherited.limit
         self.preempting = False
+        # The exit code and the cause if it is asked to stop.
+        self.asked: tuple[Exit, str] = Exit.PREEMPTED, "asked to stop"
         self.preempted_at_s: float | None = None
         self.pending_end: PendingEnd | None = None
         self.verdict: Exit | None = None

@@ -38,7 +38,7 @@ trainer:
   options:
     argv: [job.yaml, "--tp={layout.tp}", "--name=a b"]
 checkpoint: {tiers: [{kind: disk, every: 100 steps}], keep: 5}
-limits: {time: "1:30:00", gpu_hours: 108}
+limits: {attempt: {time: "1:30:00", gpu_hours: 108}}
 """
 
 

@@ -96,7 +96,7 @@ steps: 100
 seed: 1
 checkpoint: {tiers: [{kind: disk, every: 10 steps}], keep: 2}
 resilience: {restart: {budget: 3, refill_steps: 100, no_progress: 3}, grace: 30s}
-limits: {time: "1:30:00"}
+limits: {attempt: {time: "1:30:00"}}
 """
 DOCUMENTS = {
     "slurm": CLUSTER.replace("SCHEDULER", SLURM),

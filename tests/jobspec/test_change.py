@@ -31,7 +31,7 @@ batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
 checkpoint: {horizon: 40 steps, host_memory: 10GiB, tiers: [{kind: disk, every: 10 steps}, {kind: remote, every: 15m, url: s3://a/b}]}
-limits: {time: "1:30:00"}
+limits: {attempt: {time: "1:30:00"}}
 environment: {FIRST: a}
 """
 BACK = "put `0.003` back and record the change in `history`"
@@ -146,7 +146,7 @@ def test_a_spec_has_not_changed_by_comments_order_and_spelled_out_defaults() -> 
         ("steps: 100\n", "steps: 200\n", ("steps", How.HISTORY, "100", "200")),
         ("layers: 2", "layers: 3", ("model.layers", How.NEW_RUN, "2", "3")),
         ("cluster: lab", "cluster: [lab, other]", ("cluster", How.ANYTIME, '["lab"]', '["lab", "other"]')),
-        ("1:30:00", "7d", ("limits.time", How.ANYTIME, "5400s", "604800s")),
+        ("1:30:00", "7d", ("limits.attempt.time", How.ANYTIME, "5400s", "604800s")),
         ("10 steps", "20 steps", ("checkpoint.tiers[0].every", How.ANYTIME, "10 steps", "20 steps")),
         ("horizon: 40 steps", "horizon: 80 steps", ("checkpoint.horizon", How.ANYTIME, "40 steps", "80 steps")),
         ("host_memory: 10GiB", "host_memory: 1536MB", ("checkpoint.host_memory", How.ANYTIME, "10GiB", "1536MB")),

@@ -424,7 +424,7 @@ def test_runs_are_kept_where_the_jobs_nodes_reach() -> None:
 )
 def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[str]) -> None:
     group = "[{group: gpu, count: 2, cpus: 8, gpu: B200, gpus: 8}]"
-    assert placed(f"nodes: 2\nlimits: {limits}\n", group) == expected
+    assert placed(f"nodes: 2\nlimits: {{attempt: {limits}}}\n", group) == expected
 
 
 # --- the rest of a job ------------------------------------------------------------------------------------------------------------
@@ -435,9 +435,9 @@ def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[s
     [
         ("batch: {global: 8Ki tokens, micro: 1, sequence: 4096}\n", []),
         ("batch: {global: 8k tokens, micro: 1, sequence: 4096}\n", ["HW323"]),
-        ("limits: {gpu_hours: 4}\n", ["HW210"]),
-        ("limits: {time: 2m}\nresilience: {grace: 2m}\n", ["HW708"]),
-        ("limits: {time: 11m}\n", []),
+        ("limits: {attempt: {gpu_hours: 4}}\n", ["HW210"]),
+        ("limits: {attempt: {time: 2m}}\nresilience: {grace: 2m}\n", ["HW708"]),
+        ("limits: {attempt: {time: 11m}}\n", []),
         ("code: {image: train}\n", ["HW221"]),
         ("code: {image: registry.example.com:5000/train}\n", ["HW221"]),
         ("code: {image: registry.example.com:5000/train:v1}\n", ["HW221"]),

@@ -94,9 +94,12 @@ def _facts(planned: PlannedJob) -> _Facts:
     if plan.run.corruption is not None:
         yield "against silent corruption", "; ".join(_checks(plan.run.corruption))
     if plan.time_limit is not None:
-        yield "longest attempt", write_duration(plan.spec["limits"]["time"])
-    if (hours := plan.spec["limits"]["gpu_hours"]) is not None:
-        yield "GPU-hours of an attempt", f"{hours:g} at most"
+        yield "longest attempt", write_duration(plan.spec["limits"]["attempt"]["time"])
+    for whose, limits in (("an attempt", plan.spec["limits"]["attempt"]), ("the run", plan.spec["limits"]["run"])):
+        if (hours := limits["gpu_hours"]) is not None:
+            yield f"GPU-hours of {whose}", f"{hours:,g} at most"
+    if (longest := plan.spec["limits"]["run"]["time"]) is not None:
+        yield "longest run", write_duration(longest)
 
 
 def _beside_the_mesh(layout: Mapping[str, Any]) -> _Facts:

@@ -55,7 +55,7 @@ def _check_writing(path: Path, tier: Tier, training: Training, storage: StorageP
 
 def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem]:
     """Warn if no tier that outlives an attempt saves within one: only what ranks save in the grace time would be kept."""
-    limit = plan.spec["limits"]["time"]
+    limit = plan.spec["limits"]["attempt"]["time"]
     kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in ("disk", "remote")]
     # An attempt that ends before its nodes have joined has a problem of its own.
     if limit is None or not kept or limit <= max(plan.run.grace_s, plan.run.timeout_s("join")):
@@ -69,7 +69,7 @@ def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem
     message = (
         f"an attempt of {write_duration(limit)} ends before its first checkpoint after {write_duration(intervals[index] or 0)}"
     )
-    hint = f"save more often, for example `every: {write_duration(max(60, limit // 600 * 60))}`, or raise `limits.time`"
+    hint = f"save more often, for example `every: {write_duration(max(60, limit // 600 * 60))}`, or raise `limits.attempt.time`"
     yield Problem("HW716", JOB, ("checkpoint", "tiers", index, "every"), message, hint, Severity.WARNING)
 
 

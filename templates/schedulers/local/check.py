@@ -12,7 +12,8 @@ def check(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     """Report a time limit and an image, which this scheduler cannot apply."""
     if plan.time_limit is not None:
         message = f"`{plan.time_limit}` is not enforced: the scheduler of `{cluster.name}` is `local`"
-        yield Problem("HW404", JOB, ("limits", "time"), message, "leave `time` out", Severity.WARNING)
+        hint = "leave `time` out, or set `limits.run.time`, which the runner enforces"
+        yield Problem("HW404", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING)
     yield from check_no_image(plan, "its scheduler is `local`", "leave `image` out: ranks use the Python that starts them")
     yield from check_mounts_in_place(plan)
     yield from check_variables(plan)
