@@ -13,12 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headway.runner.agent.listening import listen
+from headway.runner.agent.listening import LOOPBACK, listen, reachable_address
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, RunDirectory, from_json, read_verdict
 from headway.runner.goodput.closing import closing_line
 
-LOOPBACK = "127.0.0.1"
 # Kubernetes' DNS learns a pod's name when the pod has started, and may hold the address of one before it for its records' 30 s.
 OWN_NAME_S = 60.0
 POLL_S = 0.2
@@ -92,10 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A pod that comes again when the others are done.
         return ended.exit_code
     hosts_coordinator = node == 0
-    if hosts_coordinator and (wrong := await_own_name(host, OWN_NAME_S)):
+    address = reachable_address(host, [other for other in os.environ.get("HEADWAY_NODES", "").split(",") if other != host])
+    if hosts_coordinator and (wrong := await_own_name(address, OWN_NAME_S)):
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return Exit.RETRY_ELSEWHERE
-    code = Supervisor(config, directory, node, host, hosts_coordinator=hosts_coordinator).serve()
+    code = Supervisor(config, directory, node, host, hosts_coordinator=hosts_coordinator, address=address).serve()
     if hosts_coordinator and is_scheduled:
         # If a person started the run, the parent process reports it.
         with contextlib.suppress(OSError):

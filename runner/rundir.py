@@ -3,15 +3,19 @@
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
     --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from;
                     values that it omits are those of run.json (contract/spec_values.py)
+    --attempt next  resumes an existing run; refused (75) while another job of Slurm has it
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
-python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
+python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81;
+                    `hold` for the third attempt in a row in which no node's runner has started, which becomes its verdict
 python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import secrets
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,8 +24,10 @@ from typing import Any
 
 from headway.runner.contract import (
     ATTEMPT_TAKEN,
+    Exit,
     RunConfig,
     RunDirectory,
+    Verdict,
     from_json,
     read_verdict,
     settled,
@@ -32,6 +38,10 @@ from headway.runner.posix import create_exclusive
 from headway.runner.suspects import file_of, lemons
 
 HANDLE_SCHEMA = "headway.handle/1"
+
+# Attempts in a row that may end before a node's runner has started: an image, a container or a driver that no node can start.
+NOT_STARTED = 3
+HOLD = "hold"
 
 
 def create_handle(directory: RunDirectory, name: str, job: str, facts: Mapping[str, Any]) -> None:
@@ -58,13 +68,14 @@ def open_run(
     launch: bytes | None = None,
     every_node: bool = False,
     run: str | None = None,
+    hosts: Sequence[str] = (),
 ) -> RunDirectory:
     """Makes the directory of run `name`, or enters it again for a further attempt; writes the attempt's run.json.
 
     `job` is what the run is a run of; without it, `name` is `<job>-<spec hash>-<number>`. `spec` is what the configuration was made
     from and `launch` how it was started, kept for later comparison. `run` is what the other nodes call it where its folder here has
-    another name. Raises FileExistsError when the attempt has been opened before; with `every_node`, only when that
-    was with another configuration.
+    another name; `hosts` are the scheduler's names of the attempt's nodes. Raises FileExistsError when the attempt has been opened
+    before; with `every_node`, only when that was with another configuration.
     """
     directory = RunDirectory((runs / name).resolve(), attempt)
     directory.attempts.mkdir(parents=True, exist_ok=True)
@@ -84,6 +95,8 @@ def open_run(
     create_handle(directory, name, job or name.rsplit("-", 2)[0], facts)
     if spec is not None:
         create_exclusive(directory.spec, spec)
+    if hosts:
+        create_exclusive(directory.hosts, "\n".join(hosts).encode() + b"\n")
     text = to_json(config, indent=2).encode() + b"\n"
     # Its time is when the attempt began, so it is never rewritten.
     if not create_exclusive(directory.run_json, text) and directory.run_json.read_bytes() != text:
@@ -96,6 +109,30 @@ def _whole(spec: bytes, run: Mapping[str, Any]) -> bytes:
     return json.dumps(with_shared(json.loads(spec), run), indent=2, sort_keys=True).encode() + b"\n"
 
 
+def _attempt(text: str) -> int | None:
+    """Return the number of an attempt; None for the next one of a run that exists."""
+    return None if text == "next" else int(text)
+
+
+def _not_resumable(run: RunDirectory) -> str | None:
+    """Return why no other attempt of the run may begin; None if one may."""
+    if not run.handle.exists():
+        return f"there is no such run in {run.root.parent}"
+    jobs = {path.read_text().strip() for number in run.attempt_numbers() if (path := run.at(number).job).exists()}
+    for job in sorted(jobs - {os.environ.get("SLURM_JOB_ID")}):
+        asked = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={job}", "--format=%T"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if asked.returncode != 0 and "Invalid job id" not in asked.stderr:
+            return f"whether its job {job} has ended cannot be found out: {asked.stderr.strip()}"
+        if state := asked.stdout.strip():
+            return f"its job {job} is {state}; wait for its end, or cancel it: scancel {job}"
+    return None
+
+
 def suspects(directory: RunDirectory) -> list[str]:
     """Host names that a verdict of this or an earlier attempt suspects, or that keep failing on this cluster, whatever runs there:
     excluding nodes replaces the list that stood before."""
@@ -103,9 +140,47 @@ def suspects(directory: RunDirectory) -> list[str]:
     for attempt in range(directory.attempt + 1):
         earlier = directory.at(attempt)
         verdict = read_verdict(earlier)
-        files = [earlier.node(index) for index in (verdict.suspects if verdict else ())]
-        hosts |= {json.loads(path.read_text())["host"] for path in files if path.exists()}
+        hosts |= {host for index in (verdict.suspects if verdict else ()) if (host := _host(earlier, index))}
     return sorted(hosts)
+
+
+def _host(directory: RunDirectory, node: int) -> str | None:
+    """Return the host name of an attempt's node: its own, or the scheduler's if its runner has not started; None if unknown."""
+    if directory.node(node).exists():
+        return str(json.loads(directory.node(node).read_text())["host"])
+    names = directory.hosts.read_text().split() if directory.hosts.exists() else []
+    return names[node] if node < len(names) else None
+
+
+def give_up_starting(directory: RunDirectory, code: int) -> Verdict | None:
+    """Write and return the verdict of an attempt before which too many in a row have not started; None if it is not one.
+
+    `code` is the exit code of what should have started the runner.
+    """
+    in_a_row = 0
+    while in_a_row <= directory.attempt and not _has_started(directory.at(directory.attempt - in_a_row)):
+        in_a_row += 1
+    if in_a_row < NOT_STARTED:
+        return None
+    config = from_json(RunConfig, directory.run_json.read_text())
+    cause = f"{in_a_row} attempts in a row ended before the runner of any node had started, the last with exit code {code}"
+    verdict = Verdict(config.run or "", directory.attempt, 0, Exit.STOP.name.lower(), cause, int(Exit.STOP))
+    create_exclusive(directory.verdict, to_json(verdict, indent=2).encode() + b"\n")
+    return verdict
+
+
+def _has_started(directory: RunDirectory) -> bool:
+    return directory.verdict.exists() or any(directory.nodes.glob("*.json"))
+
+
+def _notify(directory: RunDirectory, verdict: Verdict) -> None:
+    # Only this rare end needs what sends notices.
+    from headway.runner.notify import Notifier  # noqa: PLC0415
+
+    config = from_json(RunConfig, directory.run_json.read_text())
+    notifier = Notifier(config, os.environ, directory.attempt, str(directory.root))
+    notifier.verdict(verdict)
+    notifier.close()
 
 
 def _lemons(directory: RunDirectory) -> dict[str, float]:
@@ -121,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     opened = verbs.add_parser("open")
     opened.add_argument("runs", type=Path)
     opened.add_argument("name")
-    opened.add_argument("--attempt", type=int, required=True)
+    opened.add_argument("--attempt", type=_attempt, required=True)
     opened.add_argument("--spec", type=Path)
     opened.add_argument("--every-node", action="store_true")
     code = verbs.add_parser("exit-code")
@@ -133,18 +208,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = sys.stdin.read()
         config = from_json(RunConfig, text)
         spec = None if arguments.spec is None else _whole(arguments.spec.read_bytes(), json.loads(text))
-        place = (arguments.runs, arguments.name, config, arguments.attempt)
+        attempt = arguments.attempt
+        if attempt is None:
+            resumed = RunDirectory((arguments.runs / arguments.name).resolve())
+            if why := _not_resumable(resumed):
+                print(f"run `{arguments.name}` cannot be resumed: {why}", file=sys.stderr)
+                return ATTEMPT_TAKEN
+            attempt = resumed.next_attempt()
+        place = (arguments.runs, arguments.name, config, attempt)
         try:
-            opened_run = open_run(*place, spec=spec, every_node=arguments.every_node)
+            hosts = [host for host in os.environ.get("HEADWAY_NODES", "").split(",") if host]
+            opened_run = open_run(*place, spec=spec, every_node=arguments.every_node, hosts=hosts)
         except FileExistsError:
-            print(f"attempt {arguments.attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
+            print(f"attempt {attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
+        if job := os.environ.get("SLURM_JOB_ID"):
+            create_exclusive(opened_run.job, f"{job}\n".encode())
         print(opened_run.run_json)
         return 0
     directory = RunDirectory.of(arguments.run_json, int(arguments.run_json.resolve().parent.name))
-    verdict = read_verdict(directory)
     if arguments.verb == "exit-code":
-        print(verdict.exit_code if verdict else settled(arguments.otherwise))
+        verdict = read_verdict(directory)
+        exit_code = verdict.exit_code if verdict else settled(arguments.otherwise)
+        if verdict is None and exit_code == Exit.RETRY_ELSEWHERE and (ended := give_up_starting(directory, arguments.otherwise)):
+            print(f"headway: the job is held: {ended.cause}", file=sys.stderr)
+            _notify(directory, ended)
+            print(HOLD)
+        else:
+            print(exit_code)
     else:
         print(",".join(suspects(directory)))
     return 0

@@ -24,6 +24,8 @@ class AgentState:
     node: int
     host: str
     page: HeartbeatPage
+    # Where it listens for other nodes; empty: on its name.
+    address: str = ""
     slot: int | None = None
     generation: int = 0
     port: int | None = None

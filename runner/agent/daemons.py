@@ -98,7 +98,7 @@ class KeeperDaemon:
         if place.keeper is None:
             return
         ours, theirs = socket.socketpair()
-        options = {"socket": place.keeper, "parent-fd": theirs.fileno(), "host": place.host}
+        options = {"socket": place.keeper, "parent-fd": theirs.fileno(), "host": place.address}
         files = {"address-file": place.directory.keeper(place.node), "secret-file": place.directory.secret_file}
         marked = {} if place.config.peer_dscp is None else {"dscp": place.config.peer_dscp}
         argv = [*self._daemon.argv(), *(f"--{name}={value}" for name, value in {**options, **files, **marked}.items())]

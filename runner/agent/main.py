@@ -216,14 +216,16 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # A scheduler signals every process of a step; the supervisor decides.
         signal.signal(number, signal.SIG_IGN)
-    environment = {name: os.environ[f"HEADWAY_{name}"] for name in ("RUN_JSON", "ATTEMPT", "NODE", "HOST", "INCARNATION")}
+    environment = {
+        name: os.environ[f"HEADWAY_{name}"] for name in ("RUN_JSON", "ATTEMPT", "NODE", "HOST", "ADDRESS", "INCARNATION")
+    }
     descriptors = {name: int(os.environ[f"HEADWAY_{name}"]) for name in ("SUPERVISOR_FD", "HEARTBEAT_FD")}
     log.configure("agent", node=int(environment["NODE"]))
     run_json = Path(environment["RUN_JSON"])
     config = from_json(RunConfig, run_json.read_text())
     directory = RunDirectory.of(run_json, int(environment["ATTEMPT"]))
     page = HeartbeatPage(memoryview(mmap.mmap(descriptors["HEARTBEAT_FD"], 0)))
-    state = AgentState(config, directory, int(environment["NODE"]), environment["HOST"], page)
+    state = AgentState(config, directory, int(environment["NODE"]), environment["HOST"], page, environment["ADDRESS"])
     asyncio.run(Agent(state, int(environment["INCARNATION"])).run(descriptors["SUPERVISOR_FD"]))
 
 

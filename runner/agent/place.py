@@ -22,14 +22,15 @@ class NodeExit:
 class Place:
     """A node of an attempt.
 
-    `page` is the descriptor of the heartbeat page, `events` that of the socket for events of workers. `keeper` is the name of the keeper's
-    socket, None on a node without one.
+    `host` is its name, and `address` where it listens for other nodes. `page` is the descriptor of the heartbeat page, `events` that of
+    the socket for events of workers. `keeper` is the name of the keeper's socket, None on a node without one.
     """
 
     config: RunConfig
     directory: RunDirectory
     node: int
     host: str
+    address: str
     page: int
     events: int
     keeper: str | None
@@ -44,6 +45,7 @@ class Place:
             "ATTEMPT": self.directory.attempt,
             "NODE": self.node,
             "HOST": self.host,
+            "ADDRESS": self.address,
         }
         return {**os.environ, **{f"HEADWAY_{name}": str(value) for name, value in known.items()}, **self._keeper_environment()}
 

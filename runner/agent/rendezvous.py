@@ -49,10 +49,10 @@ class Rendezvous:
         if self._socket is not None:
             return
         try:
-            self._socket = listen(self._place.host, STORE_BACKLOG)
+            self._socket = listen(self._place.address, STORE_BACKLOG)
         except OSError as error:
             # The name is not this machine's yet: the agent asks again.
-            print(f"cannot listen on {self._place.host}: {error}", file=sys.stderr, flush=True)
+            print(f"cannot listen on {self._place.address}: {error}", file=sys.stderr, flush=True)
 
     def port(self) -> int | None:
         return None if self._socket is None else int(self._socket.getsockname()[1])

@@ -43,7 +43,8 @@ class Reports:
         ranks = sorted(worker.rank for worker in state.running())
         # What a scheduler knows of this node; what the run knows of its host the coordinator knows too.
         domain = os.environ.get("HEADWAY_DOMAIN") or None
-        self._send("join", {"host": state.host, "domain": domain, "running": ranks, "port": state.port})
+        place = {"host": state.host, "address": state.address or state.host, "port": state.port}
+        self._send("join", {**place, "domain": domain, "running": ranks})
         for event in state.events:
             self.event(event)
         for worker in state.workers.values():

@@ -52,8 +52,17 @@ PARTING_S = 10.0
 class Supervisor:
     """`serve()` runs the node until its agent requests the exit, and returns the exit code."""
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, node: int, host: str, *, hosts_coordinator: bool) -> None:
-        """Make the parts; no process is started yet."""
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        node: int,
+        host: str,
+        *,
+        hosts_coordinator: bool,
+        address: str | None = None,
+    ) -> None:
+        """Make the parts; no process is started yet. `address` is where the node listens for others, if not on its name."""
         self._config, self._hosts_coordinator = config, hosts_coordinator
         # Without a name: nothing is left behind, whichever process dies.
         page = os.memfd_create("headway-heartbeat")
@@ -62,7 +71,7 @@ class Supervisor:
         # A script may save with or without checkpoints in its spec. No other process can take the keeper's name before it does.
         may_save = bool(config.checkpoint.tiers) or config.trainer.kind == "script"
         keeper = f"headway-keeper-{secrets.token_hex(16)}" if may_save else None
-        self._place = Place(config, directory, node, host, page, self._worker_end.fileno(), keeper)
+        self._place = Place(config, directory, node, host, address or host, page, self._worker_end.fileno(), keeper)
         self._exit = NodeExit()
         self._selector = selectors.DefaultSelector()
         self._agent = AgentLink(self._place, self._selector, self._exit, self._execute)

@@ -139,6 +139,16 @@ class RunDirectory:
         return self.evidence / f"stacks-{rank}.txt"
 
     @property
+    def hosts(self) -> Path:
+        """The scheduler's names of the attempt's nodes, one per line in the order of node indices."""
+        return self.attempt_directory / "hosts"
+
+    @property
+    def job(self) -> Path:
+        """Slurm's number of the job that has opened the attempt."""
+        return self.attempt_directory / "job"
+
+    @property
     def nodes(self) -> Path:
         return self.attempt_directory / "nodes"
 

@@ -16,7 +16,8 @@ from headway.runner.health.watch import Probe, RankBeat
 
 @dataclass(frozen=True)
 class Joined:
-    """An agent is connected. `generation` is the newest it knows, `port` that of its open rendezvous socket."""
+    """An agent is connected. `generation` is the newest it knows, `port` that of its open rendezvous
+    socket on `address`, which is the host for an older agent."""
 
     node: int
     host: str
@@ -24,6 +25,7 @@ class Joined:
     running: tuple[int, ...]  # ranks
     domain: str | None = None
     port: int | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True)

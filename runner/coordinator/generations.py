@@ -86,7 +86,9 @@ def check_gathering(state: State) -> None:
     if state.phase is Phase.GATHERING and state.waited_s > patience_s:
         silent = sorted(set(range(state.config.slots)) - {n for n, m in state.roster.members.items() if m.connected})
         node = silent[0] if silent else None
-        ending.give_up(state, f"{joined} of {state.config.slots} nodes joined; silent: {silent}", node, silent)
+        here = ", ".join(sorted(filter(None, map(state.roster.host, state.roster.members))))
+        why = f"{joined} of {state.config.slots} nodes joined ({here}); silent: {silent}"
+        ending.give_up(state, why if here else f"no node joined; silent: {silent}", node, silent)
 
 
 def check_replacing(state: State) -> None:
@@ -176,7 +178,7 @@ def start(state: State) -> None:
     order = orders.StartRanks(
         slots=len(state.roster.slots),
         moved=tuple(state.roster.moved),
-        master_addr=first.host,
+        master_addr=first.address,
         master_port=first.port,
         restarts=state.policy.restarts,
         base=base,

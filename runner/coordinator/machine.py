@@ -58,6 +58,12 @@ class Coordinator(State):
             self._dispatch(event)
         return self.actions
 
+    def waited_before(self, seconds: float) -> None:
+        """Count what earlier coordinators of the attempt have waited for nodes, so that nodes that cannot reach each other, and take
+        over again and again, do not wait without a limit."""
+        if self.phase is Phase.GATHERING and not self.roster.slots:
+            self.phase_since_s -= seconds
+
     def _dispatch(self, event: Event) -> None:
         match event:
             case Beat():
@@ -93,6 +99,7 @@ class Coordinator(State):
                 losses.check_starting(self)
             case Phase.STOPPING:
                 losses.check_stopping(self)
+        preemption.check_limit(self)
         preemption.check_preempted(self)
         if self.phase not in (Phase.ENDED, Phase.GATHERING, Phase.REPLACING):
             losses.check_nodes(self)

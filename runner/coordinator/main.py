@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +61,6 @@ from headway.runner.coordinator.events import (
 from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
 from headway.runner.coordinator.journal import Journal
 from headway.runner.coordinator.machine import Coordinator
-from headway.runner.coordinator.notify import Notifier
 from headway.runner.coordinator.pace import Pace
 from headway.runner.coordinator.policy import FAULTY
 from headway.runner.coordinator.reading import event_of
@@ -68,9 +68,11 @@ from headway.runner.coordinator.state import Inherited
 from headway.runner.coordinator.tensorboard import open_follower
 from headway.runner.coordinator.term import Term
 from headway.runner.goodput.ledger import Seen
+from headway.runner.goodput.spent import remaining
 from headway.runner.health.watch import Watch
 from headway.runner.lines import read_lines
 from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
+from headway.runner.notify import Notifier
 
 _log = logging.getLogger(__name__)
 
@@ -93,10 +95,18 @@ class Server:
     """
 
     def __init__(
-        self, config: RunConfig, directory: RunDirectory, host: str, node: int, chain: Chain, machine: Coordinator
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        host: str,
+        node: int,
+        chain: Chain,
+        machine: Coordinator,
+        address: str | None = None,
     ) -> None:
         assert config.run is not None  # noqa: S101  set when the run directory was made
-        self._config, self._directory, self._host, self._node, self._run = config, directory, host, node, config.run
+        self._config, self._directory, self._host, self._address = config, directory, host, address or host
+        self._node, self._run = node, config.run
         self._chain, self._machine = chain, machine
         self._books = Journal(config, directory)
         self._entrance = Admission(config, directory)
@@ -121,9 +131,10 @@ class Server:
         self._over = asyncio.Event()
         take = partial(Term.take, self._directory, self._node, self._host)
         self._term = await self._in_store(partial(patiently, take, store_patience_s(self._config)))
+        self._machine.waited_before(await self._in_store(self._term.age_of_first))
         self._listener = await self._listen()
         try:
-            if await self._in_store(partial(self._term.publish, self._host, self._listener.port)):
+            if await self._in_store(partial(self._term.publish, self._address, self._listener.port)):
                 self._begin()
                 await self._over.wait()
             await flush(self._links.values())
@@ -162,12 +173,12 @@ class Server:
     async def _listen(self) -> Listener:
         secret, port = self._directory.secret(), self._config.ports.coordinator
         try:
-            return await listen(self._host, port, secret, self._run, self._heard, self._lost)
+            return await listen(self._address, port, secret, self._run, self._heard, self._lost)
         except OSError as error:
             if port == 0:
                 raise
-            _log.warning("%s:%s is not available, so another port is used: %s", self._host, port, error)
-            return await listen(self._host, 0, secret, self._run, self._heard, self._lost)
+            _log.warning("%s:%s is not available, so another port is used: %s", self._address, port, error)
+            return await listen(self._address, 0, secret, self._run, self._heard, self._lost)
 
     def _take_over(self) -> None:
         self._note(Note(self._machine.generation.number, journal.Takeover(self._term.number, self._node, self._host)))
@@ -205,7 +216,7 @@ class Server:
 
     def _stands(self) -> bool:
         """Return whether this coordinator is the newest, and publish its address if so."""
-        place = self._host, self._listener.port
+        place = self._address, self._listener.port
         return not self._term.is_over() and (self._term.is_published(*place) or self._term.publish(*place))
 
     async def _export(self) -> None:
@@ -466,7 +477,8 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
         records = []
     newest = newest_claim(records)
     inherited = Inherited() if newest is None else _inherited(directory, newest, newest_base(records))
-    return Coordinator(config, inherited, time.monotonic(), watch)
+    remaining_s, limit = remaining(config, directory, time.time())
+    return Coordinator(config, replace(inherited, remaining_s=remaining_s, limit=limit), time.monotonic(), watch)
 
 
 def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) -> Inherited:
@@ -539,9 +551,10 @@ def main() -> None:
     if read_verdict(directory) is not None:
         # An earlier coordinator has decided; agents find the verdict themselves.
         return
-    patience_s, place = store_patience_s(config), (os.environ["HEADWAY_HOST"], int(os.environ.get("HEADWAY_NODE", "0")))
+    patience_s = store_patience_s(config)
+    place = os.environ["HEADWAY_HOST"], int(os.environ.get("HEADWAY_NODE", "0"))
     machine = patiently(partial(rebuilt, config, chain, directory), patience_s)
-    server = patiently(partial(Server, config, directory, *place, chain, machine), patience_s)
+    server = patiently(partial(Server, config, directory, *place, chain, machine, os.environ.get("HEADWAY_ADDRESS")), patience_s)
     gc.set_threshold(GARBAGE)
     asyncio.run(server.serve())
     if server.store_hangs:

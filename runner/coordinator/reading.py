@@ -54,6 +54,7 @@ def _join(message: Message) -> Joined:
         running,
         body.get("domain"),
         None if port is None else int(port),
+        str(body.get("address", body["host"])),
     )
 
 

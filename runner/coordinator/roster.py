@@ -20,6 +20,8 @@ class Member:
     # When its connection ended, or, if it was given up, the time of its last message.
     gone_at: float | None = None
     port: int | None = None
+    # Where it listens for the other nodes.
+    address: str = ""
     # Of its last rendezvous: a beat that was under way may still name it.
     used_port: int | None = None
     lost: bool = False  # given up; it may come back
@@ -88,7 +90,9 @@ class Roster:
         known = self.members.get(event.node)
         domain = event.domain or self._domain_of.get(event.host)
         excluded = known is not None and known.excluded
-        self.members[event.node] = Member(event.host, domain, event.generation, now_s, port=event.port, excluded=excluded)
+        self.members[event.node] = Member(
+            event.host, domain, event.generation, now_s, port=event.port, address=event.address or event.host, excluded=excluded
+        )
         self.away.discard(event.node)
 
     def disconnected(self, node: int, now_s: float, *, unanswered: bool = False) -> None:

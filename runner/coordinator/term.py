@@ -46,6 +46,12 @@ class Term:
     def is_over(self) -> bool:
         return newest(self.directory) > self.number
 
+    def age_of_first(self) -> float:
+        """Return the seconds from the attempt's first term to this one, by the store's clock."""
+        files = (self.directory.term(number) for number in (self.number, 1))
+        mine, first = (path.stat().st_mtime for path in files)
+        return max(0.0, mine - first)
+
     def publish(self, host: str, port: int) -> bool:
         """Publish this coordinator's address unless there is a newer one; return whether it is published now."""
         if self.is_over():

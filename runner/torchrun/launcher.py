@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from headway.runner.agent import store
 from headway.runner.agent.launch import Torchrun
-from headway.runner.agent.listening import STORE_BACKLOG, listen
+from headway.runner.agent.listening import LOOPBACK, STORE_BACKLOG, address_towards, listen
 from headway.runner.agent.processes import fall_with_parent
 from headway.runner.agent.warm import PASSED_ON
 from headway.runner.contract import RunConfig, RunDirectory, from_json, to_json
@@ -32,11 +32,9 @@ from headway.runner.torchrun.configure import RUN, configure, insisted_name, run
 from headway.runner.torchrun.early import Begun
 from headway.runner.torchrun.naming import RunChoice, choose, choose_named, look_at, runs_of
 from headway.runner.torchrun.rendezvous import (
-    LOOPBACK,
     Entered,
     MeetingError,
     Wanted,
-    address_towards,
     endpoint_of,
     enter,
     listening_address,

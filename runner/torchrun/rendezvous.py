@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
+from headway.runner.agent.listening import LOOPBACK, address_towards
 from headway.runner.launches import Launch, LaunchCommand
 from headway.runner.messages import HANDSHAKE_S, ChannelError, Link, Message, connect
 from headway.runner.torchrun.arguments import UsageError
@@ -30,7 +31,6 @@ from headway.runner.torchrun.naming import newest, runs_of
 
 # torch's defaults (c10d_rendezvous_backend.py, run.py).
 C10D_PORT, STATIC_PORT = 29400, 29500
-LOOPBACK = "127.0.0.1"
 RETRY_S = 0.5
 SAY_AFTER_S = 10.0
 # In the envelope of a node without an index.
@@ -149,17 +149,6 @@ def _is_loopback(text: str) -> bool:
         return ipaddress.ip_address(text).is_loopback
     except ValueError:
         return False
-
-
-def address_towards(host: str, port: int = 9) -> str:
-    """Return this machine's address on the way to `host`; loopback if there is none. Nothing is sent."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return LOOPBACK
 
 
 # --- the secret ---------------------------------------------------------------------------------------------------------

@@ -215,3 +215,25 @@ def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Pat
     assert len(run.journal("start")) == 1
     assert "`/nowhere/*.txt` matches no file" in run.verdict()["cause"]
     assert "`/nowhere/*.txt` matches no file" in done.stdout
+
+
+def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raised(uninterrupted: Run, tmp_path: Path) -> None:
+    job, runs = limited(tmp_path, "1s"), tmp_path / "runs"
+    assert headway("run", job, runs=runs).returncode == 83
+    run = only_run(runs)
+    assert run.verdict()["cause"] == "the run has reached its limit: 1s of all attempts together (limits.run.time)"
+    assert run.verdict()["committed_step"] == (max(run.steps()) if run.steps() else None)
+    reached = run.steps()
+    assert headway("run", job, "--resume", run.directory.name, runs=runs).returncode == 83
+    assert run.steps() == reached, "the first attempt has used all of it"
+    done = headway("run", limited(tmp_path, "1d"), "--resume", run.directory.name, runs=runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert run.steps() == list(range(1, 61))
+    assert run.hashes() == uninterrupted.hashes()
+
+
+def limited(folder: Path, longest: str) -> Path:
+    """The job with a limit of all its attempts."""
+    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
+    (folder / "job.yaml").write_text(f"{JOB.read_text()}limits: {{run: {{time: {longest}}}}}\n")
+    return folder / "job.yaml"

@@ -168,6 +168,68 @@ def test_a_verdict_that_cannot_be_read_is_none(raw: bytes, tmp_path: Path, capsy
     assert exit_code(directory, 81, capsys) == 81
 
 
+# --- a run that another job resumes ------------------------------------------------------------------------------------
+
+
+def resume(runs: Path, monkeypatch: pytest.MonkeyPatch, name: str = NAME, squeue: str = "exit 0", job: str = "8") -> int:
+    """Opens the next attempt of a run as a job of Slurm, where `squeue` is this script."""
+    tools = runs.parent / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+    (tools / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+    return rundir.main(["open", str(runs), name, "--attempt", "next"])
+
+
+def of_a_job(runs: Path, number: str = "7") -> RunDirectory:
+    directory = open_run(runs, NAME, CONFIG, 0)
+    directory.job.write_text(f"{number}\n")
+    return directory
+
+
+@pytest.mark.parametrize("squeue", ["exit 0", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"])
+def test_the_run_of_a_job_that_has_ended_is_resumed_in_its_next_attempt(
+    squeue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_a_job(tmp_path / "runs")
+    assert resume(tmp_path / "runs", monkeypatch, squeue=squeue) == 0
+    again = RunDirectory.of(Path(capsys.readouterr().out.strip()), 1)
+    assert (again.root.name, again.attempt_numbers(), again.job.read_text()) == (NAME, (0, 1), "8\n")
+
+
+@pytest.mark.parametrize(
+    ("squeue", "why"),
+    [
+        ("echo RUNNING", "its job 7 is RUNNING; wait for its end, or cancel it: scancel 7"),
+        ("echo PENDING", "its job 7 is PENDING; wait for its end, or cancel it: scancel 7"),
+        ("echo 'no controller' >&2; exit 1", "whether its job 7 has ended cannot be found out: no controller"),
+    ],
+)
+def test_a_run_that_a_job_may_still_have_is_not_resumed(
+    squeue: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = of_a_job(tmp_path / "runs")
+    assert resume(tmp_path / "runs", monkeypatch, squeue=squeue) == ATTEMPT_TAKEN
+    assert capsys.readouterr().err == f"run `{NAME}` cannot be resumed: {why}\n"
+    assert directory.attempt_numbers() == (0,)
+
+
+def test_a_requeued_job_resumes_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_a_job(tmp_path / "runs")
+    assert resume(tmp_path / "runs", monkeypatch, squeue="echo RUNNING", job="7") == 0
+
+
+def test_a_run_that_does_not_exist_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_a_job(tmp_path / "runs")
+    assert resume(tmp_path / "runs", monkeypatch, name="two-nodes-0123abcd-2") == ATTEMPT_TAKEN
+    assert "there is no such run in" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [NAME]
+
+
 # --- suspects ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +253,49 @@ def test_hosts_that_keep_failing_on_the_cluster_are_suspects_of_every_run_there(
     for number, host in enumerate(("a", "a", "a", "b")):
         record(file_of(tmp_path, "small"), Strike(time.time(), f"run-{number}", host, "node lost", "node lost", 1.0))
     assert (suspects(directory), suspects(elsewhere)) == (["a"], [])
+
+
+def test_a_suspect_whose_runner_has_not_started_has_the_schedulers_name(tmp_path: Path) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0, hosts=["a", "b", "c"])
+    name_nodes(directory, n0="a")
+    give_verdict(directory, 2, 3)
+    assert suspects(directory) == ["c"]
+
+
+def test_the_schedulers_names_are_kept_with_the_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_NODES", "a,b")
+    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+    assert rundir.main(["open", str(tmp_path), NAME, "--attempt", "0"]) == 0
+    directory = RunDirectory.of(Path(capsys.readouterr().out.strip()), 0)
+    give_verdict(directory, 1)
+    assert suspects(directory) == ["b"]
+
+
+def test_the_third_attempt_in_a_row_in_which_nothing_starts_holds_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts = [open_run(tmp_path, NAME, CONFIG, number) for number in range(6)]
+    # The first one has started on a node.
+    name_nodes(attempts[0], n0="a")
+    assert [settled_by(each, 1, capsys) for each in attempts[:4]] == ["81", "81", "81", "hold"]
+    verdict = read_verdict(attempts[3])
+    assert verdict is not None
+    assert (verdict.exit_code, verdict.attempt) == (Exit.STOP, 3)
+    assert verdict.cause == "3 attempts in a row ended before the runner of any node had started, the last with exit code 1"
+    # A person has released it.
+    assert [settled_by(each, 1, capsys) for each in attempts[4:]] == ["81", "81"]
+
+
+def test_a_request_to_stop_before_the_start_is_none_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attempts = [open_run(tmp_path, NAME, CONFIG, number) for number in range(4)]
+    assert [settled_by(each, 82, capsys) for each in attempts] == ["82"] * 4
+
+
+def settled_by(directory: RunDirectory, code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    assert rundir.main(["exit-code", str(directory.run_json), "--or", str(code)]) == 0
+    return capsys.readouterr().out.strip()
 
 
 def test_a_suspect_that_never_said_its_name_is_left_out(tmp_path: Path) -> None:

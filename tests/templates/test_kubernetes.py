@@ -186,7 +186,7 @@ def test_a_pod_has_time_to_save_when_it_is_told_to_end(tmp_path: Path) -> None:
 
 
 def test_a_time_limit_ends_an_attempt_and_does_not_use_up_restarts(tmp_path: Path) -> None:
-    text = manifest(tmp_path, LEAST, job=JOB + 'limits: {time: "1:30:05"}\n')
+    text = manifest(tmp_path, LEAST, job=JOB + 'limits: {attempt: {time: "1:30:05"}}\n')
     assert job_of(text)["activeDeadlineSeconds"] == 5405
     rules = objects(text)["JobSet"]["spec"]["failurePolicy"]["rules"]
     assert ("RestartJobSetAndIgnoreMaxRestarts", ["DeadlineExceeded"]) in [

@@ -32,7 +32,7 @@ storage: [{name: scratch, kind: posix, path: /scratch/runs, shared: true}]
 FULL = """
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_dim: 16, ffn_hidden: 176, rope_theta: 10000.0,
         norm_eps: 1e-5, dropout: 0.1}
-layout: {pp: 2, tp: 2, sequence_parallel: true, schedule: 1F1B}
+layout: {pp: 2, tp: 2, sharding: gradients, sequence_parallel: true, schedule: 1F1B}
 batch: {global: 4Ki tokens, micro: 2, sequence: 128}
 precision: {parameters: fp32, compute: bf16, reduce: fp32}
 recompute: full
@@ -186,7 +186,16 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
     (_,), problems = planned(tmp_path, "train.py", more=FULL)
     (found,) = problems
     said = len(yaml.safe_load(FULL)["overlap"]) + len(yaml.safe_load(FULL)["precision"])
-    others = ["model", "seed", "steps", "layout.pp", "layout.tp", "layout.sequence_parallel", "layout.schedule"]
+    others = [
+        "model",
+        "seed",
+        "steps",
+        "layout.pp",
+        "layout.sharding",
+        "layout.tp",
+        "layout.sequence_parallel",
+        "layout.schedule",
+    ]
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
     others += ["optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"]
     assert found.message == (f"not passed to the script: `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more")

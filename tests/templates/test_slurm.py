@@ -37,19 +37,32 @@ batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
 checkpoint: {tiers: [{kind: disk, every: 10 steps}]}
-limits: {time: "1:30:00"}
+limits: {attempt: {time: "1:30:00"}}
 resilience: {grace: 12.5s}
 """
 
-SRUN = "srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=0"
+SRUN = "srun --job-name=runner --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=0"
 
 # Each command writes down how it was called; python3 answers as headway.runner.rundir does.
 RECORD = '#!/bin/bash\nprintf "%s\\n" "${0##*/} $*" >>"$CALLS"\n'
 COMMANDS = {
-    "scontrol": 'if [[ $1 = show ]]; then printf "n1\\nn2\\n"; fi\nif [[ $1 = requeue ]]; then exit "${REQUEUE:-0}"; fi\n',
+    "scontrol": """case $* in
+"show hostnames n8") echo n8 ;;
+"show hostnames n[3,8]") printf "n3\\nn8\\n" ;;
+"show hostnames"*) printf "n1\\nn2\\n" ;;
+*"show job"*) echo "JobId=7 $JOB " ;;
+requeue*)
+  # slurmctld is away for the first tries.
+  if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then exit 1; fi
+  exit "${REQUEUE:-0}"
+  ;;
+ping) if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then echo "Slurmctld(primary) at a is DOWN"; else echo "is UP"; fi ;;
+esac
+""",
+    "sleep": "",
     "srun": 'echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"\nexit "$CODE"\n',
     "python3": """case $3 in
-open) cat >"$STDIN"; cat "$9" >"$STDIN.spec"; printf '%s\\n' "$4/attempts/$7/run.json" ;;
+open) [[ ! -v OPEN ]] || exit "$OPEN"; cat >"$STDIN"; cat "$9" >"$STDIN.spec"; printf '%s\\n' "$4/attempts/${NEXT:-$7}/run.json" ;;
 exit-code) echo "${VERDICT:-$6}" ;;
 suspects) echo "$SUSPECTS" ;;
 esac
@@ -97,6 +110,7 @@ def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
     environment |= {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURMD_NODENAME": "n1",
         "SUSPECTS": "",
         "CODE": "0",
         **_of_sbatch(script),
@@ -163,6 +177,12 @@ def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, t
     assert calls[2].endswith("python3 -m headway.runner /else where/attempts/3/run.json --attempt 3")
 
 
+def test_a_run_is_resumed_by_its_name(script: str, tmp_path: Path) -> None:
+    _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="3", HEADWAY_RUN="case-0123abcd-6", NEXT="5")
+    assert calls[1] == "python3 -m headway.runner.rundir open runs of 'lab' case-0123abcd-6 --attempt next --spec /dev/fd/3"
+    assert calls[2].endswith("python3 -m headway.runner runs of 'lab'/attempts/5/run.json --attempt 5")
+
+
 @pytest.mark.parametrize(
     ("code", "verdict", "suspects", "ends", "does"),
     [
@@ -176,6 +196,7 @@ def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, t
         ("82", "", "", 82, ["requeue 7"]),
         ("81", "", "", 81, ["requeue 7"]),
         ("1", "81", "n2", 81, ["requeue 7", "update jobid=7 excnodelist=n2"]),
+        ("1", "hold", "", 83, ["requeuehold 7"]),
     ],
 )
 def test_the_verdict_decides_what_slurm_is_told(
@@ -191,6 +212,59 @@ def test_a_refused_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path:
     code, calls = run(script, tmp_path, CODE="1", VERDICT=verdict, SUSPECTS="n2", REQUEUE="1")
     assert code == int(verdict)
     assert not [call for call in calls if "excnodelist" in call]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "job", "does"),
+    [
+        ("0", "Comment= ExcNodeList=(null)", ["requeue 7", "update jobid=7 excnodelist=n1", "comment=headway:not-opened:0:n1"]),
+        ("4", "ExcNodeList=n8", ["requeue 7", "update jobid=7 excnodelist=n1,n8", "comment=headway:not-opened:4:n1"]),
+        (
+            "2",
+            "ExcNodeList=n[3,8] Comment=headway:not-opened:1:n3",
+            ["requeue 7", "update jobid=7 excnodelist=n1,n8", "comment=headway:not-opened:2:n3,n1"],
+        ),
+        # An attempt that was opened lies between.
+        (
+            "5",
+            "Comment=headway:not-opened:3:n2,n3",
+            ["requeue 7", "update jobid=7 excnodelist=n1", "comment=headway:not-opened:5:n1"],
+        ),
+        ("3", "Comment=headway:not-opened:2:n2,n3", ["requeuehold 7"]),
+    ],
+)
+@pytest.mark.parametrize("fault", ["setup", "open"])
+def test_a_host_that_cannot_open_the_attempt_is_excluded_and_the_third_holds_the_job(
+    fault: str, restarts: str, job: str, does: list[str], tmp_path: Path
+) -> None:
+    script = (
+        rendered(tmp_path).replace("export FROM_SETUP", "false; export FROM_SETUP") if fault == "setup" else rendered(tmp_path)
+    )
+    code, calls = run(script, tmp_path, SLURM_RESTART_COUNT=restarts, JOB=job, **({"OPEN": "1"} if fault == "open" else {}))
+    assert code == 1
+    done = [call.removeprefix("scontrol ") for call in calls if call.startswith("scontrol ") and "show" not in call]
+    assert [call.removeprefix("update jobid=7 ") if "comment" in call else call for call in done] == does
+
+
+@pytest.mark.parametrize("code", ["75", "143"])
+def test_neither_an_attempt_of_another_script_nor_a_signal_excludes_a_host(script: str, code: str, tmp_path: Path) -> None:
+    ended, calls = run(script, tmp_path, OPEN=code)
+    assert ended == int(code)
+    assert not [call for call in calls if "requeue" in call or "update" in call]
+
+
+def test_a_verdict_waits_for_a_slurmctld_that_restarts(script: str, tmp_path: Path) -> None:
+    code, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2", AWAY="2")
+    assert code == 81
+    done = [call for call in calls if call.startswith(("scontrol", "sleep")) and "show" not in call]
+    missed = ["scontrol requeue 7", "scontrol ping", "sleep 30"]
+    assert done == [*missed, *missed, "scontrol requeue 7", "scontrol update jobid=7 excnodelist=n2"]
+
+
+def test_a_verdict_waits_for_no_slurmctld_without_end(script: str, tmp_path: Path) -> None:
+    code, calls = run(script, tmp_path, CODE="82", VERDICT="82", AWAY="1000")
+    assert code == 82
+    assert calls.count("scontrol requeue 7") == 60
 
 
 # --- what a cluster asks sbatch for ----------------------------------------------------------------------------------
@@ -423,7 +497,7 @@ def test_a_spare_is_a_node_and_a_task_more_and_the_loss_of_a_node_ends_neither_j
     script = with_resilience(tmp_path, "spares: 1", nodes=1)
     assert [each for each in directives(script) if each in ("--nodes=2", "--no-kill")] == ["--nodes=2", "--no-kill"]
     _, calls = run(script, tmp_path)
-    assert calls[2].startswith(f"{SRUN} --no-kill --wait=0 python3 -m headway.runner ")
+    assert [call for call in calls if call.startswith(f"{SRUN} --no-kill --wait=0 python3 -m headway.runner ")]
 
 
 @pytest.mark.parametrize(("more", "stays"), [("timeouts: {replace: 5m}", True), ("timeouts: {replace: 0s}", False)])

@@ -956,6 +956,26 @@ def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None
     assert (finish.exit_code, finish.failure and finish.failure.rank) == (Exit.STOP, 0)
 
 
+def test_a_run_at_its_limit_saves_and_stops_and_no_attempt_follows() -> None:
+    bench = Bench().started()
+    bench.machine.limit_at_s, bench.machine.limit = bench.machine.now_s + 5.0, "20h of all attempts"
+    bench.pass_time(4.0, 0, 1)
+    assert not bench.machine.preempting
+    bench.pass_time(2.0, 0, 1)
+    assert bench.machine.preempting
+    for rank in range(4):
+        bench.end(rank, Exit.PREEMPTED)
+    finish = bench.finish()
+    assert (finish.exit_code, finish.cause) == (Exit.STOP, "the run has reached its limit: 20h of all attempts")
+
+
+def test_a_run_that_has_used_up_its_limit_starts_nothing() -> None:
+    bench = Bench()
+    bench.machine.limit_at_s = bench.machine.now_s - 1.0
+    bench.pass_time(1.0)
+    assert bench.finish().exit_code is Exit.STOP
+
+
 # --- connections that break -------------------------------------------------------------------------------------------
 
 
@@ -967,7 +987,22 @@ def test_a_node_that_never_joins_is_named() -> None:
     finish = bench.finish()
     assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
     assert finish.failure is not None
-    assert (finish.failure.node, finish.cause) == (1, "2 of 3 nodes joined; silent: [1]")
+    assert (finish.failure.node, finish.cause) == (1, "2 of 3 nodes joined (host-0, host-2); silent: [1]")
+
+
+def test_what_earlier_coordinators_have_waited_for_nodes_counts() -> None:
+    bench = Bench(config(slots=3))
+    bench.machine.waited_before(JOIN_S - 1.0)
+    bench.do(joined(0), joined(2))
+    bench.pass_time(2.0, 0, 2)
+    assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
+
+
+def test_a_run_that_has_begun_waits_anew_for_its_nodes() -> None:
+    bench = Bench(config(slots=3)).started()
+    bench.machine.waited_before(JOIN_S)
+    bench.pass_time(2.0, 0, 1, 2)
+    assert bench.machine.verdict is None
 
 
 def test_there_is_one_verdict_when_a_node_is_lost_and_another_never_joins() -> None:

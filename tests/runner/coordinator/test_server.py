@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -339,6 +340,14 @@ def test_terms_are_taken_once_and_only_the_newest_says_where_it_listens(tmp_path
     assert second.is_published("b", 2)
     assert not second.is_published("b", 3)
     assert json.loads(directory.coordinator.read_text()) == {"host": "b", "port": 2, "term": 2, "node": 1}
+
+
+def test_a_term_knows_how_long_before_it_the_first_one_began(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path, 0)
+    first, second = Term.take(directory, 0, "a"), Term.take(directory, 1, "b")
+    os.utime(directory.term(1), (1000.0, 1000.0))
+    os.utime(directory.term(2), (1012.5, 1012.5))
+    assert (first.age_of_first(), second.age_of_first()) == (0.0, 12.5)
 
 
 def test_a_restarted_coordinator_knows_binding_restarts_and_what_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headway.runner import worker as workers
+from headway.runner.agent.listening import address_towards
 from headway.runner.checkpoint.authority import of_job
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.contract import Checkpoint, RunConfig, RunDirectory, from_json, to_json
@@ -30,7 +31,6 @@ from headway.runner.torchrun.rendezvous import (
     Entered,
     MeetingError,
     Wanted,
-    address_towards,
     endpoint_of,
     enter,
     listening_address,

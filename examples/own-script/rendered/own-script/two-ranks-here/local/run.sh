@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" own-script-819db61e-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" own-script-19b3ce6a-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -61,6 +61,7 @@ open_run() {
   "domains": [],
   "grace_s": 30.0,
   "history": [],
+  "limits": {"gpu_hours": null, "time_s": null},
   "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
   "metrics_port": null,
   "min_slots": null,
@@ -88,7 +89,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "819db61e439941b7d032e954846c62e6d6c6da1de3c90c7077f39298b7fd1220",
+  "spec_hash": "19b3ce6ac05082a1648c025e37b3a1121fe60697edf86df28ec1d91e56c96ddb",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -144,8 +145,8 @@ RUN_JSON
   "group": null,
   "history": [],
   "kind": "TrainingJob",
-  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "virtual_stages": 1},
-  "limits": {"gpu_hours": null, "time": null},
+  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null, "virtual_stages": 1},
+  "limits": {"attempt": {"gpu_hours": null, "time": null}, "run": {"gpu_hours": null, "time": null}},
   "model": null,
   "mounts": [],
   "name": "own-script",

@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" quickstart-abbe1ce0-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" quickstart-81366606-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -61,6 +61,7 @@ open_run() {
   "domains": [],
   "grace_s": 30.0,
   "history": [],
+  "limits": {"gpu_hours": null, "time_s": null},
   "mesh": {"cp": 1, "dp_replicate": 1, "dp_shard": 2, "pp": 1, "tp": 1},
   "metrics_port": null,
   "min_slots": null,
@@ -99,7 +100,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "abbe1ce04d4db7f922ed005136c2df861d4b648477dcda5756ce95939ad97c2e",
+  "spec_hash": "81366606e38f4593addfcfa7dd8b09e0dea5f8c0e844fe77e39fc9ff0f07bccf",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -138,8 +139,8 @@ RUN_JSON
   "group": null,
   "history": [],
   "kind": "TrainingJob",
-  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "virtual_stages": 1},
-  "limits": {"gpu_hours": null, "time": null},
+  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null, "virtual_stages": 1},
+  "limits": {"attempt": {"gpu_hours": null, "time": null}, "run": {"gpu_hours": null, "time": null}},
   "model": {
     "config": null,
     "experts": null,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.runner.contract import Exit, Mesh, Notify, RunConfig, Trainer, Verdict
-from headway.runner.coordinator.notify import SILENCE_S, TRIES, WAITING, Notifier
+from headway.runner.notify import SILENCE_S, TRIES, WAITING, Notifier
 
 SECRET_PATH = "/services/T00/B00/s3cr3t"
 HANG = {

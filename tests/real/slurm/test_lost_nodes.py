@@ -1,0 +1,153 @@
+"""Nodes that are lost, or cannot start anything, under real Slurms: no job is lost, and none is left behind."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.processes import companions
+from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
+
+from .cluster import SlurmCluster
+from .configuration import Shape
+
+pytestmark = pytest.mark.slow
+
+STORY = Path(__file__).parents[3] / "examples/two-node-slurm/rendered"
+SCRIPT = STORY / "small-llama/two-cpu-nodes/slurm/job.sbatch"
+SPARE_SCRIPT = STORY / "small-llama-spare/three-cpu-nodes/slurm/job.sbatch"
+STEPS = list(range(1, 31))
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
+# From the loss of a node to the end of what Slurm and the deputies do about it: slurm.conf's SlurmdTimeout, a minute, and KillWait.
+RELEASED_S = 150.0
+
+
+@pytest.fixture
+def lossy(each_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
+    """Nodes n1 to n3, of which a test may lose some."""
+    with SlurmCluster(Shape(nodes=3), each_slurm.programs) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def three(slurm_here: None) -> Iterator[SlurmCluster]:
+    """Nodes n1 to n3."""
+    with SlurmCluster(Shape(nodes=3)) as cluster:
+        yield cluster
+
+
+def submit(slurm: SlurmCluster, script: Path, folder: Path, runs: str = "runs", **variables: str) -> int:
+    path = f"{Path(sys.executable).parent}:{slurm.env['PATH']}"
+    return slurm.submit(script, env={"PATH": path, "HEADWAY_RUNS": str(folder / runs), **variables}, cwd=folder)
+
+
+def printed(folder: Path) -> str:
+    """What the job and the nodes that acted for its script have printed."""
+    return "".join(path.read_text() for path in (*folder.glob("*.out"), *folder.glob("runs/*/attempts/*/deputy-*.log")))
+
+
+def test_a_job_that_loses_the_node_of_its_script_completes_on_the_spare_and_releases_its_nodes(
+    lossy: SlurmCluster, local: Run, tmp_path: Path
+) -> None:
+    job = submit(lossy, SPARE_SCRIPT, tmp_path)
+    run = wait_for_step(tmp_path / "runs", 10)
+    lossy.kill_node("n1")
+    lossy.wait(job, {"PENDING"}, RELEASED_S)
+    assert sorted(node["host"] for node in run.journal("start")[-1]["nodes"]) == ["n2", "n3"]
+    assert sorted(set(run.steps())) == STEPS
+    assert run.hashes() == local.hashes()
+    assert not companions(run.directory, "headway.runner")
+    # Dependent jobs get the run's own end, in an attempt that trains nothing.
+    lossy.mend_node("n1")
+    assert lossy.wait(job, ENDED, LIMIT_S)["JobState"] == "COMPLETED", printed(tmp_path)
+    assert lossy.job(job)["Restarts"] == "1"
+    assert [path.name for path in run.directory.glob("attempts/*")] == ["0"]
+
+
+def without_python(slurm: SlurmCluster, node: str) -> None:
+    """The node's Python is broken, as a missing mount or a damaged installation would make it."""
+    slurm.nsenter(node, ["mount", "--bind", "/bin/false", str(Path(sys.executable).resolve())])
+
+
+def with_python(slurm: SlurmCluster, node: str) -> None:
+    slurm.nsenter(node, ["umount", str(Path(sys.executable).resolve())])
+
+
+@pytest.mark.parametrize("broken", ["n1", "n2"])
+def test_a_node_that_cannot_start_its_part_is_excluded_by_name(
+    three: SlurmCluster, broken: str, local: Run, tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sbatch"
+    # Ten minutes for a node that does not come are long for a test.
+    script.write_text(
+        SCRIPT.read_text().replace('"join": {"factor": 1.0, "floor_s": 600.0', '"join": {"factor": 1.0, "floor_s": 5.0')
+    )
+    without_python(three, broken)
+    try:
+        job = submit(three, script, tmp_path)
+        state = three.wait(job, ENDED, LIMIT_S)["JobState"]
+    finally:
+        with_python(three, broken)
+    assert state == "COMPLETED", printed(tmp_path)
+    assert three.job(job)["ExcNodeList"] == broken
+    assert three.job(job)["Restarts"] == "1"
+    assert only_run(tmp_path / "runs").hashes() == local.hashes()
+
+
+def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmCluster, tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text(SCRIPT.read_text().replace('python3 -m headway.runner "$run_json"', "false"))
+    job = submit(three, script, tmp_path)
+    wait_until(lambda: three.job(job)["Priority"] == "0", "a hold")
+    run = only_run(tmp_path / "runs")
+    assert three.job(job)["Restarts"] == "3"
+    assert run.verdict(2)["verdict"] == "stop"
+    assert "3 attempts in a row ended before the runner of any node had started" in printed(tmp_path)
+    three.run("scancel", str(job))
+
+
+def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(three: SlurmCluster, tmp_path: Path) -> None:
+    job = submit(three, SCRIPT, tmp_path, "file/runs")
+    (tmp_path / "file").touch()
+    wait_until(lambda: three.job(job)["Priority"] == "0", "a hold")
+    text = printed(tmp_path)
+    assert re.findall(r"attempt (\d) could not be opened on (n\d): exit code 1", text) == [("0", "n1"), ("1", "n2"), ("2", "n1")]
+    assert f"to try again: scontrol release {job}" in text
+    three.run("scancel", str(job))
+
+
+def test_nodes_that_resolve_their_own_name_to_loopback_find_each_other(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
+    for node in ("n1", "n2"):
+        # As Debian's installer writes it.
+        hosts = tmp_path / f"hosts-{node}"
+        script = f"{{ echo 127.0.1.1 {node}; grep -v ' {node}$' /etc/hosts; }} >{hosts} && mount --bind {hosts} /etc/hosts"
+        three.nsenter(node, ["sh", "-c", script])
+    try:
+        job = submit(three, SCRIPT, tmp_path)
+        state = three.wait(job, ENDED, LIMIT_S)["JobState"]
+    finally:
+        for node in ("n1", "n2"):
+            three.nsenter(node, ["umount", "/etc/hosts"])
+    assert state == "COMPLETED", printed(tmp_path)
+    run = only_run(tmp_path / "runs")
+    assert [[node["host"] for node in start["nodes"]] for start in run.journal("start")] == [["n1", "n2"]]
+    assert run.hashes() == local.hashes()
+
+
+def test_a_cancelled_run_is_resumed_by_its_name_and_never_while_a_job_has_it(
+    three: SlurmCluster, local: Run, tmp_path: Path
+) -> None:
+    first = submit(three, SCRIPT, tmp_path)
+    run = wait_for_step(tmp_path / "runs", 4)
+    three.run("scontrol", "suspend", str(first))
+    early = submit(three, SCRIPT, tmp_path, HEADWAY_RUN=run.directory.name)
+    assert three.wait(early, ENDED, LIMIT_S)["JobState"] == "FAILED"
+    assert f"its job {first} is SUSPENDED; wait for its end, or cancel it: scancel {first}" in printed(tmp_path)
+    three.run("scancel", str(first))
+    three.wait(first, ENDED, LIMIT_S)
+    wait_until(lambda: not three.run("squeue", "--noheader", f"--jobs={first}", check=False).stdout.strip(), "its end")
+    again = submit(three, SCRIPT, tmp_path, HEADWAY_RUN=run.directory.name)
+    assert three.wait(again, ENDED, LIMIT_S)["JobState"] == "COMPLETED", printed(tmp_path)
+    assert only_run(tmp_path / "runs").hashes() == local.hashes()
