@@ -109,6 +109,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW427": "a step that does not fit into the GPUs' memory, by the planner's estimate (warning)",
         "HW428": "nodes that are not a multiple of the segments that keep groups of ranks in one NVLink domain",
         "HW429": "nodes with less memory than the job's processes take (warning)",
+        "HW430": "a variable of the job that turns off what its speed or its recovery relies on (warning)",
         "HW501": "a RoCE fabric without a class that carries collectives",
         "HW502": "an RDMA fabric whose nodes list no adapter",
         "HW503": "a transport that does not fit the fabric's role",

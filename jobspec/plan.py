@@ -44,16 +44,6 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class DiskPlan:
-    """A local disk: its directory, its size, and its write and read bandwidth in bytes a second, if the cluster file has them."""
-
-    path: str
-    size_bytes: int
-    write_bytes_s: int | None
-    read_bytes_s: int | None
-
-
-@dataclass(frozen=True)
 class GroupPlan:
     """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
 
@@ -73,7 +63,6 @@ class GroupPlan:
     spares: int = 0
     arch: str = "x86_64"
     host_memory_bytes: int | None = None
-    disks: tuple[DiskPlan, ...] = ()
     nvlink_domain: int = 0
     imex: bool = False
     nic: str | None = None

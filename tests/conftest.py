@@ -1,5 +1,6 @@
 """What every test can ask for, and the switch that forbids skipping."""
 
+import contextlib
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -9,6 +10,15 @@ import pytest
 TESTS = Path(__file__).parent
 # Folders whose tests compute in one process, slow ones too: `make test` runs them beside those that wait for real parts.
 CALM = frozenset({"compile", "jobspec", "planner", "properties", "report", "templates"})
+
+
+def pytest_configure() -> None:
+    """No test of hypothesis fails because the machine is busy. tests/compat runs without hypothesis."""
+    with contextlib.suppress(ImportError):
+        from hypothesis import HealthCheck, settings  # noqa: PLC0415
+
+        settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
 """Looks up the files that a job starts from, in the places where it could be submitted."""
 
 from collections.abc import Iterator, Mapping
+from glob import has_magic as is_pattern
 from pathlib import Path as FilePath
 
 from headway.jobspec.document import Path
@@ -15,6 +16,18 @@ def check_inputs(files: Mapping[Path, str], plan: JobPlan, document: FilePath) -
     """Yield problems for files that a local job needs and that are neither here, nor next to its document, nor in a folder above it."""
     folders = [FilePath.cwd(), *document.resolve().parents] if plan.scheduler == _HERE else []
     for path, file in files.items():
-        if folders and not any((folder / file).is_file() for folder in folders):
+        if folders and not any(_has(folder, file) for folder in folders):
+            found = f"no file matches `{file}`" if is_pattern(file) else f"there is no file `{file}`"
             hint = "relative paths start where the job is submitted"
-            yield Problem("HW412", JOB, path, f"there is no file `{file}`, neither here nor beside the job or above it", hint)
+            yield Problem("HW412", JOB, path, f"{found}, neither here nor beside the job or above it", hint)
+
+
+def _has(folder: FilePath, file: str) -> bool:
+    """Return whether the folder has the file, or one that matches the pattern."""
+    return (folder / file).is_file() or (is_pattern(file) and any(_matches(folder, file)))
+
+
+def _matches(folder: FilePath, pattern: str) -> Iterator[FilePath]:
+    """Yield the files that the pattern names, which starts in the folder unless it is absolute."""
+    path = FilePath(pattern)
+    return FilePath(path.anchor).glob(str(path.relative_to(path.anchor))) if path.is_absolute() else folder.glob(pattern)

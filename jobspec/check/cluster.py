@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from headway.jobspec.check.fabric import check_cabling, check_fabrics, check_scale_out
 from headway.jobspec.check.names import check_host, normal_host
 from headway.jobspec.check.nodes import check_adapters, check_nodes
-from headway.jobspec.check.storage import check_storage, check_storage_groups
+from headway.jobspec.check.storage import check_shared, check_storage, check_storage_groups
 from headway.jobspec.check.versions import check_gpu_versions, check_nccl_version, check_versions
 from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
@@ -52,6 +52,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("nodes",), _check_hosts),
     (("storage",), check_storage),
     (("storage", "nodes"), check_storage_groups),
+    (("scheduler", "storage", "nodes"), check_shared),
     (("versions",), check_versions),
     (("versions", "nodes"), check_gpu_versions),
     (("versions", "nodes", "fabrics"), check_nccl_version),

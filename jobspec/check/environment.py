@@ -1,7 +1,8 @@
 """Checks a job's environment variables against those that the plan, the runner and the scheduler set."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from headway.jobspec.plan import EnvVar, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
@@ -50,6 +51,57 @@ _RIVALS = {
     # NVIDIA/nccl src/transport/net_ib: the adapters are not used; the GID index is not looked for.
     "NCCL_IB_DISABLE": "NCCL_IB_HCA",
     "NCCL_IB_GID_INDEX": "NCCL_IB_ROCE_VERSION_NUM",
+}
+
+
+@dataclass(frozen=True)
+class _TurnsOff:
+    """Values of a variable that turn something off, what no longer works, and whether that matters to a plan."""
+
+    values: frozenset[str]
+    loses: str
+    matters: Callable[[JobPlan], bool]
+
+
+def _has_gpus(plan: JobPlan) -> bool:
+    return any(variable.name == "NCCL_DEBUG" for variable in plan.env)
+
+
+def _has_neighbours(plan: JobPlan) -> bool:
+    return _has_gpus(plan) and plan.run.procs_per_slot > 1
+
+
+def _has_rdma(plan: JobPlan) -> bool:
+    return any(variable.name == "NCCL_IB_HCA" for variable in plan.env)
+
+
+_OFF = {
+    # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, ErrorHandlingMode: 0 does nothing, 2 aborts and keeps the process.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _TurnsOff(
+        frozenset({"0", "2"}),
+        "a rank whose collective has failed waits for ever instead of ending, so that only its silence shows",
+        _has_gpus,
+    ),
+    # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: the error handling is off where this is on.
+    "TORCH_NCCL_BLOCKING_WAIT": _TurnsOff(
+        frozenset({"1"}), "the CPU waits for each collective, and the asynchronous handling of errors is off", _has_gpus
+    ),
+    "TORCH_FR_BUFFER_SIZE": _TurnsOff(frozenset({"0"}), "a hang is found, but the rank that fell behind is not named", _has_gpus),
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": _TurnsOff(
+        frozenset({"0"}), "a hang is found, but the rank that fell behind is not named", _has_gpus
+    ),
+    # docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    "NCCL_P2P_DISABLE": _TurnsOff(
+        frozenset({"1"}), "the GPUs of a node exchange data through host memory, not over NVLink", _has_neighbours
+    ),
+    "NCCL_P2P_LEVEL": _TurnsOff(
+        frozenset({"LOC", "0"}), "the GPUs of a node exchange data through host memory, not over NVLink", _has_neighbours
+    ),
+    "NCCL_NET_GDR_LEVEL": _TurnsOff(
+        frozenset({"LOC", "0"}), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _has_rdma
+    ),
+    # docs.nvidia.com/cuda/cuda-programming-guide, environment variables
+    "CUDA_LAUNCH_BLOCKING": _TurnsOff(frozenset({"1"}), "each kernel waits for the one before, and nothing overlaps", _has_gpus),
 }
 
 
@@ -121,6 +173,10 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
             yield _taken(name, planned[name], f"the plan for `{plan.cluster}` sets `{name}`")
         elif (rival := _RIVALS.get(name)) in planned:
             yield _taken(name, planned[rival], f"`{name}` conflicts with `{rival}`, which the plan for `{plan.cluster}` sets")
+        elif (off := _OFF.get(name)) is not None and planned[name].value in off.values and off.matters(plan):
+            message = f"with `{name}: {planned[name].value}`, {off.loses}"
+            hint = "leave it out, unless you are looking for a fault"
+            yield Problem("HW430", JOB, ("environment", name), message, hint, Severity.WARNING)
     webhook = plan.run.notify.webhook_env if plan.run.notify is not None else None
     if webhook in planned and webhook not in plan.spec["environment"]:
         message = (

@@ -12,7 +12,7 @@ from headway.jobspec.document import Document, Path
 from headway.jobspec.invalid import describe
 from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.history import Change, takes_effect_at
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.suggest import did_you_mean
@@ -28,6 +28,7 @@ def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
         yield from _check_end(job.spec)
     for index, entry in enumerate(history):
         yield from _check_rollback(index, entry)
+        yield from _check_effect(index, entry)
         for name in entry.set:
             yield from _check_field(job.document, ("history", index, "set", name), name)
 
@@ -48,6 +49,13 @@ def _check_rollback(index: int, entry: Change) -> Iterator[Problem]:
         message = f"`rollback_to` {entry.rollback_to} is ahead of `from_step` {entry.from_step}"
         hint = f"use at most {entry.from_step}: a run can only go back to a step that it has completed"
         yield Problem("HW218", JOB, ("history", index, "rollback_to"), message, hint)
+
+
+def _check_effect(index: int, entry: Change) -> Iterator[Problem]:
+    if entry.rollback_to is None and not entry.skip_samples and not entry.set:
+        message = "the entry changes nothing"
+        hint = "add `set`, `skip_samples` or `rollback_to`, or remove the entry"
+        yield Problem("HW218", JOB, ("history", index), message, hint, Severity.WARNING)
 
 
 def _check_end(job: TrainingJob) -> Iterator[Problem]:

@@ -25,6 +25,7 @@ _DIGEST = re.compile(r"[^@]+@([a-z0-9]+(?:[+._-][a-z0-9]+)*):([A-Za-z0-9=_-]+)")
 _HEX_DIGITS = {"sha256": 64, "sha512": 128}
 # Apptainer and enroot images are files.
 _IMAGE_FILE = (".sif", ".sqsh")
+HOW_TO_PIN = "pin it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
 
 
 def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
@@ -131,14 +132,17 @@ def is_image_file(image: str) -> bool:
 
 
 def _check_image(job: TrainingJob) -> Iterator[Problem]:
-    image = job.code.image
-    if image is None or is_image_file(image):
-        return
-    name = image.rpartition("#")[2]
-    found = _not_a_digest(name) if "@" in name else _by_tag(name)
+    found = None if job.code.image is None else not_pinned(job.code.image)
     if found:
-        hint = "pin it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
-        yield Problem("HW221", JOB, ("code", "image"), found, hint)
+        yield Problem("HW221", JOB, ("code", "image"), found, HOW_TO_PIN)
+
+
+def not_pinned(image: str) -> str | None:
+    """Return why the name of an image can refer to another image later; None for a file, or a name with a digest."""
+    name = image.rpartition("#")[2]
+    if is_image_file(image):
+        return None
+    return _not_a_digest(name) if "@" in name else _by_tag(name)
 
 
 def _by_tag(name: str) -> str:
@@ -157,6 +161,17 @@ def _not_a_digest(name: str) -> str | None:
         return None
     found = f"{len(encoded)} characters" if len(encoded) != digits else "others"
     return f"`{algorithm}:{encoded}` is not a digest: {algorithm} has {digits} of the digits 0-9a-f, this has {found}"
+
+
+def _check_overlap(job: TrainingJob) -> Iterator[Problem]:
+    """Report overlaps of communication that the layout does not have."""
+    layout = job.layout
+    for name, axis in (("tensor", "tp"), ("pipeline", "pp"), ("experts", "ep")):
+        if getattr(job.overlap, name) and getattr(layout, axis) == 1:
+            message = f"`{name}` overlaps the communication of `{axis}`, which is 1"
+            yield Problem(
+                "HW210", JOB, ("overlap", name), message, f"leave it out, or set `layout.{axis}`", Severity.WARNING, at_key=True
+            )
 
 
 def _check_mounts(job: TrainingJob) -> Iterator[Problem]:
@@ -218,4 +233,5 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("environment",), _check_names),
     (("environment", "resilience"), check_webhook),
     (("mounts",), _check_mounts),
+    (("layout", "overlap"), _check_overlap),
 )

@@ -19,6 +19,10 @@ _RDMA = ("roce", "infiniband", "efa")
 
 # The most GPUs that NVLink joined inside one node (DGX-2); more are a rack.
 _LARGEST_NODE = 16
+# A board of these GPUs has at most so many (NVIDIA HGX, AMD Instinct platforms); a rack's NVLink domain is larger.
+_BOARD = 8
+# Rates of a link, Gb/s: IEEE 802.3, the InfiniBand roadmap, and EFA's.
+_RATES_GBPS = (10, 20, 25, 40, 50, 56, 100, 200, 400, 800, 1600)
 # As many as one group may have: a plan holds each of them.
 _MOST_NODES = 100_000
 
@@ -34,6 +38,7 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
         path = ("nodes", index)
         yield from check_unique(CLUSTER, (*path, "nics"), None, [nic.name for nic in nodes.nics])
         yield from _check_fields(path, nodes)
+        yield from _check_hardware(path, nodes)
         yield from _check_spares(path, nodes)
         yield from _check_domain(path, nodes)
         yield from _check_gpu(path, nodes)
@@ -108,6 +113,26 @@ def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nvlink_domain is not None and nodes.gpus is None:
         hint = "set the number of GPUs per node, for example `gpus: 4`"
         yield Problem("HW210", CLUSTER, (*path, "nvlink_domain"), "`nvlink_domain` needs `gpus`", hint, at_key=True)
+
+
+def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    """Report numbers that hardly any machine has, where a digit or a unit is more likely wrong."""
+    gpus_here, model = nodes.gpus or 0, gpu_of(nodes)
+    if nodes.cpus < gpus_here:
+        message = (
+            f"{counted(nodes.cpus, 'core')} for {gpus_here} ranks: each rank needs at least one, for its launches and its data"
+        )
+        hint = "set the cores of a whole node, as `nproc` prints them"
+        yield Problem("HW232", CLUSTER, (*path, "cpus"), message, hint, Severity.WARNING)
+    if model is not None and model.scale_up_domain == _BOARD < gpus_here:
+        message = f"{gpus_here} `{nodes.gpu}` in one node, where boards have {_BOARD}"
+        hint = f"set `gpus: {_BOARD}`, and count each board's host as a node"
+        yield Problem("HW232", CLUSTER, (*path, "gpus"), message, hint, Severity.WARNING, fix=str(_BOARD))
+    speed = nodes.nic_speed
+    if speed is not None and speed not in {rate * GBPS for rate in _RATES_GBPS}:
+        message = f"no adapter has links of {_gbps(speed)}"
+        hint = "set the rate of one link, as `ibstat` or `ethtool` prints it, for example `400Gb/s`"
+        yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, hint, Severity.WARNING)
 
 
 def _check_spares(path: Path, nodes: NodeGroup) -> Iterator[Problem]:

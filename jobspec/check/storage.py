@@ -5,10 +5,13 @@ from posixpath import normpath
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
-from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.storage import Storage
 from headway.jobspec.suggest import did_you_mean, listed
+
+# Directories that hold a node's temporary files (file-hierarchy(7)).
+_OF_EACH_NODE = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")
 
 
 def check_storage(cluster: Cluster) -> Iterator[Problem]:
@@ -23,6 +26,17 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
         yield Problem("HW702", CLUSTER, ("storage",), "no file system is shared", hint, at_key=True)
     else:
         yield from _check_chain(shared[0], cluster)
+
+
+def check_shared(cluster: Cluster) -> Iterator[Problem]:
+    """Warn about directories that the document calls shared, and that each node usually has to itself."""
+    if cluster.scheduler.kind == "local" or sum(nodes.count for nodes in cluster.nodes) == 1:
+        return
+    for index, storage in enumerate(cluster.storage):
+        if storage.shared and storage.path is not None and normpath(storage.path).startswith(_OF_EACH_NODE):
+            message = f"`{storage.path}` is usually each node's own, but `{storage.name}` is `shared`"
+            hint = "set the directory of a file system that all nodes mount, for example `path: /scratch/runs`"
+            yield Problem("HW703", CLUSTER, ("storage", index, "path"), message, hint, Severity.WARNING)
 
 
 def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
@@ -73,6 +87,12 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
     if not found.strip() or not found.isprintable():
         what = "is blank" if not found.strip() else "has a line break or another non-printable character"
         message, hint = f"the path of `{storage.name}` {what}", "set a directory, for example `path: /scratch/runs`"
+        yield Problem("HW703", CLUSTER, at, message, hint)
+    elif (scheme := found.partition("://")[0]) != found:
+        message = f"`{found}` is the URL of an object store, and a storage of the kind `posix` is a directory"
+        hint = f"write `kind: object` and `url: {found}`; runs need a shared directory besides"
+        if scheme == "file":
+            hint = f"write `path: {found.removeprefix('file://')}`"
         yield Problem("HW703", CLUSTER, at, message, hint)
     elif found.startswith("~") or "$" in found:
         message = f"`{found}` would be taken literally: `~` and `$` are not expanded"

@@ -131,7 +131,11 @@ def _check_faults(nccl: str, known: Compatibility) -> Iterator[Problem]:
 
 
 def _check_torch(torch: str, cuda: str, known: Compatibility) -> Iterator[Problem]:
-    release = known.torch.get(major_minor(torch))
+    release, oldest = known.torch.get(major_minor(torch)), min(known.torch, key=ordering_key)
+    if is_older(torch, oldest) and is_older(newest := known.torch[oldest].cuda[-1], major_minor(cuda)):
+        message = f"PyTorch has no wheels of {torch} for CUDA {cuda}, which is newer: those of {oldest} end with CUDA {newest}"
+        hint = "use a newer torch; any other requires building PyTorch from source"
+        yield Problem("HW230", CLUSTER, ("versions", "torch"), message, hint, Severity.WARNING)
     if release is not None and release.cuda and major_minor(cuda) not in release.cuda:
         message = f"PyTorch has no wheels of {torch} for CUDA {cuda}"
         hint = f"it has them for {', '.join(release.cuda)}; any other requires building PyTorch from source"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.plan import DiskPlan, GroupPlan
+from headway.jobspec.plan import GroupPlan
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 
@@ -70,7 +70,6 @@ def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
         arch=nodes.arch,
         cpus=nodes.cpus,
         host_memory_bytes=nodes.host_memory,
-        disks=tuple(DiskPlan(disk.path, disk.size, disk.write, disk.read) for disk in nodes.disks),
         procs=procs_per_node(nodes),
         gpu=nodes.gpu,
         gpu_model=None if nodes.gpu_model is None else gpu_of(nodes),

@@ -1,4 +1,4 @@
-"""Defines groups of identical nodes: processors, GPUs, adapters, disks."""
+"""Defines groups of identical nodes: processors, GPUs, adapters."""
 
 from typing import Annotated, Any, Literal
 
@@ -28,19 +28,6 @@ def _named(value: Any) -> Any:
 
 
 NamedNic = Annotated[Nic, BeforeValidator(_named, json_schema_input_type=AdapterName | Nic)]
-
-
-class Disk(Section):
-    """A local disk of each node, or several as one."""
-
-    path: str = Field(min_length=1, pattern=r"^/", examples=["/local"])
-    """Directory where it is mounted."""
-    size: Bytes = Field(ge=1, examples=["14TB"])
-    """Room on it."""
-    write: ByteRate | None = Field(None, ge=1, examples=["6GB/s"])
-    """Speed of writing."""
-    read: ByteRate | None = Field(None, ge=1, examples=["12GB/s"])
-    """Speed of reading."""
 
 
 class GpuModel(Section):
@@ -78,8 +65,6 @@ class NodeGroup(Section):
     """CPU cores that a job gets on one node."""
     host_memory: Bytes | None = Field(None, ge=1, examples=["2TiB"])
     """Main memory of one node."""
-    disks: tuple[Disk, ...] = Field((), max_length=64, examples=[[{"path": "/local", "size": "14TB"}]])
-    """Local disks of one node."""
     procs: int | None = Field(None, ge=1, le=1024, examples=[2])
     """Ranks that one node of a group without GPUs runs; 1 when left out."""
     gpu: str | None = Field(None, pattern=_MODEL, examples=["H100-SXM-80"])

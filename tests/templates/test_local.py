@@ -35,6 +35,8 @@ esac
 def script(tmp_path: Path) -> Path:
     cluster = re.sub(r"scheduler:.*?nodes:", "scheduler: {kind: local}\nnodes:", CLUSTER, flags=re.DOTALL)
     (tmp_path / "cluster.yaml").write_text(cluster)
+    (tmp_path / "it's").mkdir()
+    (tmp_path / "it's" / "corpus.txt").touch()
     (tmp_path / "job.yaml").write_text(JOB.replace('limits: {attempt: {time: "1:30:00"}}\n', ""))
     planned = load_job_plan(tmp_path / "job.yaml")
     assert planned is not None

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs/script.md").read_text()
 SCHEDULERS = {
     "here": "{kind: local}",
     "slurm": "{kind: slurm}",
-    "pods": "{kind: kubernetes, options: {image: i, mounts: [{path: /scratch, claim: scratch}]}}",
+    "pods": "{kind: kubernetes, options: {image: i@sha256:" + "0a" * 32 + ", mounts: [{path: /scratch, claim: scratch}]}}",
 }
 REST = """
 nodes: [{group: cpu, count: 2, cpus: 4, procs: 4}]

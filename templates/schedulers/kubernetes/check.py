@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from headway.jobspec.check.job import is_image_file
+from headway.jobspec.check.job import HOW_TO_PIN, is_image_file, not_pinned
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
@@ -33,6 +33,13 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from _check_user(options, plan, cluster)
     yield from _check_interfaces(options, plan, cluster)
     yield from check_variables(plan)
+
+
+def check_options(options: KubernetesOptions) -> Iterator[Problem]:
+    """Warn about a tag: the cluster's image is that of all jobs which set none."""
+    found = None if options.image is None else not_pinned(options.image)
+    if found:
+        yield Problem("HW221", CLUSTER, (*_OPTIONS, "image"), found, HOW_TO_PIN, Severity.WARNING)
 
 
 def _check_name(plan: JobPlan) -> Iterator[Problem]:

@@ -8,7 +8,8 @@ from headway.templates.kind import JobKind
 from headway.templates.trainers.builtin.check import ONLY, check
 from headway.templates.trainers.builtin.options import DATA, BuiltinOptions
 from headway.templates.trainers.builtin.render import render
+from headway.templates.trainers.builtin.settings import files
 
 NEEDS = ("model", "data", "batch", "optimizer", "steps", "checkpoint")
 
-BUILTIN = JobKind(BuiltinOptions, check, render, DATA, NEEDS, only=ONLY)
+BUILTIN = JobKind(BuiltinOptions, check, render, DATA, NEEDS, only=ONLY, files=files)
