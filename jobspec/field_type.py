@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from headway.jobspec.flow import flow
+from headway.jobspec.forms import form
 from headway.jobspec.markdown import code
 from headway.jobspec.notation import bounds, notation_of
 from headway.jobspec.schema import JsonSchema
@@ -68,6 +69,8 @@ def _text(schema: JsonSchema, links: Links) -> str:
     pattern = schema.get("pattern")
     if pattern == _NAME_PATTERN:
         return links[NAME]
+    if (words := form(pattern)) is not None:
+        return _joined(words, _length(schema))
     return _joined("text", f"of the form {code(pattern)}" if pattern else "", _length(schema))
 
 
@@ -81,7 +84,7 @@ def _length(schema: JsonSchema) -> str:
 def _mapping(schema: JsonSchema, links: Links) -> str:
     """Return a mapping with free keys: of their form, with values of one type."""
     for pattern, value in schema.get("patternProperties", {}).items():
-        return f"a mapping of keys of the form {code(pattern)}, each to {_words(value, links)}"
+        return f"a mapping of keys, each {_text({'pattern': pattern}, links)}, to {_words(value, links)}"
     return "a mapping"
 
 

@@ -47,4 +47,12 @@ FORMS: Mapping[str, str] = {
     r"^/": "path that begins with `/`",
     r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$": "whole number with `k`, `M`, `G`, `T`, `Ki`, `Mi`, `Gi` or `Ti`, with `B` or without",
 }
-"""The noun after "must be a", by the regular expression, and what the text consists of."""
+"""The text's kind and characters, by the regular expression that checks it."""
+
+
+def form(pattern: object) -> str | None:
+    """Return the form in words with its article, `a version: ...`; None if there are none for the pattern."""
+    words = FORMS.get(str(pattern))
+    if words is None or words.startswith("text"):
+        return words
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from headway.jobspec import repair
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
-from headway.jobspec.forms import FORMS
+from headway.jobspec.forms import form
 from headway.jobspec.notation import Notation, counted, notation_of
 from headway.jobspec.problem import MAX_PROBLEMS, Problem, capped
 from headway.jobspec.spec.docstrings import field_descriptions
@@ -140,9 +140,9 @@ def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path
 
 def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem:
     """Return the problem of a wrong key of a mapping with free keys."""
-    form = FORMS.get(details.get("ctx", {}).get("pattern", ""))
-    wrong = f"is not a {form}" if form else f"must {_bound(details, None) or details['msg']}"
-    hint = repair.variable(path[-1]) if form == FORMS[_pattern(EnvName)] else None
+    words = form(pattern := details.get("ctx", {}).get("pattern", ""))
+    wrong = f"is not {words}" if words else f"must {_bound(details, None) or details['msg']}"
+    hint = repair.variable(path[-1]) if pattern == _pattern(EnvName) else None
     message = f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}"
     return Problem("HW204", document.name, path, message, hint and hint.text, at_key=True, fix=hint and hint.fix)
 
@@ -266,7 +266,7 @@ def _found(document: Document, path: Path) -> str:
 
 
 def _form(pattern: str) -> str:
-    return f"be a {FORMS[pattern]}" if pattern in FORMS else f"have the form `{pattern}`"
+    return f"be {words}" if (words := form(pattern)) else f"have the form `{pattern}`"
 
 
 def _number(number: float) -> str:

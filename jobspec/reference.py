@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headway.jobspec.check.pending import PENDING
+from headway.jobspec.check.pending import PENDING, RECORDED
 from headway.jobspec.field_type import NAME, Links, field_type
 from headway.jobspec.flow import flow
 from headway.jobspec.markdown import code, link, table
@@ -22,7 +22,8 @@ not a number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and 
 default. `auto`, where a field accepts it, leaves the value to headway, which decides it for the cluster whenever the document is
 checked, planned or run; `headway pin` writes the decision into the document.
 
-**Not yet** marks parts of the language that are not implemented yet; HW214 reports a document that uses one."""
+**Not yet** marks parts of the language that are not implemented yet; HW214 reports a document that uses one.
+**Recorded** marks fields that only describe: they are in the plan, and change neither files nor estimates."""
 
 _VALUES = "Names and quantities"
 _NAMES = """\
@@ -142,10 +143,12 @@ def _type(name: str, field: JsonSchema, links: Links) -> str:
 
 
 def _not_yet(root: str, path: tuple[str, ...], tables: Tables) -> Iterator[str]:
-    """Return the parts of the field that are refused, by headway and by each trainer."""
+    """Return the parts of the field that are refused, by headway and by each trainer, or that only describe."""
     for row in PENDING.get(root, ()):
         if path[: len(row.field)] == row.field:
             yield f"**Not yet**{f' ({row.values})' if row.values else ''}: {row.yet}."
+    if path in (recorded := RECORDED.get(root, {})):
+        yield f"**Recorded** in the plan: {recorded[path]}."
     for trainer, limited in tables.only.items() if root == "TrainingJob" else ():
         if path in limited:
             values, deed = limited[path]

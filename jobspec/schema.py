@@ -1,6 +1,6 @@
 """Builds the JSON Schema (2020-12) of the specs with the options of every kind, for completion and validation in editors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
@@ -10,7 +10,12 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core.core_schema import DictSchema, ModelSchema
 
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.models import models
+from headway.jobspec.catalog.nics import nics
+from headway.jobspec.catalog.switches import switches
 from headway.jobspec.choice import Choice, Kind
+from headway.jobspec.forms import form
 from headway.jobspec.notation import bounds, notation_of
 from headway.jobspec.parse import MODELS
 from headway.jobspec.spec.cluster import Cluster
@@ -26,6 +31,16 @@ Table = Mapping[str, Kind]
 
 _DEFINITIONS = "#/$defs/"
 _BOUNDS = ("ge", "gt", "le", "lt")
+# Keywords with values of documents.
+_DATA = ("const", "default", "enum", "examples")
+# Fields that name something in the catalogue.
+_CATALOGUES: Mapping[tuple[str, str], Callable[[], Collection[str]]] = {
+    ("Model", "preset"): models,
+    ("NodeGroup", "gpu"): gpus,
+    ("GpuModel", "like"): gpus,
+    ("NodeGroup", "nic"): nics,
+    ("Switches", "model"): switches,
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,24 @@ def document_schema(tables: Tables, kind: str | None = None) -> JsonSchema:
     definitions = _definitions(tables)
     top = _any_document(definitions) if kind is None else definitions[kind]
     used = set(_reached(top, definitions))
-    return {"$schema": DIALECT, **top, "$defs": {name: found for name, found in definitions.items() if name in used}}
+    found = {**top, "$defs": {name: schema for name, schema in definitions.items() if name in used}}
+    return {"$schema": DIALECT, **_with_messages(found)}
+
+
+def _with_messages(schema: Any) -> Any:
+    """Add what editors show in place of a regular expression (`patternErrorMessage` of VS Code's JSON and YAML services)."""
+    if isinstance(schema, list):
+        return [_with_messages(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: value if key in _DATA else _with_messages(value) for key, value in schema.items()}
+    pattern, notation = schema.get("pattern"), notation_of({"pattern": schema.get("pattern")})
+    if notation is not None:
+        examples = " or ".join(f"`{example}`" for example in notation.examples)
+        found["patternErrorMessage"] = f"must be {notation.article} {notation.name}, for example {examples}"
+    elif (words := form(pattern)) is not None:
+        found["patternErrorMessage"] = f"must be {words}"
+    return found
 
 
 class _Strict(GenerateJsonSchema):
@@ -73,6 +105,10 @@ class _Strict(GenerateJsonSchema):
         found = super().model_schema(schema)
         model: type[BaseModel] = schema["cls"]
         properties = {name: _as_written(found["properties"][name], info) for name, info in field_names(model).items()}
+        for name in properties.keys() & {field for owner, field in _CATALOGUES if owner == model.__name__}:
+            first = properties[name]["examples"]
+            others = [each for each in _CATALOGUES[model.__name__, name]() if each not in first]
+            properties[name]["examples"] = [*first, *others]
         for name, text in field_descriptions(model).items():
             properties[name]["description"] = text
         return {**found, "properties": properties}

@@ -15,7 +15,7 @@ CALM = frozenset({"compile", "jobspec", "planner", "properties", "report", "temp
 def pytest_configure() -> None:
     """No test of hypothesis fails because the machine is busy. tests/compat runs without hypothesis."""
     with contextlib.suppress(ImportError):
-        from hypothesis import HealthCheck, settings  # noqa: PLC0415
+        from hypothesis import HealthCheck, settings
 
         settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("patient")

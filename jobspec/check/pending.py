@@ -69,3 +69,12 @@ PENDING: Mapping[str, tuple[Pending, ...]] = {
         ),
     ),
 }
+
+# Fields that documents, plans and inventories keep for people, and that change no rendered file and no estimate.
+RECORDED: Mapping[str, Mapping[tuple[str, ...], str]] = {
+    "Cluster": {("fabrics", "oversubscription", "spine"): "estimates and files do not depend on it"},
+    "Inventory": {
+        ("nodes", "serial"): "it identifies the machine, and no two devices may have the same",
+        ("switches", "serial"): "it identifies the machine, and no two devices may have the same",
+    },
+}

@@ -188,7 +188,7 @@ LINKS = {"name": "a name", "size": "a size", "Ecn": "a mapping"}
         ({"type": "object"}, "a mapping"),
         (
             {"type": "object", "patternProperties": {"^[A-Z]+$": {"type": "string"}}},
-            "a mapping of keys of the form `^[A-Z]+$`, each to text",
+            "a mapping of keys, each text, of the form `^[A-Z]+$`, to text",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """The schema from tables of kinds that are made up: options follow from the kind, and data from the trainer."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,8 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import Field
 
+from headway.jobspec.catalog.gpus import gpus
+from headway.jobspec.catalog.models import models
 from headway.jobspec.schema import Tables, document_schema
 from headway.jobspec.spec.section import Section
 from headway.jobspec.units import Bytes, Seconds
@@ -148,7 +151,10 @@ def test_a_quantity_is_written_with_its_unit_and_its_bounds_are_a_comment() -> N
     assert re.fullmatch(pattern, "1GiB")
     assert not re.fullmatch(pattern, "1")
     assert properties["size"] == {
-        "anyOf": [{"type": "string"}, {"type": "null"}],
+        "anyOf": [
+            {"type": "string", "patternErrorMessage": "must be a size, for example `80GiB` or `1.5TB`"},
+            {"type": "null"},
+        ],
         "default": None,
         "$comment": "at least 1B",
         "description": "That may be left out.",
@@ -170,3 +176,24 @@ def test_the_keys_of_an_example_are_in_the_order_of_whoever_wrote_it() -> None:
     tables = replace(TABLES, schedulers={"ordered": Made(Ordered)})
     (example,) = document_schema(tables)["$defs"]["Ordered"]["properties"]["mapping"]["examples"]
     assert list(example) == ["name", "first"]
+
+
+def test_an_editor_shows_words_and_never_a_regular_expression() -> None:
+    """Of every pattern in the schema, wherever it is."""
+    found = [each for each in _schemas(document_schema(TABLES)) if "pattern" in each]
+    assert len(found) > 50
+    assert [each["pattern"] for each in found if not each.get("patternErrorMessage", "").startswith("must be ")] == []
+
+
+def test_fields_of_the_catalogue_offer_all_that_it_has() -> None:
+    definitions = document_schema(TABLES)["$defs"]
+    assert set(definitions["NodeGroup"]["properties"]["gpu"]["examples"]) == gpus().keys()
+    assert set(definitions["Model"]["properties"]["preset"]["examples"]) == models().keys()
+
+
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield each mapping in the schema."""
+    if isinstance(schema, dict):
+        yield schema
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _schemas(each)
