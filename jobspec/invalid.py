@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError, WithJsonSchema
@@ -59,6 +60,10 @@ _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 # A line of a mapping without the space after its colon.
 _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 _LIMITS = ("gt", "ge", "lt", "le")
+_TIME = "time"
+_LONGEST_FLOW = 60
+# The name of a document is near its top.
+_HEAD_BYTES = 65_536
 
 # How a text is brought into its form, by the form's regular expression.
 _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
@@ -89,7 +94,10 @@ def describe(error: ValidationError, model: type[BaseModel], document: Document,
         ]
         problems = [_head_of_kubernetes(head, document)]
     else:
-        problems = []
+        lost = _lost_indents(found, meant, document, prefix)
+        problems = [problem for problem, _ in lost]
+        covered = {loc for _, locs in lost for loc in locs}
+        found = [details for details in found if details["loc"] not in covered]
     targets = {place.target for place in meant.values()}
     problems += [
         _problem(details, model, document, prefix, meant) for details in found if not _echo(details, document, prefix, targets)
@@ -103,6 +111,33 @@ def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Coll
     if details["type"] == "too_short":
         return bool(document.value((*prefix, *details["loc"])))
     return details["type"] == "missing" and names_of((*prefix, *details["loc"])) in targets
+
+
+def _lost_indents(
+    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], document: Document, prefix: Path
+) -> list[tuple[Problem, set[Path]]]:
+    """Return one problem, with the errors that it covers, for each section whose fields are not below it: an empty one with its fields
+    at the top, and a kind with its options beside it."""
+    lost: list[tuple[Problem, set[Path]]] = []
+    for section in dict.fromkeys(
+        loc[:-1] for loc, place in meant.items() if place.target == (*names_of((*prefix, *loc[:-1])), "options")
+    ):
+        # A misspelt `options` is there.
+        keys = [loc for loc, place in meant.items() if loc[:-1] == section and place.hint.fix is None]
+        if len(keys) > 1:
+            names = listed([str(loc[-1]) for loc in keys])
+            message = f"{names} are not fields of `{dotted((*prefix, *section))}`"
+            hint = "they belong under `options`: indent them below it"
+            lost.append((Problem("HW201", document.name, (*prefix, *keys[0]), message, hint, at_key=True), set(keys)))
+    for details in found:
+        loc = details["loc"]
+        keys = [key for key, place in meant.items() if len(key) == 1 and place.target is not None and place.target[:-1] == loc]
+        if details["type"] in _MAPPINGS and details["input"] is None and not prefix and keys:
+            names = listed([str(key[-1]) for key in keys])
+            message = f"`{dotted(loc)}` is empty, and {names} beside it belong{'s' if len(keys) == 1 else ''} in it"
+            hint = f"indent {names} below `{loc[-1]}`"
+            lost.append((Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *keys}))
+    return lost
 
 
 def _head_of_kubernetes(head: Sequence[str], document: Document) -> Problem:
@@ -166,6 +201,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if kind in (MISSING_UNIT, NOT_A_QUANTITY):
         notation = None if info is None else _notation(info.annotation, *info.metadata)
         hint = repair.quantity(notation.name, document.value(path)) if notation is not None else None
+        if notation is not None and notation.name == _TIME and info is not None:
+            hint = repair.bare_time(document.value(path), partial(_is_within, info)) or hint
         advice = hint or f"write it as {_examples(info) or context['examples']}"
         if kind == MISSING_UNIT:
             return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
@@ -182,23 +219,45 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         )
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
-    return problem("HW204", message, _of_form(context.get("pattern"), document.value(path)) or _about(loc, model))
+    hint = _name_in_file(document, path) or _of_form(context.get("pattern"), document.value(path))
+    return problem("HW204", message, hint or _about(loc, model))
+
+
+def _name_in_file(document: Document, path: Path) -> Hint | None:
+    """Return the name of the Cluster document whose file stands in place of its name."""
+    folder, file = document.folder(path), document.value(path)
+    if path[0] != "cluster" or folder is None or not isinstance(file, str) or not file.endswith((".yaml", ".yml")):
+        return None
+    try:
+        text = (folder / file).read_bytes()[:_HEAD_BYTES].decode(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^name: *[\"']?([a-z0-9][-a-z0-9]*)", text, re.MULTILINE)
+    return None if found is None else Hint(f"write `{found[1]}`, the `name` in that document", found[1])
 
 
 def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, path: Path) -> Hint | None:
     """Return what to write for a value of the wrong type; None if that is unknown."""
     value = document.value(path)
-    if kind == "dict_type" and isinstance(value, list):
+    if kind in _MAPPINGS and isinstance(value, list):
         return _pairs(value)
+    if kind in ("tuple_type", "list_type") and isinstance(value, dict) and value:
+        return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
+    if kind in ("int_type", "string_type") and isinstance(value, list):
+        return _of_list(kind, value, inside=isinstance(loc[-1], int))
     if path not in document.scalars or value is None:
         return None
     if kind == "string_type":
         return _in_quotes(document, path)
     if kind in ("int_type", "int_from_float", "float_type"):
-        return repair.number(value, whole=kind != "float_type")
+        if loc[-1] == "warmup_steps" and (share := _share_of_steps(value, document)) is not None:
+            return share
+        return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
+        if (item := _item(info)) is not None:
+            return Hint(f"write `[{{{item}: {flow(value)}}}]`", f"[{{{item}: {flow(value)}}}]")
         return repair.items(value, None if loc[-1] in ("argv", "run") else ",")
     if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{pair[1]}: {pair[2]}"
@@ -208,12 +267,56 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
 
 
+def _item(info: FieldInfo | None) -> str | None:
+    """Return the field that people write in place of a whole item of the list, if items are sections that need it."""
+    section = None if info is None else model_of(info.annotation)
+    if section is None or not issubclass(section, BaseModel):
+        return None
+    return next((name for name in _SHORT if name in field_names(section)), None)
+
+
+def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:
+    """Return what to write for a list in place of one value, which may be `inside` of a list."""
+    if kind == "int_type":
+        return Hint(f"write `{len(items)}`, the number of them", str(len(items))) if items else None
+    return Hint("write each as an item of the list around it") if inside and items else None
+
+
+def _share_of_steps(value: Any, document: Document) -> Hint | None:
+    """Return the steps that a share of the run is, `3%` of `steps`."""
+    steps, share = document.value(("steps",)), re.fullmatch(r"([0-9.]{1,6})\s*%", str(value).strip())
+    if share is None:
+        return None
+    if not isinstance(steps, int) or share[1].count(".") > 1:
+        return Hint("write a number of steps")
+    found = round(float(share[1]) / 100 * steps)
+    return Hint(f"write `{found}`, which is {share[1]} % of {steps} steps", str(found))
+
+
+def _short_flow(value: Any) -> str:
+    text = flow(value)
+    return f"`{text}`" if len(text) <= _LONGEST_FLOW else f"`{text[:_LONGEST_FLOW]}...`"
+
+
+def _is_within(info: FieldInfo, seconds: float) -> bool:
+    """Return whether the field's bounds hold the value."""
+    limits = {name: getattr(each, name) for each in info.metadata for name in _LIMITS if hasattr(each, name)}
+    return bool(
+        seconds >= limits.get("ge", seconds)
+        and seconds <= limits.get("le", seconds)
+        and seconds > limits.get("gt", float("-inf"))
+        and seconds < limits.get("lt", float("inf"))
+    )
+
+
 def _pairs(items: list[Any]) -> Hint | None:
     """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
     pairs: dict[str, Any] = {}
     for item in items:
         if isinstance(item, dict) and item.keys() == {"name", "value"}:
             pairs[str(item["name"])] = item["value"]
+        elif isinstance(item, dict) and len(item) == 1:
+            pairs |= item
         elif isinstance(item, str) and "=" in item:
             name, _, pairs[name] = item.partition("=")
         else:
@@ -225,7 +328,7 @@ def _of_form(pattern: Any, value: Any) -> Hint | None:
     """Return the text that has the form, if the value is near to one."""
     fix = _REPAIRS.get(str(pattern))
     hint = fix(value) if fix is not None else None
-    return hint if hint is not None and hint.fix is not None and re.fullmatch(str(pattern), hint.fix.strip('"')) else None
+    return hint if hint is not None and (hint.fix is None or re.fullmatch(str(pattern), hint.fix.strip('"'))) else None
 
 
 def _examples(info: FieldInfo | None) -> str | None:

@@ -113,6 +113,8 @@ class _Reader:
         if not isinstance(self.data, dict) and not self.problems:
             found = "empty" if self.data is None else "not a mapping"
             hint = "begin with `apiVersion: headway/v1alpha1` and `kind: TrainingJob` or `kind: Cluster`"
+            if isinstance(self.data, list):
+                found, hint = "a list, not a mapping", "remove the `- ` before its fields; each document has a file of its own"
             self._problem("HW113", None, f"the document is {found}", hint)
 
     def _node(self, path: Path, event: yaml.Event) -> Any:
@@ -149,7 +151,13 @@ class _Reader:
         """Return the key, or None when it cannot be used; then its value is read past."""
         self._refuse(event)
         if not isinstance(event, yaml.ScalarEvent):
-            self._problem("HW109", self._span(event), "this key is a list or a mapping; a key is text", None)
+            line = LINE_BREAK.split(self.text)[self._span(event)[0]]
+            if "{{" in line or "{%" in line:
+                hint = "render the template first: headway fills in no `{{ }}`"
+                self._problem("HW109", self._span(event), "the file is a template that was not rendered", hint)
+                raise _StopError
+            hint = "write the key as text; quote a value that begins with `{` or `[`"
+            self._problem("HW109", self._span(event), "this key is a list or a mapping; a key is text", hint)
             self._skip(event)
             return None
         value, shown = self._scalar(event), clipped(event.value)

@@ -11,7 +11,7 @@ from typing import Any
 from headway.jobspec import units
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import write_bits_per_second, write_bytes, write_bytes_per_second, write_parts
-from headway.jobspec.suggest import Hint
+from headway.jobspec.suggest import Hint, joined_or
 
 _NUMBER = r"[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _MEASURED = re.compile(rf"({_NUMBER})\s*([a-z%]*)\s*((?:[a-z].*)?)", re.IGNORECASE)
@@ -56,6 +56,14 @@ _SEQUENCES = frozenset(
     ("sequence", "sequences", "seq", "seqs", "sample", "samples", "example", "examples", "sentence", "sentences", "row", "rows")
 )
 _TOKENS = frozenset(("token", "tokens", "tok", "toks", "tks"))
+# A number with a word or a sign before or behind it: `$63.30`, `last 4`, `60%`, `32,`.
+_NUMBER_WITH_UNIT = re.compile(rf"(-?)(?:[$€£~]|USD|last|first|about|at most)?\s*({_NUMBER})\s*([A-Za-z%]*)[,;.]?", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]|\{\{")
+# Fields in which `k` is 1024.
+_IN_TOKENS = ("sequence", "max_positions")
+_TIMES_IN_NAMES: Mapping[str, str] = {"_ms": "ms", "seconds": "s", "_s": "s", "minutes": "m", "hours": "h", "days": "d"}
+_MILLISECONDS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
+_COUNTED = frozenset(("steps", "step", "x", "gpus", "nodes", "cores", "ranks", "layers", "heads", "usd", "eur", "times"))
 _NO_LIMIT = frozenset(("infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
 # A number this large without a unit is a number of bytes: no other unit was meant.
 _SURELY_BYTES = 1_000_000
@@ -67,22 +75,43 @@ def quantity(name: str, value: Any) -> Hint | None:
     return Hint(f"write `{found}`", flow(found)) if isinstance(found, str) else found
 
 
-def number(value: Any, whole: bool) -> Hint | None:
-    """Return the number that a text or another number is meant to be: `"32"`, `32.0`, `100k`, `1e5`."""
+def number(value: Any, whole: bool, field: str = "") -> Hint | None:
+    """Return the number that a text or another number is meant to be in this field: `"32"`, `100k`, `1e5`, `500 steps`, `$63.30`."""
     if not _is_plain(value):
         return None
     if isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{1,15}|0o[0-7]{1,20}|0b[01]{1,60}", value.strip()):
         return Hint(f"write `{int(value, 0)}`", str(int(value, 0)))
-    found = re.fullmatch(rf"(-?{_NUMBER})\s*([kmgtKMGT]i?)?\s*(%?)", str(value).strip())
-    amount = None if found is None else _decimal(found[1].removeprefix("-"))
+    if isinstance(value, str) and _VARIABLE.search(value):
+        return Hint("write the number itself: no variables are filled in")
+    found = _NUMBER_WITH_UNIT.fullmatch(str(value).strip().rstrip(",;"))
+    amount = None if found is None else _decimal(found[2])
     if found is None or amount is None:
         return None
-    amount *= units.PREFIXES[_WORDS_OF_PREFIXES[(found[2] or "").lower()]]
-    amount = (amount / 100 if found[3] else amount) * (-1 if found[1].startswith("-") else 1)
-    if whole and amount != amount.to_integral_value():
+    if field in _IN_TOKENS and (found[3] or "").lower() == "k" and amount < 1024:
+        text = _plain(amount * 1024)
+        return Hint(f"write `{text}` ({_plain(amount)} x 1024)", text)
+    scaled = _in_unit_of(field, amount, found[3] or "", whole)
+    if scaled is None or (whole and scaled != scaled.to_integral_value()):
         return None
-    text = _plain(amount)
+    text = _plain(-scaled if found[1] else scaled)
     return Hint(f"write `{text}`", text)
+
+
+def _in_unit_of(field: str, amount: Decimal, word: str, whole: bool) -> Decimal | None:
+    """Return the number in the unit that the field's name has; None where the word is no unit of it."""
+    unit = word.lower()
+    if "percent" in field:
+        fraction = not unit and 0 < amount < 1
+        return amount * 100 if fraction else amount if unit in ("", "%", "percent", "pct") else None
+    if unit in ("%", "percent", "pct"):
+        return None if whole else amount / 100
+    if unit in _TIME_UNITS and (own := next((each for end, each in _TIMES_IN_NAMES.items() if field.endswith(end)), None)):
+        name, scale = _TIME_UNITS[unit]
+        return amount * Decimal(scale) * _MILLISECONDS[name] / _MILLISECONDS[own]
+    if unit in _WORDS_OF_PREFIXES:
+        return amount * units.PREFIXES[_WORDS_OF_PREFIXES[unit]]
+    # The unit may be the field's own name: `500 steps` of warm-up, `8 gpus`, `4 layers`.
+    return amount if unit.rstrip("s") in field or unit in _COUNTED else None
 
 
 def boolean(value: Any) -> Hint | None:
@@ -99,13 +128,19 @@ def name(value: Any) -> Hint | None:
     """Return the DNS label nearest to a text: `Llama_70B` becomes `llama-70b`."""
     if not isinstance(value, str):
         return None
-    stem = re.sub(r"\.ya?ml$", "", value.strip().rpartition("/")[2])
+    if re.search(r"\.ya?ml$", value.strip()):
+        return Hint("write the `name` in that document, not its file")
+    stem = value.strip().rpartition("/")[2]
     found = re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9]+", "-", stem.lower())).strip("-")[:63].strip("-")
     return Hint(f"write `{found}`", flow(found)) if found else None
 
 
 def variable(value: Any) -> Hint | None:
     """Return the name of a variable nearest to a text: `my-var` becomes `my_var`."""
+    if "://" in str(value):
+        return Hint(
+            "write the name of a variable, for example `RUN_WEBHOOK`, and set it to the address where the job is submitted"
+        )
     found = re.sub(r"[^A-Za-z0-9_]+", "_", str(value).strip()).strip("_")
     found = f"_{found}" if found[:1].isdigit() else found
     return Hint(f"write `{found}`", found) if found else None
@@ -149,6 +184,24 @@ def store(value: Any) -> Hint | None:
     return Hint(f"write `{url}`", flow(url)) if url != value else None
 
 
+def bare_time(value: Any, accepts: Callable[[float], bool]) -> Hint | None:
+    """Return the times that a number without a unit may mean, of those that the field accepts."""
+    if not _is_plain(value) or not re.fullmatch(_NUMBER, str(value).strip()):
+        return None
+    text = str(value).strip()
+    words = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    fitting = [unit for unit in words if _seconds(f"{text}{unit}", accepts)]
+    times, meant = [f"`{text}{unit}`" for unit in fitting], [words[unit] for unit in fitting]
+    return Hint(f"write {joined_or(times)} for {joined_or(meant)}") if fitting else None
+
+
+def _seconds(text: str, accepts: Callable[[float], bool]) -> bool:
+    try:
+        return accepts(units.parse_seconds(text))
+    except ValueError:
+        return False
+
+
 def items(value: Any, separator: str | None = None) -> Hint | None:
     """Return the list that a single text is meant to be, its parts between `separator` (blanks if None)."""
     if not isinstance(value, str) or not value.strip():
@@ -163,7 +216,10 @@ def _is_plain(value: Any) -> bool:
 
 def _decimal(text: str) -> Decimal | None:
     """Return the number, thousands between commas or underscores; None for anything else."""
-    if "," in text and not re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", text):
+    if re.fullmatch(r"0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})", text):
+        # A decimal comma.
+        text = text.replace(",", ".")
+    elif "," in text and not re.fullmatch(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?", text):
         return None
     try:
         found = Decimal(text.replace(",", "").replace("_", ""))
@@ -206,7 +262,7 @@ def _time(text: str) -> str | Hint | None:
         weeks, days, hours, minutes, seconds = (int(each or 0) for each in iso.groups())
         return write_parts((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds)
     if re.fullmatch(_NUMBER, text):
-        return Hint(f"write `{text}s` for seconds, `{text}m` for minutes")
+        return Hint(f"write {joined_or([f'`{text}{unit}`' for unit in 'smhd'])}, for seconds, minutes, hours or days")
     if text.lower() in _NO_LIMIT:
         return Hint("leave it out where there is no limit")
     return _time_parts(text)

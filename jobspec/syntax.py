@@ -35,7 +35,8 @@ def explain(error: yaml.YAMLError, lines: list[str]) -> Explained:
     here, begin = _place(getattr(error, "problem_mark", None)), _place(getattr(error, "context_mark", None))
     found = None
     if here is not None and here.line < len(lines):
-        found = _tab(lines, here) or _by_kind(what, context, lines, here, begin)
+        found = _conflict(lines) or _indent(lines[: here.line + 1]) or _tab(lines, here)
+        found = found or _by_kind(what, context, lines, here, begin)
     if found is not None and found.place is not None and _has_credential(lines[found.place.line]):
         found = Explained(found.message, _HINT, found.place)
     if found is not None:
@@ -57,6 +58,25 @@ def _place(mark: yaml.Mark | None) -> Span | None:
 
 def _at(line: int, column: int, length: int = 1) -> Span:
     return Span(line, column, line, column + length)
+
+
+def _conflict(lines: list[str]) -> Explained | None:
+    """Explain the conflict markers of git."""
+    marked = next((number for number, line in enumerate(lines) if re.match(r"<{7} |>{7} |={7}$", line)), None)
+    if marked is None:
+        return None
+    hint = "keep one of the two sides, and remove the lines with `<<<<<<<`, `=======` and `>>>>>>>`"
+    return Explained("the file has conflict markers of a merge", hint, _at(marked, 0, len(lines[marked].rstrip())))
+
+
+def _indent(lines: list[str]) -> Explained | None:
+    """Explain no-break spaces in an indentation, which look like spaces."""
+    for number, line in enumerate(lines):
+        indent = re.match(rf"[ {_NO_BREAK}]*", line)
+        if indent is not None and _NO_BREAK in indent[0]:
+            message = "no-break spaces (U+00A0) in the indentation"
+            return Explained(message, "indent with plain spaces", _at(number, 0, indent.end()), " " * indent.end())
+    return None
 
 
 def _tab(lines: list[str], here: Span) -> Explained | None:

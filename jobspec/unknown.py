@@ -1,18 +1,22 @@
 """Finds what an unknown field is meant to be: a misspelt field, another program's name for one, or a field of another section."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from headway.jobspec import aliases
+from headway.jobspec import aliases, repair
 from headway.jobspec.document import Document, Path
 from headway.jobspec.flow import flow
+from headway.jobspec.notation import notation_of, write_parts
+from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
 from headway.jobspec.suggest import Hint, did_you_mean, joined_or, listed, nearest
+from headway.jobspec.units import parse_seconds
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
 _SLIP = 0.72
@@ -22,8 +26,12 @@ _CHOICE = ("kind", "options")
 HEAD = ("metadata", "spec")
 # What is listed is read: a section with more fields is described in docs/spec.md.
 _LISTED = 12
+# The units of times in the names that other programs give to fields.
+_UNITS: Mapping[str, str] = {"seconds": "s", "_sec": "s", "_secs": "s", "minutes": "m", "_mins": "m", "hours": "h", "days": "d"}
 # Longer values are not repeated in a hint.
 _SHOWN = 40
+# The field that a note begins with.
+_TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 
 
 @dataclass(frozen=True)
@@ -45,16 +53,14 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         return Meaning(Hint(f"did you mean `{one}`?", one), (*here, one))
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
-    if note := aliases.note(kind, key) if not prefix else None:
-        return Meaning(Hint(note))
-    found = aliases.places(kind, key)
-    renamed = next((place[-1] for place in found if place[:-1] == here and place[-1] in fields), None)
+    if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
+        told = _TOLD.match(note)
+        return Meaning(Hint(note), (*here, told[1]) if told is not None and told[1] in fields else None)
+    # Of options, those of another kind are not among the fields.
+    found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
+    renamed = next((place[-1] for place in found if place[:-1] == here), None)
     if renamed is not None:
-        value = document.value((*prefix, *loc))
-        meant = _translated(fields[renamed], value)
-        if meant != value:
-            return Meaning(Hint(f"write `{renamed}: {meant}`"), (*here, renamed))
-        return Meaning(Hint(f"headway calls it `{renamed}`", renamed), (*here, renamed))
+        return Meaning(_renamed(renamed, owner, (*prefix, *loc), document), (*here, renamed))
     homes = tuple(dict.fromkeys(_homes(key, model))) if not prefix else ()
     if homes:
         where = joined_or([f"in `{'.'.join(home)}`" if home else "at the top of the document" for home in homes[:3]])
@@ -125,17 +131,63 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
-def _translated(info: FieldInfo | None, value: Any) -> Any:
-    """Return the field's value for one that other programs write; the value itself if no single one is meant."""
+def _renamed(name: str, owner: type[BaseModel], path: Path, document: Document) -> Hint:
+    """Return the hint for a field that is called `name` here: its new name alone if the value stays as it is."""
+    info, value = field_names(owner)[name], document.value(path)
+    meant = _translated(info, value, str(path[-1]))
+    if meant != value and path not in document.credentials:
+        return Hint(f"write `{name}: {flow(meant)}`")
+    if path in document.scalars and not accepts(info, value):
+        return Hint(f"headway calls it `{name}`: {field_descriptions(owner)[name].rstrip('.')}")
+    return Hint(f"headway calls it `{name}`", name)
+
+
+def accepts(info: FieldInfo, value: Any) -> bool:
+    """Return whether the field takes the value."""
+    try:
+        form: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+        TypeAdapter(form).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
+    """Return the field's value for one that other programs write in a field called `key`; the value itself if no single one is meant."""
+    if info is None or value is None or isinstance(value, dict | list | bool):
+        return value
     allowed = literals_of(info)
-    found = [] if isinstance(value, dict | list) or str(value) in allowed else aliases.values(str(value), allowed)
-    return found[0] if len(found) == 1 else value
+    found = [] if str(value) in allowed else aliases.values(str(value), allowed)
+    if len(found) == 1:
+        return found[0]
+    notation = next((each for each in map(notation_of, _json_schemas(info)) if each is not None), None)
+    if notation is None or accepts(info, value):
+        return value
+    unit = next((unit for end, unit in _UNITS.items() if aliases.normal(key).endswith(end)), "")
+    hint = repair.quantity(notation.name, f"{value}{unit}")
+    text = hint.fix if hint is not None and hint.fix is not None else f"{value}{unit}"
+    if not accepts(info, text):
+        return value
+    return write_parts(round(parse_seconds(text))) if notation.name == "time" and unit else text
+
+
+def _json_schemas(info: FieldInfo) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas of the field's types."""
+    for each in (*info.metadata, *_inner(info.annotation)):
+        if isinstance(each, WithJsonSchema):
+            yield each.json_schema or {}
+
+
+def _inner(annotation: Any) -> Iterator[Any]:
+    for each in get_args(annotation):
+        yield each
+        yield from _inner(each)
 
 
 def _written(name: str, info: FieldInfo | None, path: Path, document: Document) -> str:
-    """Return the field under its name here, with the value that it has in the document if that is short."""
-    value = _translated(info, document.value(path))
-    shown = "" if path in document.credentials else flow(value)
+    """Return the field under its name here, with the value that it has in the document if the field takes it and it is short."""
+    value = _translated(info, document.value(path), str(path[-1]))
+    shown = "" if path in document.credentials or (info is not None and not accepts(info, value)) else flow(value)
     return f"`{name}: {shown}`" if path in document.scalars and 0 < len(shown) <= _SHOWN else f"`{name}`"
 
 

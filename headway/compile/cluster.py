@@ -90,7 +90,8 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
     message = f"no Cluster document called `{name}` {where}"
     hint = did_you_mean(name, seen, "clusters") if seen else Hint("put its Cluster document beside the job")
     if unreadable and nearest(name, seen) is None:
-        hint = Hint(f"{listed(map(str, unreadable))} cannot be read; run `headway check` to see why")
+        # Their problems, which come before, are the reason.
+        return None
     yield from located([Problem("HW401", JOB, ("cluster", index), message, hint.text, fix=hint.fix)], job)
     return None
 

@@ -6,7 +6,8 @@ import re
 from headway.jobspec.suggest import nearest
 
 _KINDS = ("TrainingJob", "Cluster", "Inventory")
-_VERSION = re.compile(rb"""^["']?apiVersion["']?[ \t]*:[ \t]*["']?([^\s"'#]*)""", re.MULTILINE)
+# A list of documents is none, and is meant to be one.
+_VERSION = re.compile(rb"""^(?:- )?["']?apiVersion["']?[ \t]*:[ \t]*["']?([^\s"'#]*)""", re.MULTILINE)
 _KIND = re.compile(rb"""^["']?kind["']?[ \t]*:[ \t]*["']?([^\s"'#]*)""", re.MULTILINE)
 # A document with one of headway's kinds, or its version under a misspelt key, and no foreign apiVersion, is headway's, with a mistake.
 _MEANT = re.compile(

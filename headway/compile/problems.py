@@ -80,13 +80,20 @@ class Problems:
 _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW314": ("HW301",),
     "HW315": ("HW301", "HW314", "HW413"),
+    "HW313": ("HW210",),
     "HW318": ("HW301",),
     "HW321": ("HW210",),
+    "HW326": ("HW317", "HW318"),
     "HW413": ("HW301",),
+    "HW424": ("HW215",),
     "HW716": ("HW701",),
 }
 # Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
-_EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {"HW301": ("HW403",), "HW305": ("HW403",)}
+_EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
+    "HW301": ("HW403",),
+    "HW305": ("HW403",),
+    "HW518": ("HW526",),
+}
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:

@@ -123,7 +123,7 @@ class Sources:
 
     def _is_of_kind(self, path: Path, kind: str) -> bool:
         content = self._content(path) or b""
-        if kind.encode() not in content:
+        if kind.encode() not in plain(content):
             return False
         document = self.load(path)[0]
         if document.data is not None:

@@ -106,7 +106,7 @@ _OFF = {
 
 
 # A reference to a variable, or a home directory, as a shell would expand it.
-_EXPANDED = re.compile(r"~(?:/|$)|.*?\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)", re.DOTALL)
+_EXPANDED = re.compile(r"~(?:/|$)|.*?(?:\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]+\))|`[^`]+`)", re.DOTALL)
 
 
 def is_for_a_shell(text: str) -> bool:

@@ -73,7 +73,7 @@ def _check_end(job: TrainingJob) -> Iterator[Problem]:
         elif end is not None and steps is None and begins >= end:
             key = "from_step" if entry.rollback_to is None else "rollback_to"
             message = f"`{key}` {begins} is never reached: the run ends after {counted(end, 'step')}"
-            hint = "set more `steps` in the same entry, for example `set: {steps: " + f"{2 * end}" + "}`"
+            hint = f"use less than {end}, or set more `steps` in the same entry, for example `set: {{steps: {2 * begins}}}`"
             yield Problem("HW218", JOB, ("history", index, key), message, hint)
         if isinstance(steps, int):
             ends.append((begins, steps))

@@ -11,7 +11,7 @@ from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.pending import check_pending
 from headway.jobspec.check.tiers import check_peer, check_tiers
-from headway.jobspec.notation import counted
+from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
@@ -196,6 +196,14 @@ def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
+def _check_run_limit(job: TrainingJob) -> Iterator[Problem]:
+    attempt, run = job.limits.attempt.time, job.limits.run.time
+    if attempt is not None and run is not None and attempt > run:
+        message = f"an attempt of {write_duration(attempt)} is longer than the whole run, {write_duration(run)}"
+        hint = f"set `limits.attempt.time` to at most {write_duration(run)}"
+        yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING, fix=write_duration(run))
+
+
 def _check_time(job: TrainingJob) -> Iterator[Problem]:
     """Check the times: the scheduler asks the job to save and stop so long before it ends it; nodes may take so long to start."""
     time, grace, join = job.limits.attempt.time, job.resilience.grace, job.resilience.timeouts.join
@@ -229,6 +237,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("optimizer",), _check_decay),
     (("optimizer", "steps"), _check_decay_fits),
     (("limits",), _check_cost_limit),
+    (("limits",), _check_run_limit),
     (("limits", "resilience"), _check_time),
     (("environment",), _check_names),
     (("environment", "resilience"), check_webhook),

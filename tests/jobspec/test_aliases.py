@@ -23,9 +23,11 @@ PLACES = [(kind, place) for kind, fields in TABLE["fields"].items() for place in
 
 def fields_at(kind: str, section: tuple[str, ...]) -> set[str]:
     """Return the fields of the section of a document; of options, those of all kinds."""
-    if section and section[-1] == "options":
+    if section[1:2] == ("options",):
         tables: dict[str, Any] = {"scheduler": SCHEDULERS, "trainer": TRAINERS, "data": TRAINERS["builtin"].data}
-        return {name for each in tables[section[0]].values() for name in field_names(each.options)}
+        owners = [owner_of(each.options, section[2:]) for each in tables[section[0]].values()]
+        assert any(owners), section
+        return {name for each in owners if each is not None for name in field_names(each)}
     owner = owner_of(MODELS[kind], section)
     assert owner is not None, section
     return set(field_names(owner))
@@ -46,6 +48,10 @@ def test_no_name_has_both_a_field_of_its_own_section_and_a_note() -> None:
     for kind, notes in TABLE["notes"].items():
         for name, text in notes.items():
             assert note(kind, name) == text
+            if "." in kind:
+                # The fields of a section come first.
+                assert name not in fields_at(kind.partition(".")[0], tuple(kind.split(".")[1:])), name
+                continue
             assert not any(len(place) == 1 for place in places(kind, name)), name
 
 

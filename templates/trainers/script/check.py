@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.environment import is_for_a_shell
+from headway.jobspec.flow import flow
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, MAX_PROBLEMS, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
@@ -36,6 +37,8 @@ _DEFAULTS = {
 } | {"layout.dp_shard": 1, "batch.sequence": 1}
 _SHOWN = 4
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_OF_A_SHELL = frozenset({">", ">>", "<", "2>&1", "&>", "|", "||", "&&", "&", ";", "2>"})
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "env"})
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "headway", "srun", "mpirun", "mpiexec"})
 
 
@@ -51,6 +54,10 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
         for message, mend in mistakes(argument, known, invalid):
             wrong += 1
             yield Problem("HW312", JOB, (*_ARGV, index), message, mend.text, fix=mend.fix)
+        if argument in _OF_A_SHELL:
+            message = f"the script gets `{argument}` as an argument: no shell reads the list"
+            hint = "remove it and what belongs to it; each rank's output is in the run's `attempts/<k>/logs`"
+            yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
         if is_for_a_shell(argument):
             message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
             hint = "write the value out, or read the variable in the script"
@@ -68,7 +75,10 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
     first, at = options.argv[0], (*_ARGV, 0)
     command = PurePosixPath(first).name
     words = first.split()
-    if len(words) > 1 and (_PYTHON.fullmatch(PurePosixPath(words[0]).name) or PurePosixPath(words[0]).name in _LAUNCHERS):
+    if len(words) > 1 and words[0].endswith(".py"):
+        hint = f"write each argument as an item of its own: `{flow(words)}`"
+        yield Problem("HW210", JOB, at, f"`{first}` is one argument, and no script has this name", hint)
+    elif len(words) > 1 and (_PYTHON.fullmatch(PurePosixPath(words[0]).name) or PurePosixPath(words[0]).name in _LAUNCHERS):
         message = f"`{first}` is one argument, and no script has this name"
         hint = "write each argument as an item of its own, and begin with the script: `[train.py, --steps=100]`"
         yield Problem("HW210", JOB, at, message, hint)
@@ -76,12 +86,20 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
         yield Problem("HW210", JOB, at, "`-m` in place of the script", "set `module: true` and put the module first")
     elif _PYTHON.fullmatch(command):
         yield Problem("HW210", JOB, at, f"`{first}` in place of the script", "remove it: every rank runs the script by Python")
+    elif command in _SHELLS:
+        message = f"`{first}` in place of the script: every rank runs the script by Python"
+        yield Problem("HW210", JOB, at, message, "put the script first, and each of its arguments as an item of its own")
     elif command in _LAUNCHERS:
         message = f"`{first}` in place of the script: headway starts the ranks itself"
         yield Problem("HW210", JOB, at, message, f"remove `{first}` and its options, and put the script first")
     elif options.module and first.endswith(".py"):
         message = f"`module: true` with the file `{first}`"
-        yield Problem("HW210", JOB, at, message, "remove `module: true`, or name the module, for example `research.train`")
+        yield Problem("HW210", JOB, at, message, f"remove `module: true`, or name the module: `{module_of(first)}`")
+
+
+def module_of(file: str) -> str:
+    """Return the module in the file: `torchtitan/train.py` is `torchtitan.train`."""
+    return ".".join(part for part in PurePosixPath(file).with_suffix("").parts if part not in ("/", ".", ".."))
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:
@@ -114,6 +132,9 @@ def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | N
     if plan.model is not None and not _is_model_told(options, used, plan.spec["model"]["config"]):
         yield "model"
     for name in NAMES:
+        if name == "layout.ep" and plan.model is not None and plan.model.experts is None:
+            # Its own problem says that it has no effect.
+            continue
         if section_of(name) not in _NOT_ASKED and name not in used and _is_said(plan, name, known[name]):
             yield name
 
