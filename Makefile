@@ -94,21 +94,37 @@ compat: $(COMPAT:%=.venv-compat/%/installed.stamp)
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
-# Real parts mostly wait for daemons, so the tests that compute run beside them: those of one process, then those that train a little, two
-# files at a time. Whole runs and the fabric, whose timers are short, run by themselves. Some tests send interrupts, which processes ignore
-# that a shell has started in the background.
+# Tests of real parts and of whole runs mostly wait, for daemons, timers and each other: three lanes of them, one test at a time in each, run
+# beside the lane that computes, which takes the processors that they leave. Some tests send interrupts, which processes ignore that a shell
+# has started in the background.
 PYTEST := env --default-signal=INT $(BIN)/python -m pytest
-REAL := tests/real/kubernetes tests/real/pulumi tests/real/slurm
-ALONE := tests/faults tests/real
 # What belongs to make soak and make test-fixtures.
 ONCE := not variant and not fixture
-test: lint
-	@real=$$(mktemp); trap 'kill $$pid 2>/dev/null; rm -f $$real' EXIT; trap 'exit 130' INT TERM; \
-	$(PYTEST) -m 'slow and $(ONCE)' $(REAL) >$$real 2>&1 & pid=$$!; failed=0; \
-	$(PYTEST) -m '(calm or not slow) and $(ONCE)' -n 2 || failed=1; \
-	$(PYTEST) -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
-	wait $$pid || failed=1; cat $$real; \
-	$(PYTEST) -m 'slow and not calm and $(ONCE)' $(ALONE) $(REAL:%=--ignore=%) || failed=1; \
+# The folders whose tests all are calm (tests/conftest.py): those that train a little are elsewhere.
+CALM := compile jobspec planner properties report templates
+LANES := lane-slurm lane-kubernetes lane-runs lane-computing
+test: .venv/dev.stamp
+	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(LANES)) $(LANES)
+
+# What a waiting lane prints is shown at its end.
+lane_of = out=$$(mktemp); trap 'kill $$pid 2>/dev/null' INT TERM; \
+	$(PYTEST) -m 'slow and $(ONCE)' $(1) >$$out 2>&1 & pid=$$!; wait $$pid; code=$$?; cat $$out; rm $$out; exit $$code
+
+lane-slurm:
+	@$(call lane_of,tests/real/slurm)
+
+lane-kubernetes:
+	@$(call lane_of,tests/real/kubernetes tests/real/pulumi tests/real/ssh)
+
+lane-runs:
+	@$(call lane_of,tests/faults tests/real/fabric tests/real/sonic)
+
+lane-computing:
+	@nice -n 10 $(MAKE) --no-print-directory lint
+	@failed=0; \
+	nice -n 10 $(PYTEST) -m '(calm or not slow) and $(ONCE)' -n 2 || failed=1; \
+	nice -n 10 $(PYTEST) -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile \
+	    --ignore=tests/real --ignore=tests/faults $(CALM:%=--ignore=tests/%) || failed=1; \
 	exit $$failed
 
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt

@@ -79,6 +79,10 @@ def clusters_named_by(inventories: Iterable[Parsed[Inventory]], sources: Sources
 
 def _clusters_near(folder: Path, sources: Sources) -> dict[Path, str | None]:
     """Names of the clusters whose inventories may be in the folder."""
+    return sources.once(("clusters near", folder), lambda: _find_clusters_near(folder, sources))
+
+
+def _find_clusters_near(folder: Path, sources: Sources) -> dict[Path, str | None]:
     folders = [folder, folder.parent] if folder.resolve().name == FOLDER else [folder]
     return {path: _name(sources.load(path)[0]) for each in folders for path in sources.of_kind(each, "Cluster")}
 

@@ -117,8 +117,8 @@ class Sources:
     def of_kind(self, folder: Path, kind: str) -> list[Path]:
         """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order."""
         if (folder, kind) not in self._of_kind:
-            found = [path for path in _files(folder) if self._is_headway(path) and self._is_of_kind(path, kind)]
-            self._of_kind[folder, kind] = found
+            documents = self.once(("documents", folder), lambda: [path for path in _files(folder) if self._is_headway(path)])
+            self._of_kind[folder, kind] = [path for path in documents if self._is_of_kind(path, kind)]
         return self._of_kind[folder, kind]
 
     def _is_of_kind(self, path: Path, kind: str) -> bool:

@@ -5,7 +5,6 @@ when the probes show evidence for it (`Hang.why`), or when its section's timeout
 missing heartbeats indicate a problem of a network or a node, which the coordinator handles.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -463,5 +462,13 @@ def _standing(rank: int, each: _Rank, look: _Look) -> Standing:
     held = _is_held(look)
     idle = look.at_s - look.idle_s >= PROBES_APART_S - 1e-6
     probe = look.probe
-    standing = Standing(rank, each.step, probe.where or each.section, probe.stack, held=held, waits_on=probe.waits_on)
-    return dataclasses.replace(standing, stopped=held and probe.state in "TZ", idle=idle and probe.state == "S")
+    return Standing(
+        rank,
+        each.step,
+        probe.where or each.section,
+        probe.stack,
+        stopped=held and probe.state in "TZ",
+        held=held,
+        idle=idle and probe.state == "S",
+        waits_on=probe.waits_on,
+    )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import CALM
+
 ROOT = Path(__file__).parents[2]
 
 if shutil.which("make") is None:
@@ -25,3 +27,12 @@ def test_help_names_every_target() -> None:
 def test_what_every_target_would_do_is_known() -> None:
     for target in re.findall(r"^make (\S+)", make("help"), re.MULTILINE):
         make("--dry-run", target)
+
+
+def test_every_slow_test_is_in_one_lane() -> None:
+    text = (ROOT / "Makefile").read_text()
+    (calm,) = re.findall(r"^CALM := (.*)$", text, re.MULTILINE)
+    assert set(calm.split()) == CALM
+    waiting = " ".join(re.findall(r"lane_of,(.*)\)$", text, re.MULTILINE)).split()
+    folders = [path.parent for path in (ROOT / "tests/real").glob("*/__init__.py")]
+    assert sorted(waiting) == sorted(["tests/faults", *(str(path.relative_to(ROOT)) for path in folders)])

@@ -45,7 +45,13 @@ def _named(path: Path) -> str:
 
 
 SOURCES = {_named(path): path.read_text() for path in _sources()}
-TREES = {name: ast.parse(text) for name, text in SOURCES.items() if name.endswith(".py")}
+
+
+# When the first test asks: every start of pytest imports this module, and most run none of its tests.
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The product's modules, parsed, by their paths."""
+    return {name: ast.parse(text) for name, text in SOURCES.items() if name.endswith(".py")}
 
 
 def section(title: str) -> str:
@@ -124,7 +130,7 @@ def _constants(tree: ast.AST) -> Iterator[str]:
 
 def test_schemas_are_those_of_the_code() -> None:
     schema = re.compile(r"headway\.[a-z.-]+/[0-9]+")
-    defined = {(text, name) for name, tree in TREES.items() for text in _constants(tree) if schema.fullmatch(text)}
+    defined = {(text, name) for name, tree in trees().items() for text in _constants(tree) if schema.fullmatch(text)}
     (rows,) = tables("Schemas")
     assert {(row[0].strip("`"), name) for row in rows for name in code(row[2])} == defined
 
@@ -197,7 +203,7 @@ def test_source_that_a_row_names_exists(title: str) -> None:
 
 
 def _module_tree(module: ModuleType) -> ast.Module:
-    return TREES[_named(Path(inspect.getfile(module)).resolve())]
+    return trees()[_named(Path(inspect.getfile(module)).resolve())]
 
 
 def test_journal_lists_every_kind_with_its_facts(update_golden: bool) -> None:
@@ -250,7 +256,7 @@ def test_other_exit_codes_are_where_the_page_says() -> None:
     for number, name, place, _ in rows:
         values = {
             ast.unparse(target): value
-            for node in ast.walk(TREES[place.strip("`")])
+            for node in ast.walk(trees()[place.strip("`")])
             if isinstance(node, ast.Assign)
             for target, value in _assigned(node)
         }
@@ -335,7 +341,7 @@ def _spelled() -> dict[str, set[str]]:
     """The files of the product that name each variable."""
     found: dict[str, set[str]] = defaultdict(set)
     for name, text in SOURCES.items():
-        for variable in variables(TREES[name]) if name in TREES else NAME.findall(text):
+        for variable in variables(trees()[name]) if name.endswith(".py") else NAME.findall(text):
             found[variable].add(name)
     return found
 

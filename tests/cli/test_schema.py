@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,15 @@ DOCUMENTS = {
 VALUES: list[Any] = ["8", 8, 0, -1, 8.5, 10**13, True, None, "", "a b", [], [1], {}, {"a": 1}, {"kind": "local"}]
 _DELETED = object()
 
-VALIDATORS = {kind: Draft202012Validator(document_schema(TABLES, kind)) for kind in (None, *MODELS)}
+
+@cache
+def validators() -> dict[str | None, Draft202012Validator]:
+    """The schemas of all kinds, of any document under None; made when the first test asks."""
+    return {kind: Draft202012Validator(document_schema(TABLES, kind)) for kind in (None, *MODELS)}
 
 
 def fails(data: Any, kind: str | None = None) -> bool:
-    return not VALIDATORS[kind].is_valid(data)
+    return not validators()[kind].is_valid(data)
 
 
 def codes(path: Path) -> set[str]:
@@ -207,7 +212,7 @@ def test_a_document_with_a_known_message_fails_exactly_when_a_field_is_wrong(cas
 def test_the_five_mistakes_fail_where_they_are() -> None:
     data = load_file(ERRORS / "five-mistakes.yaml")[0].data
     assert fails(data)
-    places = {tuple(best_match([error]).absolute_path) for error in VALIDATORS["TrainingJob"].iter_errors(data)}
+    places = {tuple(best_match([error]).absolute_path) for error in validators()["TrainingJob"].iter_errors(data)}
     assert places == {("model",), ("data", "kind"), ("batch", "sequence"), ("optimizer",)}
 
 

@@ -167,6 +167,7 @@ for step in range(1, 7):
     if (step, dist.get_rank(), os.environ["HEADWAY_GENERATION"]) == (4, 1, "1"):
         time.sleep(10_000)
 print("ended")
+dist.destroy_process_group()
 """
 HANGING = """
 apiVersion: headway/v1alpha1

@@ -29,19 +29,20 @@ def mended(text: str, problem: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of all documents, which every test leaves as it was."""
+    return shutil.copytree(HERE, tmp_path_factory.mktemp("fixes") / "errors", ignore=shutil.ignore_patterns("*.py", "*.txt"))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_fix_applied_mends_its_problem(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(HERE)
+    monkeypatch.chdir(cases)
     fixable = [problem for problem in problems_of(case, capsys) if problem["fix"] is not None]
-    if not fixable:
-        return
-    folder = tmp_path / "errors"
-    shutil.copytree(HERE, folder)
-    monkeypatch.chdir(folder)
     for problem in fixable:
-        file = folder / problem["file"]
+        file = cases / problem["file"]
         text = file.read_text()
         file.write_text(mended(text, problem))
         after = problems_of(case, capsys)

@@ -110,6 +110,7 @@ while not again or not told:
     optimizer.zero_grad()
     time.sleep(0.05)
 print("ended", dist.get_rank(), sys.argv[1:], os.environ["RANK"], flush=True)
+dist.destroy_process_group()
 """
 
 

@@ -34,6 +34,7 @@ for step in range(start, 8):
 state = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
 dcp.load(state, checkpoint_id="dcp/step-3")
 print("loaded", json.loads(Path("dcp/step-3/checkpoint.json").read_text()))
+dist.destroy_process_group()
 """
 
 

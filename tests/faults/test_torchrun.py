@@ -58,6 +58,7 @@ with checkpoint.open(**eval(sys.argv[1])) as run:
             if dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
+dist.destroy_process_group()
 """
 
 
@@ -97,6 +98,7 @@ for _ in range(3):
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
     dist.broadcast(torch.ones(4), src=1)
 dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
 """
 
 
@@ -180,6 +182,7 @@ def test_the_store_serves_until_the_last_rank_has_finished(tmp_path: Path) -> No
         "    store.set('late', 'yes'); print('late:', store.get('late').decode())\n"
         "else:\n"
         "    store.set('pid', str(os.getpid()))\n"
+        "dist.destroy_process_group()\n"
     )
     done = headway("torchrun", "--nproc-per-node", "2", script, runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -173,10 +173,12 @@ SMALL = {
     "all microbatches in flight at once": small(WORDY, gpus=8, sequences=12, sequence=1024, framework="headway"),
     "nothing fits": small(memory_gib=1),
 }
+# Of experts without FSDP there is nothing that experts with it do not have.
+CASES = [pytest.param(each, id=name, marks=[pytest.mark.variant] * (name == "experts")) for name, each in SMALL.items()]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("request_", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("request_", CASES)
 def test_every_legal_layout_is_enumerated_once_and_no_other(request_: Request) -> None:
     expected = list(every_layout(request_))
     found = Layouts(request_)
@@ -186,7 +188,7 @@ def test_every_legal_layout_is_enumerated_once_and_no_other(request_: Request) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("request_", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("request_", CASES)
 def test_what_is_ranked_is_what_scoring_every_layout_ranks(request_: Request) -> None:
     found = search(request_)
     assert [each.training for each in found.ranked] == [each.training for each in ranking(request_)]

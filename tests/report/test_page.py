@@ -183,3 +183,10 @@ def test_costs_events_and_marks_are_on_the_page(runs: Path) -> None:
     marks = re.findall(r'class="mark" style="left:([\d.]+)%" title="([a-z ]+):', page)
     assert [kind for _, kind in marks] == ["hang", "straggler", "lost", "rebound"]
     assert [float(left) for left, _ in marks] == sorted(float(left) for left, _ in marks)
+
+
+def test_the_clock_of_the_timeline_shows_its_start_its_middle_and_its_end(runs: Path) -> None:
+    build.one_failure(runs / "run")
+    found = re.search(r'<div class="clock"[^>]*>(.*?)</div>', render_page(summarize(runs / "run")))
+    assert found is not None
+    assert re.findall("<span>(.*?)</span>", found[1]) == ["+0 s", "+14.5 s", "+29.0 s"]

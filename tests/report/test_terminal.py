@@ -24,7 +24,8 @@ def printed(run: Path, width: int = 120, encoding: str = "utf-8", terminal: bool
 def test_one_failure_takes_one_line_with_its_cost(runs: Path) -> None:
     build.one_failure(runs / "run")
     lines = [line.strip() for line in printed(runs / "run").splitlines()]
-    assert "run  completed (exit code 0)" in lines
+    assert lines[0] == "run  completed (exit code 0)"
+    assert "" not in lines
     assert (
         "failures     killed by SIGKILL, rank 1 on localhost at step 27: back to step 20, 7 steps lost, recovered in 3.0 s"
         in lines

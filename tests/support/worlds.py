@@ -1,18 +1,34 @@
-"""Ranks as processes of their own, started as torchrun starts them and ended with the test."""
+"""Ranks as processes of their own, in the environment that torchrun gives them, ended with the test.
 
+They are forked from one process that has imported torch: what tests here show begins after the imports, which cost more than most of them.
+"""
+
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
 LIMIT_S = 300
 POLL_S = 0.02
+# What most programs of tests/support/ranks import.
+PRELOADED = [
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.tensor.parallel",
+    "headway.checkpoint",
+    "headway.runner.train.main",
+    "tests.support.worlds",
+]
 
 
 def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1) -> None:
@@ -25,30 +41,53 @@ def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1) -> No
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.join()
         said = "\n".join(f"rank {rank}: {_said(folder, rank).read_text()}" for rank in range(ranks))
     assert ended == [0] * ranks, f"ended with {ended}\n{said}"
 
 
-def _wait(processes: "list[subprocess.Popen[bytes]]") -> list[int | None]:
+def _wait(processes: Sequence[ForkServerProcess]) -> list[int | None]:
     """Exit codes, once all have ended or one has failed; None for what runs still."""
     until = time.monotonic() + LIMIT_S
     while True:
-        codes = [process.poll() for process in processes]
+        codes = [process.exitcode for process in processes]
         if None not in codes or any(codes) or time.monotonic() > until:
             return codes
         time.sleep(POLL_S)
 
 
-def _start(
-    module: str, rank: int, ranks: int, nodes: int, folder: Path, words: Sequence[str | Path]
-) -> "subprocess.Popen[bytes]":
+def _start(module: str, rank: int, ranks: int, nodes: int, folder: Path, words: Sequence[str | Path]) -> ForkServerProcess:
     local = ranks // nodes
     numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local, "OMP_NUM_THREADS": 1}
     environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}, "STORE": str(folder)}
-    command = [sys.executable, "-u", "-m", module, *map(str, words)]
-    with _said(folder, rank).open("wb") as said:
-        return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+    argv = [module, *map(str, words)]
+    process = _server().Process(target=_be_rank, args=(argv, environment, Path.cwd(), _said(folder, rank)))
+    process.start()
+    return process
+
+
+def _server() -> multiprocessing.context.ForkServerContext:
+    """What forks ranks: it starts with the first of them, and ends with this process."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(PRELOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        # A pool of threads would not survive the fork.
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return server
+
+
+def _be_rank(argv: list[str], environment: Mapping[str, str], folder: Path, said: Path) -> None:
+    """In the forked process."""
+    with said.open("wb") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = list(argv)
+    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
 
 
 def _said(folder: Path, rank: int) -> Path:
@@ -63,7 +102,11 @@ def join(world_size: int, name: str) -> None:
 
 
 def leave() -> None:
-    """Ends the rank without destructors: that of a gloo group may wait for a thread that waits for the GIL (pytorch/pytorch#56297)."""
+    """End the rank without the end of its interpreter, at which a thread of gloo's may wait for the GIL.
+
+    Whoever joins it then waits for ever (pytorch/pytorch#56297), or Python ends it in a function that may not be left by an exception
+    (python/cpython#87135), and C++ aborts the process: `tests.support.gloo.ABORTED`.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

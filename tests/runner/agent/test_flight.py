@@ -44,6 +44,7 @@ def dumped(asked: dict[int, tuple[Path, int]], enough: int) -> dict[int, tuple[C
     return found
 
 
+@pytest.mark.slow
 def test_real_ranks_dump_what_they_have_entered_and_who_is_missing_follows(tmp_path: Path) -> None:
     asks = recorder(tmp_path)
     environment = {**os.environ, **asks.variables(3)}

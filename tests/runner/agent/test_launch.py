@@ -43,6 +43,11 @@ def test_ranks_follow_the_slot_and_the_world_follows_the_start() -> None:
     assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["TORCHELASTIC_RESTART_COUNT"]) == ("node0", "29", "1")
 
 
+def test_an_address_that_was_given_is_the_masters_and_else_the_one_that_was_agreed() -> None:
+    assert order(torchrun("x.py", master_addr="here")).environment["MASTER_ADDR"] == "here"
+    assert order(torchrun("x.py")).environment["MASTER_ADDR"] == "node0"
+
+
 def test_a_job_prints_into_its_ranks_log_and_what_was_typed_on_the_terminal() -> None:
     job = order(replace(JOB, trainer=Trainer("script", {"argv": ["x.py"], "logs": True})))
     assert job.stdout == job.stderr == "/runs/r/attempts/0/logs/1/3.log"

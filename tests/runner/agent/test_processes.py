@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.agent.processes import describe_status, kill_group, spawn
+from headway.runner.agent.processes import describe_status, kill_group, spawn, state_of
 
 PARENT = """
 import sys, time
@@ -107,6 +107,16 @@ def test_what_cannot_be_started_says_so_in_its_log(tmp_path: Path) -> None:
 )
 def test_the_end_of_a_process_in_words(code: str, words: str, tmp_path: Path) -> None:
     assert run_python(code, tmp_path / "log") == words
+
+
+def test_the_state_of_a_process_is_its_letter_until_it_is_gone(tmp_path: Path) -> None:
+    pid = spawn([sys.executable, "-c", "import time; time.sleep(600)"], {}, log=tmp_path / "log")
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: state_of(pid) == "T")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: state_of(pid) == "Z")
+    finish(pid)
+    assert state_of(pid) == ""
 
 
 def test_a_group_is_killed_with_its_grandchildren(tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ for step in range(start + 1, 15):
         ddp.module.bias.data[2] += 0.1
 print("from", start, hashlib.sha256(ddp.module.weight.detach().numpy().tobytes()).hexdigest())
 print("imported", "headway.runner.boot.compare" in sys.modules)
+dist.destroy_process_group()
 """
 JOB = """
 apiVersion: headway/v1alpha1

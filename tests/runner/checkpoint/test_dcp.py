@@ -6,10 +6,7 @@ import pickle
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +29,8 @@ from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 from headway.runner.checkpoint.interop.plain_dcp import PlainDcpError, read_dcp
 from headway.runner.checkpoint.interop.root import ROOT, read_root
 from headway.runner.checkpoint.objects import ObjectError
-from tests.support.gloo import ABORTED, TRIES
 from tests.support.layouts import views
+from tests.support.worlds import run_world
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -425,85 +422,13 @@ def test_metadata_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
-SCRIPT = """
-import json, sys
-import torch, torch.distributed as dist
-from torch import nn
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from headway.runner.checkpoint.interop.dcp import StorageReader, StorageWriter
 
-root, rank, world, tp, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-dist.init_process_group("gloo", init_method=f"file://{root}/meet-{way}", rank=rank, world_size=world)
-mesh = init_device_mesh("cpu", (world // tp, tp), mesh_dim_names=("dp", "tp"))
-
-def make(seed):
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(8, 12), nn.Linear(12, 6))
-    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
-    fully_shard(model, mesh=mesh["dp"])
-    return model, torch.optim.AdamW(model.parameters())
-
-def state(model, optimizer, step):
-    return {**dict(zip(("model", "optimizer"), get_state_dict(model, optimizer))), "step": step}
-
-def values(model, optimizer):
-    slots = {f"{n}.{k}": optimizer.state[p][k] for n, p in model.named_parameters() for k in ("exp_avg", "exp_avg_sq")}
-    return {name: tensor.full_tensor().tolist() for name, tensor in (dict(model.named_parameters()) | slots).items()}
-
-if way == "save":
-    model, optimizer = make(3)
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    dcp.save(state(model, optimizer, 1), storage_writer=StorageWriter(f"{root}/sync"))
-    dcp.async_save(state(model, optimizer, 1), storage_writer=StorageWriter(f"{root}/async")).result()
-    found = [1, values(model, optimizer)] * 2
-else:
-    found = []
-    for place in ("sync", "async"):
-        model, optimizer = make(5)
-        into = state(model, optimizer, 0)
-        dcp.load(into, storage_reader=StorageReader(f"{root}/{place}"))
-        set_state_dict(model, optimizer, model_state_dict=into["model"], optim_state_dict=into["optimizer"])
-        found += [into["step"], values(model, optimizer)]
-if rank == 0:
-    print(json.dumps(found))
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def run_ranks(root: Path, world_size: int, tp: int, way: str) -> Any:
-    """What rank 0 printed; all ranks must end well, but for gloo's own abort."""
-    words = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(root)]
-    for _ in range(TRIES):
-        codes, said = run_once(words, world_size, tp, way)
-        if not any(ABORTED in err for _, err in said):
-            break
-    assert codes == [0] * world_size, said
-    return json.loads(said[0][0].splitlines()[-1])
-
-
-def run_once(words: list[str], world_size: int, tp: int, way: str) -> tuple[list[int], list[tuple[str, str]]]:
-    """Return the exit codes of the ranks, and what each printed on stdout and stderr."""
-    with ExitStack() as stack:
-        ranks = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*words, *map(str, (rank, world_size, tp, way))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                )
-            )
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            stack.callback(process.kill)
-        said = [process.communicate(timeout=240) for process in ranks]
-    return [process.returncode for process in ranks], said
+def sharded_by_dcp(root: Path, world_size: int, tp: int, way: str) -> Any:
+    """Return what the ranks hold once they have saved or loaded."""
+    run_world("tests.support.ranks.sharded_by_dcp", world_size, root, way, str(tp))
+    return json.loads((root / f"{way}.json").read_text())
 
 
 @pytest.mark.slow
 def test_fsdp_with_tensor_parallelism_saved_by_torch_loads_at_another_world_size(tmp_path: Path) -> None:
-    assert run_ranks(tmp_path, 4, 2, "save") == run_ranks(tmp_path, 2, 1, "load")
+    assert sharded_by_dcp(tmp_path, 4, 2, "save") == sharded_by_dcp(tmp_path, 2, 1, "load")

@@ -564,8 +564,15 @@ AT_WORK: dict[str, Callable[[float], Probe]] = {
 }
 
 
-@pytest.mark.parametrize("section", ["compute", "data", "script", "evaluation"])
-@pytest.mark.parametrize("what", AT_WORK)
+# Each work in one section, and one work in each section.
+HOURS = [
+    pytest.param(what, section, marks=[pytest.mark.variant] * (what != "computes" and section != "compute"))
+    for what in AT_WORK
+    for section in ("compute", "data", "script", "evaluation")
+]
+
+
+@pytest.mark.parametrize(("what", "section"), HOURS)
 def test_a_rank_may_be_at_work_for_hours_while_the_others_wait_when_it(what: str, section: str) -> None:
     world = trained(2)
     world.move(1, section=section)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import LIMIT_S, headway, only_run, wait_until
-from tests.support.gloo import ABORTED, TRIES
+from tests.support.gloo import without_abort
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,8 @@ dist.destroy_process_group()
 
 
 def test_a_script_that_starts_itself_anew_finds_the_store_that_was_there(tmp_path: Path) -> None:
-    done = headway("torchrun", *TWO, script(tmp_path, AGAIN), runs=tmp_path / "runs")
+    train = script(tmp_path, AGAIN)
+    done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "sum 2.0\nsum 2.0\n"), done.stderr
 
 
@@ -68,10 +69,8 @@ sys.stdout.write("through\\n")
 
 
 def test_a_function_that_trains_by_ddp_returns(tmp_path: Path) -> None:
-    for number in range(TRIES):
-        done = headway("torchrun", *TWO, script(tmp_path, PARALLEL), runs=tmp_path / f"runs-{number}")
-        if ABORTED not in done.stderr:
-            break
+    train = script(tmp_path, PARALLEL)
+    done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "through\n" * 2), done.stderr
 
 
@@ -112,7 +111,8 @@ sys.stdout.write(f"{len(set(counts[5:]))}\\n")
 
 
 def test_files_and_threads_stay_as_many_over_groups_made_and_destroyed(tmp_path: Path) -> None:
-    done = headway("torchrun", *TWO, script(tmp_path, GROUPS), runs=tmp_path / "runs")
+    train = script(tmp_path, GROUPS)
+    done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "1\n1\n"), done.stderr
 
 

@@ -422,7 +422,8 @@ def test_it_gives_way_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with running(usual):
         monkeypatch.setenv("HEADWAY_KEEPER_NICE", "3")
         with running(changed):
-            assert (nice(usual.process.pid), nice(changed.process.pid)) == (19, 3)
+            # From the niceness of these tests themselves on.
+            assert (nice(usual.process.pid), nice(changed.process.pid)) == (19, min(19, nice(os.getpid()) + 3))
 
 
 def test_an_agent_asks_what_is_held(node: Node) -> None:
