@@ -70,7 +70,7 @@ def _check_axes(plan: JobPlan) -> Iterator[Problem]:
         message = "the model's output layer is its embedding, and `pp` would put them on different ranks"
         yield Problem("HW306", JOB, ("layout", "pp"), message, "set `pp: 1`, or `tie_embeddings: false` in the model")
     if model.kv_heads % mesh.tp:
-        message = f"the trainer `builtin` does not copy key and value heads, and {model.kv_heads} do not go onto {mesh.tp} ranks of `tp`"
+        message = f"the trainer `builtin` copies no key and value heads, and {model.kv_heads} do not divide over {mesh.tp} ranks of `tp`"
         yield Problem("HW306", JOB, ("layout", "tp"), message, f"set `tp` to a divisor of `kv_heads` {model.kv_heads}")
     if model.vocab_size % mesh.tp:
         message = (
@@ -116,8 +116,8 @@ def _check_replay(plan: JobPlan) -> Iterator[Problem]:
             continue
         path = ("resilience", "corruption", name)
         for axis in ("pp", "cp", "tp"):
-            if getattr(plan.mesh, axis) > 1:
-                message = f"the trainer `builtin` computes steps again on data-parallel ranks only, but `{axis}` is {getattr(plan.mesh, axis)}"
+            if (degree := getattr(plan.mesh, axis)) > 1:
+                message = f"the trainer `builtin` computes steps again on data-parallel ranks only, but `{axis}` is {degree}"
                 yield Problem("HW306", JOB, path, message, f"leave `{name}` out, or set `{axis}: 1`")
         if plan.spec["compile"]:
             message = "the trainer `builtin` traces gradients of blocks that are not compiled"

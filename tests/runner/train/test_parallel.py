@@ -1,4 +1,4 @@
-"""Every axis of the mesh, and pairs of them, trains as one process does: the same losses, from any layout's save, and the same bits again."""
+"""Every axis of the mesh, and pairs of them, trains as one process does: the same losses, also from another layout's save."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from tests.support.worlds import run_world
 
 pytestmark = pytest.mark.slow
 
-# Layouts add the same numbers in other orders. The largest difference was measured as 3e-7 of a loss, which is three steps of
-# float32, and AdamW's first steps amplify it.
-TOLERANCE = 5e-6
+# Layouts add the same numbers in other orders. The largest difference was measured as 1.1e-7 of a loss, one step of
+# float32.
+TOLERANCE = 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_the_single_process_learns_and_clips(found: dict[str, Found]) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_has_the_losses_and_gradient_norms_of_one_process(found: dict[str, Found], name: str) -> None:
     assert relative(found[name].losses, found[ALONE].losses) <= TOLERANCE
-    assert relative(found[name].norms, found[ALONE].norms) <= 10 * TOLERANCE
+    assert relative(found[name].norms, found[ALONE].norms) <= 5 * TOLERANCE
     assert found[name].samples == found[ALONE].samples, "each sample counts once, however many ranks work on it"
 
 

@@ -1,4 +1,4 @@
-"""A rank of the builtin trainer under many layouts, one after the other: its losses, its saves, and how it goes on from other layouts' saves."""
+"""A rank of the builtin trainer under many layouts, one after the other: its losses, and those from other layouts' saves."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import torch
 from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.checkpoint.chain import Chain, newest_base
 from headway.runner.checkpoint.location import CheckpointLocation
-from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.sources import DirectorySource
 from headway.runner.checkpoint.stores.posix import PosixStore
@@ -53,7 +52,7 @@ class Layout:
     """A mesh, and how its ranks compute."""
 
     mesh: Mesh
-    execution: Execution = Execution()
+    execution: Execution = field(default_factory=Execution)
 
 
 def _pipelined(schedule: str, stages: int, **degrees: int) -> Layout:
