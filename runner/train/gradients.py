@@ -304,7 +304,7 @@ class Gradients:
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if self.mesh.context is None:
             return inputs, targets
-        held = self._parts[0].positions
+        held = next(iter(self._parts)).positions
         return inputs[:, held], targets[:, held]
 
     def _loss(self, tokens: torch.Tensor) -> torch.Tensor:

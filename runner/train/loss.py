@@ -52,7 +52,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
     exchange three numbers for each token instead of its logits."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, shard: VocabularyShard) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, shard: VocabularyShard) -> Tensor:
         largest = logits.max(dim=-1).values
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=shard.group)
         shifted = logits - largest.unsqueeze(-1)
@@ -64,7 +64,8 @@ class _SplitCrossEntropy(torch.autograd.Function):
         dist.all_reduce(sums, group=shard.group)
         total, chosen = sums
         ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)), is_here, column)
-        return total.log() - chosen
+        losses: Tensor = total.log() - chosen
+        return losses
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

@@ -6,6 +6,7 @@ A `Transformer` is the whole decoder or one stage of a pipeline; `parallel.py` s
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -53,7 +54,8 @@ class Attention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if self.ring is not None:
-            return ring_attention(q, k, v, self.ring)
+            mixed: Tensor = ring_attention(q, k, v, self.ring)
+            return mixed
         dropout = self.dropout if self.training else 0.0
         return functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=self.is_grouped)
 
@@ -131,6 +133,11 @@ class Transformer(nn.Module):
             self.output = nn.Linear(config.hidden, config.vocab_size, bias=False)
         self.tie()
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its layers, in order."""
+        return tuple(cast("Block", layer) for layer in self.layers.values())
+
     def tie(self) -> None:
         """Make the output layer share the embedding's parameter, if the model is so."""
         if self.config.tie_embeddings and self.is_first and self.is_last:
@@ -142,8 +149,8 @@ class Transformer(nn.Module):
         cos, sin = rotary_tables(positions, head_dim, self.config.rope_theta)
         if self.is_first:
             x = self.embedding(x)
-        for layer in self.layers.values():
-            x = layer(x, cos, sin)
+        for block in self.blocks:
+            x = block(x, cos, sin)
         if not self.is_last:
             return x
         x = self.norm(x)

@@ -4,7 +4,7 @@
 `dp_shard` and `cp` replicate or split what is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
@@ -25,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from headway.runner.checkpoint.format import UnfitError
 from headway.runner.contract import Execution, Mesh, Model, coordinates
 from headway.runner.train.loss import VocabularyShard
 from headway.runner.train.model import Stage, Transformer, initialize
@@ -79,6 +79,8 @@ def make_mesh(device: str, degrees: Mesh, execution: Execution, rank: int) -> Ra
     if degrees.cp > 1:
         # `cp` is the inner part of the last data-parallel axis.
         outer = root[axes[-1]].size() // degrees.cp
+        if not hasattr(root, "_unflatten"):
+            raise UnfitError(f"a DeviceMesh of torch {torch.__version__} cannot split an axis, which `cp` needs; use torch 2.13")
         context = root._unflatten(axes[-1], (outer, degrees.cp), ("dp_outer", "cp"))["cp"]
     return RankMesh(degrees, coordinates(degrees, rank), root, root[axes], is_sharded, context)
 
@@ -88,6 +90,9 @@ def make_mesh(device: str, degrees: Mesh, execution: Execution, rank: int) -> Ra
 
 class Parts(nn.ModuleList):
     """The stages of one pipeline rank, or the whole model; parameters have their names in the whole model."""
+
+    def __iter__(self) -> Iterator[Transformer]:
+        yield from super().__iter__()  # type: ignore[misc]
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         for part in self:
@@ -155,11 +160,10 @@ def split_matrices(part: Transformer, ranks: DeviceMesh, *, sequence: bool) -> N
     """
     outer = Shard(1) if sequence else Replicate()
     norm: ParallelStyle = SequenceParallel() if sequence else Replicated()
-    for block in part.layers.values():
-        gathered = {"input_layouts": (outer, None, None), "desired_input_layouts": (Replicate(), None, None)}
+    for block in part.blocks:
         plan: dict[str, ParallelStyle] = {
             "attention_norm": norm,
-            "attention": PrepareModuleInput(**gathered),
+            "attention": PrepareModuleInput(input_layouts=(outer, None, None), desired_input_layouts=(Replicate(), None, None)),
             **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
             "attention.wo": RowwiseParallel(output_layouts=outer),
             "ffn_norm": norm,
@@ -187,13 +191,14 @@ class Replicated(ParallelStyle):
                 for each in inputs
             )
 
-        return distribute_module(module, device_mesh, input_fn=enter)
+        # torch's annotation is not what it calls.
+        return distribute_module(module, device_mesh, input_fn=enter)  # type: ignore[arg-type]
 
 
 def split_sequence(part: Transformer, ranks: DeviceMesh, sequence: int, device: torch.device) -> None:
     """Split every sequence over `cp`: attention sends keys and values round, and all else computes each token alone."""
     part.positions = held_positions(sequence, ranks.get_local_rank(), ranks.size()).to(device)
-    for block in part.layers.values():
+    for block in part.blocks:
         block.attention.ring = ranks.get_group()
 
 
@@ -212,8 +217,8 @@ def split_data(part: Transformer, mesh: RankMesh, execution: Execution) -> None:
         wrap = partial(fully_shard, mesh=mesh.data, mp_policy=policy)
         wrap_block = partial(wrap, reshard_after_forward=frees)
     else:
-        wrap = wrap_block = partial(replicate, mesh=mesh.data, mp_policy=policy)
-    blocks: list[Any] = list(part.layers.values())
+        wrap = wrap_block = partial(_replicate(), mesh=mesh.data, mp_policy=policy)
+    blocks: list[Any] = list(part.blocks)
     for block in blocks:
         wrap_block(block)
     wrap(part)
@@ -221,6 +226,17 @@ def split_data(part: Transformer, mesh: RankMesh, execution: Execution) -> None:
         for block, following in pairwise(blocks):
             block.set_modules_to_forward_prefetch([following])
             following.set_modules_to_backward_prefetch([block])
+
+
+def _replicate() -> Callable[..., Any]:
+    """Return torch's DDP over FSDP's hooks. Raises UnfitError for a torch that does not have it."""
+    try:
+        from torch.distributed._composable.replicate_with_fsdp import replicate  # noqa: PLC0415
+    except ImportError:
+        raise UnfitError(
+            f"torch {torch.__version__} has no DDP that goes with other axes; set `dp_shard`, or use torch 2.13"
+        ) from None
+    return replicate
 
 
 def sync_gradients(parts: Parts, execution: Execution, *, is_last: bool) -> None:

@@ -29,7 +29,7 @@ def held_positions(sequence: int, rank: int, ranks: int) -> Tensor:
     return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return causal attention of this rank's queries over the whole sequence; collective over `group`, also backward.
 
@@ -41,7 +41,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) ->
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
         ring = _Ring(group)
         copies = q.shape[1] // k.shape[1]
         out = torch.zeros_like(q, dtype=torch.float32)
@@ -138,7 +138,8 @@ def _expanded(keys_values: Tensor, copies: int) -> tuple[Tensor, Tensor]:
 
 def _summed(gradients: Tensor, copies: int) -> Tensor:
     """Return gradients of keys and values, summed over the queries' heads that share one."""
-    return gradients.float().unflatten(2, (-1, copies)).sum(dim=3)
+    shape = gradients.shape
+    return gradients.float().reshape(*shape[:2], shape[2] // copies, copies, *shape[3:]).sum(dim=3)
 
 
 def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

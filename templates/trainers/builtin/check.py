@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.layout import check_microbatches
+from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.model import as_decoder
@@ -95,15 +96,21 @@ def _check_microbatches(plan: JobPlan) -> Iterator[Problem]:
     if plan.mesh.pp == 1 or batch is None:
         return
     named = plan.spec["layout"]["schedule"] is not None
-    layout = Layout(pp=plan.mesh.pp, virtual_stages=plan.spec["layout"]["virtual_stages"], schedule=execution_of(plan).schedule)
-    amounts = [] if named else [(("batch", "global"), batch.global_sequences)]
+    layout = Layout.model_validate(
+        {"pp": plan.mesh.pp, "virtual_stages": plan.spec["layout"]["virtual_stages"], "schedule": execution_of(plan).schedule}
+    )
+    amounts: list[tuple[Path, int]] = [] if named else [(("batch", "global"), batch.global_sequences)]
     amounts += [
         (("history", index, "set", "batch.global"), change.set["batch.global_sequences"])
         for index, change in enumerate(plan.run.history)
         if "batch.global_sequences" in change.set
     ]
     for path, sequences in amounts:
-        changed = Batch.model_construct(global_batch=Amount(sequences=sequences), micro_sequences=batch.micro_sequences)
+        changed = Batch.model_construct(
+            global_batch=Amount(sequences=sequences),
+            micro_sequences=batch.micro_sequences,
+            sequence_length=batch.sequence_length,
+        )
         for problem in check_microbatches(layout, plan.mesh, changed):
             yield replace(problem, path=path)
 

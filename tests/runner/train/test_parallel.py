@@ -14,6 +14,8 @@ pytestmark = pytest.mark.slow
 # Layouts add the same numbers in other orders. The largest difference was measured as 1.1e-7 of a loss, one step of
 # float32.
 TOLERANCE = 1e-6
+# bfloat16 has 8 bits; measured: 1e-3 of a loss, 1e-2 of a gradient's norm.
+ROUNDED_TOLERANCE = 5e-3
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,10 @@ def relative(found: list[float], expected: list[float]) -> float:
     return max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
 
 
+def tolerance(name: str) -> float:
+    return ROUNDED_TOLERANCE if name in parallel.ROUNDED | parallel.MORE_ROUNDED else TOLERANCE
+
+
 def test_the_single_process_learns_and_clips(found: dict[str, Found]) -> None:
     alone = found[ALONE]
     assert len(alone.losses) == STEPS
@@ -40,8 +46,9 @@ def test_the_single_process_learns_and_clips(found: dict[str, Found]) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_has_the_losses_and_gradient_norms_of_one_process(found: dict[str, Found], name: str) -> None:
-    assert relative(found[name].losses, found[ALONE].losses) <= TOLERANCE
-    assert relative(found[name].norms, found[ALONE].norms) <= 5 * TOLERANCE
+    assert relative(found[name].losses, found[ALONE].losses) <= tolerance(name)
+    assert relative(found[name].norms, found[ALONE].norms) <= 5 * tolerance(name)
+    assert (found[name].losses == found[ALONE].losses) <= (name not in parallel.ROUNDED), "bf16 changes nothing"
     assert found[name].samples == found[ALONE].samples, "each sample counts once, however many ranks work on it"
 
 
@@ -52,7 +59,7 @@ def test_a_restart_under_the_same_layout_costs_not_one_bit(found: dict[str, Foun
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_goes_on_from_the_save_of_another(found: dict[str, Found], name: str) -> None:
-    assert relative(found[name].elsewhere, found[ALONE].losses[SAVED_AT:]) <= TOLERANCE, found[name].source
+    assert relative(found[name].elsewhere, found[ALONE].losses[SAVED_AT:]) <= tolerance(name), found[name].source
 
 
 def test_the_differences_are_recorded(found: dict[str, Found]) -> None:

@@ -81,15 +81,27 @@ MORE = {
     "DDP, cp 2": Layout(Mesh(dp_shard=2, cp=2), Execution(sharding="none")),
     "ZeRO-1": Layout(Mesh(dp_shard=4), Execution(sharding="optimizer")),
     "cp 4": Layout(Mesh(cp=4)),
+    "compiled": Layout(Mesh(dp_shard=2), Execution(compile=True)),
+    "compiled, cp 2, tp 2": Layout(Mesh(cp=2, tp=2), Execution(compile=True)),
     "recompute full, cp 2, tp 2": Layout(Mesh(cp=2, tp=2), Execution(recompute="full")),
     "recompute selective, pp 2, cp 2": Layout(Mesh(pp=2, cp=2), Execution(recompute="selective")),
+}
+# Their losses are only near those of fp32.
+ROUNDED = {"bf16": Layout(Mesh(dp_shard=2), Execution(compute="bf16"))}
+MORE_ROUNDED = {
+    "bf16, pp 2, tp 2": Layout(Mesh(pp=2, tp=2), Execution(sharding="optimizer", compute="bf16")),
+    "bf16, cp 2, sums in bf16": Layout(Mesh(dp_shard=2, cp=2), Execution(compute="bf16", reduce="bf16")),
+    "bf16 parameters": Layout(Mesh(dp_replicate=2), Execution(parameters="bf16", compute="bf16", reduce="bf16")),
 }
 # The pairs with the least in common; all others in make soak.
 _FEW = ("dp_replicate 2, dp_shard 2", "pp 2, dp_shard 2", "pp 2, tp 2", "dp_shard 2, cp 2")
 IS_ALL = "HEADWAY_EXAMPLES" in os.environ
-LAYOUTS: Mapping[str, Layout] = {ALONE: Layout(Mesh()), **SINGLE, **WAYS, **PAIRS, **(MORE if IS_ALL else {})}
-if not IS_ALL:
-    LAYOUTS = {name: layout for name, layout in LAYOUTS.items() if name not in PAIRS or name in _FEW}
+_EXACT = {ALONE: Layout(Mesh()), **SINGLE, **WAYS, **PAIRS}
+LAYOUTS: Mapping[str, Layout] = (
+    _EXACT | MORE | ROUNDED | MORE_ROUNDED
+    if IS_ALL
+    else {name: layout for name, layout in _EXACT.items() if name not in PAIRS or name in _FEW} | ROUNDED
+)
 SIZES = (1, 2, 4)
 
 
@@ -148,7 +160,7 @@ class Training:
         worker.say = lambda *_, **__: None  # type: ignore[method-assign]
         trainer = Trainer(worker, Job.of(config(root / "text", layout)), report_heartbeats(worker, "start"))
         training = cls(trainer, [], [])
-        trainer._write_metrics = training._hear  # type: ignore[method-assign]
+        trainer._write_metrics = training._hear  # type: ignore[method-assign, assignment]
         return training
 
     def _hear(self, _: Any, agreed: Any) -> None:
@@ -186,6 +198,14 @@ def _chain(root: Path, name: str) -> Chain:
     return Chain(PosixStore(_folder(root, name) / "shared/chain"), "run-1")
 
 
+def source_of(name: str) -> str:
+    """The layout whose save this one goes on from: the one before it, which is another; of other formats, one of the same."""
+    if LAYOUTS[name].execution.parameters != "fp32":
+        return name
+    names = list(LAYOUTS)
+    return ALONE if name in ROUNDED | MORE_ROUNDED else names[max(0, names.index(name) - 1)]
+
+
 def work(root: Path, name: str, source: str) -> Found:
     """Trains under a layout; then goes on from its own save, and from that of `source`."""
     straight = Training.begun(root, name)
@@ -217,10 +237,9 @@ def in_world(root: Path, size: int) -> None:
     try:
         join(size, f"world-{size}")
         torch.use_deterministic_algorithms(True)
-        names = list(LAYOUTS)
-        for at, name in enumerate(names):
-            if LAYOUTS[name].mesh.world_size == size:
-                found = work(root, name, names[max(0, at - 1)])
+        for name, layout in LAYOUTS.items():
+            if layout.mesh.world_size == size:
+                found = work(root, name, source_of(name))
                 if os.environ["RANK"] == "0":
                     (_folder(root, name) / "found.json").write_text(json.dumps(vars(found)))
     except BaseException:
