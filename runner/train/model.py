@@ -103,7 +103,7 @@ class Block(nn.Module):
 
 
 @dataclass(frozen=True)
-class Stage:
+class ModelStage:
     """A stage of a pipeline: its layers, and whether the embedding or the output layer are with them."""
 
     layers: range
@@ -118,9 +118,9 @@ class Transformer(nn.Module):
     embedding, and only the last one norm and output layer. Between stages go hidden states (batch, sequence, hidden).
     """
 
-    def __init__(self, config: Model, execution: Execution = Execution(), stage: Stage | None = None) -> None:  # noqa: B008
+    def __init__(self, config: Model, execution: Execution = Execution(), stage: ModelStage | None = None) -> None:  # noqa: B008
         super().__init__()
-        own = stage or Stage(range(config.layers), is_first=True, is_last=True)
+        own = stage or ModelStage(range(config.layers), is_first=True, is_last=True)
         self.config, self.is_first, self.is_last = config, own.is_first, own.is_last
         # Of a sequence that is split over `cp`, the positions of this rank: set by parallel.py, as the next.
         self.positions: Tensor | None = None

@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
 from headway.runner.checkpoint.format import UnfitError
 from headway.runner.contract import Execution, Mesh, Model, coordinates
 from headway.runner.train.loss import VocabularyShard
-from headway.runner.train.model import Stage, Transformer, initialize
+from headway.runner.train.model import ModelStage, Transformer, initialize
 from headway.runner.train.ring_attention import held_positions
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -119,13 +119,13 @@ def build(config: Model, execution: Execution, mesh: RankMesh, device: torch.dev
     return parts
 
 
-def own_stages(layers: int, execution: Execution, mesh: RankMesh) -> Iterator[Stage]:
+def own_stages(layers: int, execution: Execution, mesh: RankMesh) -> Iterator[ModelStage]:
     """Yield the stages of this rank; without a pipeline, the whole model."""
     count = mesh.degrees.pp * execution.virtual_stages
     sizes = stage_sizes(layers, count)
     for stage in stages_of(execution, mesh):
         first = sum(sizes[:stage])
-        yield Stage(range(first, first + sizes[stage]), stage == 0, stage == count - 1)
+        yield ModelStage(range(first, first + sizes[stage]), stage == 0, stage == count - 1)
 
 
 def stage_sizes(layers: int, stages: int) -> list[int]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headway.runner.contract import Execution, Mesh, Model
-from headway.runner.train.model import Stage, Transformer
+from headway.runner.train.model import ModelStage, Transformer
 from headway.runner.train.parallel import own_stages, stage_sizes, stages_of
 
 SMALL = Model(vocab_size=19, layers=5, hidden=16, heads=4, kv_heads=2, ffn_hidden=24)
@@ -63,6 +63,6 @@ def test_the_stages_of_all_ranks_are_the_whole_model_under_its_names() -> None:
 
 
 def test_a_stage_without_layers_passes_on_what_it_gets() -> None:
-    stage = Transformer(SMALL, stage=Stage(range(2, 2), is_first=False, is_last=False))
+    stage = Transformer(SMALL, stage=ModelStage(range(2, 2), is_first=False, is_last=False))
     hidden = torch.randn(1, 4, 16)
     assert torch.equal(stage(hidden), hidden)
