@@ -97,11 +97,13 @@ MORE_ROUNDED = {
 _FEW = ("dp_replicate 2, dp_shard 2", "pp 2, dp_shard 2", "pp 2, tp 2", "dp_shard 2, cp 2")
 IS_ALL = "HEADWAY_EXAMPLES" in os.environ
 _EXACT = {ALONE: Layout(Mesh()), **SINGLE, **WAYS, **PAIRS}
-LAYOUTS: Mapping[str, Layout] = (
+_CHOSEN = (
     _EXACT | MORE | ROUNDED | MORE_ROUNDED
     if IS_ALL
     else {name: layout for name, layout in _EXACT.items() if name not in PAIRS or name in _FEW} | ROUNDED
 )
+# In the order in which they run.
+LAYOUTS: Mapping[str, Layout] = dict(sorted(_CHOSEN.items(), key=lambda item: item[1].mesh.world_size))
 SIZES = (1, 2, 4)
 
 
@@ -202,8 +204,8 @@ def source_of(name: str) -> str:
     """The layout whose save this one goes on from: the one before it, which is another; of other formats, one of the same."""
     if LAYOUTS[name].execution.parameters != "fp32":
         return name
-    names = list(LAYOUTS)
-    return ALONE if name in ROUNDED | MORE_ROUNDED else names[max(0, names.index(name) - 1)]
+    names = [each for each in LAYOUTS if each not in ROUNDED | MORE_ROUNDED]
+    return names[max(0, names.index(name) - 1)] if name in names else ALONE
 
 
 def work(root: Path, name: str, source: str) -> Found:
@@ -231,7 +233,8 @@ def in_world(root: Path, size: int) -> None:
     if child:
         _, status = os.waitpid(child, 0)
         if status:
-            sys.exit(f"{size} ranks ended with {os.waitstatus_to_exitcode(status)}")
+            print(f"{size} ranks ended with {os.waitstatus_to_exitcode(status)}", flush=True)
+            os._exit(1)
         return
     os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     try:
