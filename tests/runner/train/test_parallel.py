@@ -9,7 +9,8 @@ from tests.support.ranks import parallel
 from tests.support.ranks.parallel import ALONE, LAYOUTS, SAVED_AT, STEPS, Found
 from tests.support.worlds import run_world
 
-pytestmark = pytest.mark.slow
+# All layouts of make soak take longer than a test usually may.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 # Layouts add the same numbers in other orders. The largest difference was measured as 1.1e-7 of a loss, one step of
 # float32.
@@ -23,7 +24,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
     """What each layout's ranks have found."""
     root = tmp_path_factory.mktemp("parallel")
     (root / "text").write_text("the quick brown fox jumps over the lazy dog; " * 50)
-    run_world("tests.support.ranks.parallel", 4, root)
+    run_world("tests.support.ranks.parallel", 4, root, limit_s=1800)
     return parallel.results(root)
 
 

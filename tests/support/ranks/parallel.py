@@ -82,7 +82,6 @@ MORE = {
     "ZeRO-1": Layout(Mesh(dp_shard=4), Execution(sharding="optimizer")),
     "cp 4": Layout(Mesh(cp=4)),
     "compiled": Layout(Mesh(dp_shard=2), Execution(compile=True)),
-    "compiled, cp 2, tp 2": Layout(Mesh(cp=2, tp=2), Execution(compile=True)),
     "recompute full, cp 2, tp 2": Layout(Mesh(cp=2, tp=2), Execution(recompute="full")),
     "recompute selective, pp 2, cp 2": Layout(Mesh(pp=2, cp=2), Execution(recompute="selective")),
 }
